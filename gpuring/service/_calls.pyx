@@ -592,7 +592,7 @@ cdef class Inbox:
     cdef int allow_part(self, InFlight call) except -1:
         """A part was released, so one more may be sent.  What is there is received before, so that parts never fill the ring from
         behind: a slot that was released is then not counted twice."""
-        if not call.over():
+        if not call.over() and not self.peer.is_forked():  # else its parent has the part
             try:
                 if self.peer.has_frame():
                     self.pump(nothing, 0)

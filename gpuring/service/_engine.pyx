@@ -328,7 +328,7 @@ cpdef bint is_gone(Answering writer, int64_t trust_ns=0, int64_t now=0) except -
         now = now_ns()
     if now - writer.alive_ns >= trust_ns:
         if not peer.header.has_creator():
-            return True
+            return not peer.is_forked()  # a forked child does not see the locks of its parent's own
         writer.alive_ns = now
     return False
 

@@ -84,7 +84,7 @@ class Client(Sender, Unique):
     @property
     def closed(self) -> bool:
         """Whether this client was closed."""
-        return self._calls.closed
+        return self._calls.closed or self._ring.closed
 
     @property
     def in_flight(self) -> int:
@@ -353,7 +353,7 @@ class Client(Sender, Unique):
         header = inner.header(self._ring)
         owned = header.creator_alive
         if not header.forked:  # there nobody receives or sends
-            while not self.closed:  # once, unless the service is replaced meanwhile
+            while not self._calls.closed:  # once, unless the service is replaced meanwhile
                 self._mailbox.shut()
             for each in self._former:
                 each.shut()
@@ -372,8 +372,8 @@ class Client(Sender, Unique):
         self.close()
 
     def __repr__(self) -> str:
-        limit = self._calls.limit
-        of = f"{self.in_flight} of {limit} call{'s'[: limit != 1]} in flight"
+        n, limit = sum(len(each.calls.live) for each in self._mailboxes()), self._calls.limit
+        of = f"{n} of {limit} call{'s'[: limit != 1]} in flight"
         return f"<Client of {self.name!r}: {'closed' if self.closed else of}>"
 
 

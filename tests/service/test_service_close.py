@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+import gc
 import os
 import signal
 
 import pytest
 
 import gpuring
+from gpuring.native.snapshot import snapshot
+from gpuring.ring import inner
 from tests.helpers.interrupted import interrupts
 from tests.helpers.support import poll
 from tests.service.services import answer, finish, holder, in_thread, send, serve, up
@@ -78,6 +82,17 @@ def test_a_client_may_be_closed_while_another_thread_waits_to_send(name):
 
 def raise_interrupt():
     raise KeyboardInterrupt
+
+
+def test_a_client_is_closed_with_its_ring_and_its_calls_end_with_its_close(name):
+    with serve(name):
+        client = gpuring.connect(name)
+        call = send(client, 0)
+        client.ring.close()
+        assert client.closed
+        client.close()
+        with pytest.raises(gpuring.RingClosed, match="this client was closed"):
+            call.result(10)
 
 
 def test_an_interrupted_call_leaves_nothing_behind(name, on_signal):
@@ -165,30 +180,75 @@ def test_after_an_interrupted_wait_others_come(name):
 # ---- in a forked child -------------------------------------------------------------------------
 
 
+def bytes_of(client):
+    """What its two rings say to others."""
+    rings = client.ring, client._mailbox._ring
+    tables = [inner.metadata(ring, writable=False).tobytes() for ring in rings]
+    return [snapshot(ring._header) for ring in rings], tables
+
+
 def forks(pipe, name):
-    """The exit status of a child that is forked while a thread receives."""
-    with serve(name) as server, gpuring.connect(name) as client:
-        call = send(client, 0)
-        wait = in_thread(call.result)
+    """What a child says that is forked while a thread receives.  All that a service has is open."""
+    with serve(name, slots=8) as server, gpuring.connect(name, parts=2) as client:
+        calls = [send(client, k) for k in range(5)]
+        taken = server.take(4, timeout=10)
+        with taken[0].part(timeout=10):
+            pass
+        next(part := calls[0].parts(10))
+        answer(taken[1])
+        held = calls[1].result(10)
+        request, begun = client.request(10), taken[2].answer()
+        wait = in_thread(calls[4].result)
         poll(waits(client._mailbox._answers))
+        before = bytes_of(client)
+        read, write = os.pipe()
         pid = os.fork()
         if pid == 0:
             signal.alarm(20)
-            try:
-                call.result()
-            except gpuring.RingError as error:
-                client.close()
-                os._exit("fork" not in str(error))
-            os._exit(2)
-        _, status = os.waitpid(pid, 0)
-        answer(server.take(timeout=10)[0])
-        wait().release()
-        return status
+            told = ["cancelled"] * taken[0].cancelled
+            for verb in (
+                calls[4].result, lambda: client.request(0), part.__next__, held.release,
+                request.publish, client.fileno, lambda: server.take(timeout=0),
+                lambda: taken[0].part(0), lambda: answer(taken[3]), lambda: taken[3].fail("why"),
+                taken[0].end, begun.publish, lambda: asyncio.run(client.call_async(1)),
+            ):  # fmt: skip
+                try:
+                    verb()
+                    told.append(f"{verb}: no error")
+                except gpuring.RingError as error:
+                    told.append(str(error))
+                except BaseException as error:
+                    told.append(repr(error))
+            for end in (calls[3].cancel, part.close, client.close, server.stop, server.close):
+                try:
+                    repr(client)
+                    end()
+                except BaseException as error:
+                    told.append(f"{end}: {error!r}")
+            del part, held, request, begun, taken, calls
+            gc.collect()
+            os.write(write, "\n".join(told).encode())
+            os._exit(not (client.closed and server.closed))
+        os.close(write)
+        with os.fdopen(read) as words:
+            told = words.read().splitlines()
+        assert os.waitpid(pid, 0)[1] == 0
+        assert bytes_of(client) == before
+        held.release()
+        request.publish()
+        begun.publish()
+        for call in (taken[0], taken[3], *server.take(timeout=10)):
+            call.fail("why")
+        with pytest.raises(gpuring.CallFailed):
+            wait()
+        return told
 
 
-@pytest.mark.slow
-def test_a_forked_child_waits_for_no_thread_of_its_parent(name, children):
-    assert children(forks, name).result() == 0
+def test_what_a_forked_child_does_with_a_service_does_not_reach_its_parent(name, children):
+    """Nor does it wait for a thread that only its parent has."""
+    told = children(forks, name).result()
+    assert len(told) == 13, told
+    assert all("fork()" in each for each in told), told
 
 
 def test_a_call_that_is_sent_while_its_client_is_closed_says_so(name):
