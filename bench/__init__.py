@@ -14,6 +14,7 @@ programs of their own:
     bridge, bridge_gpu                        rings on other hosts                   docs/bridge.md
     frontends                                 photos          docs/examples/upscale_frontends.md
     idle                                      consumers that wait                        decision 9
+    recovery_steps                            who waits for the dead, step by step  docs/failure.md
 
 `gpuring bench` is the small one that is installed with the package.  What it measures is in
 gpuring/cli/bench, and what all of them measure with is in gpuring/cli/measure.

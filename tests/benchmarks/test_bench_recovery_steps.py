@@ -1,4 +1,4 @@
-"""recovery_steps.py without a GPU: its steps come in order, and nothing is left."""
+"""bench/recovery_steps.py without a GPU: its steps come in order, and nothing is left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests import ROOT
 
-PROGRAM = ("-m", "tests.gpu.recovery_steps")
+PROGRAM = ("-m", "bench.recovery_steps")
 
 
 @pytest.mark.slow

@@ -1,6 +1,6 @@
 """Where the time goes between the death of a producer and the next step of who waits for it.
 
-    python -m tests.gpu.recovery_steps --rounds 10 --parallel 1 6 --json steps.json
+    python -m bench.recovery_steps --rounds 10 --parallel 1 6 --json steps.json
 
 A producer is killed while its GPU writes a frame.  A survivor waits for the frame on a stream, and
 notes when it comes past each step.  All times are milliseconds since the SIGKILL:
@@ -52,7 +52,7 @@ import numpy as np
 import gpuring
 from gpuring.cli.measure.card import machine_card
 from gpuring.native.snapshot import snapshot
-from tests.helpers import raw_verbs
+from tests.helpers import raw_verbs  # type: ignore[attr-defined]
 from tests.helpers.processes import Child, Pipe, poll
 from tests.registry.containers import Contained, as_on_gpu, cleans, contained, obey, shared_memory
 
@@ -93,12 +93,15 @@ def beat_of(folder: str, name: str) -> mmap.mmap:
 class OnHost:
     """A seat in a ring without a GPU.  The victim holds a claim, and the survivor waits for one."""
 
+    claim: Callable[[], Callable[[], object]]
+    """What ends the claim that it makes."""
+
     def __init__(self, kind: str) -> None:
         self.kind = kind
 
     def sit(self, name: str, make: bool) -> None:
         if self.kind == "host":
-            spec = {"slots": 1, "shape": 8, "dtype": "u1", "device": "host"}
+            spec: Any = {"slots": 1, "shape": 8, "dtype": "u1", "device": "host"}
             ring = gpuring.create(name, **spec) if make else gpuring.attach(name)
             self.header, producer = ring._header, ring.producer()
             self.claim = lambda: producer.claim(RECOVERY_S).abandon
@@ -142,11 +145,13 @@ class OnHost:
 class OnGpu:
     """A seat in a ring on a GPU.  The victim publishes a frame that its GPU never finishes."""
 
-    def __init__(self, kind: str) -> None:
-        from tests.gpu.ordering import tools
+    def __init__(self, kind: Any) -> None:
+        import cupy
 
-        self.kind = kind
-        self.cupy, self.kernels = tools()
+        from tests.gpu import kernels
+
+        kernels.warm_up()
+        self.kind, self.cupy, self.kernels = kind, cupy, kernels
         self.stream = self.cupy.cuda.Stream(non_blocking=True)
         self.beat = self.cupy.RawKernel(_BEAT, "beat")
         nothing = self.cupy.zeros(1, self.cupy.uint64)
@@ -158,7 +163,7 @@ class OnGpu:
             self.beat((1,), (1,), (np.uint64(word), np.uint64(limit_ns)))
 
     def sit(self, name: str, make: bool) -> None:
-        spec = {"slots": 1, "shape": (WORDS,), "dtype": "u8", "sync": "timeline"}
+        spec: Any = {"slots": 1, "shape": (WORDS,), "dtype": "u8", "sync": "timeline"}
         ring = (
             gpuring.create(name, device="cuda", memory=self.kind, gate="stream", **spec)
             if make
@@ -213,7 +218,7 @@ class OnGpu:
 
 def role(pipe: Pipe, kind: str) -> None:
     """A process that may be told to be a survivor ("make") or a victim ("hang")."""
-    seat = OnGpu(kind) if kind in ON_GPU else OnHost(kind)
+    seat: Any = OnGpu(kind) if kind in ON_GPU else OnHost(kind)
 
     def go_on() -> dict[str, float]:
         at: dict[str, float] = {}
@@ -268,7 +273,8 @@ def observe(victim: Process, survivor: Process, word: Any) -> dict[str, float]:
     files = {}
     for step, pid in zip(("process", "outside"), victim.pids(), strict=False):
         files[os.pidfd_open(pid)] = step
-    pipe, at, beats = survivor.child.pipe, {}, int(word[0])
+    pipe, beats = survivor.child.pipe, int(word[0])
+    at: dict[str, float] = {}
     try:
         killed = time.monotonic()
         victim.child.process.kill()
@@ -316,7 +322,8 @@ class Trial:
             for victim in self.victims:
                 time.sleep(idle_s)
                 victim.tell("hang", self.name)
-                poll(lambda before=int(word[0]): word[0] != before)
+                before = int(word[0])
+                poll(lambda before=before: word[0] != before)  # type: ignore[misc]
                 assert self.survivor.tell("meet"), "nothing to wait for"
                 self.survivor.tell.begin("go_on")
                 time.sleep(random.uniform(0.02, 0.06))  # so that it waits, and no tick is met
