@@ -14,7 +14,8 @@ kill       deaths, at every fault point and in real processes, and what the othe
 model      the executable specification, explored
 storm      programs that torment processes for hours, and short runs of them
 gpu        what only a GPU can show
-docs       the pages, their promises and programs, and the lists of mutants
+docs       the pages, their promises and programs
+mutants    changes of the code that a test has to notice
 
 helpers    what several rooms use; what one room uses lies there
 
@@ -22,8 +23,8 @@ What each of them can find, and has found in code that was broken on purpose:
 
 * `model` tries every order of steps in small configurations, and a kill before any step.  It has a
   mutant for each hole of docs/holes.md.  native/test_machine.py runs the C core beside it.
-* MUTANTS.md and MUTANTS-services.md list changes of the C code and of the Python around it, each
-  with the test that fails then.  docs/test_mutants.py checks that the lists are up to date.
+* `mutants` has changes of the C code and of the Python around it, each with the test that fails
+  then, and a program that makes each of them and runs its test.
 * native/programs are C, for sanitizers: load (stress, device_stress), threads of one peer that
   leaves (threads), lost wake-ups that would hang (wakeups), hostile words, drivers and clients
   (fuzz, device_fuzz, fuzz_offer), and a death at every GR_FAULT (kill, kill_device, link).

@@ -100,6 +100,16 @@ def test_every_file_that_the_architecture_names_is_there():
         assert any((root / path).exists() or [*root.glob(f"{path}.py*")] for root in roots), path
 
 
+def test_every_file_of_tests_that_a_page_names_is_there():
+    wrong = {
+        f"{page.name}: {path}"
+        for page in PAGES
+        for path in re.findall(r"\btests/[\w./*-]*[\w*]", page.read_text())
+        if not any(ROOT.glob(path))
+    }
+    assert not wrong
+
+
 def test_every_command_is_named():
     page = (ROOT / "docs" / "api" / "commands.md").read_text()
     assert {name for name in COMMANDS if f"| `gpuring {name}" in page} == set(COMMANDS)

@@ -7,6 +7,7 @@
 Each is made in a private copy of the checkout, which has to be built.  Its test has to pass without
 the change and to fail with it.  A mutant that survives is a finding: make its test stronger, name
 the test that does see it, or, if nobody could ever notice the change, take it out.
+Some tests of native/programs and of gpu make mutants themselves.
 
 To add a mutant, write it into the file of what it changes, and run it with `--only`:
 
