@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gc
 import os
-import pickle
 import sys
 import threading
 import warnings
@@ -44,15 +43,6 @@ def test_another_process_attaches_and_reads(place, name, children):
     assert sorted(results) == list(range(20))
 
 
-def test_a_ring_pickles_as_attach_by_name(name):
-    with gpuring.create(name, **OPTIONS, device="host") as ring:
-        with pickle.loads(pickle.dumps(ring)) as copy:
-            assert copy is not ring
-            assert copy.name == name
-        assert not ring.closed
-        gpuring.attach(name).close()
-
-
 def test_a_ring_in_the_same_process(place, name):
     with place.create(name, **OPTIONS) as ring, gpuring.attach(name) as other:
         with ring.producer() as producer, other.consumer() as frames:
@@ -71,9 +61,6 @@ def test_no_ring_of_that_name(name):
         gpuring.attach(name, timeout=0.05)
     with pytest.raises(gpuring.RingNotFound):
         gpuring.unlink(name)
-    for wrong in (-1, float("nan")):
-        with pytest.raises(ValueError, match="timeout"):
-            gpuring.attach(name, timeout=wrong)
 
 
 def test_attach_waits_for_the_ring_to_appear(place, name, children):
@@ -281,7 +268,7 @@ def test_a_wrong_shape_or_dtype_is_named_with_what_it_has_to_be(name, wrong, tol
 
 def test_a_description_that_does_not_fit_says_how_much_there_is(name):
     fields = {f"field-{k}": ((1, 2, 3), "f8") for k in range(3000)}
-    with pytest.raises(ValueError, match=r"65536"):
+    with pytest.raises(ValueError, match="at most 63488 bytes as JSON"):
         gpuring.create(name, slots=1, fields=fields, device="host")
     assert segments_of(name) == []
 

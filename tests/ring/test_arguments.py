@@ -125,6 +125,7 @@ OTHERS = [
     (lambda ring: gpuring.connect(ring.name, calls="5"), TypeError, "calls is an int, not '5'"),
     (lambda ring: serve(ring.name, slots="5"), TypeError, "slots is an int, not '5'"),
     (lambda ring: gpuring.select(5), TypeError, "select takes several consumers .* not 5"),
+    (lambda ring: gpuring.select([ring]), TypeError, "not a Ring"),
     (lambda ring: gpuring.align(5), TypeError, "align takes several consumers.* not 5"),
     (lambda ring: gpuring.align([ring.consumer()], by=1.5), TypeError,
      "by is the name of a metadata field or None, not 1.5"),

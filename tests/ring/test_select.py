@@ -92,15 +92,11 @@ def test_an_end_is_an_answer(name, end):
             consumer.acquire(0)
 
 
-def test_wrong_arguments(name):
-    with small_ring(name) as ring:
-        consumer = ring.consumer()
-        with pytest.raises(ValueError, match="to wait for"):
-            gpuring.select([])
-        for wrong in (-1, float("nan")):
-            with pytest.raises(ValueError, match="timeout"):
-                gpuring.select([consumer], wrong)
-        assert gpuring.select([consumer, consumer], 0.001) == []
+def test_one_may_be_named_twice_and_somebody_has_to_be(ring):
+    consumer = ring.consumer()
+    with pytest.raises(ValueError, match="to wait for"):
+        gpuring.select([])
+    assert gpuring.select([consumer, consumer], 0.001) == []
 
 
 def test_the_one_who_was_not_first_lately_comes_first(pair):

@@ -95,6 +95,8 @@ def test_a_ring_pickles_as_attach_by_name(name):
             with made as other:
                 assert other is not ring
                 assert (other.name, other.slots) == (name, 4)
+        assert not ring.closed
+        gpuring.attach(name).close()
 
 
 def test_an_async_loop_is_not_copied_while_it_holds_a_frame(name):
