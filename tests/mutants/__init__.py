@@ -3,6 +3,7 @@
     python -m tests.mutants                       every mutant, in as many copies as there are cores
     python -m tests.mutants --only reap           those whose id, file or test has `reap`
     python -m tests.mutants --sample 10           some of them, others after each commit
+    python -m tests.mutants --gpu                 those that need a GPU; the others must not use one
 
 Each is made in a private copy of the checkout, which has to be built.  Its test has to pass without
 the change and to fail with it.  A mutant that survives is a finding: make its test stronger, name

@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,24 +92,23 @@ def results(mutants: list[Mutant], root: Path, jobs: int) -> Iterator[Result]:
         with ThreadPoolExecutor(jobs) as pool:
             try:
                 before = dict(zip(tests, pool.map(run, tests), strict=True))
-                yield from pool.map(judge, mutants)
+                for future in as_completed([pool.submit(judge, mutant) for mutant in mutants]):
+                    yield future.result()
             finally:
                 pool.shutdown(cancel_futures=True)
 
 
 def _chosen(root: Path, options: argparse.Namespace) -> list[Mutant]:
-    """The mutants that were asked for, but for those that cannot run here."""
+    """The mutants that were asked for."""
 
     def text(mutant: Mutant) -> str:
         return " ".join([mutant.id, mutant.test, *(edit.file for edit in mutant.edits)])
 
-    found = [each for each in load(root / "tests/mutants") if re.search(options.only, text(each))]
-    if any(mutant.gpu for mutant in found):
-        from tests.conftest import gpu_missing
-
-        if missing := gpu_missing():
-            print(f"{sum(mutant.gpu for mutant in found)} need a GPU, and are left out: {missing}")
-            found = [mutant for mutant in found if not mutant.gpu]
+    found = [
+        each
+        for each in load(root / "tests/mutants")
+        if re.search(options.only, text(each)) and each.gpu == options.gpu
+    ]
     if options.sample is not None:
         found = random.Random(options.seed).sample(found, min(options.sample, len(found)))
     return found
@@ -131,6 +130,7 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
     parser.add_argument("--sample", type=int, metavar="N", help="runs N of them")
     parser.add_argument("--seed", default=commit, help="of the sample (the commit)")
     parser.add_argument("--only", default="", metavar="PATTERN", help="in id, files or test")
+    parser.add_argument("--gpu", action="store_true", help="those that need a GPU, and no others")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="J")
     parser.add_argument("--json", type=Path, metavar="FILE", help="writes the results there, too")
     parser.add_argument("--list", action="store_true", help="runs nothing")
@@ -139,24 +139,26 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
     if options.list:
         print(*(f"{mutant.id:30} {mutant.why}" for mutant in mutants), sep="\n")
         return 0
+    if not mutants:
+        parser.error("there is no such mutant")
     print(f"{len(mutants)} mutants, {options.jobs} at a time, seed {options.seed}", flush=True)
-    begun, done = time.monotonic(), []
+    begun, done = time.monotonic(), list[Result]()
     for result in results(mutants, root, options.jobs):
         done.append(result)
         print(f"{result.seconds:6.1f} s  {result.outcome:8}  {result.id}", flush=True)
-    seconds = round(time.monotonic() - begun)
-    counts = Counter(result.outcome for result in done)
+        seconds = round(time.monotonic() - begun)
+        counts = Counter(result.outcome for result in done)
+        if options.json:  # after each, for the case that this program does not come to its end
+            told = {
+                "commit": commit, "seed": options.seed, "python": sys.version.split()[0],
+                "jobs": options.jobs, "seconds": seconds, "counts": counts,
+                "mutants": [result._asdict() for result in sorted(done)],
+            }  # fmt: skip
+            options.json.write_text(json.dumps(told, indent=1) + "\n")
     wrong = [result for result in done if result.outcome not in FINE]
     for result in wrong:
         print(f"\n{result.id} {result.outcome}: {result.test}\n{result.said}")
-    print(", ".join(f"{n} {outcome}" for outcome, n in counts.most_common()), f"in {seconds} s")
-    if options.json:
-        told = {
-            "commit": commit, "seed": options.seed, "python": sys.version.split()[0],
-            "jobs": options.jobs, "seconds": seconds, "counts": counts,
-            "mutants": [result._asdict() for result in done],
-        }  # fmt: skip
-        options.json.write_text(json.dumps(told, indent=1) + "\n")
+    print(f"{len(done)} mutants in {seconds} s:", *(f"{n} {o}" for o, n in counts.most_common()))
     return bool(wrong)
 
 

@@ -76,7 +76,7 @@ class Copy:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     code = process.wait(timeout_s)
             finally:
-                _end(process)
+                _end(process, env["PYTHONPYCACHEPREFIX"])
             output.seek(0)
             text = output.read()
         outcome = "timeout" if code is None else "failed" if code == 1 or code < 0 else "error"
@@ -91,11 +91,15 @@ def _stamp(path: Path) -> tuple[int, int]:
     return stat.st_mtime_ns, stat.st_size
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
-    """Ends a run of pytest and its children, and removes the names that it has left."""
+def _end(process: subprocess.Popen[bytes], mark: str) -> None:
+    """Ends a run of pytest and all that has its mark, and removes the names that it has left."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
+    for path in Path("/proc").glob("[0-9]*/environ"):  # children with a session of their own
+        with contextlib.suppress(OSError):
+            if f"={mark}\0".encode() in path.read_bytes():
+                os.kill(int(path.parent.name), signal.SIGKILL)
     for left in Path("/dev/shm").glob(f"*-{process.pid}-*"):
         left.unlink(missing_ok=True)
 
