@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import gc
-import subprocess
 import sys
 
 import numpy as np
 import pytest
 
 import gpuring
+from tests.helpers.commands import python
 from tests.helpers.rings import small_ring
 from tests.helpers.support import Pipe
 
@@ -349,8 +349,7 @@ with gpuring.create(sys.argv[1], slots=1, shape=4, dtype="u1", device="host") as
 def test_a_tensor_may_die_after_python(place, name):
     if place.on_gpu:
         pytest.skip("nothing of it is about memory")
-    command = [sys.executable, "-c", _LATE_DELETER, name]
-    assert subprocess.run(command, timeout=20, check=False).returncode == 0
+    assert python(_LATE_DELETER, name).returncode == 0
 
 
 def test_long_double_is_not_in_dlpack(place, name):

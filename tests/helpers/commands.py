@@ -1,4 +1,4 @@
-"""The `gpuring` command as its users start it: a process of its own, with a deadline."""
+"""The `gpuring` command and other programs as users start them, each with a deadline."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 DEADLINE_S = 60
@@ -22,10 +23,19 @@ COMMAND = (sys.executable, "-m", "gpuring")
 
 def gpuring(*options: Any, **more: Any) -> subprocess.CompletedProcess[str]:
     """Runs it to its end."""
-    more = {"stdin": subprocess.DEVNULL, "timeout": DEADLINE_S, "env": environment()} | more
-    return subprocess.run(
-        [*COMMAND, *map(str, options)], check=False, capture_output=True, text=True, **more
-    )
+    return _run([*COMMAND, *map(str, options)], more)
+
+
+def python(program: str | Path, *arguments: Any, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a program, its text or a file, in an interpreter of its own, to its end."""
+    how = [str(program)] if isinstance(program, Path) else ["-c", program]
+    return _run([sys.executable, *how, *map(str, arguments)], more)
+
+
+def _run(command: list[str], more: dict[str, Any]) -> subprocess.CompletedProcess[str]:
+    usual = {"stdin": subprocess.DEVNULL, "timeout": DEADLINE_S, "env": environment()}
+    check = more.pop("check", False)
+    return subprocess.run(command, check=check, capture_output=True, text=True, **usual | more)
 
 
 @contextlib.contextmanager

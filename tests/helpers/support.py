@@ -31,8 +31,8 @@ from tests.helpers.processes import Child, Pipe, open_files, poll
 
 __all__ = [
     "HOST", "ON_GPU", "PLACES", "STREAM_GATED", "Actor", "Child", "Pipe", "Place", "Segment",
-    "create_far", "has_slot_without_gil", "one_thread_at_a_time", "open_files", "pack", "poll",
-    "segments_of", "set_fence", "tear", "unpack",
+    "create_far", "has_slot_without_gil", "lock", "locked", "one_thread_at_a_time", "open_files",
+    "pack", "poll", "segments_of", "set_fence", "tear", "unpack",
 ]  # fmt: skip
 
 _FIELDS = {(table, name): (at, n) for table, name, at, n in native.layout_fields()}
@@ -114,9 +114,8 @@ class Segment:
     def hold(self, byte: int) -> int:
         """Locks one byte as another process would.  Close the descriptor to unlock."""
         fd = os.open(f"/proc/self/fd/{self.fd}", os.O_RDWR | os.O_CLOEXEC)
-        flock = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, byte, 1, 0)
         try:
-            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, flock)
+            lock(fd, byte)
         except OSError:
             os.close(fd)
             raise
@@ -297,7 +296,21 @@ class Actor:
         self.header.disown()
 
 
+def lock(fd: int, byte: int, kind: int = fcntl.F_WRLCK, *, wait: bool = False) -> None:
+    """As long as the file is open; to all others, another process has the lock."""
+    flock = struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, 1, 0)
+    fcntl.fcntl(fd, fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, flock)
+
+
 # ---- rings by their names, and in every kind of memory -----------------------------------------
+
+
+@contextlib.contextmanager
+def locked(name: str) -> Iterator[None]:
+    """LOCK of a ring, which another process would have for ever if it was stopped."""
+    with Path(f"/dev/shm/gpuring.{name}").open("r+b") as file:
+        lock(file.fileno(), LOCK_BYTE, wait=True)
+        yield
 
 
 def tear(ring: gpuring.Ring, seq: int) -> None:

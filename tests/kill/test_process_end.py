@@ -10,11 +10,12 @@ import pytest
 
 import gpuring
 from gpuring.native.snapshot import snapshot
+from tests.helpers.commands import python
 from tests.helpers.promise import promise
 from tests.helpers.rings import small_ring
 
 JOINS = """
-import multiprocessing, os, sys, threading, time
+import contextlib, multiprocessing, os, sys, threading, time
 import gpuring
 
 def joins(name):
@@ -51,9 +52,7 @@ def ended(name: str, script: str, status: int = 0) -> str:
     """Runs a script in an interpreter of its own, to its end; what it printed."""
     main = f"\nif __name__ == '__main__':\n    name = {name!r}\n"
     script = JOINS + main + "".join(f"    {line}\n" for line in script.strip().splitlines())
-    done = subprocess.run(
-        [sys.executable, "-c", script], timeout=60, capture_output=True, text=True, check=False
-    )
+    done = python(script)
     assert done.returncode == status, done.stderr
     if status == 0:  # a thread whose verb is refused at the end says so, as threads do
         last_words = re.findall(
@@ -82,13 +81,14 @@ IN_ORDER = {
     "waits(lambda: gpuring.select([mine]))",
     "a daemon thread that opens rings": "kept = joins(name)\n"
     "runs(lambda: gpuring.attach(name).close())",
+    "an error that nobody catches": "kept = joins(name); 1 / 0",
 }
 AS_A_DEATH = {
     "os._exit": "kept = joins(name); os._exit(0)",
     "SIGKILL": "kept = joins(name); os.kill(os.getpid(), 9)",
     "SIGTERM": "kept = joins(name); os.kill(os.getpid(), 15); time.sleep(20)",
 }
-STATUS = {"SIGKILL": -9, "SIGTERM": -15}
+STATUS = {"SIGKILL": -9, "SIGTERM": -15, "an error that nobody catches": 1}
 
 
 @pytest.fixture
@@ -106,21 +106,10 @@ def ring(name):
 @pytest.mark.parametrize("how", IN_ORDER)
 def test_an_end_in_order_is_the_end_of_the_stream(ring, how):
     with ring.consumer() as reader:
-        ended(ring.name, IN_ORDER[how])
+        ended(ring.name, IN_ORDER[how], STATUS.get(how, 0))
         assert end_of(reader) is gpuring.EndOfStream
         assert ring._header.live_peers() == [reader.peer]
         assert ring._header.reaps == 0
-
-
-@promise(
-    "failure.md",
-    "If a process ends with the end of its script, by `sys.exit` or by an error that nobody "
-    "catches, it leaves its rings in order.",
-)
-def test_an_unhandled_error_is_an_end_in_order(ring):
-    with ring.consumer() as reader:
-        ended(ring.name, "kept = joins(name); 1 / 0", status=1)
-        assert end_of(reader) is gpuring.EndOfStream
 
 
 @promise("failure.md", "Open slots are abandoned or released.")
@@ -168,10 +157,8 @@ while not mine.ring.stats().peers[0].waiting:
     "the producer or the consumer.",
 )
 def test_a_daemon_thread_in_a_call_gets_ringclosed(ring):
-    done = subprocess.run(
-        [sys.executable, "-c", DAEMON, ring.name], timeout=60, capture_output=True, check=False
-    )
-    assert (done.returncode, done.stdout) == (0, b"RingClosed"), done.stderr
+    done = python(DAEMON, ring.name)
+    assert (done.returncode, done.stdout) == (0, "RingClosed"), done.stderr
 
 
 @promise(
@@ -186,10 +173,33 @@ def test_an_end_without_a_word_is_a_death(ring, how):
         assert end_of(reader) is gpuring.PeerLost
 
 
-def ends_in_order(ring, file, program):
-    file.write_text(JOINS + program)
+MAIN = """
+if __name__ == "__main__":
+    method, name, gives = sys.argv[1:]
+    with gpuring.attach(name) if gives else contextlib.nullcontext(name) as given:
+        process = multiprocessing.get_context(method).Process(target=child, args=(given,))
+        process.start()
+        process.join(20)
+    assert process.exitcode == 0
+"""
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Makes a program whose child does something in a ring."""
+
+    def write(child=""):
+        file = tmp_path / "program.py"
+        file.write_text(JOINS + child + MAIN)
+        return file
+
+    return write
+
+
+def ends_in_order(ring, program, method, gives=""):
     with ring.consumer() as reader:
-        subprocess.run([sys.executable, file], timeout=60, check=True)
+        done = python(program, method, ring.name, gives)
+        assert done.returncode == 0, done.stderr
         assert end_of(reader) is gpuring.EndOfStream
         assert ring._header.reaps == 0
 
@@ -201,20 +211,9 @@ def ends_in_order(ring, file, program):
 )
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_a_child_of_multiprocessing_that_returns_ends_in_order(ring, method, tmp_path):
+def test_a_child_of_multiprocessing_that_returns_ends_in_order(ring, method, program):
     """A forked one ends by os._exit, after the finalizers of multiprocessing."""
-    ends_in_order(
-        ring,
-        tmp_path / "program.py",
-        f"""
-if __name__ == "__main__":
-    context = multiprocessing.get_context({method!r})
-    process = context.Process(target=child, args=({ring.name!r},))
-    process.start()
-    process.join(20)
-    assert process.exitcode == 0
-""",
-    )
+    ends_in_order(ring, program(), method)
 
 
 THREADS = """
@@ -242,23 +241,11 @@ def child(name):
 )
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
-def test_a_child_of_multiprocessing_waits_for_its_threads_first(ring, method, tmp_path):
-    file = tmp_path / "program.py"
-    file.write_text(
-        JOINS
-        + THREADS
-        + f"""
-if __name__ == "__main__":
-    process = multiprocessing.get_context({method!r}).Process(target=child, args=({ring.name!r},))
-    process.start()
-    process.join(20)
-    assert process.exitcode == 0
-"""
-    )
+def test_a_child_of_multiprocessing_waits_for_its_threads_first(ring, method, program):
     with ring.consumer() as reader:
-        program = subprocess.Popen([sys.executable, file])
+        started = subprocess.Popen([sys.executable, program(THREADS), method, ring.name, ""])
         assert len([slot.release() for slot in reader]) == 11
-        assert program.wait(60) == 0
+        assert started.wait(60) == 0
         assert ring._header.reaps == 0
 
 
@@ -325,23 +312,15 @@ gpuring.kept = Kept()
     assert ring._header.live_peers() == []
 
 
-@pytest.mark.slow(keep=1)
-@pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_a_child_that_was_given_the_ring_ends_in_order(ring, method, tmp_path):
-    """It has opened the ring before it forgets the finalizers of who forked it."""
-    ends_in_order(
-        ring,
-        tmp_path / "program.py",
-        f"""
-def given(ring):
+GIVEN = """
+def child(ring):
     globals()["kept"] = ring, ring.producer()
     kept[1].claim(0).publish()
+"""
 
-if __name__ == "__main__":
-    with gpuring.attach({ring.name!r}) as ring:
-        process = multiprocessing.get_context({method!r}).Process(target=given, args=(ring,))
-        process.start()
-        process.join(20)
-    assert process.exitcode == 0
-""",
-    )
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("method", ["forkserver", "spawn"])
+def test_a_child_that_was_given_the_ring_ends_in_order(ring, method, program):
+    """It has opened the ring before it forgets the finalizers of who forked it."""
+    ends_in_order(ring, program(GIVEN), method, gives="the ring")

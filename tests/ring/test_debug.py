@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import warnings
 from functools import partial
@@ -14,6 +13,7 @@ import pytest
 import gpuring
 from gpuring.errors import OverrunWarning, StaleViewWarning
 from gpuring.ring import debug
+from tests.helpers.commands import python
 from tests.helpers.promise import promise
 from tests.helpers.support import Pipe
 from tests.service.services import answer_of, content, send, serve
@@ -356,7 +356,5 @@ def test_the_environment_turns_it_on(value, on):
     if value is not None:
         environment["GPURING_DEBUG"] = value
     code = "import gpuring.ring.debug; print(gpuring.ring.debug.ON)"
-    done = subprocess.run(
-        [sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True
-    )
+    done = python(code, env=environment, check=True)
     assert done.stdout.split() == [str(on)]

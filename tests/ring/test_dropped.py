@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import _thread
-import fcntl
 import gc
 import itertools
-import os
 import signal
-import struct
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -22,10 +18,11 @@ import pytest
 
 import gpuring
 from tests.helpers import raw_verbs
+from tests.helpers.commands import python
 from tests.helpers.interrupted import PACKAGE, may_come
 from tests.helpers.promise import promise
 from tests.helpers.rings import small_ring
-from tests.helpers.support import LOCK_BYTE, poll
+from tests.helpers.support import locked, poll
 from tests.ring.test_interrupt import names, traces
 
 pytestmark = pytest.mark.filterwarnings("ignore:ring .* was not closed:ResourceWarning")
@@ -233,10 +230,7 @@ print(len(left), len(ring.stats().peers), flush=True)
     "itself or ends.",
 )
 def test_or_when_the_process_ends(name, ring):
-    ended = subprocess.run(
-        [sys.executable, "-c", ENDS, name],
-        check=False, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    ended = python(ENDS, name)
     assert ended.stdout == "0 1\n", ended.stderr
     assert ended.returncode in (0, -signal.SIGINT)  # the latter since CPython 3.14
     assert ring.stats().peers == ()
@@ -253,10 +247,7 @@ sys.kept.append(sys.kept)
 
 def test_what_is_kept_to_the_very_end_of_the_interpreter_ends_quietly(name):
     """As what pytest keeps of a warning: its source."""
-    ended = subprocess.run(
-        [sys.executable, "-c", KEPT, name],
-        check=False, capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+    ended = python(KEPT, name)
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
@@ -270,20 +261,6 @@ def test_a_ring_that_is_dropped_at_a_ctrl_c_leaves_nothing(name):
 # ---- while somebody else has the membership lock -------------------------------------------------
 
 
-class Lock:
-    """LOCK of a ring, which another process would have for ever if it was stopped."""
-
-    def __init__(self, name: str) -> None:
-        self._fd = os.open(f"/dev/shm/gpuring.{name}", os.O_RDWR | os.O_CLOEXEC)
-        taken = struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, LOCK_BYTE, 1, 0)
-        fcntl.fcntl(self._fd, fcntl.F_OFD_SETLKW, taken)
-
-    def __enter__(self) -> None: ...
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._fd)
-
-
 @promise(
     "failure.md",
     "If another process keeps the membership lock, for example because it is stopped, the thread "
@@ -294,7 +271,7 @@ class Lock:
 def test_who_drops_waits_for_nobody_and_the_watchdog_leaves(name, ring, make):
     dropped = make(ring)
     number = dropped.peer
-    with Lock(name):
+    with locked(name):
         del dropped
         gc.collect()
         assert ring._endpoints == {}
@@ -308,7 +285,7 @@ def test_who_drops_waits_for_nobody_and_the_watchdog_leaves(name, ring, make):
 def test_the_last_producer_that_left_late_is_the_end_of_the_stream(name, ring):
     with ring.consumer() as frames:
         producer = ring.producer()
-        with Lock(name):
+        with locked(name):
             del producer
             with pytest.raises(gpuring.RingTimeout):
                 frames.acquire(0)
@@ -332,7 +309,7 @@ def test_a_drop_lets_the_other_threads_run(name, ring):
             turns[0] += 1
 
     thread = threading.Thread(target=runs)
-    with Lock(name):
+    with locked(name):
         thread.start()
         try:
             seen = [in_one_step(turns.copy, last.clear, turns.copy) for last in peers]

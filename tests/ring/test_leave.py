@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import struct
 import threading
 
 import pytest
@@ -12,14 +10,7 @@ import pytest
 import gpuring
 from gpuring import native
 from tests.helpers.rings import cpu_seconds_of, small_ring
-from tests.helpers.support import LOCK_BYTE, poll
-
-
-def hold_lock(name):
-    """Takes LOCK of a ring that nobody else is joining or leaving.  Close to unlock."""
-    fd = os.open(f"/dev/shm/gpuring.{name}", os.O_RDWR | os.O_CLOEXEC)
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLKW, struct.pack("hhqqi4x", fcntl.F_WRLCK, 0, LOCK_BYTE, 1, 0))
-    return fd
+from tests.helpers.support import locked, poll
 
 
 def errors_of(calls):
@@ -48,13 +39,12 @@ def test_who_cannot_leave_stays_and_leaves_later(name):
         slot = producer.claim(0)
         slot.publish()
         held = reader.acquire(0)
-        lock = hold_lock(name)
-        for error in errors_of([endpoint.close for endpoint in endpoints]):
-            assert isinstance(error, gpuring.RingTimeout), error
-            assert "5 s" in str(error)
-        assert [endpoint.closed for endpoint in endpoints] == [False] * 3
-        assert len(ring._header.live_peers()) == 3
-        os.close(lock)
+        with locked(name):
+            for error in errors_of([endpoint.close for endpoint in endpoints]):
+                assert isinstance(error, gpuring.RingTimeout), error
+                assert "5 s" in str(error)
+            assert [endpoint.closed for endpoint in endpoints] == [False] * 3
+            assert len(ring._header.live_peers()) == 3
         reader.close()
         with pytest.raises(gpuring.RingError):
             held.release()
@@ -109,12 +99,8 @@ def test_a_slot_that_a_close_in_vain_has_ended_is_as_good_as_any_later(name):
     """The producer is still open then, and its slots are used again."""
     with small_ring(name, 2) as ring, ring.producer() as producer, ring.consumer() as frames:
         slots = [producer.claim(0), producer.claim(0)]
-        lock = hold_lock(name)
-        try:
-            with pytest.raises(gpuring.RingTimeout):
-                producer.close()
-        finally:
-            os.close(lock)
+        with locked(name), pytest.raises(gpuring.RingTimeout):
+            producer.close()
         del slots
         for _ in range(2):
             with producer.claim(0) as slot:
@@ -133,12 +119,11 @@ def test_while_the_lock_is_held_the_dead_cost_the_watchdog_next_to_nothing(name,
     with small_ring(name, 2) as ring, ring.producer():
         victim = children(joins, name, method="spawn")
         victim.receive()
-        lock = hold_lock(name)
-        victim.process.kill()
-        os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WNOWAIT)
-        used_s = cpu_seconds_of(1)
-        assert len(ring._header.live_peers()) == 1
-        assert len(ring.stats().peers) == 2
-        os.close(lock)
+        with locked(name):
+            victim.process.kill()
+            os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WNOWAIT)
+            used_s = cpu_seconds_of(1)
+            assert len(ring._header.live_peers()) == 1
+            assert len(ring.stats().peers) == 2
         poll(lambda: len(ring.stats().peers) == 1)
     assert used_s < 10 * cpu_seconds_of(*[0.02] * 50)

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.helpers.commands import python
+
 PROGRAM = """
 import sys, warnings, gpuring
 name, which = sys.argv[1:]
@@ -100,10 +102,7 @@ with (
 
 
 def test_a_signal_handler_may_end_the_wait(name):
-    done = subprocess.run(
-        [sys.executable, "-c", WITH_A_HANDLER, name],
-        check=True, capture_output=True, text=True, timeout=20, env=dict(os.environ),
-    )  # fmt: skip
+    done = python(WITH_A_HANDLER, name, check=True)
     assert done.stdout == "claimed 2\n"
 
 
@@ -144,10 +143,7 @@ with (
 
 def test_the_callback_of_a_native_thread_may_end_the_wait(name):
     """Nobody can see it before it runs.  A CUDA stream has such callbacks, too."""
-    done = subprocess.run(
-        [sys.executable, "-c", WITH_A_NATIVE_THREAD, name],
-        check=True, capture_output=True, text=True, timeout=60, env=dict(os.environ),
-    )  # fmt: skip
+    done = python(WITH_A_NATIVE_THREAD, name, check=True)
     assert done.stdout.startswith("warned\nclaimed 2\n"), done.stderr
 
 
@@ -160,9 +156,6 @@ def test_the_callback_of_a_native_thread_may_end_the_wait(name):
 )  # fmt: skip
 def test_a_wait_for_oneself_is_warned_of(name, which):
     """In a process that has one thread of Python, with timeout=None."""
-    done = subprocess.run(
-        [sys.executable, "-c", PROGRAM, name, which],
-        check=True, capture_output=True, text=True, timeout=60, env=dict(os.environ),
-    )  # fmt: skip
+    done = python(PROGRAM, name, which, check=True)
     assert done.stdout.startswith(f"ring {name!r}: this wait may never end: "), done.stderr
     assert "this process" in done.stdout

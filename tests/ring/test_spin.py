@@ -11,8 +11,6 @@ import functools
 import math
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -21,6 +19,7 @@ import pytest
 
 import gpuring
 from gpuring.ring import spinning, waiting
+from tests.helpers.commands import python
 from tests.helpers.rings import bells, put, waiters
 from tests.helpers.support import Pipe, poll
 
@@ -226,10 +225,7 @@ def test_the_environment_speaks_for_a_whole_process(text, given, told):
     environment = {key: value for key, value in os.environ.items() if key != spinning.VARIABLE}
     if text is not None:
         environment[spinning.VARIABLE] = text
-    command = [sys.executable, "-c", program]
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, check=False, timeout=60
-    )
+    done = python(program, env=environment)
     if told == "ValueError":
         assert done.returncode != 0
         assert f"{spinning.VARIABLE}={text!r}" in done.stderr.splitlines()[-1]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import linecache
-import subprocess
-import sys
 import warnings
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -13,6 +11,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 import gpuring
+from tests.helpers.commands import python
 from tests.helpers.support import HOST
 from tests.ring.align import Streams
 
@@ -94,6 +93,5 @@ with gpuring.create(sys.argv[1], slots=2, shape=4, dtype="u1", device="host") as
 
 def test_the_loop_that_waits_for_itself(name):
     """The code of a `for` loop is between the program and the wait."""
-    command = [sys.executable, "-c", FOR_ITSELF, name]
-    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=20)
+    done = python(FOR_ITSELF, name)
     assert done.stdout == "<string> 10\n", done.stderr

@@ -5,9 +5,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import fcntl
 import os
-import struct
 import threading
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from gpuring.registry import directory
 from gpuring.registry import segment as segments
 from tests.helpers import commands
 from tests.helpers.promise import promise
-from tests.helpers.support import segments_of
+from tests.helpers.support import lock, segments_of
 from tests.registry.strangers import KINDS, NOBODY, OPTIONS, SHM, TERMS, outcome, put, valid_header
 
 pytest.importorskip("prometheus_client", reason="gpuring[tools] is not installed")
@@ -299,8 +297,7 @@ def breathe(pipe, entry):
     data = valid_header()
     fd = os.open(SHM / entry, os.O_CREAT | os.O_RDWR, 0o666)
     os.write(fd, data)
-    creator = struct.pack("hhqqi4x", fcntl.F_WRLCK, os.SEEK_SET, 257, 1, 0)
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, creator)  # nobody may think that it is dead
+    lock(fd, 257)  # the creator's: nobody may think that it is dead
     pipe.send()
     while not pipe.told():
         for k in range(1000):

@@ -6,7 +6,6 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-import struct
 import time
 
 import pytest
@@ -15,10 +14,8 @@ import gpuring
 from gpuring.registry import directory, locks
 from gpuring.registry import segment as segments
 from tests.helpers.promise import promise
-from tests.helpers.support import segments_of
+from tests.helpers.support import LOCK_BYTE, lock, segments_of
 from tests.registry.strangers import NOBODY, OPTIONS, SHM, TERMS, outcome
-
-LOCK_BYTE = 256
 
 
 def seen(name: str) -> os.stat_result:
@@ -224,7 +221,7 @@ def replaces(_pipe, name):
 def hold_byte(pipe, name, byte, kind):
     flags = os.O_RDONLY if kind == fcntl.F_RDLCK else os.O_RDWR
     fd = os.open(SHM / f"gpuring.{name}", flags)
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, 1, 0))
+    lock(fd, byte, kind)
     pipe.send()
     pipe.receive()
     return True
