@@ -9,27 +9,11 @@ snapshot, dlpack, signals
                    a header for people, capsules, the end of a dropped object
 """
 
-from gpuring.native.blocked import (
-    on_blocked,
-)
-from gpuring.native.clock import (
-    now_ns,
-    seconds,
-)
-from gpuring.native.device import (
-    Device,
-    Driver,
-    driver_symbols,
-)
-from gpuring.native.exchange import (
-    close_aside,
-    fetch,
-    offer,
-)
-from gpuring.native.files import (
-    File,
-    NameWatch,
-)
+from gpuring.native.blocked import on_blocked
+from gpuring.native.clock import now_ns, seconds
+from gpuring.native.device import Device, Driver, driver_symbols
+from gpuring.native.exchange import close_aside, fetch, offer
+from gpuring.native.files import File, NameWatch
 from gpuring.native.header import (
     GATES,
     MAX_FAR_NBYTES,
@@ -49,9 +33,7 @@ from gpuring.native.header import (
     Retired,
     layout_fields,
 )
-from gpuring.native.notifier import (
-    Notifier,
-)
+from gpuring.native.notifier import Notifier
 from gpuring.native.peer import (
     BLOCKED,
     BY_FENCE,
@@ -74,65 +56,15 @@ from gpuring.native.peer import (
     join_consumer,
     join_producer,
 )
-from gpuring.native.waits import (
-    MAX_WAITED,
-    look,
-    ready,
-    select,
-)
+from gpuring.native.waits import MAX_WAITED, look, ready, select
 
 __all__ = [
-    "BLOCKED",
-    "BY_FENCE",
-    "BY_HOLDER",
-    "BY_NO_FRAME",
-    "BY_PRODUCER",
-    "BY_SUBSCRIPTION",
-    "CLOSED",
-    "DAMAGED",
-    "ENDED",
-    "FORKED",
-    "FULL_PEERS",
-    "FULL_SUBSCRIPTIONS",
-    "GATES",
-    "LOCK_TIMEOUT",
-    "MAX_FAR_NBYTES",
-    "MAX_META_NBYTES",
-    "MAX_NAME_NBYTES",
-    "MAX_NDIM",
-    "MAX_PEERS",
-    "MAX_SLOTS",
-    "MAX_SLOT_NBYTES",
-    "MAX_SPEC_NBYTES",
-    "MAX_SUBSCRIPTIONS",
-    "MAX_WAITED",
-    "MEMORY_KINDS",
-    "MODE_MISMATCH",
-    "PEER_LOST",
-    "REAPED",
-    "SYNC_KINDS",
-    "TORN",
-    "VERSION",
-    "Damaged",
-    "Device",
-    "Driver",
-    "File",
-    "Header",
-    "NameWatch",
-    "Notifier",
-    "Peer",
-    "Retired",
-    "close_aside",
-    "driver_symbols",
-    "fetch",
-    "join_consumer",
-    "join_producer",
-    "layout_fields",
-    "look",
-    "now_ns",
-    "offer",
-    "on_blocked",
-    "ready",
-    "seconds",
-    "select",
-]
+    "BLOCKED", "BY_FENCE", "BY_HOLDER", "BY_NO_FRAME", "BY_PRODUCER", "BY_SUBSCRIPTION", "CLOSED",
+    "DAMAGED", "ENDED", "FORKED", "FULL_PEERS", "FULL_SUBSCRIPTIONS", "GATES", "LOCK_TIMEOUT",
+    "MAX_FAR_NBYTES", "MAX_META_NBYTES", "MAX_NAME_NBYTES", "MAX_NDIM", "MAX_PEERS", "MAX_SLOTS",
+    "MAX_SLOT_NBYTES", "MAX_SPEC_NBYTES", "MAX_SUBSCRIPTIONS", "MAX_WAITED", "MEMORY_KINDS",
+    "MODE_MISMATCH", "PEER_LOST", "REAPED", "SYNC_KINDS", "TORN", "VERSION", "Damaged", "Device",
+    "Driver", "File", "Header", "NameWatch", "Notifier", "Peer", "Retired", "close_aside",
+    "driver_symbols", "fetch", "join_consumer", "join_producer", "layout_fields", "look",
+    "now_ns", "offer", "on_blocked", "ready", "seconds", "select",
+]  # fmt: skip

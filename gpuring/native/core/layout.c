@@ -50,45 +50,29 @@ bool gr_layout(const struct gr_config *config, struct gr_layout *layout, char *w
 }
 
 #define FIELD(table, type, name) {table, #name, offsetof(type, name), sizeof(((type *)0)->name)}
+#define HEAD(name) FIELD("head", struct gr_head, name)
+#define LINK(name) FIELD("link", struct gr_link, name)
+#define DEATH(name) FIELD("death", struct gr_death, name)
+#define SUB(name) FIELD("sub", struct gr_sub, name)
+#define PEER(name) FIELD("peer", struct gr_peer_entry, name)
+#define SLOT(name) FIELD("slot", struct gr_slot, name)
+#define TAKE(name) FIELD("take", struct gr_take, name)
+#define TEAR(name) FIELD("tear", struct gr_tear, name)
 const struct gr_field gr_fields[] = {
-    FIELD("head", struct gr_head, magic), FIELD("head", struct gr_head, version),
-    FIELD("head", struct gr_head, memory), FIELD("head", struct gr_head, sync),
-    FIELD("head", struct gr_head, gate), FIELD("head", struct gr_head, nbytes),
-    FIELD("head", struct gr_head, epoch), FIELD("head", struct gr_head, slots),
-    FIELD("head", struct gr_head, max_peers), FIELD("head", struct gr_head, max_subscriptions),
-    FIELD("head", struct gr_head, spec_nbytes), FIELD("head", struct gr_head, slot_nbytes),
-    FIELD("head", struct gr_head, meta_nbytes), FIELD("head", struct gr_head, created_ns),
-    FIELD("head", struct gr_head, creator_pid), FIELD("head", struct gr_head, creator_start),
-    FIELD("head", struct gr_head, creator_pidns), FIELD("head", struct gr_head, device_uuid),
-    FIELD("head", struct gr_head, memory_handle), FIELD("head", struct gr_head, claim_hint),
-    FIELD("head", struct gr_head, bell), FIELD("head", struct gr_head, waiters),
-    FIELD("head", struct gr_head, closed), FIELD("head", struct gr_head, producers),
-    FIELD("head", struct gr_head, sub_mask), FIELD("head", struct gr_head, peer_mask),
-    FIELD("head", struct gr_head, joins), FIELD("head", struct gr_head, reaps),
-    FIELD("head", struct gr_head, deaths), FIELD("head", struct gr_head, link_turn),
-    FIELD("head", struct gr_head, links), FIELD("link", struct gr_link, epoch),
-    FIELD("link", struct gr_link, seq), FIELD("link", struct gr_link, lost),
-    FIELD("link", struct gr_link, first), FIELD("link", struct gr_link, passed),
-    FIELD("link", struct gr_link, passed_lost), FIELD("death", struct gr_death, time_ns),
-    FIELD("death", struct gr_death, pid), FIELD("death", struct gr_death, peer),
-    FIELD("death", struct gr_death, number), FIELD("death", struct gr_death, voided),
-    FIELD("death", struct gr_death, torn), FIELD("death", struct gr_death, reopened),
-    FIELD("death", struct gr_death, raised),
-    FIELD("sub", struct gr_sub, word), FIELD("sub", struct gr_sub, redo),
-    FIELD("sub", struct gr_sub, lost), FIELD("sub", struct gr_sub, created_ns),
-    FIELD("sub", struct gr_sub, name), FIELD("sub", struct gr_sub, far),
-    FIELD("peer", struct gr_peer_entry, word),
-    FIELD("peer", struct gr_peer_entry, id), FIELD("peer", struct gr_peer_entry, pid),
-    FIELD("peer", struct gr_peer_entry, start), FIELD("peer", struct gr_peer_entry, pidns),
-    FIELD("peer", struct gr_peer_entry, joined_ns), FIELD("peer", struct gr_peer_entry, waiting),
-    FIELD("peer", struct gr_peer_entry, frames), FIELD("peer", struct gr_peer_entry, lost),
-    FIELD("peer", struct gr_peer_entry, asked_ns), FIELD("peer", struct gr_peer_entry, gpu),
-    FIELD("peer", struct gr_peer_entry, torn), FIELD("slot", struct gr_slot, word),
-    FIELD("slot", struct gr_slot, producer), FIELD("slot", struct gr_slot, fence),
-    FIELD("slot", struct gr_slot, time_ns), FIELD("slot", struct gr_slot, since_ns),
-    FIELD("slot", struct gr_slot, ndim), FIELD("slot", struct gr_slot, origin_lost),
-    FIELD("slot", struct gr_slot, origin_seq), FIELD("slot", struct gr_slot, origin_time_ns),
-    FIELD("slot", struct gr_slot, shape),
-    FIELD("take", struct gr_take, word), FIELD("take", struct gr_take, since_ns),
-    FIELD("tear", struct gr_tear, id), FIELD("tear", struct gr_tear, reached),
+    HEAD(magic), HEAD(version), HEAD(memory), HEAD(sync), HEAD(gate), HEAD(nbytes), HEAD(epoch),
+    HEAD(slots), HEAD(max_peers), HEAD(max_subscriptions), HEAD(spec_nbytes), HEAD(slot_nbytes),
+    HEAD(meta_nbytes), HEAD(created_ns), HEAD(creator_pid), HEAD(creator_start),
+    HEAD(creator_pidns), HEAD(device_uuid), HEAD(memory_handle), HEAD(claim_hint), HEAD(bell),
+    HEAD(waiters), HEAD(closed), HEAD(producers), HEAD(sub_mask), HEAD(peer_mask), HEAD(joins),
+    HEAD(reaps), HEAD(deaths), HEAD(link_turn), HEAD(links),
+    LINK(epoch), LINK(seq), LINK(lost), LINK(first), LINK(passed), LINK(passed_lost),
+    DEATH(time_ns), DEATH(pid), DEATH(peer), DEATH(number), DEATH(voided), DEATH(torn),
+    DEATH(reopened), DEATH(raised),
+    SUB(word), SUB(redo), SUB(lost), SUB(created_ns), SUB(name), SUB(far),
+    PEER(word), PEER(id), PEER(pid), PEER(start), PEER(pidns), PEER(joined_ns), PEER(waiting),
+    PEER(frames), PEER(lost), PEER(asked_ns), PEER(gpu), PEER(torn),
+    SLOT(word), SLOT(producer), SLOT(fence), SLOT(time_ns), SLOT(since_ns), SLOT(ndim),
+    SLOT(origin_lost), SLOT(origin_seq), SLOT(origin_time_ns), SLOT(shape),
+    TAKE(word), TAKE(since_ns),
+    TEAR(id), TEAR(reached),
     {NULL, NULL, 0, 0}};
