@@ -84,7 +84,9 @@ def plan(ring, scans):
                 ages_ns.append(slot.age * 1e9)
                 lost += slot.lost
             time.sleep(1 / PLANS_HZ)
-    print(f"planner  {len(metres)} plans, {lost} scans lost, age of the scan {spread(ages_ns)}")
+    # One write, where `print` may make two: other processes write as well.
+    plans = f"{len(metres)} plans, {lost} scans lost, age of the scan {spread(ages_ns)}"
+    sys.stdout.write(f"planner  {plans}\n")
     assert len(metres) + lost == scans, "scans are neither planned with nor counted as lost"
     for seq, answer in metres.items():
         assert abs(answer - clearance(lidar.measure(seq)[0])) < 1e-3, f"plan of {seq} is wrong"
@@ -115,13 +117,15 @@ def log(ring, scans):
             for name, rows in bite.items():
                 file[name].resize(len(ages_ns), axis=0)
                 file[name][-len(slots) :] = rows[: len(slots)]
-    print(f"logger   {len(ages_ns)} scans in {LOG}, age when taken {spread(ages_ns)}")
     with h5py.File(LOG) as file:
         assert np.array_equal(file["seq"], SLOTS + np.arange(scans)), "the log has gaps"
         for row, seq in enumerate(file["seq"]):
             for name, right in zip(FIELDS, lidar.measure(seq), strict=False):
                 assert (file[name][row] == right).all(), f"scan {seq} has other {name}"
-    print("         every one, in order, bit for bit as the lidar measured it")
+    sys.stdout.write(
+        f"logger   {len(ages_ns)} scans in {LOG}, age when taken {spread(ages_ns)}\n"
+        "         every one, in order, bit for bit as the lidar measured it\n"
+    )
 
 
 def spread(ns):
@@ -140,7 +144,8 @@ def sense(producer, scans):
             slot["points"][:], slot["intensity"][:], slot.meta["pose"] = lidar.measure(slot.seq)
             late_ns.append(slot.meta["stamp_ns"] - due)  # a wait for the logger would show
     rate = scans / (time.monotonic_ns() - start) * 1e9
-    print(f"lidar    {rate:.0f} scans/s of {POINTS} points, late by {spread(late_ns)}", flush=True)
+    sys.stdout.write(f"lidar    {rate:.0f} scans/s of {POINTS} points, late by {spread(late_ns)}\n")
+    sys.stdout.flush()
 
 
 def end_with_parent():

@@ -99,7 +99,8 @@ def engine(name):
                 if call.answered:  # to its end, or it was cancelled
                     del streams[call]
         ended, given_up = prompts.counts.answered, prompts.counts.cancelled
-    print(f"engine       took over: {ended} streams to their end, {given_up} given up on the way")
+    given_up = f"{given_up} given up on the way"
+    sys.stdout.write(f"engine       took over: {ended} streams to their end, {given_up}\n")
 
 
 def speak(call, state, left):
@@ -122,10 +123,8 @@ def front_end(name, number, asked):
 
 
 async def visitors(name, number, asked):
-    told, todo = (
-        {"tokens": 0, "again": 0},
-        iter(range(asked) if number != IS_KILLED else range(10**9)),
-    )
+    told = {"tokens": 0, "again": 0}
+    todo = iter(range(asked) if number != IS_KILLED else range(10**9))
     patient = {"timeout": PATIENCE_S, "engine_s": PATIENCE_S}
     with (
         gpuring.connect(f"{name}.prompts", calls=AT_ONCE, parts=16, **patient) as prompts,
@@ -139,7 +138,8 @@ async def visitors(name, number, asked):
         await asyncio.gather(*(visitor() for _ in range(AT_ONCE)))
     each = f"hung up after {HEARD} tokens" if number == HANGS_UP else f"{TOKENS} tokens each"
     right = f"{told['tokens']} in all, each right; {told['again']} streams asked for again"
-    print(f"front end {number}  {asked} prompts, {each}, {right}")
+    # One write, where `print` may make two: other processes write as well.
+    sys.stdout.write(f"front end {number}  {asked} prompts, {each}, {right}\n")
 
 
 async def visit(prompts, images, number, k, told):

@@ -85,7 +85,9 @@ def train(producer, steps):
                 slot.meta["bucket"], slot.meta["version"], slot.meta["checksum"] = k, version, total
                 for key, view in views(slot, bucket).items():
                     view.copy_(bucket[key].detach())
-    print(f"trainer    made {version} versions, loss {loss_of(net(points), which):.4f}")
+    # One write, where `print` may make two: other processes write as well.
+    loss = loss_of(net(points), which)
+    sys.stdout.write(f"trainer    made {version} versions, loss {loss:.4f}\n")
 
 
 def look(frames, held, parts):
@@ -137,7 +139,8 @@ def sample(ring, number, versions, ready):
         points, which = spirals(1000, seed=0)
         loss = loss_of(functional_call(net, weights, points), which)
     assert version == versions, "the last version was missed"
-    print(f"sampler {number}  used {len(used)} versions, {used[0]} … {used[-1]}, loss {loss:.4f}")
+    versions_used = f"used {len(used)} versions, {used[0]} … {used[-1]}"
+    sys.stdout.write(f"sampler {number}  {versions_used}, loss {loss:.4f}\n")
 
 
 if __name__ == "__main__":
