@@ -132,9 +132,10 @@ def test_a_consumers_verbs_run_nothing_that_can_be_interrupted(name, verb):
         assert interrupt.where is None
 
 
+@pytest.mark.filterwarnings("ignore:coroutine 'Consumer.acquire_async' was never awaited")
 def test_an_interrupted_loop_of_a_task_holds_nothing_after_the_next_verb(name):
     """A task keeps the error, whose traceback keeps the arguments of all functions, until the
-    garbage collector comes."""
+    garbage collector comes.  Python warns of an interrupt between a call and its `await`."""
 
     async def loop(reader, left):
         async for slot in reader:
@@ -282,7 +283,6 @@ def test_an_interrupted_close_of_a_ring_can_be_repeated(name):
 
 
 @pytest.mark.slow(keep=1)
-@pytest.mark.deadline(90)
 @pytest.mark.parametrize("replace", [False, True])
 def test_an_interrupted_create_leaves_nothing(name, replace):
     for interrupt in interrupts(step=7):
