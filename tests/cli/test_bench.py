@@ -50,7 +50,6 @@ def short(monkeypatch):
     monkeypatch.setattr(bench, "measure", part)
 
 
-@pytest.mark.deadline(60)
 def test_the_command_measures_verifies_and_says_what_is_good(short, tmp_path, capsys):
     path = tmp_path / "bench.json"
     assert main(["bench", "--device", "host", "--json", str(path)]) == 0
@@ -70,7 +69,7 @@ def test_the_command_measures_verifies_and_says_what_is_good(short, tmp_path, ca
     assert (again, capsys.readouterr().out) == (0, printed)
 
 
-@pytest.mark.deadline(60)
+@pytest.mark.slow
 def test_a_damaged_frame_fails_everything_that_the_ring_is_measured_with(short, capsys):
     """The checkers are seen to fail."""
     found = list(bench.measure("host", spoil=True))
@@ -151,22 +150,6 @@ def test_the_verdict_is_a_ratio_to_what_lies_beneath():
     assert "2 NOT good, 1 not compared" in bad
 
 
-def test_what_was_not_measured_is_not_shown():
-    said = text_of(one_way("gpuring", 5))
-    assert "wake-up" not in said
-    assert "beneath" not in said
-    assert "ratio" not in said
-    assert "On host memory: not compared" in said
-
-
-def test_p99_needs_a_thousand_samples():
-    assert "one-way latency p99" in text_of(one_way("gpuring", 5, 1000))
-    few = text_of(one_way("gpuring", 5, 999))
-    assert "one-way latency p50" in few
-    assert "one-way latency p99" not in few
-    assert "p99 needs 1,000" in few
-
-
 def test_on_a_gpu_the_lack_of_mps_is_explained_where_it_shows():
     def said(us, mps):
         where = {"sync": "timeline", "kernel": True, "gate": "stream", "mps": mps}
@@ -176,11 +159,6 @@ def test_on_a_gpu_the_lack_of_mps_is_explained_where_it_shows():
     assert "nvidia-cuda-mps-control -d" in said(160, False)
     assert "nvidia-cuda-mps-control" not in said(140, False)
     assert "nvidia-cuda-mps-control" not in said(160, True)
-
-
-def test_a_busy_machine_is_said_to_be_busy():
-    assert "load 3 on 4 cores" in text_of(one_way("gpuring", 1), load=3.0, cores=4)
-    assert "busy" not in text_of(one_way("gpuring", 1), load=0.5, cores=4)
 
 
 def test_no_line_is_wider_than_80_columns():
