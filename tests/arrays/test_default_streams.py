@@ -13,7 +13,7 @@ import pytest
 from tests.helpers.fake_driver import PER_THREAD, C, P, follows
 
 LEGACY = 0
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 class Elsewhere:

@@ -7,7 +7,6 @@ import json
 import re
 import shutil
 import sys
-import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -188,8 +187,6 @@ def test_what_was_whole_is_kept_when_the_program_fails(
 def test_a_program_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     monkeypatch.setattr(floor, "DEADLINE_S", 0)
     monkeypatch.setattr(floor, "GRACE_S", 0.2)
-    fake = program(tmp_path, "time.sleep(60)")
-    start = time.monotonic()
+    fake = program(tmp_path, "time.sleep(1000)")
     with pytest.raises(floor.FloorFailed, match="timed out"):
         list(floor.measure(fake, {"what": "wake"}, {}))
-    assert time.monotonic() - start < 10

@@ -39,7 +39,6 @@ def run(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 @pytest.mark.slow(keep=1)
-@pytest.mark.deadline(100)  # three processes, most of them import torch
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_answers_right(tmp_path, way):
     count = ["--workers", "1", "--engines", "1", "--calls", "2", "--no-deaths"]
@@ -59,7 +58,6 @@ def test_every_way_answers_right(tmp_path, way):
 
 
 @pytest.mark.slow
-@pytest.mark.deadline(150)
 def test_with_the_ring_nothing_fails_when_a_worker_and_an_engine_are_killed(tmp_path):
     count = ["--workers", "2", "--engines", "2", "--calls", "2", "--no-http"]
     status, record = run(tmp_path, "--only", "ring", *count)
@@ -83,7 +81,7 @@ def test_sums_show_any_pixel_that_is_not_right():
     assert not sums.is_right(1, encode(answers[1].flip(0)))
 
 
-@pytest.mark.deadline(60)  # three processes
+@pytest.mark.slow
 def test_a_worker_that_is_left_hanging_is_counted_and_killed(monkeypatch):
     monkeypatch.setattr(measure, "HANG_S", 0.1)
     setting = transport.Setting("host", 4, 6, 2, 2, 1, 1, patience_s=0.1)

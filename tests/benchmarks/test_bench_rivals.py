@@ -126,7 +126,6 @@ def hasty_outlet(directory: str, work: Any) -> Outlet:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HOST)
-@pytest.mark.deadline(90)
 def test_a_rival_in_host_memory_is_measured(name: str, crew: Crew) -> None:
     figures = list(measure(installed(RIVALS[name]), QUICK, crew))
     assert [figure.skipped for figure in figures if figure.skipped] == []
@@ -201,12 +200,14 @@ def test_what_is_not_installed_is_named(crew: Crew) -> None:
     assert figure.skipped == "not installed: no-such-package"
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("name", ["multiprocessing.Queue", "iceoryx2"])
 def test_a_rival_that_cannot_start_says_why(name: str, crew: Crew) -> None:
     (figure,) = measure(replace(installed(RIVALS[name]), work=Absent), QUICK, crew)
     assert figure.skipped == "failed: OSError: no such device"
 
 
+@pytest.mark.slow
 def test_a_player_that_dies_ends_the_peer_at_once(crew: Crew) -> None:
     rival = replace(RIVALS["multiprocessing.Queue"], inlet=DiesInlet)
     (figure,) = measure(rival, QUICK, crew)
@@ -214,6 +215,7 @@ def test_a_player_that_dies_ends_the_peer_at_once(crew: Crew) -> None:
     assert figure.skipped.endswith("died: killed by signal 9")
 
 
+@pytest.mark.slow
 def test_no_player_is_left(crew: Crew) -> None:
     seen: list[int] = []
 
@@ -230,6 +232,7 @@ def test_no_player_is_left(crew: Crew) -> None:
             os.kill(pid, 0)
 
 
+@pytest.mark.slow
 def test_players_end_with_the_benchmark() -> None:
     benchmark = subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True)
     try:

@@ -9,7 +9,7 @@ import numpy as np
 from gpuring import slot_layout
 from gpuring.bridge.network import wire
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 SPEC = slot_layout.make(shape=4, dtype="i8").to_bytes().decode()
 NBYTES = 32
 EPOCH = "0" * 32

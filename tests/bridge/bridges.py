@@ -12,7 +12,7 @@ import gpuring
 from gpuring import bridge
 from gpuring.bridge import Export, Import
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 META = [("n", "i8")]
 
 

@@ -21,7 +21,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 30
+PATIENCE_S = 60
 RANDOM = 0x100000000 - 0x1000 + 56
 """SKF_AD_OFF + SKF_AD_RANDOM: where classic BPF loads a random word from."""
 PASS, DROP = "6 0 0 0", "6 0 0 2"

@@ -96,6 +96,7 @@ def faults(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[7])
 
 
+@pytest.mark.slow
 def test_the_memory_of_messages_is_used_again(near, far):
     """If a worker gave it back to the system, there would be faults for its pages again.  It takes
     more when more messages than ever are on their way, which are 16 at most."""
@@ -116,6 +117,7 @@ def test_the_memory_of_messages_is_used_again(near, far):
 # ---- who waits for whom --------------------------------------------------------------------------
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("nbytes", "messages"),
     [(wire.MAX_PART, [wire.Frame]), (2 * wire.MAX_PART, [wire.Data, wire.Frame])],
@@ -178,6 +180,7 @@ def test_a_far_reader_holds_up_the_near_producer_who_is_told_of_the_link(near, f
         poll(lambda: not ends.ring.stats().subscriptions[0].far)
 
 
+@pytest.mark.slow
 def test_who_is_held_up_by_a_stopped_importer_is_told_where_to_look(near, far, caplog):
     caplog.set_level("INFO", "gpuring.bridge")
     with (
@@ -276,6 +279,7 @@ def test_a_ring_that_comes_after_its_importer(near, far):
 # ---- more than one bridge ------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_importers_a_chain_and_the_way_back(near, far):
     second, third = f"{far}2", f"{far}3"
     with (

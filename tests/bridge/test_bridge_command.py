@@ -73,6 +73,7 @@ def test_a_killed_importer_goes_on_where_it_was(name, near):
         assert run.wait(WAIT_S) == 0
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("policy", [(), ("--lossy",)], ids=["lossless", "lossy"])
 def test_an_importer_that_is_terminated_and_started_again_leaves_nothing_out(name, near, policy):
     """As a manager of services does.  What is lost while a lossy one is away is counted."""
@@ -107,6 +108,7 @@ def test_an_importer_that_is_terminated_and_started_again_leaves_nothing_out(nam
         assert second.wait(WAIT_S) == 0
 
 
+@pytest.mark.slow
 def test_a_killed_importer_that_makes_another_ring_counts_on(name, near):
     """Each sequence of the near ring comes or is counted, though the new ring has more slots."""
     there = f"{name}-far"
@@ -173,6 +175,7 @@ def test_an_exporter_whose_port_is_in_use_can_be_interrupted(name):
             assert "cannot listen" not in run.stderr.read()
 
 
+@pytest.mark.slow
 def test_what_cannot_go_on_is_told(name):
     told = commands.gpuring(*EXPORT, name, "--listen", "192.0.2.1:9760")
     assert (told.returncode, "192.0.2.1: give a key" in told.stderr) == (2, True)

@@ -114,6 +114,7 @@ def test_an_importer_that_is_given_up_comes_back_and_counts_what_it_missed(near,
             seq = drained(frames, seq)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("until", "come"), [(7, [6]), (12, [9, 10, 11])])
 def test_an_importer_without_a_frame_begins_where_it_began_though_the_exporter_restarts(
     near, far, until, come
@@ -257,6 +258,7 @@ def test_producers_of_a_new_ring_wait_for_an_importer_that_needs_the_old_one(nea
         loop.close()
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("policy", wire.POLICIES[:2])
 def test_what_a_new_ring_lost_before_the_exporter_came_is_counted(near, far, policy):
     """The exporter's worker is stopped while the ring is replaced and goes round three times."""
@@ -283,6 +285,7 @@ def test_what_a_new_ring_lost_before_the_exporter_came_is_counted(near, far, pol
         loop.close()
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("policy", wire.POLICIES[:2])
 def test_frames_that_only_a_replaced_ring_has_are_lost_and_counted(near, far, policy):
     """It is replaced while the exporter has no worker that could send them."""
@@ -330,6 +333,7 @@ def test_a_worker_ends_with_its_supervisor_even_if_a_fork_of_that_lives(far):
             supervisor.stdin.close()  # the fork ends by that
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("policy", wire.POLICIES[:2])
 def test_an_exporter_that_ends_sends_nothing_from_slots_that_it_gave_back(near, policy):
     """An importer on a slow link: most of the bytes go after the exporter has waited for them."""

@@ -24,8 +24,8 @@ from tests.bridge.bridge_engines import Session, content, slab, use_bounce_buffe
 from tests.helpers.processes import open_files, poll
 
 NAMES = (
-    "local",
     "zmq",
+    "local",
     "nixl",
     pytest.param("nixl with bounce buffers", marks=pytest.mark.slow),
     pytest.param("nixl over tcp", marks=pytest.mark.slow),
@@ -106,6 +106,7 @@ def test_frames_of_many_lengths_come_into_the_slots_that_were_claimed(
     over.end()
 
 
+@pytest.mark.slow(keep=1)
 def test_several_frames_are_in_flight_and_each_is_told_once(
     session: Callable[..., Session],
 ) -> None:
@@ -128,6 +129,7 @@ def test_several_frames_are_in_flight_and_each_is_told_once(
     over.end()
 
 
+@pytest.mark.slow(keep=1)
 def test_a_session_closes_with_frames_in_flight_and_nothing_is_written_later(
     session: Callable[..., Session],
 ) -> None:
@@ -147,6 +149,7 @@ def test_a_session_closes_with_frames_in_flight_and_nothing_is_written_later(
         assert (over.frame(index, 8 * MIB) == index).all(), "an old session wrote into a slot"
 
 
+@pytest.mark.slow(keep=1)
 def test_a_session_closes_in_the_middle_of_a_frame(session: Callable[..., Session]) -> None:
     """The end of the slot is used again when its beginning has just come."""
     nbytes = 64 * MIB
@@ -163,6 +166,7 @@ def test_a_session_closes_in_the_middle_of_a_frame(session: Callable[..., Sessio
     assert not any(last), "an old session wrote into a slot"
 
 
+@pytest.mark.slow(keep=1)
 def test_a_new_session_over_the_same_slots_has_only_its_own_frames(
     session: Callable[..., Session],
 ) -> None:
@@ -182,6 +186,7 @@ def test_a_new_session_over_the_same_slots_has_only_its_own_frames(
     second.end()
 
 
+@pytest.mark.slow(keep=1)
 def test_the_near_end_dies_with_frames_in_flight(session: Callable[..., Session]) -> None:
     over = session(4, 16 * MIB)
     if over.child is None:
@@ -239,6 +244,7 @@ def test_an_offer_that_cannot_be_read_is_an_error(name: str, offer: bytes) -> No
     sender.close()
 
 
+@pytest.mark.slow(keep=1)
 def test_an_idle_end_has_nothing_to_poll(session: Callable[..., Session]) -> None:
     over = session()
     over.send(1, 1, 100)

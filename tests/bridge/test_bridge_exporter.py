@@ -23,17 +23,26 @@ from gpuring.bridge.network import wire  # noqa: E402
 from tests.bridge.bridge_sides import EPOCH, WAIT_S, Far  # noqa: E402
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("policy", wire.POLICIES[:2])
 def test_an_importer_that_was_given_up_gets_no_bytes_of_later_frames(
     name: str, policy: str
 ) -> None:
-    """Most of the bytes wait in the exporter when it ends the session and gives the slots back.
-    The importer says nothing, and goes on to take what comes."""
+    for silence_s in (0.1, 2.0, 20.0):  # a busy machine may not let it speak before anything came
+        if whole := frames_after_silence(name, policy, silence_s):
+            break
+    assert all(whole), f"{whole.count(False)} of {len(whole)} frames were torn"
+    assert whole
+
+
+def frames_after_silence(name: str, policy: str, silence_s: float) -> list[bool]:
+    """Whether each frame that still comes is whole.  Most of the bytes wait in the exporter when it
+    ends the session and gives the slots back.  The importer says nothing, and goes on to take."""
     over, whole, put = threading.Event(), [], 0
     shape, meta = 1 << 17, [("n", "i8")]
     with (
         gpuring.create(name, slots=64, shape=shape, dtype="i8", meta=meta, device="host") as ring,
-        bridge.export(name, listen="127.0.0.1:0", timeout=0.1, patience=0) as out,
+        bridge.export(name, listen="127.0.0.1:0", timeout=silence_s, patience=0) as out,
         zmq.Context() as context,
         context.socket(zmq.DEALER) as socket,
     ):
@@ -48,11 +57,12 @@ def test_an_importer_that_was_given_up_gets_no_bytes_of_later_frames(
 
         def all_are_taken() -> bool:
             socket.send_multipart(wire.encode(7, wire.Ping()))  # it is not silent yet
-            return bool(out.stats().links[0].lag == 32)
+            links = out.stats().links
+            return not links or links[0].lag == 32  # or it was given up already
 
         socket.linger, socket.rcvhwm, socket.rcvbuf = 0, 1, 1 << 16
         socket.connect(f"tcp://{out.address}")
-        hello = wire.Hello(name, "h/x", "0" * 16, policy, "", 0, timeout_ms=1000)
+        hello = wire.Hello(name, "h/x", "0" * 16, policy, "", 0, timeout_ms=60_000)
         socket.send_multipart(wire.encode(7, hello))
         while not isinstance(wire.decode(socket.recv_multipart())[1], wire.Welcome):
             pass
@@ -73,10 +83,10 @@ def test_an_importer_that_was_given_up_gets_no_bytes_of_later_frames(
         finally:
             over.set()
             writing.join()
-    assert all(whole), f"{whole.count(False)} of {len(whole)} frames were torn"
-    assert whole
+    return whole
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("policy", wire.POLICIES[1:])
 def test_lossy_importers_that_take_nothing_leave_half_of_the_slots(name: str, policy: str) -> None:
     """They have many credits, and acknowledge nothing."""
@@ -215,6 +225,7 @@ def test_a_frame_that_has_arrived_is_not_lost_when_the_exporter_did_not_hear_of_
     assert (second.seq - first.seq, second.lost) == (3, 2)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("policy", wire.POLICIES)
 def test_what_was_lost_while_there_was_no_exporter_counts_though_its_worker_dies(
     name: str, policy: str
@@ -261,7 +272,7 @@ def test_what_was_lost_while_there_was_no_exporter_counts_though_its_worker_dies
             assert frame_after(27) == (48, 0)
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "times"), [("lossless", 2), ("lossy", 1)])
 def test_what_only_replaced_rings_had_counts_until_a_frame_of_the_new_one_has_arrived(
     name: str, policy: str, times: int, monkeypatch: pytest.MonkeyPatch
@@ -318,6 +329,7 @@ def test_what_only_replaced_rings_had_counts_until_a_frame_of_the_new_one_has_ar
         assert frame_after(near.epoch, 8) == (9, 0)  # it had the first one, though we did not hear
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("told", [False, True])
 def test_what_a_lossy_importer_lost_with_its_session_counts_though_the_ring_is_replaced(
     name: str, told: bool

@@ -23,7 +23,7 @@ from gpuring.bridge.exporter.links import Links  # noqa: E402
 from gpuring.bridge.network import wire  # noqa: E402
 from tests.bridge import bridges  # noqa: E402
 
-WAIT_S = 30.0
+WAIT_S = 60.0
 
 
 class Importer:
@@ -130,6 +130,7 @@ def test_what_an_importer_had_does_not_come_again_though_the_exporters_worker_di
             assert importer.frames(1)[0].seq == frames[3].seq
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("policy", "replaced"), [("lossy", False), ("lossless", True)])
 def test_what_was_lost_after_an_importer_was_terminated_counts_though_the_exporters_worker_died(
     near, policy, replaced
@@ -163,6 +164,7 @@ def test_what_was_lost_after_an_importer_was_terminated_counts_though_the_export
             assert frame.lost == lost > 0
 
 
+@pytest.mark.slow
 def test_losses_count_over_the_rings_of_importers_that_were_terminated(near, far):
     """Each of these rings counts from 0, and those before have lost more, or less."""
     with contextlib.ExitStack() as stack:
@@ -217,6 +219,7 @@ def test_a_ring_in_host_memory_that_is_exported_with_a_gpu_refuses_its_importers
         links.make(hello, waited=False)
 
 
+@pytest.mark.slow
 def test_what_was_lost_before_a_ring_in_the_middle_was_replaced_counts_at_the_end(near, far):
     """The ring in the middle is that of a lossy importer which is terminated, and is exported."""
     with contextlib.ExitStack() as stack:

@@ -60,6 +60,7 @@ def test_a_signal_that_came_to_another_thread_interrupts_a_wait(near):
     assert told == [True]
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
 def test_more_signals_do_not_interrupt_the_end(near, first):
     with exporting(near) as (run, _):

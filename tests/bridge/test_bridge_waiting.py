@@ -66,6 +66,7 @@ def hello(name: str, who: str = "far/x", run: str = "0" * 16, policy: str = "los
     return wire.Hello(name, who, run, policy, "", 0)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("dies", [False, True], ids=["", "its worker dies"])
 @pytest.mark.parametrize("policy", wire.POLICIES)
 def test_what_was_overwritten_before_an_importer_was_served_that_waits_is_counted(

@@ -33,7 +33,6 @@ from gpuring.cli.demo.records import Job, Progress  # noqa: E402
 from gpuring.memory import kinds  # noqa: E402
 
 DEADLINE_S = 100
-pytestmark = pytest.mark.deadline(DEADLINE_S)
 
 
 def demo(*options: Any) -> subprocess.CompletedProcess[str]:

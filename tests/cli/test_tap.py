@@ -144,6 +144,7 @@ def test_png_has_the_very_bytes(tmp_path, shape):
     np.testing.assert_array_equal(opened(path), array)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("shape", "dtype"), [((5, 7), "f4"), ((5,), "u1"), ((5, 7, 2), "u1")])
 def test_what_is_no_picture_is_refused_before_anything_is_saved(name, tmp_path, shape, dtype):
     pytest.importorskip("PIL", reason="gpuring[tools] is not installed")

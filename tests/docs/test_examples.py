@@ -105,7 +105,7 @@ def _files(name):
     return [path for path in found if re.match(rf"gpuring\.{name}(\W|$)", path.name)]
 
 
-def _lines(process, patience_s=100):
+def _lines(process, patience_s=200):
     out, _ = process.communicate(timeout=patience_s)
     assert process.returncode == 0
     return out.splitlines()
@@ -168,7 +168,6 @@ def test_token_stream(start):
 
 
 @pytest.mark.slow
-@pytest.mark.deadline(100)  # four processes import torch
 def test_weights_handover(start):
     """It compares checksums itself; here, that all end with the same weights, the late one too."""
     pytest.importorskip("torch", reason="gpuring[examples] is not installed")
@@ -206,7 +205,7 @@ def _needs_video():
         pytest.importorskip(module, reason="gpuring[examples] is not installed")
 
 
-@pytest.mark.deadline(100)  # six processes import torch
+@pytest.mark.slow
 def test_video_pipeline(start, tmp_path):
     _needs_video()
     process = start("video_pipeline.py", args=["2"])
@@ -252,7 +251,6 @@ def _figures(address):
 
 
 @pytest.mark.slow
-@pytest.mark.deadline(200)
 def test_cameras_that_stall_or_die_hold_up_nobody(start, tmp_path):
     """And the page says so, the file shows it, and what came is all there."""
     _needs_video()
@@ -274,7 +272,7 @@ def test_cameras_that_stall_or_die_hold_up_nobody(start, tmp_path):
         os.kill(cameras[2], signal.SIGKILL)
         more(20)
         poll(lambda: _figures(address)[2] == "no signal: it has ended", 60)
-    *_, recorder, signals = _lines(process, 150)
+    *_, recorder, signals = _lines(process)
     died_at = int(re.match(r"recorder +(\d+) frames, each right; age", recorder)[1]) - 2 * 150
     assert 0 < died_at < 150
     no_signal, late = re.search(r"no signal in \[(.*)\] pictures.*; (\d+) frames", signals).groups()
@@ -308,7 +306,6 @@ def _session(pid):
 
 
 @pytest.mark.slow
-@pytest.mark.deadline(200)
 @pytest.mark.parametrize(
     ("name", "children"),
     [
@@ -365,6 +362,7 @@ def test_who_is_tied_too_late_ends_with_two_hosts(start, tmp_path, monkeypatch):
             path.unlink()
 
 
+@pytest.mark.slow(keep=3)
 @pytest.mark.parametrize(
     "name", sorted(str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.py"))
 )
@@ -381,6 +379,7 @@ def test_help_and_wrong_arguments(start, name):
         assert "Traceback" not in said
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     "name",
     [
@@ -416,7 +415,6 @@ def test_without_its_packages_an_example_says_what_to_install(name, tmp_path):
 
 
 @pytest.mark.slow
-@pytest.mark.deadline(100)
 def test_video_page(start, tmp_path):
     """A reader of the page gets JPEGs as long as there are frames; one who leaves leaves nobody."""
     _needs_video()
@@ -458,7 +456,6 @@ def browser():
 
 
 @pytest.mark.slow
-@pytest.mark.deadline(100)
 def test_video_page_in_a_browser(start, tmp_path, browser):
     """All three streams are shown, and move."""
     _needs_video()
@@ -496,12 +493,11 @@ def test_the_guide_shows_the_examples_as_they_are():
     "clients, and torch in the engines.",
 )
 @pytest.mark.slow
-@pytest.mark.deadline(150)  # nine processes, six of them import torch
 def test_inference_frontends(start):
     """It checks every answer itself; here, that all were asked for, and that two were killed."""
     for module in ("torch", "uvicorn", "starlette", "PIL"):
         pytest.importorskip(module, reason="gpuring[examples] is not installed")
-    lines = _lines(start("inference_frontends.py", args=["2"]), 140)
+    lines = _lines(start("inference_frontends.py", args=["2"]))
     if start.on_host:
         assert lines.pop(0) == "no GPU here, so this runs on host memory with torch on the CPU"
     text = "\n".join(lines)
@@ -514,12 +510,11 @@ def test_inference_frontends(start):
 
 
 @pytest.mark.slow
-@pytest.mark.deadline(150)  # five processes, three of them import torch
 def test_upscale_frontends(start):
     """It checks every answer itself; here, that there were some, and that two were killed."""
     for module in ("torch", "uvicorn", "starlette", "PIL"):
         pytest.importorskip(module, reason="gpuring[examples] is not installed")
-    lines = _lines(start("upscale_frontends.py", args=["2"]), 140)
+    lines = _lines(start("upscale_frontends.py", args=["2"]))
     if start.on_host:
         assert lines.pop(0) == "no GPU here, so this runs on host memory with torch on the CPU"
         assert lines.pop(0) == "codec     Pillow, photos of 320 × 180"
@@ -533,20 +528,20 @@ def test_upscale_frontends(start):
 
 
 @pytest.mark.slow
-@pytest.mark.deadline(150)
 def test_two_hosts(start):
     """The detector checks each image.  The second run may make no namespaces."""
     pytest.importorskip("zmq", reason="gpuring[bridge] is not installed")
     if not start.on_host:
         pytest.skip("it runs in host memory")
     for before, names in (([], ("cam", "seen")), (PLAIN if os.geteuid() == 0 else [], ("seen",))):
-        head, ready, *told = _lines(start("two_hosts/run.py", args=["40"], before=before), 140)
+        head, ready, *told = _lines(start("two_hosts/run.py", args=["40"], before=before))
         assert head.startswith(("two hosts: ", "one host with two names for each ring ("))
         assert ready == "detector ready"
         right = re.compile(r"(\w+)\d  40 images, each right and in order, ")
         assert [right.match(line)[1] for line in told] in [[name] * 2 for name in names]
 
 
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize(
     ("name", "args", "told"),
     [

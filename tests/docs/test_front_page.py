@@ -77,7 +77,6 @@ def test_the_front_page_is_not_cut_off():
     assert [line for block in code for line in block.splitlines() if len(line) > COLUMNS] == []
 
 
-@pytest.mark.deadline(70)
 def test_the_front_page(start, name):
     """A reader sees the line move; when the camera is told to end, the reader's loop ends."""
     camera = start(FRONT, "camera.py")
@@ -96,7 +95,6 @@ def test_the_front_page(start, name):
     assert {float(mean) for _, _, mean in seen} == {255 / 1920}
 
 
-@pytest.mark.deadline(70)
 @pytest.mark.parametrize("first", ["send.py", "change.py"])
 def test_the_first_example_of_the_guide(start, first):
     """In whichever order the two are started."""

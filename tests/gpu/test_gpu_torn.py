@@ -13,7 +13,7 @@ from tests.gpu.ordering import tools
 from tests.helpers.promise import promise
 from tests.helpers.support import poll
 
-pytestmark = [pytest.mark.gpu, pytest.mark.deadline(200)]
+pytestmark = pytest.mark.gpu
 
 WORDS = 1 << 14
 SLOTS = 8

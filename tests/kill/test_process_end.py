@@ -268,7 +268,6 @@ ROUNDS = {
     "the producer or the consumer.",
 )
 @pytest.mark.slow
-@pytest.mark.deadline(120)
 @pytest.mark.parametrize("what", ROUNDS)
 def test_a_daemon_thread_at_full_speed_takes_nothing_along(ring, what):
     """The exit handler leaves while the thread is in a verb: no word outlives its owner."""

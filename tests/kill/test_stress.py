@@ -122,7 +122,6 @@ def check_ring(ring: gpuring.Ring) -> None:
 
 
 @pytest.mark.slow(keep=2)
-@pytest.mark.deadline(60)
 @pytest.mark.parametrize("mix", MIXES, ids=str)
 def test_the_books_balance(place, name, children, mix, pytestconfig):
     seconds = pytestconfig.getoption("--stress-seconds")

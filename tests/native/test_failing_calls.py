@@ -153,7 +153,6 @@ REACHED = {  # calls that a test of each kind must have met
 
 @pytest.mark.slow(keep=1)
 @needs_compiler
-@pytest.mark.deadline(90)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("what", OPS)
 def test_a_call_that_fails_leaves_nothing(name, children, monkeypatch, library, what, kind):

@@ -104,7 +104,6 @@ def use(name: str) -> None:
     "They cannot make a correct peer read or write outside the mapped files through words of the "
     "header.",
 )
-@pytest.mark.deadline(120)
 @settings(
     max_examples=300,
     deadline=None,

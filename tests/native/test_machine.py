@@ -346,11 +346,11 @@ budget = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
 )
-TestFew = pytest.mark.deadline(120)(type("Few", (Machine,), {}).TestCase)
+TestFew = type("Few", (Machine,), {}).TestCase
 TestFew.settings = settings(budget, max_examples=8)
-TestHost = pytest.mark.slow(pytest.mark.deadline(120)(Machine.TestCase))
+TestHost = pytest.mark.slow(Machine.TestCase)
 TestHost.settings = budget
-TestLate = pytest.mark.slow(pytest.mark.deadline(120)(LateMachine.TestCase))
+TestLate = pytest.mark.slow(LateMachine.TestCase)
 TestLate.settings = budget
 
 

@@ -149,7 +149,6 @@ def said(name: str, *options: str) -> tuple[int, list[str], str]:
     return done.returncode, [line for line in done.stdout.splitlines() if name in line], done.stderr
 
 
-@pytest.mark.deadline(90)
 def test_a_dry_run_says_what_clean_then_does(name, children):
     """Of every kind of thing: what goes, what stays, and why."""
     dead, guests = children(owner, f"{name}-dead"), children(owner, f"{name}-guests")
@@ -194,7 +193,6 @@ def test_a_dry_run_says_what_clean_then_does(name, children):
     assert cleaned(name) == [f"{name}-guests"]
 
 
-@pytest.mark.deadline(90)
 def test_only_what_was_named_is_removed(name, children):
     names = [f"{name}-a", f"{name}-b"]
     for each in names:

@@ -19,7 +19,7 @@ from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, open_files, poll
 from tests.registry.containers import Contained, as_on_gpu, cleans, obey, shared_memory, start
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60
 SLOTS, SLOT_NBYTES = 4, 4096
 
 

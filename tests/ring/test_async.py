@@ -199,7 +199,6 @@ def test_cancelled_at_random_moments_nothing_is_lost_or_held(ring):
 
 
 @pytest.mark.slow
-@pytest.mark.deadline(120)
 def test_no_wake_up_is_lost(name, children):
     names = [f"{name}-{k}" for k in range(2)]
     rings = [small_ring(each) for each in names]

@@ -124,7 +124,6 @@ class Interrupt:
 
 @promise("failure.md", "It leaves even if a Ctrl-C comes while Python drops it.")
 @pytest.mark.slow(keep=1)
-@pytest.mark.deadline(90)
 @PEERS
 def test_nor_does_one_that_comes_meanwhile(name, make):
     for k in itertools.count(1, 3):

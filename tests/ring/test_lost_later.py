@@ -58,7 +58,6 @@ def test_a_frame_that_nobody_has_looked_at_comes_again_when_it_is_dropped_later(
             assert again.seq == first
 
 
-@pytest.mark.deadline(90)
 def test_an_interrupted_asynchronous_loop_holds_nothing_after_the_next_verb(name):
     """Its task keeps the error, and that all that its frames have, until that is garbage."""
     for interrupt in interrupts():

@@ -119,7 +119,6 @@ def test_the_one_who_was_not_first_lately_comes_first(pair):
 
 
 @pytest.mark.slow
-@pytest.mark.deadline(120)
 def test_no_wake_up_is_lost(name, children):
     """A lost one shows as a wait of a whole slice.  (native/programs/stress.c has no slices.)"""
     names = [f"{name}-{k}" for k in range(3)]

@@ -191,7 +191,7 @@ def in_thread(function, *args):
     thread.start()
 
     def join():
-        thread.join(20)
+        thread.join(60)
         assert not thread.is_alive()
         value, error = outcome[0]
         if error is not None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 
 import numpy as np
 import pytest
@@ -194,13 +193,11 @@ def test_a_batch_takes_what_is_there(name):
 def test_a_batch_waits_to_be_filled_and_no_longer(name):
     with serve(name) as server, gpuring.connect(name) as client:
         send(client, 0)
-        take = in_thread(server.take, 3, 20.0, 10.0)
+        take = in_thread(server.take, 3, 1000.0, 10.0)
         poll(lambda: len(server._calls) == 1)
         send(client, 1)
         send(client, 2)
-        begun = time.monotonic()
         assert len(take()) == 3
-        assert time.monotonic() - begun < 15  # not the 20 s that it might have waited
 
         send(client, 3)
         assert len(server.take(3, max_wait_s=0.01, timeout=10)) == 1

@@ -22,7 +22,7 @@ from tests.service.test_service_locks import watched
 
 assert watched  # a fixture
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from tests.helpers.promise import promise
 from tests.helpers.support import poll
 from tests.service.services import answer, ask_here, finish, send, serve
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 ENDS = {
     "the end of the script": "",

@@ -10,7 +10,7 @@ from tests.helpers.rings import readable
 from tests.helpers.support import poll
 from tests.service.services import answer, finish, in_thread, receives, send, serve
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 @promise(

@@ -29,7 +29,7 @@ from tests.service.services import (
 )
 from tests.service.test_service_async import ask_here as ask_here_async
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 @pytest.fixture

@@ -38,7 +38,7 @@ LOOKS = {
     if name in ("RESUME", "CALL", "CALL_FUNCTION_EX", "CALL_KW", "CALL_METHOD", "CALL_FUNCTION")
     or "JUMP_BACKWARD" in name
 }
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 # What was interrupted before its first line.  (Who records the warning keeps the coroutine.)
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
@@ -206,7 +206,6 @@ async def several(client):
     "the client.",
 )
 @pytest.mark.slow(keep=1)
-@pytest.mark.deadline(120)
 @pytest.mark.parametrize(
     "each", [lambda: signals(7), lambda: interrupts(151)], ids=["signals", "all"]
 )
@@ -225,7 +224,6 @@ def test_a_program_of_tasks_that_is_ended_by_a_signal_leaves_its_client_whole(se
 
 
 @pytest.mark.slow
-@pytest.mark.deadline(120)
 def test_tasks_go_on_where_their_loop_is_run_again(served):
     with gpuring.connect(served, calls=2) as client:
         for interrupt in signals(7):
@@ -248,7 +246,6 @@ def test_tasks_go_on_where_their_loop_is_run_again(served):
 
 @promise("services.md", "Any of them can `close` the client.")
 @pytest.mark.slow
-@pytest.mark.deadline(120)
 def test_another_thread_closes_a_client_whose_loop_was_interrupted(served):
     for interrupt in signals(23):
         client = gpuring.connect(served, calls=2)
@@ -281,7 +278,6 @@ def each_verb(client):
     "answer any more, the next request releases it.",
 )
 @pytest.mark.slow(keep=1)
-@pytest.mark.deadline(120)
 @pytest.mark.parametrize(
     "each", [lambda: signals(2), lambda: interrupts(23)], ids=["signals", "all"]
 )
@@ -296,7 +292,6 @@ def test_a_thread_that_was_interrupted_leaves_its_client_whole(served, each):
 
 @promise("services.md", "No other thread, task or loop waits for the one that was interrupted.")
 @pytest.mark.slow
-@pytest.mark.deadline(120)
 def test_other_threads_go_on_without_the_one_that_was_interrupted(served):
     """Which does nothing more with the client."""
     with gpuring.connect(served, calls=2) as client:

@@ -152,7 +152,6 @@ def end_of_parts(client, k, call, patience, dice):
     "with `RingClosed` if its own client was closed.",
 )
 @pytest.mark.slow
-@pytest.mark.deadline(100)
 def test_every_call_of_the_living_ends_in_one_way_while_engines_and_clients_are_killed(
     name, children, request
 ):

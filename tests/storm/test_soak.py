@@ -11,7 +11,6 @@ from tests.storm.soak import Soak
 
 
 @pytest.mark.slow
-@pytest.mark.deadline(200)
 @pytest.mark.parametrize(
     ("where", "seconds"),
     [("host", 8.0), *(pytest.param(each.name, 20.0, marks=pytest.mark.gpu) for each in ON_GPU)],

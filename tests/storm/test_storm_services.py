@@ -9,7 +9,6 @@ from tests.storm.services import Services
 
 
 @pytest.mark.slow(keep=1)
-@pytest.mark.deadline(200)
 @pytest.mark.parametrize("redeliver", [True, False])
 def test_every_call_of_the_living_ends_in_a_storm_of_signals(redeliver):
     found = storm(Services, seconds=5.0, seed=1, redeliver=redeliver)

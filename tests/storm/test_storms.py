@@ -25,7 +25,6 @@ STORMS = {
 
 
 @pytest.mark.slow(keep=1)
-@pytest.mark.deadline(150)
 @pytest.mark.parametrize("kind", STORMS)
 def test_the_books_balance_after_a_storm(kind):
     signals, more = STORMS[kind]

@@ -12,7 +12,7 @@ from tests.native.device.instant_driver import attach_driver
 from tests.service.services import answer, send, serve
 from tests.service.test_service_async import settled
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import gpuring
 from tests.helpers.fake_driver import D, event_of, held_by
 from tests.helpers.promise import promise
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 @promise(

@@ -14,7 +14,7 @@ from tests.helpers.fake_driver import C, event_of
 from tests.helpers.promise import promise
 from tests.helpers.support import poll
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 def consulted(ring, consumer, own):

@@ -15,7 +15,7 @@ from tests.helpers.support import Pipe, Segment
 
 NBYTES = 4096
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60
 
 
 def directory(ring: Segment) -> Path:

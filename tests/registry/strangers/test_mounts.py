@@ -152,7 +152,6 @@ def tools(_pipe, name, out):
 
 
 @pytest.mark.slow
-@pytest.mark.deadline(90)
 def test_every_tool_works_where_nobody_can_write(name, children, mounted, tmp_path):
     with gpuring.create(name, **OPTIONS) as ring, ring.producer(), ring.consumer("who"):
         told = mounted(READ_ONLY, tools, name, str(tmp_path))

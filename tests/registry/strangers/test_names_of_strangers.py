@@ -43,7 +43,6 @@ def odd(name, stranger):
     "empty, huge or damaged files.",
 )
 @pytest.mark.slow
-@pytest.mark.deadline(60)
 @pytest.mark.parametrize(
     "tool",
     [("ls",), ("ls", "--json"), ("top", "--once", "--interval", "0.05"), ("doctor", "--no-probe"),
@@ -71,7 +70,6 @@ def test_every_tool_goes_past_odd_names(name, odd, tool):
     "empty, huge or damaged files.",
 )
 @pytest.mark.slow
-@pytest.mark.deadline(90)
 def test_a_tool_that_is_asked_for_an_odd_name_says_what_it_is(odd, tmp_path):
     said = {
         "directory": "is a directory", "fifo": "is a fifo", "socket": "is a socket",
@@ -224,7 +222,6 @@ MANY = 10_000
     "still works.",
 )
 @pytest.mark.slow
-@pytest.mark.deadline(120)
 def test_ten_thousand_names(name, stranger):
     stranger(touch, [f"gpuring.{name}.{k:016x}".encode() for k in range(MANY)]).result()
     with gpuring.serve(name, **TERMS) as engine:
@@ -263,7 +260,6 @@ def flicker(pipe, entry):
 
 @promise("failure.md", "They can take a name before you do. Then `create` raises `RingExists`.")
 @pytest.mark.slow
-@pytest.mark.deadline(60)
 def test_races_for_a_name_have_an_owner_or_an_error(name, stranger):
     child = stranger(flicker, f"gpuring.{name}")
     child.receive()
@@ -332,7 +328,6 @@ def looks(_pipe, name, ring, rounds):
     "`doctor` and `clean` read copies of headers, and so do engines that tidy up after the dead. "
     "So a file that shrinks meanwhile does no harm.",
 )
-@pytest.mark.deadline(60)
 def test_a_file_whose_size_changes_harms_nobody_who_looks(name, stranger, children):
     ring = f"{name}.{1:016x}"  # as of a client
     child = stranger(breathe, f"gpuring.{ring}")

@@ -190,7 +190,6 @@ RISING = st.lists(st.integers(0, 40), max_size=SLOTS // 2).map(sorted)
     partial=st.booleans(),
     data=st.data(),
 )
-@pytest.mark.deadline(120)
 def test_whatever_the_order_of_arrival_the_tuples_are_those_of_the_reference(
     values, within, partial, data
 ):
@@ -224,7 +223,6 @@ def test_whatever_the_order_of_arrival_the_tuples_are_those_of_the_reference(
     depth=st.integers(2, 6),
     partial=st.booleans(),
 )
-@pytest.mark.deadline(120)
 def test_with_bounds_the_books_balance(arrivals, within, depth, partial):
     """Each frame is handed out or counted, once, and nobody is ever held up."""
     with ExitStack() as stack:

@@ -45,7 +45,6 @@ def all_publish(crew, frames=1):
         each.receive()
 
 
-@pytest.mark.deadline(90)
 def test_a_stream_that_stands_still_holds_up_nobody(cameras):
     """SIGSTOP, and later SIGCONT: then its frames come alone, and later ones together again."""
     crew, consumers = cameras
@@ -71,7 +70,6 @@ def test_a_stream_that_stands_still_holds_up_nobody(cameras):
 
 
 @pytest.mark.slow
-@pytest.mark.deadline(90)
 @pytest.mark.parametrize("partial", [False, True])
 def test_a_stream_that_dies(cameras, partial):
     """What it has published is handed out; the end of the whole says that it died."""
@@ -91,7 +89,6 @@ def test_a_stream_that_dies(cameras, partial):
 
 
 @pytest.mark.slow
-@pytest.mark.deadline(90)
 def test_a_late_stream_is_waited_for_and_then_takes_part(cameras):
     """Nobody writes into its ring at first."""
     crew, consumers = cameras
@@ -106,7 +103,6 @@ def test_a_late_stream_is_waited_for_and_then_takes_part(cameras):
 
 
 @pytest.mark.slow
-@pytest.mark.deadline(90)
 @pytest.mark.parametrize("how", ["another producer", "another ring"])
 @pytest.mark.parametrize("waits", ["sync", "async"])
 def test_a_stream_that_is_reattached_is_missing_meanwhile(name, children, how, waits, stack):

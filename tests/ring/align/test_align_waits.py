@@ -74,7 +74,6 @@ def test_asyncio_times_out_and_gives_way(streams):
 @pytest.mark.parametrize("by", ["pts", None])
 @pytest.mark.parametrize("partial", [False, True])
 @pytest.mark.filterwarnings("ignore:ring .* nobody has its slot:ResourceWarning")
-@pytest.mark.deadline(120)
 def test_ctrl_c_anywhere_loses_no_frame(streams, by, partial):
     both = streams()
     aligned = both.align(by, partial=partial, depth=2)

@@ -10,7 +10,7 @@ from tests.helpers.support import poll
 from tests.helpers.victim import Victim
 from tests.ring.batch import idle, seqs_of
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 def claims_batch(pipe, name):

@@ -14,7 +14,7 @@ import gpuring
 from tests.helpers.rings import drain
 from tests.ring.batch import idle, put, seqs_of
 
-PATIENCE_S = 10
+PATIENCE_S = 60
 
 
 # ---- how many, and which -----------------------------------------------------------------------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuring.service.streaming import Parts
 
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 
 def part(call, k, timeout=PATIENCE_S):
