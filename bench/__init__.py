@@ -9,12 +9,11 @@ Its figures come from transitions, throughput, latency, waiting, recovery, benea
 rivals; measure puts them together, and report, plots and targets make the page.  Others are
 programs of their own:
 
-    services, service_costs, service_tasks    calls of services    docs/performance.md, decision 17
-    memory_kinds, two_gpus                    GPU memory                             docs/memory.md
-    bridge, bridge_gpu                        rings on other hosts                   docs/bridge.md
-    frontends                                 photos          docs/examples/upscale_frontends.md
-    idle                                      consumers that wait                        decision 9
-    recovery_steps                            who waits for the dead, step by step  docs/failure.md
+    services                  calls of services               docs/performance.md, decision 17
+    memory_kinds, two_gpus    GPU memory                                        docs/memory.md
+    bridge, bridge_gpu        rings on other hosts                              docs/bridge.md
+    frontends                 photos                     docs/examples/upscale_frontends.md
+    recovery_steps            who waits for the dead, step by step          docs/failure.md
 
 `gpuring bench` is the small one that is installed with the package.  What it measures is in
 gpuring/cli/bench, and what all of them measure with is in gpuring/cli/measure.

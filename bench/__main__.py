@@ -20,7 +20,7 @@ from gpuring.cli.measure.options import add_device, add_from, add_mps, add_only,
 from gpuring.cli.trouble import CommandError
 from gpuring.errors import RingError
 
-from . import report, rivals
+from . import report
 from .measure import GROUPS, measure
 
 
@@ -69,7 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(args: argparse.Namespace, asked: Sequence[str]) -> int:
     if args.stored:
-        run, source = rivals.sound(stored.load(args.stored)), args.stored
+        run, source = stored.load(args.stored), args.stored
     try:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:

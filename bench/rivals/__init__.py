@@ -9,14 +9,12 @@ what the rival lacks.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from typing import Any
 
 from bench.rivals import cuda_core, host, indices, pinned, torch_queue
 from bench.rivals.measure import measure
 from gpuring.cli.measure.crew import Crew
 from gpuring.cli.measure.figures import Figure
-from gpuring.cli.measure.stored import Run
 
 RIVALS = (*torch_queue.RIVALS, *cuda_core.RIVALS, *indices.RIVALS, *pinned.RIVALS, *host.RIVALS)
 
@@ -31,22 +29,3 @@ def run(settings: Any, crew: Crew) -> Iterator[Figure]:
     for rival in RIVALS:
         if rival.memory == "cuda" or not getattr(settings, "mps", False):
             yield from measure(rival, settings, crew)
-
-
-ENVIRONMENT_SINCE = "2026-11-22T12"
-"""Runs that began before this gave rivals that inherit their lanes no environment, so they had no
-MPS when the ring had it."""
-
-
-def sound(run: Run) -> Run:
-    """Returns the run without figures that are known to be wrong."""
-    if str(run.machine.get("date", ENVIRONMENT_SINCE)) >= ENVIRONMENT_SINCE:
-        return run
-    wrong = {rival.name for rival in RIVALS if rival.inherits}
-    figures = [
-        replace(f, values=None, skipped="it ran without MPS, by a mistake of the benchmark")
-        if f.program in wrong and f.setting.get("mps") is True
-        else f
-        for f in run.figures
-    ]
-    return replace(run, figures=figures)

@@ -23,8 +23,6 @@ from bench.rivals.rival import Inlet, Outlet, Rival
 from bench.rivals.work import HostWork, Terms
 from gpuring.cli.measure.crew import Crew, RoleFailed
 from gpuring.cli.measure.figures import Figure, select
-from gpuring.cli.measure.stored import Run, load
-from tests import ROOT
 from tests.helpers.processes import poll, runs
 
 RIVALS = {rival.name: rival for rival in rivals.RIVALS}
@@ -270,23 +268,3 @@ def test_the_whole_of_a_large_frame_is_compared() -> None:
     frame[-1] = 8
     work.check(frame, 7)
     assert work.wrong() == 1
-
-
-def test_figures_of_rivals_that_ran_without_mps_by_mistake_are_not_shown() -> None:
-    """The stored run was made before the environment reached them."""
-    whole = load(ROOT / "bench" / "results" / "bench-h200.json")
-    kept = rivals.sound(whole)
-
-    def measured(run: Run, program: str, mps: bool) -> int:
-        return sum(
-            f.program == program and f.setting.get("mps") is mps and f.values is not None
-            for f in run.figures
-        )
-
-    for program in ("torch queue, fresh", "cuda.core IPC", "pinned host copy"):
-        assert measured(whole, program, True) == measured(kept, program, False) == 6
-        assert measured(kept, program, True) == 0
-    for program in ("gpuring", "floor", "pyzmq + events", "iceoryx2 + events"):
-        assert measured(kept, program, True) == measured(whole, program, True) > 0
-    later = replace(whole, machine={"date": "2026-11-23T00:00:00+00:00"})
-    assert rivals.sound(later) is later

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import gpuring
@@ -83,9 +83,6 @@ class Settings:
 
     def rounds(self, quick: int, full: int) -> int:
         return max(5, int((quick if self.quick else full) * self.scale))
-
-    def only(self, *places: Place) -> Settings:
-        return replace(self, places=places)
 
 
 _numbers = itertools.count()
