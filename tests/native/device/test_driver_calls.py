@@ -85,6 +85,7 @@ def test_a_batch_is_one_call_each_time(rig):
     assert ring.told() == [("writes", C, ring.work(one, 0, 1, 2))]
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(("subs", "slots"), [(63, 4), (120, 3), (249, 1)])
 def test_more_waits_than_one_call_takes_are_split(rig, subs, slots):
     ring = rig(slots=slots, max_peers=native.MAX_PEERS, max_subscriptions=subs)
