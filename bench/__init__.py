@@ -16,5 +16,6 @@ programs of their own:
     recovery_steps            who waits for the dead, step by step          docs/failure.md
 
 `gpuring bench` is the small one that is installed with the package.  What it measures is in
-gpuring/cli/bench, and what all of them measure with is in gpuring/cli/measure.
+gpuring/cli/bench, and what all of them measure with is in gpuring/cli/measure.  What only the
+others need of that kind is here, in options, mps and cpu.
 """

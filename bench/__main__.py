@@ -16,12 +16,12 @@ from pathlib import Path
 from gpuring.cli.bench import summary
 from gpuring.cli.measure import stored
 from gpuring.cli.measure.figures import line
-from gpuring.cli.measure.options import add_device, add_from, add_mps, add_only, add_spoil
 from gpuring.cli.trouble import CommandError
 from gpuring.errors import RingError
 
 from . import report
 from .measure import GROUPS, measure
+from .options import add_device, add_from, add_mps, add_only, add_spoil
 
 
 def parser() -> argparse.ArgumentParser:

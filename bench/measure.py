@@ -8,8 +8,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 
+from bench import mps
 from gpuring.cli.bench import why_no_gpu
-from gpuring.cli.measure import mps, settings
+from gpuring.cli.measure import settings
 from gpuring.cli.measure.crew import Crew
 from gpuring.cli.measure.figures import Figure
 from gpuring.cli.measure.settings import Settings

@@ -15,7 +15,8 @@ import time
 from collections.abc import Iterator
 
 import gpuring
-from gpuring.cli.measure import options, stored
+from bench import options
+from gpuring.cli.measure import stored
 from gpuring.cli.measure.crew import Crew, Pipe
 from gpuring.cli.measure.figures import Distribution, Figure
 from gpuring.cli.measure.patterns import pattern_for

@@ -466,7 +466,8 @@ def _show(seen: Seen) -> None:
 def main() -> None:
     here = Path(__file__).resolve().parent.parent
     sys.path.insert(0, str(here))
-    from gpuring.cli.measure import mps, options, stored
+    from bench import mps, options
+    from gpuring.cli.measure import stored
     from gpuring.cli.measure.card import machine_card
 
     parser = options.parser("python bench/services.py", __doc__)

@@ -24,7 +24,8 @@ from typing import Any
 import numpy as np
 
 import gpuring
-from gpuring.cli.measure import options, stored
+from bench import options
+from gpuring.cli.measure import stored
 from gpuring.cli.measure.crew import Crew, Pipe
 from gpuring.cli.measure.figures import Distribution, Figure
 from gpuring.cli.measure.patterns import cuda_tools, pattern_for

@@ -8,12 +8,13 @@ import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from bench import options
 from bench.bridge import table
 from bench.bridge.carriers import CARRIERS, OWN_COST, Carrier
 from bench.bridge.measure import Taken, carried, idle_percent
 from bench.bridge.producers import producers
 from bench.bridge.recovery import recovery
-from gpuring.cli.measure import options, stored
+from gpuring.cli.measure import stored
 from gpuring.cli.measure.attempt import Wrong
 from gpuring.cli.measure.crew import Crew, RoleFailed
 from gpuring.cli.measure.figures import VERIFICATION_FAILED, Distribution, Figure

@@ -14,8 +14,8 @@ import numpy as np
 
 from bench.bridge import carriers, ends
 from bench.bridge.carriers import HERE, Carrier
+from bench.cpu import with_children_s
 from gpuring.cli.measure.attempt import Wrong
-from gpuring.cli.measure.cpu import with_children_s
 from gpuring.cli.measure.crew import Crew, Part
 from gpuring.cli.measure.settings import ring_name
 

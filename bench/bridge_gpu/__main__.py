@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from bench import bridge_gpu
+from bench import bridge_gpu, options
 from bench.bridge_gpu.alone import engine
 from bench.bridge_gpu.facts import facts, gpus_here
 from bench.bridge_gpu.floors import copy
 from bench.bridge_gpu.frames import Memory
 from bench.bridge_gpu.whole import FAULTS, carried, in_turns
-from gpuring.cli.measure import options, stored
+from gpuring.cli.measure import stored
 from gpuring.cli.measure.card import machine_card
 from gpuring.cli.measure.crew import Crew
 from gpuring.cli.measure.settings import remove_rings

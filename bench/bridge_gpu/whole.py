@@ -15,9 +15,9 @@ from unittest import mock
 import gpuring
 from bench.bridge_gpu.floors import sockets
 from bench.bridge_gpu.frames import NBYTES, PATIENCE_S, Memory, content, join, make, on, usual_slots
+from bench.cpu import with_children_s
 from gpuring import bridge
 from gpuring.bridge.importer import supervisor
-from gpuring.cli.measure.cpu import with_children_s
 from gpuring.cli.measure.crew import Crew, Pipe
 from gpuring.cli.measure.settings import ring_name
 from gpuring.ring.creation import create_of

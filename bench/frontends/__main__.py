@@ -13,10 +13,11 @@ from dataclasses import asdict
 from multiprocessing import forkserver
 from typing import Any
 
+from bench import mps
+from bench import options as asked
 from bench.frontends import example, measure, ways
 from bench.frontends.transport import Setting
-from gpuring.cli.measure import mps, stored
-from gpuring.cli.measure import options as asked
+from gpuring.cli.measure import stored
 from gpuring.cli.measure.card import machine_card
 from gpuring.cli.options import count, positive
 

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
+from bench.cpu import cpu_s
 from bench.frontends import example, light, roles, ways
 from bench.frontends.transport import Setting
-from gpuring.cli.measure.cpu import cpu_s
 from gpuring.cli.measure.crew import Crew, Part, RoleFailed
 
 START_S = 45.0

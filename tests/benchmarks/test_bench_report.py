@@ -13,9 +13,8 @@ import pytest
 
 import bench
 from bench import __main__ as command
-from bench import measure, throughput
+from bench import measure, mps, throughput
 from bench.targets import find, judge, one_more_consumer_us
-from gpuring.cli.measure import mps
 from gpuring.cli.measure.figures import Distribution, Figure, line
 from gpuring.cli.measure.mps import CONTROL, installed, reachable
 from gpuring.cli.measure.settings import Settings

@@ -1,0 +1,47 @@
+"""Options that several of these benchmarks have."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterable
+
+from gpuring.cli.measure.options import add_device, add_from, add_json, add_spoil
+from gpuring.cli.options import count, positive
+
+from .mps import MODES
+
+__all__ = [
+    "add_device", "add_from", "add_json", "add_mps", "add_only", "add_rounds", "add_seconds",
+    "add_spoil", "parser",
+]  # fmt: skip
+
+
+def parser(prog: str, doc: str | None) -> argparse.ArgumentParser:
+    """doc: the program's docstring, which is told as it is."""
+    return argparse.ArgumentParser(
+        prog=prog, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+
+def add_mps(parser: argparse.ArgumentParser, default: str | None, help: str) -> None:
+    parser.add_argument("--mps", choices=MODES, default=default, help=help)
+
+
+def add_only(parser: argparse.ArgumentParser, names: Iterable[str], metavar: str) -> None:
+    each = list(names)
+    parser.add_argument(
+        "--only", nargs="+", choices=each, metavar=metavar, help=f"of {', '.join(each)}"
+    )
+
+
+def add_rounds(parser: argparse.ArgumentParser, default: int) -> None:
+    parser.add_argument(
+        "--rounds", type=count, default=default, metavar="N", help=f"(default: {default})"
+    )
+
+
+def add_seconds(parser: argparse.ArgumentParser, default: float) -> None:
+    parser.add_argument(
+        "--seconds", type=positive, default=default, metavar="S",
+        help=f"of each measurement (default: {default:g})",
+    )  # fmt: skip
