@@ -73,7 +73,7 @@ def test_a_killed_importer_goes_on_where_it_was(name, near):
         assert run.wait(WAIT_S) == 0
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [(), ("--lossy",)], ids=["lossless", "lossy"])
 def test_an_importer_that_is_terminated_and_started_again_leaves_nothing_out(name, near, policy):
     """As a manager of services does.  What is lost while a lossy one is away is counted."""

@@ -114,7 +114,7 @@ def test_an_importer_that_is_given_up_comes_back_and_counts_what_it_missed(near,
             seq = drained(frames, seq)
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("until", "come"), [(7, [6]), (12, [9, 10, 11])])
 def test_an_importer_without_a_frame_begins_where_it_began_though_the_exporter_restarts(
     near, far, until, come
@@ -152,6 +152,7 @@ def test_the_end_of_the_stream_is_its_end_over_there_and_it_goes_on(near, far):
             assert take(ends.frames) == 1
 
 
+@pytest.mark.slow
 def test_streams_that_end_and_go_on_stay_in_one_session(near, far):
     """At the end the far side gives its claimed slots back, so the near side must not use them."""
     with both_ends(near, far, timeout=WAIT_S) as ends:
@@ -227,6 +228,7 @@ def test_a_ring_that_is_replaced_is_replaced_over_there(near, far):
         loop.close()
 
 
+@pytest.mark.slow
 def test_producers_of_a_new_ring_wait_for_an_importer_that_needs_the_old_one(near, far):
     with contextlib.ExitStack() as stack:
         first = ring_of(near)
@@ -285,7 +287,7 @@ def test_what_a_new_ring_lost_before_the_exporter_came_is_counted(near, far, pol
         loop.close()
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", wire.POLICIES[:2])
 def test_frames_that_only_a_replaced_ring_has_are_lost_and_counted(near, far, policy):
     """It is replaced while the exporter has no worker that could send them."""

@@ -130,7 +130,7 @@ def test_what_an_importer_had_does_not_come_again_though_the_exporters_worker_di
             assert importer.frames(1)[0].seq == frames[3].seq
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("policy", "replaced"), [("lossy", False), ("lossless", True)])
 def test_what_was_lost_after_an_importer_was_terminated_counts_though_the_exporters_worker_died(
     near, policy, replaced

@@ -186,6 +186,7 @@ def test_a_name_that_does_not_resolve_is_told_at_once_and_tried_again(near, far,
     assert not any("is dead" in line for line in caplog.messages)
 
 
+@pytest.mark.slow
 def test_names_of_hosts(near, far):
     with pytest.raises(ValueError, match="home is a name, and other hosts may reach"):
         bridge.export(near, listen="home:0")

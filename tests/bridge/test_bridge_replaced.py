@@ -98,6 +98,7 @@ def test_two_rings_that_replace_each_other_while_an_importer_is_behind_come_in_o
             assert importer.takes(1) == [(8, 0)]
 
 
+@pytest.mark.slow
 def test_what_only_the_rings_between_had_counts_though_the_exporters_worker_dies(name):
     with behind(name) as (out, importer, _), ring_of(name, SLOTS) as third:
         worker = out.pid

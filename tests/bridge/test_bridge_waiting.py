@@ -99,6 +99,7 @@ def test_what_was_overwritten_before_an_importer_was_served_that_waits_is_counte
             assert frame.seq - frame.lost == 4
 
 
+@pytest.mark.slow
 def test_who_reads_the_far_ring_from_its_beginning_is_told_what_was_overwritten(near, far, caplog):
     """But not another member of its subscription, for whom it is told already."""
     caplog.set_level("INFO", "gpuring.bridge")
