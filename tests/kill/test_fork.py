@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import asyncio
 import atexit
 import contextlib
 import gc
 import multiprocessing.util
 import os
-import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +17,8 @@ import pytest
 
 import gpuring
 from gpuring.registry import locks, segment
+from tests.helpers.holdings import HOLDINGS, Has
 from tests.helpers.promise import promise
-from tests.helpers.rings import drain, put
 from tests.helpers.support import Pipe, poll
 from tests.service import services
 
@@ -154,97 +151,6 @@ def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have(name, c
 
 # ---- what a forked child does to what its parent has -------------------------------------------
 
-Enter = Callable[[Any], Any]
-Has = Iterator[list[Any]]
-
-
-def has_a_ring(ring: gpuring.Ring, name: str, enter: Enter) -> Has:
-    mine = enter(gpuring.create(f"{name}.mine", **OPTIONS, device="host"))
-    yield [mine]
-    gpuring.attach(f"{name}.mine").close()
-
-
-def has_attached(ring: gpuring.Ring, name: str, enter: Enter) -> Has:
-    mine = enter(gpuring.attach(name))
-    mine.watch()
-    yield [mine]
-    assert mine.stats().name == name
-
-
-def has_claimed(ring: gpuring.Ring, name: str, enter: Enter) -> Has:
-    producer = enter(ring.producer())
-    reader = enter(ring.consumer())
-    slot = enter(producer.claim())
-    yield [producer]
-    slot.publish()
-    assert drain(reader) == [slot.seq]
-
-
-def has_acquired(ring: gpuring.Ring, name: str, enter: Enter) -> Has:
-    producer, reader = enter(ring.producer()), enter(ring.consumer())
-    put(producer)
-    slot = enter(reader.acquire())
-    yield [reader, producer]
-    slot.release()
-    assert drain(reader) == []
-
-
-def has_batches(ring: gpuring.Ring, name: str, enter: Enter) -> Has:
-    producer, reader = enter(ring.producer()), enter(ring.consumer())
-    put(producer)
-    frames, claims = enter(reader.acquire_many(2)), enter(producer.claim_many(1))
-    yield [reader, producer]
-    frames.release()
-    claims.publish()
-    assert drain(reader) == [claims[0].seq]
-
-
-def loops(ring: gpuring.Ring, name: str, enter: Enter) -> Has:
-    producer, reader = enter(ring.producer()), enter(ring.consumer())
-    before = put(producer)
-    frames = iter(reader)
-    slot = next(frames)
-    yield [frames, reader]
-    assert [slot.seq] == before
-    del slot
-    after = put(producer)
-    assert [next(frames).seq] == after
-
-
-def aligns(ring: gpuring.Ring, name: str, enter: Enter) -> Has:
-    producer = enter(ring.producer())
-    reader, other = enter(ring.consumer()), enter(ring.consumer())
-    frames = enter(gpuring.align([reader, other]))
-    put(producer)
-    left, right = next(frames)
-    yield [frames, reader]
-    assert left.seq == right.seq
-    del left, right
-    seqs = put(producer)
-    assert [each.seq for each in next(frames)] == seqs * 2
-
-
-def polls(ring: gpuring.Ring, name: str, enter: Enter) -> Has:
-    producer, reader = enter(ring.producer()), enter(ring.consumer())
-    descriptor = reader.fileno()
-    assert not select.select([descriptor], [], [], 0)[0]
-    yield [reader]
-    put(producer)
-    assert select.select([descriptor], [], [], 20)[0]
-
-
-def awaits(ring: gpuring.Ring, name: str, enter: Enter) -> Has:
-    producer, reader = enter(ring.producer()), enter(ring.consumer())
-    loop = asyncio.new_event_loop()
-    task = loop.create_task(reader.acquire_async())
-    while reader._notifier is None:
-        loop.run_until_complete(asyncio.sleep(0))
-    loop.run_until_complete(asyncio.sleep(0))
-    yield [reader]
-    seqs = put(producer)
-    assert [loop.run_until_complete(task).seq] == seqs
-    loop.close()
-
 
 def closes(stack: contextlib.ExitStack, has: Has, closers: list[Any]) -> None:
     for each in closers:
@@ -307,9 +213,7 @@ def forks_children(pipe: Pipe, name: str, kind: Any) -> dict[str, tuple[int, boo
     return {way.__name__: forks_a_child(name, kind, way) for way in WAYS}
 
 
-@pytest.mark.parametrize("kind", [
-    has_a_ring, has_attached, has_claimed, has_acquired, has_batches, loops, aligns, polls, awaits,
-])  # fmt: skip
+@pytest.mark.parametrize("kind", HOLDINGS)
 def test_however_a_forked_child_ends_its_parent_has_what_it_had(name, children, kind):
     ended = children(forks_children, name, kind).result()
     assert ended == {way.__name__: (0, True) for way in WAYS}

@@ -13,6 +13,7 @@ import pytest
 
 import gpuring
 from gpuring.native.snapshot import snapshot
+from tests.helpers.holdings import HOLDINGS, has_a_ring
 from tests.helpers.interrupted import (
     Interrupt,
     at_each_place,
@@ -259,23 +260,28 @@ def test_an_interrupted_close_can_be_repeated(name, role, joins):
                     assert get(late) == [seq], interrupt.where
 
 
-@pytest.mark.slow
-def test_an_interrupted_close_of_a_ring_can_be_repeated(name):
-    for interrupt in interrupts():
-        ring = small_ring(name, 2)
-        header, producer, reader = ring._header, ring.producer(), ring.consumer("x")
-        put(producer)
-        producer.claim(0)
-        reader.acquire(0)
+@pytest.mark.slow(keep=1)
+@pytest.mark.deadline(90)
+@pytest.mark.parametrize("kind", HOLDINGS)
+def test_whatever_was_interrupted_in_its_close_can_be_closed_again(name, kind):
+    for interrupt in interrupts(step=7 if kind is has_a_ring else 1):
+        ring = small_ring(name)
+        has = kind(ring, name, lambda each: each)
+        closers = next(has)
         with interrupt:
-            ring.close()
+            for each in closers:
+                each.close()
+        for each in closers:
+            each.close()
+        assert all(getattr(each, "closed", True) for each in closers), interrupt.where
+        assert ring._header.live_peers() == [], interrupt.where
+        has.close()
+        with ring.producer() as producer, ring.consumer() as reader:
+            for _ in range(5):
+                seq = put(producer)
+                assert get(reader) == [seq], interrupt.where
+        assert ring._header.reaps == 0, interrupt.where
         ring.close()
-        assert ring.closed, interrupt.where
-        assert producer.closed, interrupt.where
-        assert reader.closed, interrupt.where
-        assert header.closed, interrupt.where
-        assert header.live_peers() == [], interrupt.where
-        assert header.reaps == 0, interrupt.where
         assert traces(name) == [], interrupt.where
 
 
