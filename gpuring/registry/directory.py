@@ -101,7 +101,7 @@ def _taken(name: str) -> RingExists:
             else:
                 with named.open() as file:
                     what = _state(name, Header.read(file.fd))
-    except FileNotFoundError:
+    except (FileNotFoundError, native.Retired):
         what, step = f"ring {name!r} existed a moment ago", "or try again"
     except native.Damaged as error:
         what = f"ring {name!r} is in use, and it is none of this gpuring: {error}"

@@ -195,6 +195,9 @@ def test_a_name_is_taken(name):
         assert segments_of(name) == before
         gpuring.attach(name).close()
         assert ring.stats().cursor == 2
+        ring._header.retire()  # as whoever is about to take the name away
+        with pytest.raises(gpuring.RingExists, match="existed a moment ago"):
+            gpuring.create(name, **OPTIONS, device="host", replace=False)
 
 
 @promise(
