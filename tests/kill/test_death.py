@@ -8,8 +8,6 @@ import os
 import select
 import signal
 import struct
-import subprocess
-import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +18,8 @@ import gpuring
 from gpuring.cli.inspect import describe
 from tests.helpers.promise import promise
 from tests.helpers.rings import cpu_seconds_of, put
-from tests.helpers.support import open_files, poll, set_fence
+from tests.helpers.support import open_files, poll
+from tests.helpers.victim import Victim
 
 
 def make(name, **options):
@@ -223,178 +222,27 @@ def test_members_must_agree_on_redelivery(name):
         ring.consumer("shared", redeliver=False)
 
 
-# ---- restarts ----------------------------------------------------------------------------------
-
-
-def publish_and_leave(pipe, name, values):
-    with gpuring.attach(name, timeout=10) as ring, ring.producer() as producer:
-        for value in values:
-            put(producer, value=value)
-
-
-def publish_and_hang(pipe, name, values):
-    producer = gpuring.attach(name, timeout=10).producer()
-    for value in values:
-        put(producer, value=value)
-    pipe.send("published")
-    pipe.receive()
-
-
-def read_over_restarts(pipe, name, last):
-    with gpuring.attach(name, timeout=10) as ring:
-        consumer = ring.consumer("recorder", start="oldest", reattach=True)
-        pipe.send("joined")
-        seen = []
-        for slot in consumer:
-            seen.append((int(slot.array[0]), slot.restarted))
-            pipe.send(seen[-1])
-            if seen[-1][0] == last:
-                break
-        consumer.close()
-    return seen
-
-
-@promise(
-    "failure.md",
-    'The loop `for slot in ring.consumer("recorder", reattach=True)` goes on after all of these.',
-)
-def test_a_loop_goes_on_over_a_new_ring(name, children):
-    with make(name) as ring:
-        reader = children(read_over_restarts, name, 5)
-        assert reader.receive() == "joined"
-        children(publish_and_leave, name, [1, 2]).result()
-        assert [reader.receive(), reader.receive()] == [(1, False), (2, False)]
-        with make(name, replace=True) as second, second.producer() as producer:
-            for value in (3, 4, 5):
-                put(producer, value=value)
-            assert [reader.receive() for _ in range(3)] == [(3, True), (4, False), (5, False)]
-            reader.result()
-        assert ring.stats().closed
-
-
-@promise(
-    "failure.md",
-    "A producer that did not create the ring attaches again after a restart and calls "
-    "`ring.producer()`.",
-    'The loop `for slot in ring.consumer("recorder", reattach=True)` goes on after all of these.',
-    "The first frame after a restart has `slot.restarted`.",
-)
-def test_a_loop_goes_on_over_a_new_producer(name, children):
-    with make(name):
-        reader = children(read_over_restarts, name, 3)
-        assert reader.receive() == "joined"
-        killed = children(publish_and_hang, name, [1])
-        killed.receive()
-        assert reader.receive() == (1, False)
-        killed.kill()
-        children(publish_and_leave, name, [2, 3]).result()
-        assert [reader.receive(), reader.receive()] == [(2, True), (3, False)]
-        reader.result()
-
-
-@promise("README.md", "`gpuring keep` creates a ring in a process that does nothing else.")
-@promise(
-    "failure.md", "If a ring is to outlive its producers, let `gpuring keep NAME …` create it."
-)
-def test_a_kept_ring_outlives_its_producers(name, children):
-    command = [sys.executable, "-m", "gpuring", "keep", name, "--device", "host", "--slots", "4"]
-    keeper = subprocess.Popen(
-        [*command, "--shape", "8", "--dtype", "i8", "--meta", "pts:i8"],
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    try:
-        assert f"keeping {name}" in keeper.stdout.readline()
-        with gpuring.attach(name) as ring, ring.consumer() as consumer:
-            for value in (1, 2):
-                children(publish_and_leave, name, [value]).result()
-                with consumer.acquire(10) as slot:
-                    assert slot.array[0] == value
-                with pytest.raises(gpuring.EndOfStream):
-                    consumer.acquire(10)
-            keeper.send_signal(signal.SIGTERM)
-            assert keeper.wait(20) == 0
-            with pytest.raises(gpuring.RingNotFound):
-                gpuring.attach(name)
-    finally:
-        keeper.kill()
-        keeper.wait()
-
-
-# ---- the creator's death, and who may attach ---------------------------------------------------
-
-
-def create_and_hang(pipe, name):
-    ring = make(name)
-    pipe.send(ring.name)
-    pipe.receive()
-
-
-def test_a_host_ring_outlives_its_creator_until_it_is_cleaned(name, children):
-    creator = children(create_and_hang, name)
-    creator.receive()
-    with gpuring.attach(name) as ring, ring.producer() as producer:
-        creator.kill()
-        with gpuring.attach(name) as late, late.consumer() as consumer:
-            put(producer, value=7)
-            assert consumer.acquire(10).array[0] == 7
-        assert name not in gpuring.clean()
-    assert name in gpuring.clean()
-
-
-@promise(
-    "failure.md",
-    "`attach` takes only rings of your own user and of root, unless `owner=` says otherwise.",
-)
-@pytest.mark.skipif(os.geteuid() != 0, reason="giving a segment to another user needs root")
-def test_a_ring_of_another_user_is_refused_unless_asked_for(name):
-    with make(name):
-        for path in Path("/dev/shm").glob(f"gpuring.{name}*"):
-            os.chown(path, 12345, 12345)
-        with pytest.raises(PermissionError, match="owner=12345"):
-            gpuring.attach(name)
-        with gpuring.attach(name, owner=12345) as ring:
-            assert ring.slots == 4
-        assert name in [one.name for one in gpuring.ls()]  # looking is allowed
-
-
 # ---- loops that outlive more than they used to -------------------------------------------------
-
-
-def publish_once_and_hang(pipe, name):
-    producer = gpuring.attach(name, timeout=10).producer()
-    put(producer, value=1)
-    pipe.send(producer.peer)
-    pipe.receive()
-
-
-def stick(ring, peer, slot):
-    """As if the peer's GPU had not got to its work on the slot."""
-    set_fence(ring, peer, slot.index, 1)
 
 
 @pytest.mark.parametrize("told", ["by acquire", "on the move to the new ring"])
 def test_a_torn_frame_does_not_end_a_reattaching_consumer(name, children, monkeypatch, told):
     with make(name) as ring, gpuring.attach(name) as other:
         consumer = other.consumer("recorder", start="oldest", reattach=True)
-        victim = children(publish_once_and_hang, name)
+        victim = Victim(ring, children)
         frames = iter(consumer)
         slot = next(frames)
-        assert (slot.array[0], slot.restarted) == (1, False)
-        stick(other, victim.receive(), slot)
+        assert not slot.restarted
+        victim.stick(slot)
         slot.release()
-
-        def die():
-            victim.kill()
-            poll(lambda: ring.stats().reaps == 1)
 
         def successor(find=other._successor):
             if ring.stats().reaps == 0:
-                die()
+                victim.die()
             return find()
 
         if told == "by acquire":
-            die()
+            victim.die()
         else:
             monkeypatch.setattr(other, "_successor", successor)
         with make(name, replace=True) as second, second.producer() as producer:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,6 +12,7 @@ import pytest
 import gpuring
 from gpuring import native
 from tests.helpers.commands import gpuring as command
+from tests.helpers.commands import running
 from tests.helpers.promise import promise
 from tests.helpers.support import poll, segments_of
 
@@ -75,6 +74,43 @@ def test_a_loop_goes_on_over_the_death_of_who_owns_the_ring(name, children):
     recorder.result()
     again.send()
     again.result()
+
+
+@promise(
+    "failure.md",
+    'The loop `for slot in ring.consumer("recorder", reattach=True)` goes on after all of these.',
+)
+def test_a_loop_goes_on_over_a_ring_that_replaces_a_living_one(name, children):
+    with gpuring.create(name, **OPTIONS) as ring:
+        with ring.producer() as producer:
+            put(producer, 1)
+        recorder = children(records, name, 3)
+        assert recorder.receive() == (1, 4, False)
+        with gpuring.create(name, **OPTIONS, replace=True) as second, second.producer() as producer:
+            for value in (2, 3):
+                put(producer, value)
+            assert [recorder.receive(), recorder.receive()] == [(2, 4, True), (3, 5, False)]
+            recorder.result()
+        assert ring.stats().closed
+
+
+@promise(
+    "failure.md",
+    "A producer that did not create the ring attaches again after a restart and calls "
+    "`ring.producer()`.",
+    'The loop `for slot in ring.consumer("recorder", reattach=True)` goes on after all of these.',
+    "The first frame after a restart has `slot.restarted`.",
+)
+def test_a_loop_goes_on_over_the_death_of_a_producer(name, children):
+    with gpuring.create(name, **OPTIONS):
+        recorder = children(records, name, 2)
+        killed = children(joins_and_publishes, name, 1)
+        killed.receive()
+        assert recorder.receive() == (1, 4, False)
+        killed.kill()
+        children(joins_and_publishes, name, 2)
+        assert recorder.receive()[::2] == (2, True)
+        recorder.result()
 
 
 def watches(pipe, name, newest, last):
@@ -366,35 +402,48 @@ def test_a_producer_comes_back_to_a_kept_ring(name, children):
                 frames.acquire(0)
 
 
-KEEP = ("--slots", "4", "--shape", "4", "--dtype", "i8", "--device", "host")
+def keeper(name, **more):
+    return running(
+        "keep", name, *["--slots", "4", "--shape", "4", "--dtype", "i8", "--device", "host"], **more
+    )
 
 
-def keeper(name):
-    command = [sys.executable, "-m", "gpuring", "keep", name, *KEEP]
-    started = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    assert started.stdout.readline().startswith(f"keeping {name}")
-    return started
-
-
-@promise("failure.md", "A keeper that was killed is started again like any other creator.")
-def test_a_keeper_that_was_killed_starts_again(name):
+@promise("README.md", "`gpuring keep` creates a ring in a process that does nothing else.")
+@promise(
+    "failure.md",
+    "If a ring is to outlive its producers, let `gpuring keep NAME …` create it.",
+    "A keeper that was killed is started again like any other creator.",
+)
+def test_a_kept_ring_outlives_its_producers_and_a_keeper_that_was_killed_starts_again(
+    name, children
+):
     """Though a producer is still in the ring, which learns that it has ended."""
     with keeper(name) as first:
-        try:
-            ring = gpuring.attach(name)
-            producer = ring.producer()
-        finally:
-            first.kill()
+        with gpuring.attach(name, timeout=20) as ring, ring.consumer() as consumer:
+            for value in (1, 2):
+                producer = children(joins_and_publishes, name, value)
+                producer.receive()
+                with consumer.acquire(10) as slot:
+                    assert slot.array[0] == value
+                producer.send()
+                producer.result()
+                with pytest.raises(gpuring.EndOfStream):
+                    consumer.acquire(10)
+        ring = gpuring.attach(name)
+        producer = ring.producer()
+        first.kill()
+        first.wait()
     with keeper(name) as second:
-        try:
-            with pytest.raises(gpuring.RingClosed):
-                producer.claim(0)
-            ring.close()
-            with gpuring.attach(name) as ring:
-                works(ring)
-        finally:
-            second.terminate()
-    assert second.returncode == 0
+        assert second.stdout.readline().startswith(f"keeping {name}")
+        with pytest.raises(gpuring.RingClosed):
+            producer.claim(0)
+        ring.close()
+        with gpuring.attach(name) as ring:
+            works(ring)
+        second.terminate()
+        assert second.wait(20) == 0
+    with pytest.raises(gpuring.RingNotFound):
+        gpuring.attach(name)
 
 
 def test_a_keeper_that_is_ended_while_it_says_that_it_keeps_closes_its_ring(name):
@@ -405,17 +454,14 @@ def test_a_keeper_that_is_ended_while_it_says_that_it_keeps_closes_its_ring(name
         while True:
             os.write(write, bytes(4096))
     os.set_blocking(write, True)
-    command = [sys.executable, "-m", "gpuring", "keep", name, *KEEP]
-    with os.fdopen(read, "rb") as said, subprocess.Popen(command, stdout=write) as started:
+    with os.fdopen(read, "rb") as said, keeper(name, stdout=write) as started:
         os.close(write)
-        try:
-            with gpuring.attach(name, timeout=20):
-                stat = Path(f"/proc/{started.pid}/stat")
-                poll(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S")
-        finally:
-            started.terminate()
+        with gpuring.attach(name, timeout=20):
+            stat = Path(f"/proc/{started.pid}/stat")
+            poll(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S")
+        started.terminate()
         assert b"closing" in said.read()
-    assert started.returncode == 0
+        assert started.wait(20) == 0
 
 
 def joins_and_publishes(pipe, name, value):
@@ -426,15 +472,14 @@ def joins_and_publishes(pipe, name, value):
 
 
 def test_the_ring_that_a_consumer_came_from_closes_it_wherever_it_is(name):
-    options = {"slots": 4, "shape": 4, "dtype": "u1", "device": "host"}
-    old = gpuring.create(name, **options)
+    old = gpuring.create(name, **OPTIONS)
     with gpuring.attach(name) as mine:
         frames = mine.consumer("x", reattach=True)
         with old.producer() as producer:
             producer.claim(0).publish()
         loop = iter(frames)
         next(loop)
-        with gpuring.create(name, **options, replace=True) as new, new.producer() as producer:
+        with gpuring.create(name, **OPTIONS, replace=True) as new, new.producer() as producer:
             producer.claim(0).publish()
             assert next(loop).restarted
             assert frames.ring is not mine

@@ -163,6 +163,8 @@ def test_root_too_leaves_rings_of_others_alone(name, stranger, monkeypatch, mode
     entries = segments_of(name)
     with pytest.raises(PermissionError, match=f"owner={NOBODY}"):
         gpuring.attach(name)
+    gpuring.attach(name, owner=NOBODY).close()
+    assert name in [one.name for one in gpuring.ls()]  # looking is allowed
     with pytest.raises(PermissionError, match=rf"{name}.*user {NOBODY}"):
         gpuring.create(name, **OPTIONS, replace=True)
     with pytest.raises(PermissionError, match=rf"{name}.*user {NOBODY}"):
