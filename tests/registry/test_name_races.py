@@ -22,6 +22,7 @@ from gpuring.registry import segment as segments
 from tests.helpers.interrupted import collected
 from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, segments_of
+from tests.registry import in_a_child
 
 PACKAGE = Path(gpuring.__file__).parent
 CHANGES_NAMES = {
@@ -94,18 +95,6 @@ def is_whole_or_gone(name: str) -> bool:
 
 
 # ---- a kill ------------------------------------------------------------------------------------
-
-
-def in_a_child(call: Callable[[], object]) -> None:
-    """Runs it in a forked process, which is killed at its end, or by itself."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            kept = call()  # a ring that nobody has is closed
-        finally:
-            os.kill(os.getpid(), signal.SIGKILL)
-        del kept
-    os.waitpid(pid, 0)
 
 
 def killed_in(op: Op, name: str, k: int, told: int) -> object:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -14,7 +13,8 @@ from gpuring.registry import directory
 from tests.helpers import commands
 from tests.helpers.promise import promise
 from tests.helpers.support import segments_of
-from tests.registry.strangers import NOBODY, OPTIONS, SHM, as_nobody, outcome
+from tests.registry import in_a_child
+from tests.registry.strangers import OPTIONS, SHM, as_nobody, outcome
 
 pytest.importorskip("prometheus_client", reason="gpuring[tools] is not installed")
 from gpuring.cli.metrics.collector import RingCollector
@@ -67,13 +67,7 @@ def fill(_pipe, what):
 
 
 def create_where_it_is_full(pipe, name, what):
-    pid = os.fork()
-    if pid == 0:
-        try:
-            as_nobody(pipe, fill, what)
-        finally:
-            os._exit(0)
-    os.waitpid(pid, 0)
+    in_a_child(lambda: as_nobody(pipe, fill, what))
     fds = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
     told = []
     for _ in range(2):
@@ -107,11 +101,7 @@ def test_a_full_directory_is_told_and_nothing_is_left(name, mounted, what):
 def replace_where_there_is_little_room(_pipe, name, alive):
     """A dead ring's room is free before the new one is made; a living one goes on."""
     options = OPTIONS | {"slots": 1, "shape": 2 << 20}
-    pid = os.fork()
-    if pid == 0:
-        kept = gpuring.create(name, **options)
-        os.kill(kept.stats().creator_pid, 9)
-    os.waitpid(pid, 0)
+    in_a_child(lambda: gpuring.create(name, **options))
     if not alive:
         gpuring.create(name, **options, replace=True).close()
         return segments_of(name)
@@ -173,11 +163,7 @@ def clean_of_the_dead(_pipe, name):
 
 @pytest.mark.slow
 def test_clean_says_that_it_may_not_remove(name, mounted):
-    pid = os.fork()
-    if pid == 0:
-        kept = gpuring.create(name, **OPTIONS)
-        os.kill(kept.stats().creator_pid, 9)
-    os.waitpid(pid, 0)
+    in_a_child(lambda: gpuring.create(name, **OPTIONS))
     code, said, left = mounted(READ_ONLY, clean_of_the_dead, name)
     assert code == 1
     assert "mounted read-only" in said
@@ -185,8 +171,3 @@ def test_clean_says_that_it_may_not_remove(name, mounted):
     assert "Traceback" not in said
     assert len(left) == 2
     assert directory.remove_dead(name)
-
-
-def test_nobody_is_who_he_says():
-    assert NOBODY == 65534
-    assert Path("/proc/self/mountinfo").exists()

@@ -5,16 +5,14 @@ from __future__ import annotations
 import fcntl
 import os
 import signal
-import time
 
 import pytest
 
 import gpuring
-from gpuring.registry import directory, locks
 from tests.helpers.promise import promise
 from tests.helpers.support import poll, segments_of
 from tests.registry.strangers import OPTIONS, SHM, outcome
-from tests.registry.strangers.test_rights_of_strangers import hold_byte
+from tests.registry.strangers.test_rights_of_strangers import hold_byte, make_and_keep
 
 CREATOR_BYTE = 257
 
@@ -49,33 +47,8 @@ def test_who_may_only_read_cannot_join_and_sees_everything(name, stranger):
     "s longer, and the dead look alive.",
 )
 @pytest.mark.slow
-def test_who_may_only_read_can_hold_up_a_close(name, stranger):
-    ring = gpuring.create(name, **OPTIONS, mode=0o644)
-    child = stranger(hold_byte, name, locks.NAME_BYTE, fcntl.F_RDLCK)
-    child.receive()
-    begun = time.monotonic()
-    ring.close()
-    assert time.monotonic() - begun >= directory._PATIENCE_S  # then it goes on without
-    assert segments_of(name) == []
-    child.send()
-    assert child.result()
-
-
-def creates(pipe, name):
-    kept = gpuring.create(name, **OPTIONS, mode=0o644)
-    pipe.send()
-    pipe.receive()
-    kept.close()
-
-
-@promise(
-    "failure.md",
-    "They can also take locks that others wait for. Then joins time out after 5 s, `close` takes 2 "
-    "s longer, and the dead look alive.",
-)
-@pytest.mark.slow
 def test_to_who_may_read_locks_the_dead_look_alive(name, stranger, children):
-    creator = children(creates, name)
+    creator = children(make_and_keep, name, 0o644)
     creator.receive()
     creator.kill()
     liar = stranger(hold_byte, name, CREATOR_BYTE, fcntl.F_RDLCK)
