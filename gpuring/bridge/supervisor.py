@@ -268,6 +268,7 @@ class Bridge:
         """Waits until the worker is gone, and what it had is cleared."""
         worker.kill()
         worker.wait()
+        self._died()
         with self._answered:
             self._worker = None
             self._answered.notify_all()
@@ -293,6 +294,9 @@ class Bridge:
 
     def _rings(self) -> list[Ring]:
         raise AssertionError("each side has its own")
+
+    def _died(self) -> None:
+        """A worker is gone, and what it had in rings is not cleared yet."""
 
     def _asked_for(self, message: dict[str, Any]) -> None:
         raise AssertionError("each side has its own")

@@ -9,6 +9,7 @@ import contextlib
 import itertools
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -55,6 +56,19 @@ def test_workers_that_are_killed_cost_nothing(near, far, victims):
                     os.kill(pid, signal.SIGKILL)
         thread.join()
         assert [side.stats().restarts for side in sides] == [2] * len(sides)
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
+def test_nobody_else_gets_the_port_of_a_worker_that_is_dead(near, host):
+    family = socket.AF_INET6 if "[" in host else socket.AF_INET
+    with bridge.export(near, listen=f"{host}:0") as out:
+        port, dead = int(out.address.rpartition(":")[2]), out.pid
+        for _ in range(2):
+            os.kill(dead, signal.SIGKILL)
+            poll(lambda dead=dead: out.pid not in (0, dead))
+            with socket.socket(family) as other, pytest.raises(OSError, match="in use"):
+                other.bind((host.strip("[]"), port))
+            dead = out.pid
 
 
 def drained(frames: gpuring.Consumer, seq: int) -> int:

@@ -7,6 +7,7 @@ the supervisor's own thread (supervisor.py of the folder above).
 from __future__ import annotations
 
 import contextlib
+import socket
 from dataclasses import dataclass
 from typing import Any
 
@@ -87,6 +88,9 @@ class Export(Bridge):
     def __init__(self, title: str, options: dict[str, Any]) -> None:
         super().__init__(title, options)
         self._kept: dict[str, _Subscription] = {}
+        self._port: socket.socket | None = None
+        """Keeps the port for the next worker.  Otherwise somebody may get it who connects or asks
+        for any free port.  Even our importer, if it is on this host, would connect to itself."""
 
     @property
     def address(self) -> str:
@@ -106,6 +110,10 @@ class Export(Bridge):
     def _rings(self) -> list[Ring]:
         places = [each for kept in self._kept.values() for each in (kept, kept.next)]
         return [each.ring for each in places if each is not None]
+
+    def _died(self) -> None:
+        if self._port is None and self._started.is_set():
+            self._port = _reserved(self._options["listen"])
 
     def _asked_for(self, message: dict[str, Any]) -> None:
         if "listens" in message:
@@ -180,5 +188,21 @@ class Export(Bridge):
             del self._kept[name]
 
     def _leave(self) -> None:
+        if self._port is not None:
+            self._port.close()
         for name in [*self._kept]:
             self._give_up(name)
+
+
+def _reserved(address: str) -> socket.socket | None:
+    """A socket that has an address and does not listen, so that a worker can.  None: somebody was
+    faster."""
+    host, port = address.rsplit(":", 1)
+    at = socket.socket(socket.AF_INET6 if "[" in host else socket.AF_INET)
+    try:
+        at.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        at.bind((host.strip("[]"), int(port)))
+    except OSError:
+        at.close()
+        return None
+    return at
