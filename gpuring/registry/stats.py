@@ -302,7 +302,7 @@ def _peer(
         alive=peer["alive"],
         stopped=peer["stopped"],
         joined_ns=peer["joined_ns"],
-        age_s=(now - peer["joined_ns"]) / 1e9,
+        age_s=max(0, now - peer["joined_ns"]) / 1e9,
         waiting=peer["waiting"],
         frames=peer["frames"],
         lost=peer["lost"],

@@ -23,7 +23,7 @@ from tests.helpers.processes import Child
 from tests.helpers.support import Pipe
 
 _NEW_MOUNTS, _NEW_IPC, _NEW_USERS = 0x20000, 0x08000000, 0x10000000
-_NEW_PIDS, _NEW_NET = 0x20000000, 0x40000000
+_NEW_PIDS, _NEW_NET, _NEW_TIME = 0x20000000, 0x40000000, 0x80
 _NEW = _NEW_MOUNTS | _NEW_IPC | _NEW_PIDS | _NEW_NET
 _BIND, _PRIVATE, _RECURSIVE = 0x1000, 1 << 18, 0x4000
 _PR_SET_PDEATHSIG = 1
@@ -43,18 +43,22 @@ def _mount(source: str, target: str, kind: str | None, flags: int) -> None:
 def contained(
     pipe: Pipe, shm: str, users: bool, target: Callable[..., Any], *args: Any
 ) -> list[Any]:
-    """Runs `target(pipe, *args)` as process 1 of new pid, ipc, net and mount namespaces, in which
-    /dev/shm is the directory `shm`.  With `users` also of a new user namespace, whose root is ours.
+    """Runs `target(pipe, *args)` as process 1 of new pid, ipc, net, time and mount namespaces, in
+    which /dev/shm is the directory `shm`, and CLOCK_MONOTONIC is far ahead.  With `users` also of a
+    new user namespace, whose root is ours.
 
     The first thing that it sends is None, or why there can be no such process here.  If this
     process is killed, the contained one gets SIGKILL.  Returns a list of what `target` returned.
     """
     try:
-        _libc("unshare", _NEW | (_NEW_USERS if users else 0))
+        clocks = _NEW_TIME if Path("/proc/self/ns/time").exists() else 0
+        _libc("unshare", _NEW | clocks | (_NEW_USERS if users else 0))
         if users:
             Path("/proc/self/setgroups").write_text("deny")
             for which in ("uid", "gid"):
                 Path(f"/proc/self/{which}_map").write_text("0 0 1")
+        if clocks:
+            Path("/proc/self/timens_offsets").write_text(f"monotonic {os.getpid()}000 0\n")
     except OSError as error:
         pipe.send(str(error))
         return []
