@@ -155,6 +155,35 @@ def test_every_tool_works_where_nobody_can_write(name, children, mounted, tmp_pa
         assert "read-only" in told[f"tap {name}"][2]
 
 
+def both_sides(_pipe, name, address):
+    """An importer where nobody can write, and one that works at an exporter that is there."""
+    from gpuring import bridge
+
+    far = {"name": f"{name}-far", "device": "host"}
+    with (
+        bridge.import_(f"{address}/{name}", **far) as into,
+        pytest.raises(gpuring.RingError, match="read-only"),
+    ):
+        into.wait(30)
+    with (
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        bridge.import_(f"{out.address}/{name}", give_up=0.1, **far) as into,
+    ):
+        with pytest.raises(gpuring.RingError, match=r"the exporter says.*read-only"):
+            into.wait(30)
+        return out.stats().restarts
+
+
+@pytest.mark.slow
+def test_a_bridge_says_that_nobody_can_write(name, mounted):
+    pytest.importorskip("zmq")
+    from gpuring import bridge
+
+    with gpuring.create(name, **OPTIONS), bridge.export(name, listen="127.0.0.1:0") as out:
+        assert mounted(READ_ONLY, both_sides, name, out.address) == 0
+        assert out.stats().restarts == 0
+
+
 def clean_of_the_dead(_pipe, name):
     done = commands.gpuring("clean")
     assert directory.ls()
