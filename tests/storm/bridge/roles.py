@@ -6,16 +6,19 @@ anchor   is in the reader's subscription and takes nothing, so that the subscrip
          reader that is killed
 holder   the same in the exporter's subscription of the near ring, so that the whole exporter may
              be killed, and not its worker alone
+stranger sends rubbish to an exporter's port, and is given its address in place of a ring
 seen     prints what `Ring.stats` says of who is in a ring, and ends
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
 import random
 import signal
+import socket
 import sys
 import time
 from pathlib import Path
@@ -24,6 +27,8 @@ from typing import Any
 import numpy as np
 
 import gpuring
+from gpuring.bridge.network import wire
+from tests.storm.bridge.rubbish import stream
 from tests.storm.paper import Sheet, read
 
 WORDS = 256
@@ -115,6 +120,17 @@ def holder(name: str, _folder: Path) -> None:
             signal.pause()
 
 
+def stranger(address: str, _folder: Path) -> None:
+    chance, (host, _, port) = random.Random(os.getpid()), address.rpartition(":")
+    while True:
+        with contextlib.suppress(OSError), socket.create_connection((host, int(port)), 1) as one:
+            one.settimeout(0.2)
+            one.sendall(stream(chance, wire.Ping("x")))
+            while one.recv(1 << 16):
+                pass
+        time.sleep(0.02)
+
+
 def seen(name: str, _folder: Path) -> None:
     with attached(name) as ring:
         stats = ring.stats()
@@ -129,5 +145,4 @@ def seen(name: str, _folder: Path) -> None:
 
 if __name__ == "__main__":
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-    role = {each.__name__: each for each in (writer, reader, anchor, holder, seen)}[sys.argv[1]]
-    role(sys.argv[2], Path(sys.argv[3]))
+    globals()[sys.argv[1]](sys.argv[2], Path(sys.argv[3]))

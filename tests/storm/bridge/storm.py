@@ -1,8 +1,9 @@
 """Two hosts, a bridge between them, and everything that may go wrong with it, at random moments.
 
 Both sides of the bridge, the near producer and the far reader are killed and stopped, and the link
-fails.  Each frame arrives once, in order.  A run that counts goes on until 100,000 frames have
-arrived and 300 processes were killed, and `--json` keeps its figures.  It needs root.
+fails, and a stranger sends rubbish.  Each frame arrives once, in order.  A run that counts goes on
+until 100,000 frames have arrived and 300 processes were killed, and `--json` keeps its figures.
+It needs root.
 """
 
 from __future__ import annotations
@@ -125,6 +126,7 @@ class Bridge(Storm):
         self.until(lambda: "ready" in self.parts["anchor"].log.read_text(), "no far ring")
         self._role("writer", near)
         self._role("reader", far)
+        self.add("stranger", far, "tests.storm.bridge.roles", "stranger", listen, self.folder)
         self.until((self.folder / roles.FAR).exists, "nothing arrives")
         self.begun = time.monotonic()
 
@@ -275,7 +277,9 @@ class Bridge(Storm):
 
     def _leave(self) -> None:
         """All end in order, and nothing is left."""
-        for name in ("anchor", "importer", "holder", "exporter", "keeper"):
+        if not self.counts["kill"] and "is dead" in self.parts["exporter"].log.read_text():
+            raise Failed("the exporter's worker ended by itself")
+        for name in ("stranger", "anchor", "importer", "holder", "exporter", "keeper"):
             part = self.parts.pop(name, None)
             if part is None:
                 continue
