@@ -1,9 +1,6 @@
 /* How a consumer gets a frame, one call for one whole transition; and whether a verb of either role
  * would be blocked. */
-#ifndef GPURING_ACQUIRE_H
-#define GPURING_ACQUIRE_H
-
-#include <stdint.h>
+#pragma once
 
 #include "peer.h"
 
@@ -21,5 +18,3 @@ static inline enum gr_result gr_ready(const struct gr_peer *me) {
     struct gr_culprit culprit;
     return gr_look(me, &seq, &culprit);
 }
-
-#endif

@@ -12,11 +12,7 @@
  * the core, at the moments at which these words must be kept or cleared; it has no other use for
  * them. layout.h says where the words lie, and annex.c how a link survives a kill.
  */
-#ifndef GPURING_ANNEX_H
-#define GPURING_ANNEX_H
-
-#include <stdbool.h>
-#include <stdint.h>
+#pragma once
 
 #include "peer.h"
 
@@ -76,5 +72,3 @@ static inline uint32_t gr_annex_lost(struct gr_cursor *cursor, const struct gr_s
     cursor->had_origin = true;
     return more;
 }
-
-#endif

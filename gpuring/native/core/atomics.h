@@ -12,8 +12,7 @@
  * There are no stand-alone fences. Both sides of each pair are sc accesses, which cost nothing
  * extra for a load or a compare-and-swap on x86-64, and which ThreadSanitizer understands.
  */
-#ifndef GPURING_ATOMICS_H
-#define GPURING_ATOMICS_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -79,6 +78,4 @@ void gr_fault(const char *name);
 #define GR_FAULT(name) gr_fault(name)
 #else
 #define GR_FAULT(name) ((void)0)
-#endif
-
 #endif

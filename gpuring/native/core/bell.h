@@ -1,9 +1,6 @@
 /* The clock and the doorbell. Whoever changes what may be slept on rings; whoever sleeps announces
  * itself. */
-#ifndef GPURING_BELL_H
-#define GPURING_BELL_H
-
-#include <stdint.h>
+#pragma once
 
 #include "peer.h"
 
@@ -22,5 +19,3 @@ static inline void gr_pause(void) { /* between two looks */
     __asm__ volatile("yield");
 #endif
 }
-
-#endif

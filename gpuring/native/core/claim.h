@@ -1,9 +1,6 @@
 /* The verbs of producers, one call for one whole transition; and promises, which consumers make,
  * too. */
-#ifndef GPURING_CLAIM_H
-#define GPURING_CLAIM_H
-
-#include <stdint.h>
+#pragma once
 
 #include "peer.h"
 
@@ -16,5 +13,3 @@ enum gr_result gr_abandon(struct gr_peer *me, uint32_t index, uint64_t seq);
 void gr_list_pending(struct gr_peer *me, uint32_t index);
 /* claim's look. GR_OK: *c could be claimed now. */
 enum gr_result gr_look_to_claim(const struct gr_peer *me, uint64_t *c, struct gr_culprit *culprit);
-
-#endif

@@ -1,10 +1,6 @@
 /* Gets the slots' descriptor from another process of the ring. One thread at a time has a
  * gr_fetch, under no lock of this library. Close what it gets with gr_close_aside (thread.h). */
-#ifndef GPURING_EXCHANGE_FETCH_H
-#define GPURING_EXCHANGE_FETCH_H
-
-#include <stdbool.h>
-#include <stdint.h>
+#pragma once
 
 #include "process.h"
 #include "ring.h"
@@ -23,5 +19,3 @@ struct gr_fetch {
 void gr_fetch_begin(struct gr_fetch *fetch, struct gr_ring *ring);
 int gr_fetch_go_on(struct gr_fetch *fetch, struct gr_ring *ring, int64_t until_ns);
 void gr_fetch_end(struct gr_fetch *fetch);
-
-#endif

@@ -1,9 +1,6 @@
 /* What processes say to each other at their sockets. Nothing here waits, except gr_hear, which
  * closes what has come and is not wanted. */
-#ifndef GPURING_EXCHANGE_MESSAGE_H
-#define GPURING_EXCHANGE_MESSAGE_H
-
-#include <stdbool.h>
+#pragma once
 
 #include "process.h"
 #include "ring.h"
@@ -23,5 +20,3 @@ int gr_greet(const struct gr_ring *ring, const struct gr_who *who);
 int gr_hear(int fd, struct gr_heard *heard);
 /* Under gr_lock_handles. */
 void gr_keep_pidfd(const struct gr_who *me, const struct gr_heard *heard);
-
-#endif

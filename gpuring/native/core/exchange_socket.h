@@ -1,9 +1,7 @@
 /* Where the processes of a ring meet: see exchange_socket.c. Under whatever lock its callers
  * have. */
-#ifndef GPURING_EXCHANGE_SOCKET_H
-#define GPURING_EXCHANGE_SOCKET_H
+#pragma once
 
-#include <stdbool.h>
 #include <string.h>
 #include <sys/un.h>
 
@@ -24,5 +22,3 @@ void gr_withdraw_offer(struct gr_ring *ring, struct gr_ring *handles);
 static inline bool gr_same_ring(const struct gr_ring *a, const struct gr_ring *b) {
     return memcmp(a->head->epoch, b->head->epoch, sizeof a->head->epoch) == 0;
 }
-
-#endif

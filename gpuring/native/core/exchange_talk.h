@@ -1,11 +1,8 @@
 /* Connections whose other side has not been heard yet, and the thread that hears them. For the
  * watchdog, under gr_lock_handles. None of it waits. */
-#ifndef GPURING_EXCHANGE_TALK_H
-#define GPURING_EXCHANGE_TALK_H
+#pragma once
 
 #include <poll.h>
-#include <stdbool.h>
-#include <stdint.h>
 
 #include "process.h"
 #include "ring.h"
@@ -21,5 +18,3 @@ uint32_t gr_list_sockets(const struct gr_ring *handles, struct pollfd *polled, u
 bool gr_answer(struct gr_ring *handles);
 void gr_end_talks(void);   /* has the hearer do that */
 void gr_close_talks(void); /* in a forked child, whose parent has them, too; and ends the hearer */
-
-#endif

@@ -3,10 +3,7 @@
  * The list is read and changed under gr_lock_handles, and so is what gr_ring says is written under
  * it. That lock is taken before no other one of this library, and after LOCK or none.
  */
-#ifndef GPURING_HANDLES_H
-#define GPURING_HANDLES_H
-
-#include <stdbool.h>
+#pragma once
 
 #include "ring.h"
 
@@ -21,5 +18,3 @@ void gr_unlock_handles(void);
 bool gr_forked(const struct gr_ring *ring);
 /* False after the program has closed its descriptors. */
 bool gr_has_its_files(const struct gr_ring *ring);
-
-#endif

@@ -1,9 +1,5 @@
 /* Headers: created, attached to, copied. Called by whoever opens rings, before any peer joins. */
-#ifndef GPURING_HEADER_H
-#define GPURING_HEADER_H
-
-#include <stddef.h>
-#include <stdint.h>
+#pragma once
 
 #include "ring.h"
 
@@ -14,5 +10,3 @@ struct gr_ring *gr_attach(int fd, const char **why, char *text, size_t text_nbyt
 /* Reads a copy, for getters only. */
 struct gr_ring *gr_read(int fd, const char **why, char *text, size_t text_nbytes);
 void gr_retire(struct gr_ring *ring); /* sets magic to 0, so that nobody attaches any more */
-
-#endif

@@ -21,8 +21,7 @@
  * take, tear, work and fence are slot-major, so what a claim reads of them is a few cache lines.
  * "LOCK" is the membership lock (lock.h).
  */
-#ifndef GPURING_LAYOUT_H
-#define GPURING_LAYOUT_H
+#pragma once
 
 #include <stdalign.h>
 #include <stdbool.h>
@@ -253,5 +252,3 @@ struct gr_field {
     uint32_t offset, nbytes;
 };
 extern const struct gr_field gr_fields[]; /* ends with table == NULL */
-
-#endif

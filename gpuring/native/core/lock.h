@@ -1,10 +1,6 @@
 /* LOCK, the locked bytes that say who lives, and what is counted under LOCK. For members.c and
  * reap.c, who change who is a member. Frame verbs never come here. */
-#ifndef GPURING_LOCK_H
-#define GPURING_LOCK_H
-
-#include <stdbool.h>
-#include <stdint.h>
+#pragma once
 
 #include "ring.h"
 
@@ -41,5 +37,3 @@ void gr_set_mine(struct gr_ring *ring, uint32_t p, bool mine);
 void gr_count_producers(struct gr_ring *ring, uint32_t without, enum gr_end how);
 bool gr_has_other_member(struct gr_ring *ring, uint32_t u, uint32_t p);
 void gr_remove_subscription(struct gr_ring *ring, uint32_t u);
-
-#endif

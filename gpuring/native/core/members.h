@@ -1,9 +1,5 @@
 /* Membership: join, leave and close. From any thread, under no lock of this library. */
-#ifndef GPURING_MEMBERS_H
-#define GPURING_MEMBERS_H
-
-#include <stdbool.h>
-#include <stdint.h>
+#pragma once
 
 #include "peer.h"
 
@@ -23,5 +19,3 @@ bool gr_leave_late(struct gr_ring *ring); /* for the watchdog */
 /* From any thread: a claim or acquire in progress ends with GR_REAPED. */
 void gr_stop(struct gr_peer *me, bool stop);
 enum gr_result gr_close(struct gr_ring *ring);
-
-#endif

@@ -1,7 +1,6 @@
 /* A file descriptor for each peer, readable when the peer's verb would not be blocked. For the
  * peer's owner, one thread at a time for each notifier. */
-#ifndef GPURING_NOTIFY_H
-#define GPURING_NOTIFY_H
+#pragma once
 
 #include "peer.h"
 
@@ -14,5 +13,3 @@ void gr_notifier_clear(struct gr_notifier *notifier); /* not readable before it 
 void gr_notifier_raise(struct gr_notifier *notifier); /* readable from now on, and not armed */
 void gr_notifier_close(struct gr_notifier *notifier);
 int gr_notifier_fd(const struct gr_notifier *notifier);
-
-#endif

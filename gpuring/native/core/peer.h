@@ -3,8 +3,7 @@
  * Its owner may use one verb at a time; what other threads may touch is marked. Nothing here is
  * shared with other processes.
  */
-#ifndef GPURING_PEER_H
-#define GPURING_PEER_H
+#pragma once
 
 #include "handles.h"
 #include "ring.h"
@@ -154,5 +153,3 @@ static inline enum gr_result gr_begin_taking(const struct gr_peer *me) {
     gr_end(me);
     return GR_REAPED;
 }
-
-#endif

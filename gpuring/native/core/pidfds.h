@@ -1,11 +1,8 @@
 /* The other processes of our rings, as descriptors that tell when they exit. For the watchdog, and
  * for who gets a pidfd from another process; all under gr_lock_handles. */
-#ifndef GPURING_PIDFDS_H
-#define GPURING_PIDFDS_H
+#pragma once
 
 #include <poll.h>
-#include <stdbool.h>
-#include <stdint.h>
 
 #include "process.h"
 
@@ -37,5 +34,3 @@ void gr_note_exits(const struct pollfd *polled, uint32_t n);
 void gr_close_pidfds(void); /* in a forked child, whose parent has them, too */
 /* The program has closed them, and their numbers may be those of its own files. */
 void gr_lose_pidfds(void);
-
-#endif

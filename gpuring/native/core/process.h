@@ -1,9 +1,6 @@
 /* Who a process is: for headers, where a pid alone would not tell. No state. */
-#ifndef GPURING_PROCESS_H
-#define GPURING_PROCESS_H
+#pragma once
 
-#include <stdbool.h>
-#include <stdint.h>
 #include <sys/types.h>
 
 #include "ring.h"
@@ -29,5 +26,3 @@ static inline struct gr_who gr_who_is(const struct gr_peer_entry *entry) {
 int gr_pidfd(pid_t pid); /* -1: errno */
 uint64_t gr_process_start(pid_t pid, char *state);
 uint64_t gr_pid_namespace(void); /* of this process; 0 if nobody can say */
-
-#endif

@@ -1,8 +1,5 @@
 /* Clears what dead peers, and peers that leave, still had. */
-#ifndef GPURING_REAP_H
-#define GPURING_REAP_H
-
-#include <stdint.h>
+#pragma once
 
 #include "ring.h"
 
@@ -14,5 +11,3 @@ void gr_reap_one(struct gr_ring *ring, uint32_t number);
 /* For members.c, under LOCK. */
 void gr_take_back(struct gr_ring *ring, uint32_t p, uint32_t u);
 void gr_clear_orphans(struct gr_ring *ring);
-
-#endif

@@ -1,9 +1,5 @@
 /* How a consumer ends what it has. */
-#ifndef GPURING_RELEASE_H
-#define GPURING_RELEASE_H
-
-#include <stdbool.h>
-#include <stdint.h>
+#pragma once
 
 #include "peer.h"
 
@@ -12,5 +8,3 @@ enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq);
 void gr_skip_torn(struct gr_peer *me);
 /* Whether this peer, of either role, has the slot, and for which sequence. */
 bool gr_holds(struct gr_peer *me, uint32_t index, uint64_t *seq);
-
-#endif

@@ -40,8 +40,7 @@
  * thread that has it. gr_leave may come from another thread at any time: it waits for the verbs in
  * progress. After a join nothing here allocates, except a notifier.
  */
-#ifndef GPURING_RING_H
-#define GPURING_RING_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -169,5 +168,3 @@ static inline bool gr_next_bit(const struct gr_ring *ring, gr_mask_of mask_of, u
  * stand still. */
 #define gr_each_sub(u, ring) gr_each_bit(u, ring, sub_mask_of, (ring)->sub_words)
 #define gr_each_peer(p, ring) gr_each_bit(p, ring, peer_mask_of, (ring)->peer_words)
-
-#endif

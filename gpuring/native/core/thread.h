@@ -1,7 +1,6 @@
 /* Threads of this library, and the pipes that wake them. Who starts, wakes or ends a gr_thread has
  * gr_lock_handles (handles.h). */
-#ifndef GPURING_THREAD_H
-#define GPURING_THREAD_H
+#pragma once
 
 #include <stdatomic.h>
 #include <stdbool.h>
@@ -35,5 +34,3 @@ void gr_wake(struct gr_thread *thread);
 bool gr_goes_on(struct gr_thread *thread, uint64_t life);
 /* In a forked child, which does not have the thread. */
 void gr_close_pipe(struct gr_thread *thread);
-
-#endif

@@ -1,9 +1,6 @@
 /* Small things that frame verbs do, shared by claim.c, acquire.c and release.c. Nothing else needs
  * them. */
-#ifndef GPURING_TRANSITION_H
-#define GPURING_TRANSITION_H
-
-#include <stdint.h>
+#pragma once
 
 #include "peer.h"
 
@@ -48,5 +45,3 @@ static inline void prefetch_next(const struct gr_peer *me) {
     __builtin_prefetch(fence_of(ring, i, 0));
     __builtin_prefetch(work_of(ring, i, 0));
 }
-
-#endif

@@ -1,9 +1,5 @@
 /* Waiting, for the owner of a peer: first spin, then sleep. Under no lock of this library. */
-#ifndef GPURING_WAIT_H
-#define GPURING_WAIT_H
-
-#include <stdbool.h>
-#include <stdint.h>
+#pragma once
 
 #include "peer.h"
 
@@ -38,5 +34,3 @@ enum { GR_WAITED_U32 = 2, GR_WAITED_PRIVATE = 128 };
 bool gr_wait_bells(struct gr_waited *waited, uint32_t n, int64_t until_ns);
 enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun_ns,
                          int64_t deadline_ns, bool *ready);
-
-#endif

@@ -1,8 +1,5 @@
 /* The thread that clears dead peers. From any thread, under no lock of this library. */
-#ifndef GPURING_WATCHDOG_H
-#define GPURING_WATCHDOG_H
-
-#include <stdbool.h>
+#pragma once
 
 #include "ring.h"
 
@@ -11,5 +8,3 @@
 void gr_watch(struct gr_ring *ring);
 bool gr_is_watched(const struct gr_ring *ring);
 void gr_tell_of_joins(struct gr_ring *ring);
-
-#endif

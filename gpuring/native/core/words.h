@@ -1,6 +1,5 @@
 /* How the words of the header are packed: claim words, subscription words and peer words. */
-#ifndef GPURING_WORDS_H
-#define GPURING_WORDS_H
+#pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
@@ -42,5 +41,3 @@ static inline unsigned sub_of(uint64_t word) { return word & 0xff; }
 
 /* Masks of several words: number k is bit k % 64 of word k / 64. */
 static inline uint64_t bit_of(uint64_t k) { return UINT64_C(1) << k % 64; }
-
-#endif

@@ -1,9 +1,6 @@
 /* The device order of a ring in one process, and that of a peer: opened and closed. One thread at
  * a time. */
-#ifndef GPURING_DEVICE_H
-#define GPURING_DEVICE_H
-
-#include <stdbool.h>
+#pragma once
 
 #include "state.h"
 
@@ -20,5 +17,3 @@ enum gr_result gd_prepare(struct gd_peer *peer, struct gd_device *device, bool g
                           struct gd_trouble *trouble);
 /* Frees what gd_prepare made. The peer has left or is dead. */
 void gd_dispose(struct gd_peer *peer);
-
-#endif

@@ -5,8 +5,7 @@
  * those of cuda.h. Handles (CUcontext, CUstream, CUevent) are plain pointers here; CUresult and
  * CUdevice are ints.
  */
-#ifndef GPURING_DRIVER_H
-#define GPURING_DRIVER_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -117,5 +116,3 @@ const char *gd_status_name(const struct gd_driver *driver, int status);
 static inline bool gd_is_capture(int status) {
     return status >= CU_CAPTURE && status < CU_CAPTURE_END;
 }
-
-#endif

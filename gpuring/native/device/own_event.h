@@ -1,7 +1,6 @@
 /* Events that this process made. Under no mutex of a device or of the driver, except gd_made_here,
  * which may be called under a device's. The results are the driver's. */
-#ifndef GPURING_OWN_EVENT_H
-#define GPURING_OWN_EVENT_H
+#pragma once
 
 #include "state.h"
 
@@ -12,5 +11,3 @@ void *gd_made_here(struct gd_driver *driver, const struct gd_ipc_handle *handle)
 int gd_take_spare(struct gd_device *device, struct gd_own_event **spare);
 void gd_give_spare(struct gd_device *device, struct gd_own_event *spare);
 void gd_drop_spares(struct gd_device *device);
-
-#endif

@@ -1,10 +1,6 @@
 /* After a slot was used: promise, record, and what to do when the driver refuses. For the thread
  * that has the slot. */
-#ifndef GPURING_RECORD_H
-#define GPURING_RECORD_H
-
-#include <stdbool.h>
-#include <stdint.h>
+#pragma once
 
 #include "state.h"
 
@@ -23,5 +19,3 @@ enum gr_result gd_drain(struct gd_peer *peer, struct gd_call *call, unsigned how
 void gd_enter_thread(struct gd_use *use);
 void gd_leave_thread(struct gd_use *use);
 bool gd_add_stream(struct gd_use *use, gd_stream stream);
-
-#endif

@@ -1,10 +1,5 @@
 /* Frames that may still turn out torn after their release. From any thread that has the peer. */
-#ifndef GPURING_RELEASED_H
-#define GPURING_RELEASED_H
-
-#include <stdbool.h>
-#include <stddef.h>
-#include <stdint.h>
+#pragma once
 
 #include "state.h"
 
@@ -34,5 +29,3 @@ void gd_remember(struct gd_peer *peer, const struct gd_frame *frame, gd_stream s
 bool gd_is_due(struct gd_peer *peer);
 /* Whether the frame of the last acquire may be torn, because its producer has died. */
 bool gd_may_be_torn(const struct gd_peer *peer);
-
-#endif

@@ -36,8 +36,7 @@
  * abandon and release of a slot belong to the thread that has the slot, which may be another one
  * at the same time.
  */
-#ifndef GPURING_STATE_H
-#define GPURING_STATE_H
+#pragma once
 
 #include <pthread.h>
 #include <stdbool.h>
@@ -247,5 +246,3 @@ static inline void gd_begin(struct gd_call *call, gd_stream stream, int64_t dead
     call->look_until_ns = 0;
     call->refused = GR_OK;
 }
-
-#endif

@@ -1,8 +1,5 @@
 /* What a stream is asked, and what is put into it. From any thread that has a slot. */
-#ifndef GPURING_STREAM_H
-#define GPURING_STREAM_H
-
-#include <stdint.h>
+#pragma once
 
 #include "../core/bell.h"
 #include "state.h"
@@ -25,5 +22,3 @@ enum gr_result gd_refuse(struct gd_call *call, enum gd_where where, gd_stream st
 static inline void gd_pause(void) { /* between two looks at what a GPU has done */
     for (int k = 0; k < 4; k++) gr_pause();
 }
-
-#endif

@@ -1,9 +1,6 @@
 /* Device order by 64-bit words: the synchroniser. */
-#ifndef GPURING_TIMELINE_H
-#define GPURING_TIMELINE_H
+#pragma once
 
 #include "state.h"
 
 extern const struct gd_sync gd_timeline;
-
-#endif

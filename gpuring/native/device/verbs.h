@@ -1,8 +1,5 @@
 /* The verbs of a ring as a program uses them: host order and device order in one call. */
-#ifndef GPURING_VERBS_H
-#define GPURING_VERBS_H
-
-#include <stdint.h>
+#pragma once
 
 #include "state.h"
 
@@ -31,5 +28,3 @@ enum gr_result gd_put_back(struct gd_peer *peer, uint32_t index);
 /* To be called when all slots are ended. Waits until the GPU has done all that this peer has
  * promised, then leaves the ring. */
 enum gr_result gd_leave(struct gd_peer *peer, struct gd_call *call, unsigned how);
-
-#endif

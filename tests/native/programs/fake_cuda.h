@@ -15,8 +15,7 @@
  * This file stands for hardware. It is compiled without the thread sanitizer, so that its lock
  * orders nothing in the library.
  */
-#ifndef GPURING_FAKE_CUDA_H
-#define GPURING_FAKE_CUDA_H
+#pragma once
 
 #include <sys/types.h>
 
@@ -97,5 +96,3 @@ bool fc_idle(struct fc_world *world, int process); /* nothing is queued */
 const char *fc_complaint(struct fc_world *world); /* NULL: there is none */
 /* Called when the fence operation of a frame is done, or when a frame is published after that. */
 extern void (*fc_on_paid)(uint64_t seq);
-
-#endif

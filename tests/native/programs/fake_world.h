@@ -1,6 +1,5 @@
 /* The world of the fake driver as it lies in memory, shared by fake_cuda.c and fake_calls.c. */
-#ifndef GPURING_FAKE_WORLD_H
-#define GPURING_FAKE_WORLD_H
+#pragma once
 
 #include "fake_cuda.h"
 
@@ -76,5 +75,3 @@ int fc_put(gd_stream handle, struct fc_op op, bool ours);
 bool fc_implicit_capture(const struct fc_world *world, const struct fc_stream *stream);
 int fc_current_device(void);
 void *fc_find(void *library, const char *symbol);
-
-#endif

@@ -1,8 +1,7 @@
 /* What the fuzzers make their inputs of: numbers, rings whose tables have borders, and hostile
  * words.
  */
-#ifndef GPURING_FUZZ_H
-#define GPURING_FUZZ_H
+#pragma once
 
 enum { HANG_S = 5, TABLES = 8, PEERS = 5, DEAD = 3, GEOMETRIES = 7, CROWD = 100 };
 #define COUNT(array) ((uint32_t)(sizeof(array) / sizeof *(array)))
@@ -122,5 +121,3 @@ void gr_fault(const char *name) {
     doing = name;
     if (hostile && inside && below(4) == 0) inside--, corrupt(hostile);
 }
-
-#endif

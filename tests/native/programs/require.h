@@ -4,8 +4,7 @@
  * The program says it on stderr and aborts. A program with other duties defines NOT_SO, with the
  * arguments of printf, before it includes this file.
  */
-#ifndef GPURING_REQUIRE_H
-#define GPURING_REQUIRE_H
+#pragma once
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,5 +21,3 @@
             NOT_SO("%s:%d: not so: %s%s", __func__, __LINE__, #condition, more_);                  \
         }                                                                                          \
     } while (0)
-
-#endif

@@ -15,8 +15,7 @@
  * processes do, parts.c and verbs.c are how they use the ring, book.c is what they write down,
  * report.c tells the results. This header declares what these files share.
  */
-#ifndef GPURING_KILL_H
-#define GPURING_KILL_H
+#pragma once
 
 #define _GNU_SOURCE
 #include <stdarg.h>
@@ -163,5 +162,3 @@ static inline uint64_t mix(uint64_t x) { /* splitmix64 */
 }
 static inline uint64_t chance(uint64_t n) { return (chance_state = mix(chance_state)) % n; }
 static inline void nap(long us) { nanosleep(&(struct timespec){.tv_nsec = us * 1000}, NULL); }
-
-#endif

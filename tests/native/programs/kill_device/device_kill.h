@@ -1,7 +1,6 @@
 /* What parts.c and verbs.c of the kill matrix for device order share, in addition to
  * kill/kill.h. */
-#ifndef GPURING_DEVICE_KILL_H
-#define GPURING_DEVICE_KILL_H
+#pragma once
 
 #include "../../../../gpuring/native/device/device.h"
 #include "../../../../gpuring/native/device/record.h"
@@ -19,5 +18,3 @@ extern struct fc_world *world;
 extern struct gd_driver driver;
 extern struct gd_device device;
 extern gd_stream streams[2];
-
-#endif
