@@ -1,4 +1,3 @@
-# cython: language_level=3
 cdef int give_back_lost() except -1
 cdef bint waits_for_itself(peer) except -1
 cdef int warn_of_itself(peer) except -1

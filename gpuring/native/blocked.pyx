@@ -1,5 +1,3 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-# cython: auto_pickle=False
 """What a wait that is blocked asks of the floors above, which know the rings and slots of the process.
 
 A slot of this process that nobody has any more may be what blocks the wait, and no other process can know.

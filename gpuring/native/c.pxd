@@ -1,4 +1,3 @@
-# cython: language_level=3
 """What Cython has to know of core/*.h and device/*.h.  Declarations only."""
 from libc.stdint cimport int64_t, intptr_t, uint8_t, uint32_t, uint64_t
 

@@ -1,4 +1,3 @@
-# cython: language_level=3
 from libc.stdint cimport int64_t
 
 cpdef double seconds(value, str what) except? -1

@@ -1,5 +1,3 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-# cython: auto_pickle=False
 """The clock of all times in a header, and deadlines on it."""
 from libc.math cimport INFINITY
 from libc.stdint cimport INT64_MAX, int64_t

@@ -1,4 +1,3 @@
-# cython: language_level=3
 from libc.stdint cimport intptr_t
 
 from gpuring.native.c cimport gd_device, gd_driver, gd_trouble

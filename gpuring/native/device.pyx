@@ -1,5 +1,3 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-# cython: auto_pickle=False
 """The GPU: the driver's functions, and one process's device order of a ring.
 
 What the driver refuses is raised as DeviceError, whose words are in device_errors.py.

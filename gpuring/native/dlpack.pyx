@@ -1,4 +1,3 @@
-# cython: language_level=3, boundscheck=False, wraparound=False
 """Makes and opens DLPack capsules.
 
 NumPy and CuPy could do this, but they do not know bfloat16 and they speak different versions of the protocol.  NumPy also

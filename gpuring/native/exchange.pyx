@@ -1,5 +1,3 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-# cython: auto_pickle=False
 """The descriptor of a ring's slots, which the processes of the ring hand to each other (core/exchange_*.c)."""
 import os
 

@@ -1,5 +1,3 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-# cython: auto_pickle=False
 """Descriptors that no interrupt can lose: of a file, and of a directory that is watched."""
 import os
 import weakref

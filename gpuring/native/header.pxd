@@ -1,4 +1,3 @@
-# cython: language_level=3
 from libc.stdint cimport uint32_t
 
 from gpuring.native.c cimport gr_ring

@@ -1,5 +1,3 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-# cython: auto_pickle=False
 """The header of a ring, as a process has it mapped: its words one by one, and what may be done to it without a peer.
 
 What it holds for people, field by field, is in snapshot.pyx.  How a peer joins is in peer.pyx.

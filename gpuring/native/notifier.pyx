@@ -1,5 +1,3 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-# cython: auto_pickle=False
 """A descriptor for event loops (core/notify.c)."""
 cimport cython
 from cpython.exc cimport PyErr_SetFromErrno

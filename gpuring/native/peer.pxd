@@ -1,4 +1,3 @@
-# cython: language_level=3
 from libc.stdint cimport int64_t, uint32_t
 
 from gpuring.native.c cimport GR_SIGNAL, gd_call, gd_peer, gd_use, gr_culprit, gr_result

@@ -1,5 +1,3 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-# cython: auto_pickle=False
 """A peer of a ring: how it joins and leaves, and its verbs.  One Python call is one whole transition of the C library.
 
 Only three things are decided here: when the GIL is released (a first try that neither waits nor enqueues keeps it), when

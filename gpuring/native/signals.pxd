@@ -1,3 +1,2 @@
-# cython: language_level=3
 cdef class Dropped:
     pass

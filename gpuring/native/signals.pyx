@@ -1,4 +1,3 @@
-# cython: language_level=3
 """What must not be cut short by a signal handler that raises: the end of an object that is dropped,
 and the first step of an asynchronous loop.
 

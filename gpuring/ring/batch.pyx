@@ -1,5 +1,3 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-# cython: auto_pickle=False
 """Slots that were claimed or acquired together.  They are ended together if one driver call can record them all, otherwise slot
 by slot.
 

@@ -1,4 +1,3 @@
-# cython: language_level=3
 from gpuring.native.peer cimport verb
 from gpuring.ring.endpoint cimport Endpoint
 from gpuring.ring.slot cimport ReadSlot

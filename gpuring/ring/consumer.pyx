@@ -1,5 +1,3 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-# cython: auto_pickle=False
 """The consumer, which acquires a frame, reads it and releases it.  loop.py has the loops over its frames."""
 import weakref
 

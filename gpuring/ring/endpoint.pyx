@@ -1,5 +1,3 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-# cython: auto_pickle=False
 """What producers and consumers have in common: an entry in the peer table, slots, verbs that hand these out, and a close.
 
 One thread at a time uses an endpoint.  Another one may close it, or look for slots that are lost.  No Python code runs between

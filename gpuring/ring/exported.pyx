@@ -1,5 +1,3 @@
-# cython: language_level=3
-# cython: auto_pickle=False
 """A slot, or one field of it, as other libraries see it: the protocols of DLPack and of the array interfaces.
 
 What they answer is made in gpuring/arrays/interchange.py.  An answer orders streams, and changes nothing else.

@@ -1,4 +1,3 @@
-# cython: language_level=3
 """inner.py for compiled code: what that of services may ask of an endpoint or a slot, beyond what users may.
 
 The verbs here wait as those of Producer and Consumer do, but a wait that ends without a slot costs no error that nobody reads.

@@ -1,5 +1,3 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-# cython: auto_pickle=False
 """The producer, which claims a slot, writes it and publishes it."""
 from libc.stdint cimport uint32_t
 

@@ -1,5 +1,3 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-# cython: auto_pickle=False
 """One slot, as its producer writes it and as a consumer reads it.
 
 A slot is yours from claim to publish, or from acquire to release.  After that every access to its

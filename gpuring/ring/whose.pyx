@@ -1,5 +1,3 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-# cython: auto_pickle=False
 """Whether anybody still has a slot object, by Python's references.
 
 A slot object is used again only when nobody refers to it or to its arrays any more.  An object that is open and that nobody has

@@ -1,4 +1,3 @@
-# cython: language_level=3
 """The classes of _calls.pyx, for compiled code that builds on them."""
 from libc.stdint cimport uint32_t, uint64_t
 

@@ -1,5 +1,3 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-# cython: auto_pickle=False
 """A client's calls: their books, how their answers arrive, and the parts of answers.  _sender.pyx sends the requests, and
 _engine.pyx has the other side.
 

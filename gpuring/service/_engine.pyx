@@ -1,5 +1,3 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-# cython: auto_pickle=False
 """An engine's side of a service call: it takes requests and answers them.
 
 What may be touched here, and by whom:

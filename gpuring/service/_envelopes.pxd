@@ -1,4 +1,3 @@
-# cython: language_level=3
 """What both sides of a service call use (_envelopes.pyx), and what a client writes for its engine and an engine for its client."""
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t

@@ -1,5 +1,3 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-# cython: auto_pickle=False
 """What both sides of a service call use: the envelopes of requests and answers, and the end of their slots.
 
 There is no state here, so anybody may use it.

@@ -1,5 +1,4 @@
-# cython: language_level=3, cdivision=True, freethreading_compatible=False
-# cython: auto_pickle=False
+# cython: cdivision=True
 """How long an engine waits for a batch to fill, learned from its last batches.
 
 Two things are learned, and both fade with time.

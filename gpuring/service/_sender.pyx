@@ -1,5 +1,3 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-# cython: auto_pickle=False
 """How a client sends requests.
 
 `Sender` is the client's end of the request ring.  Only the thread that has the turn to send uses it.  If the service is

@@ -1,4 +1,3 @@
-# cython: language_level=3
 """Who waits for something of a client (_sleepers.pyx)."""
 
 

@@ -1,5 +1,3 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-# cython: auto_pickle=False
 """Who waits for something of a client: threads and tasks that sleep, and turns that are tried.
 
 A sleeper belongs to the thread or the task that sleeps.  Any thread may `wake` it, once or several times.

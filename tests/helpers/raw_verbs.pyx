@@ -1,5 +1,3 @@
-# cython: language_level=3, boundscheck=False, wraparound=False, freethreading_compatible=False
-# cython: auto_pickle=False
 """The verbs of a peer without slot objects, for tests of the core: an index and a sequence name the frame.
 
 An editable install builds this module beside its source.  No wheel has it.
