@@ -173,7 +173,13 @@ def test_a_task_spins_before_it_arms(ring, monkeypatch):
         assert bells(ring) == 0
 
 
-def test_a_task_that_spins_for_ever_lets_others_run(ring):
+def test_a_task_that_spins_for_ever_lets_others_run(ring, monkeypatch):
+    """It spins at its first look only."""
+
+    def look(peer, spin_ns):
+        spins.append(spin_ns)
+        return ready(peer, spin_ns)
+
     async def main() -> None:
         loop = asyncio.get_running_loop()
         with ring.consumer(spin=math.inf) as reader, ring.producer() as producer:
@@ -185,7 +191,12 @@ def test_a_task_that_spins_for_ever_lets_others_run(ring):
             put(producer)
             (await task).release()
 
+    spins, ready = [], waiting.native.ready
+    monkeypatch.setattr(waiting.native, "ready", look)
     asyncio.run(main())
+    first, *others = spins
+    assert first > 0
+    assert set(others) == {0}
 
 
 # ---- what can be asked for ---------------------------------------------------------------------

@@ -13,6 +13,7 @@ import pytest
 import gpuring
 from gpuring.native.snapshot import snapshot
 from gpuring.ring import inner
+from gpuring.service.pending import Answer
 from tests.helpers.interrupted import interrupts
 from tests.helpers.support import poll
 from tests.service.services import answer, finish, holder, in_thread, send, serve, up
@@ -164,17 +165,34 @@ def test_a_call_whose_end_was_interrupted_needs_no_room(name, begin):
             assert client.in_flight == 0, interrupt.where
 
 
-@pytest.mark.slow
-def test_after_an_interrupted_wait_others_come(name):
+def test_a_cancel_that_was_interrupted_can_be_repeated(name, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
     with serve(name) as server, gpuring.connect(name) as client:
-        for interrupt in interrupts():
-            calls = [send(client, k) for k in range(2)]
-            with interrupt:
-                calls[0].wait(0)
-            for taken in server.take(2, timeout=10):
-                answer(taken)
-            for k, call in enumerate(calls):
-                finish(client, k, call)
+        cancel, has_answer = cancels(client, server)
+        with monkeypatch.context() as patch:
+            patch.setattr(Answer, "_end", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                cancel()
+        assert has_answer()
+        cancel()
+        assert not has_answer()
+
+
+def test_after_an_interrupted_wait_others_come(name, on_signal):
+    def interrupt():
+        raise KeyboardInterrupt
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        calls = [send(client, k) for k in range(2)]
+        on_signal(interrupt, waits(client._mailbox._answers))
+        with pytest.raises(KeyboardInterrupt):
+            calls[0].wait(20)
+        for taken in server.take(2, timeout=10):
+            answer(taken)
+        for k, call in enumerate(calls):
+            in_thread(finish, client, k, call)()
 
 
 # ---- in a forked child -------------------------------------------------------------------------

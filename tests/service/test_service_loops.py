@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 
 import pytest
@@ -91,19 +92,35 @@ def test_nobody_waits_for_the_turn_of_a_loop_that_was_left(name, no_slices, left
         asyncio.run(main())
 
 
-def test_a_thread_that_stops_receiving_just_before_a_task_sleeps(name, no_slices, monkeypatch):
+@pytest.mark.parametrize("before", ["it asks to be woken", "it sleeps"])
+def test_a_thread_that_stops_receiving_just_before_a_task_sleeps(
+    name, no_slices, monkeypatch, before
+):
     async def main():
         thread = in_thread(calls[0].result, 20)
         poll(lambda: receives(client))
 
-        async def late(*args):
-            monkeypatch.setattr(tasks.Task, "sleep", sleep)
+        def stop():
+            tasks.Attempt, tasks.Task.sleep = tried, slept
             answer(taken[0])
             thread().release()
-            await sleep(*args)
 
-        sleep = tasks.Task.sleep
-        monkeypatch.setattr(tasks.Task, "sleep", late)
+        @contextlib.contextmanager
+        def attempt(turn):
+            with tried(turn) as mine:
+                yield mine
+            assert not mine
+            stop()
+
+        async def sleep(*args):
+            stop()
+            await slept(*args)
+
+        tried, slept = tasks.Attempt, tasks.Task.sleep
+        if before == "it sleeps":
+            monkeypatch.setattr(tasks.Task, "sleep", sleep)
+        else:
+            monkeypatch.setattr(tasks, "Attempt", attempt)
         ours = asyncio.create_task(finish(client, 1, calls[1]))
         await settled()
         answer(taken[1])

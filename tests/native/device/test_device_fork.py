@@ -30,16 +30,17 @@ def in_child(act):
 @pytest.mark.parametrize("kind", ["timeline", "event"])
 def test_a_forked_child_asks_the_driver_nothing(rig, kind):
     ring = rig(kind)
-    producer, consumer = ring.producer(), ring.consumer()
-    for _ in range(5):  # many frames to be looked at: more than the list's limit
+    producer, consumer, other = ring.producer(), ring.consumer(), ring.consumer("other")
+    for _ in range(3):  # many frames to be looked at: more than the list's limit
         producer.claim_many(4, 0).publish()
-        consumer.acquire_many(4, 0).release()
+        for each in (consumer, other):
+            each.acquire_many(4, 0).release()
     producer.claim(0).publish()
     held, writing = consumer.acquire(0), producer.claim(0)
     before = [ring.paid(each) for each in (producer, consumer)]
     calls = [
         writing.publish, held.release, lambda: producer.claim(0),
-        lambda: consumer.acquire(0), producer._peer.leave, consumer._peer.leave,
+        lambda: other.acquire(0), producer._peer.leave, consumer._peer.leave,
     ]  # fmt: skip
 
     def act():
