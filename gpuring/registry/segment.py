@@ -19,8 +19,6 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import posix_ipc
-
 from gpuring.errors import RingError, RingIncompatible, RingNotFound
 from gpuring.native import File
 from gpuring.registry import locks
@@ -211,11 +209,9 @@ def give_name(file: File, segment: str) -> None:
 def unlink(segment: str) -> bool:
     """Removes the name.  Processes that have the file mapped keep it.  False if there was none."""
     try:
-        posix_ipc.unlink_shared_memory(segment)
-    except posix_ipc.ExistentialError:
+        Path(path_of(segment)).unlink()
+    except FileNotFoundError:
         return False
-    except posix_ipc.PermissionsError as error:
-        raise PermissionError(errno.EACCES, "shared memory of another user", segment) from error
     return True
 
 
