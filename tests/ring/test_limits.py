@@ -15,6 +15,7 @@ from gpuring import slot_layout
 from gpuring.memory import cuda, kinds
 from gpuring.ring import creation
 from tests import ROOT
+from tests.helpers import commands
 from tests.helpers.promise import promise
 from tests.helpers.support import segments_of
 
@@ -278,3 +279,30 @@ def test_auto_waits_for_no_event_in_a_stream(gpu, monkeypatch, timeline):
     assert chosen == (("timeline", "stream") if timeline else ("event", "host"))
     by_name = creation._on_gpu(*new, "auto", "stream", "ipc")[1:]
     assert by_name == ("timeline" if timeline else "event", "stream")
+
+
+ELSEWHERE = """
+try:
+    import gpuring
+except ImportError:
+    print("refused", flush=True)
+"""
+INTERPRETERS = f"""
+import gpuring
+try:
+    import _interpreters as interpreters
+except ImportError:
+    import _xxsubinterpreters as interpreters
+interpreters.run_string(interpreters.create(), {ELSEWHERE!r})
+gpuring.create({{!r}}, slots=2, shape=4, dtype="u1", device="host").close()
+"""
+
+
+@promise(
+    "README.md",
+    "One interpreter of a process can use gpuring. In a second one the import raises "
+    "`ImportError`.",
+)
+def test_a_second_interpreter_of_a_process_is_refused(name):
+    ran = commands.python(INTERPRETERS.format(name))
+    assert (ran.returncode, ran.stdout) == (0, "refused\n"), ran.stderr
