@@ -19,6 +19,8 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import posix_ipc
+
 from gpuring.errors import RingError, RingIncompatible, RingNotFound
 from gpuring.native import File
 from gpuring.registry import locks
@@ -209,9 +211,13 @@ def give_name(file: File, segment: str) -> None:
 def unlink(segment: str) -> bool:
     """Removes the name.  Processes that have the file mapped keep it.  False if there was none."""
     try:
-        Path(path_of(segment)).unlink()
-    except FileNotFoundError:
+        posix_ipc.unlink_shared_memory(segment)
+    except posix_ipc.ExistentialError:
         return False
+    except posix_ipc.PermissionsError as error:
+        raise PermissionError(errno.EACCES, "shared memory of another user", segment) from error
+    except OSError as error:  # posix_ipc names no file
+        raise OSError(error.errno, os.strerror(error.errno or 0), segment) from error
     return True
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import gpuring
 
-PACKAGES = ("numpy", "cupy-cuda12x", "cupy-cuda13x", "cuda-bindings", "torch", "av")
+PACKAGES = ("numpy", "cupy-cuda12x", "cupy-cuda13x", "cuda-bindings", "torch", "av", "posix_ipc")
 GPU_FIELDS = (
     "name",
     "driver_version",
