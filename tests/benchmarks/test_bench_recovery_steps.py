@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests import ROOT
-
-PROGRAM = ("-m", "bench.recovery_steps")
+from tests.helpers.commands import module
 
 
 @pytest.mark.slow
@@ -19,10 +16,7 @@ def test_the_steps_come_in_order(tmp_path: Path) -> None:
     found = tmp_path / "steps.json"
     before = set(Path("/dev/shm").iterdir())
     options = ["--memory", "host", "memfd", "--rounds", "2", "--parallel", "2", "--json", found]
-    command = [sys.executable, *PROGRAM, *options]
-    done = subprocess.run(
-        command, cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
-    )
+    done = module("bench.recovery_steps", *options, cwd=ROOT, timeout=100)
     assert done.returncode == 0, done.stdout + done.stderr
     results = json.loads(found.read_text())["results"]
     assert [each["memory"] for each in results if not each["containers"]] == ["host", "memfd"]

@@ -12,7 +12,6 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 import urllib.request
@@ -22,6 +21,7 @@ import pytest
 
 import gpuring
 from tests import ROOT
+from tests.helpers.commands import python
 from tests.helpers.promise import promise
 from tests.helpers.support import poll
 
@@ -39,56 +39,47 @@ RINGS = {
     "two_hosts/run.py": ("cam0", "cam1", "seen0", "seen1"),
 }
 """The names of rings that an example takes.  Two tests at a time cannot have the same ones."""
+FRONT_ENDS = ("torch", "uvicorn", "starlette", "PIL")
+"""What those with a page in HTTP import."""
 ON_HOST = "no GPU here, so this runs on host memory with NumPy"
 
 
 @pytest.fixture(params=["host", pytest.param("cuda", marks=pytest.mark.gpu)])
-def start(request, tmp_path, monkeypatch):
-    """Starts an example in a directory of its own; it and its children end with the test.
+def start(request, programs, monkeypatch):
+    """Starts an example.
 
     The test has the names of its examples' rings for itself, also among workers of pytest-xdist.
     With `alone=False` it does not, and the example must not make a ring.
     """
     if request.param == "host":
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # hides the GPU where there is one
-    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, inherited)]))
-    started, names, locks = [], set(), contextlib.ExitStack()
+    names, locks = set(), contextlib.ExitStack()
 
-    def start(*path, args=(), alone=True, before=(), **options):
+    def start(*path, args=(), alone=True, **options):
         taken = set(RINGS.get(path[0], ())) if alone else set()
         if not taken <= names:
             _lock(locks, min(taken))
             names.update(taken)
             there = [path for name in taken for path in _files(name)]
             assert not there, f"rings of the example's names are there already: {there}"
-        command = [*before, sys.executable, str(EXAMPLES.joinpath(*path)), *args]
-        started.append(
-            subprocess.Popen(
-                command,
-                stdout=subprocess.PIPE,
-                text=True,
-                cwd=tmp_path,
-                start_new_session=True,
-                **options,
-            )
-        )
+        process = programs.start(EXAMPLES.joinpath(*path), *args, **options)
         if alone:
-            names.add(f"example-{started[-1].pid}")
-        return started[-1]
+            names.add(f"example-{process.pid}")
+        return process
 
     start.on_host = request.param == "host"
     with locks:
         yield start
-        for process in started:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-            process.stdout.close()
+        programs.end()
         left = [path for name in names for path in _files(name)]
         for path in left:
             path.unlink()
         assert not left
+
+
+def _needs(*modules):
+    for module in modules:
+        pytest.importorskip(module, reason="gpuring[examples,bridge] is not installed")
 
 
 def _lock(until, name):
@@ -201,8 +192,7 @@ def _check_video(start, first, lines, seconds, where):
 
 
 def _needs_video():
-    for module in ("av", "torch", "uvicorn", "starlette", "PIL"):
-        pytest.importorskip(module, reason="gpuring[examples] is not installed")
+    _needs("av", *FRONT_ENDS)
 
 
 @pytest.mark.slow
@@ -305,6 +295,17 @@ def _session(pid):
     return found
 
 
+def _killed_with_its_children(process, *rings):
+    process.kill()
+    process.wait()
+    with contextlib.suppress(AssertionError):
+        poll(lambda: not _session(process.pid), 120)  # some are still importing torch
+    assert _session(process.pid) == {}
+    for ring in rings:
+        for path in _files(ring):
+            path.unlink()
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "children"),
@@ -321,17 +322,10 @@ def _session(pid):
     ],
 )
 def test_children_end_when_their_parent_is_killed(start, name, children):
-    for module in ("av", "h5py", "torch", "uvicorn", "starlette", "PIL", "zmq"):
-        pytest.importorskip(module, reason="gpuring[examples,bridge] is not installed")
+    _needs("av", "h5py", "zmq", *FRONT_ENDS)
     process = start(name)
     poll(lambda: len(_session(process.pid)) > children, 60)
-    process.kill()
-    with contextlib.suppress(AssertionError):
-        poll(lambda: not _session(process.pid), 120)  # some are still importing torch
-    assert _session(process.pid) == {}
-    for ring in (*RINGS.get(name, ()), f"example-{process.pid}"):
-        for path in _files(ring):
-            path.unlink()
+    _killed_with_its_children(process, *RINGS.get(name, ()), f"example-{process.pid}")
 
 
 LATE = f"""#!/bin/sh
@@ -343,7 +337,7 @@ exec {shutil.which("setpriv")} "$@"
 
 @pytest.mark.slow
 def test_who_is_tied_too_late_ends_with_two_hosts(start, tmp_path, monkeypatch):
-    pytest.importorskip("zmq", reason="gpuring[bridge] is not installed")
+    _needs("zmq")
     if not start.on_host:
         pytest.skip("it runs in host memory")
     (tmp_path / "setpriv").write_text(LATE)
@@ -352,14 +346,7 @@ def test_who_is_tied_too_late_ends_with_two_hosts(start, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     process = start("two_hosts/run.py", before=before)
     poll(lambda: any("detector.py" in each for each in _session(process.pid).values()), 60)
-    process.kill()
-    process.wait()
-    with contextlib.suppress(AssertionError):
-        poll(lambda: not _session(process.pid), 60)
-    assert _session(process.pid) == {}
-    for ring in RINGS["two_hosts/run.py"]:
-        for path in _files(ring):
-            path.unlink()
+    _killed_with_its_children(process, *RINGS["two_hosts/run.py"])
 
 
 @pytest.mark.slow(keep=3)
@@ -395,15 +382,7 @@ def test_without_its_packages_an_example_says_what_to_install(name, tmp_path):
             "import runpy, sys; sys.modules.update(dict.fromkeys(('h5py', 'torch', 'uvicorn')));"
             f"sys.argv = {[path, *arguments]}; runpy.run_path({path!r}, run_name='__main__')"
         )
-        done = subprocess.run(
-            [sys.executable, "-c", program],
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-            cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": str(ROOT)},
-        )
+        done = python(program, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
         if arguments and name != "video_page":  # which is a part of another one
             assert (done.returncode, done.stderr) == (0, "")
             assert done.stdout.startswith("usage: ")
@@ -493,34 +472,24 @@ def test_the_guide_shows_the_examples_as_they_are():
     "clients, and torch in the engines.",
 )
 @pytest.mark.slow
-def test_inference_frontends(start):
-    """It checks every answer itself; here, that all were asked for, and that two were killed."""
-    for module in ("torch", "uvicorn", "starlette", "PIL"):
-        pytest.importorskip(module, reason="gpuring[examples] is not installed")
-    lines = _lines(start("inference_frontends.py", args=["2"]))
-    if start.on_host:
-        assert lines.pop(0) == "no GPU here, so this runs on host memory with torch on the CPU"
-    text = "\n".join(lines)
-    assert re.search(r"^ring +\d+ .*^queues +\d+ .*^ratio ", text, re.M | re.S)
-    worker, engine = re.search(r"^killed +worker (\d+) and engine (\d+), ", text, re.M).groups()
-    assert worker != engine
-    meanwhile = int(re.search(r"(\d+) requests meanwhile", text)[1])
-    answers = int(re.search(r"^in all +(\d+) answers, 0 of them wrong, 0 refusals", text, re.M)[1])
-    assert answers > meanwhile > 0
-
-
-@pytest.mark.slow
-def test_upscale_frontends(start):
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("inference_frontends.py", r"^ring +\d+ .*^queues +\d+ .*^ratio "),
+        ("upscale_frontends.py", r"^load +[1-9]\d* requests/s, p50 "),
+    ],
+)
+def test_front_ends_and_engines_that_are_killed(start, name, told):
     """It checks every answer itself; here, that there were some, and that two were killed."""
-    for module in ("torch", "uvicorn", "starlette", "PIL"):
-        pytest.importorskip(module, reason="gpuring[examples] is not installed")
-    lines = _lines(start("upscale_frontends.py", args=["2"]))
+    _needs(*FRONT_ENDS)
+    lines = _lines(start(name, args=["2"]))
     if start.on_host:
         assert lines.pop(0) == "no GPU here, so this runs on host memory with torch on the CPU"
-        assert lines.pop(0) == "codec     Pillow, photos of 320 × 180"
+        if name == "upscale_frontends.py":
+            assert lines.pop(0) == "codec     Pillow, photos of 320 × 180"
     text = "\n".join(lines)
-    assert re.search(r"^load +[1-9]\d* requests/s, p50 ", text, re.M)
-    worker, engine = re.search(r"^killed +worker (\d+) and engine (\d+); ", text, re.M).groups()
+    assert re.search(told, text, re.M | re.S)
+    worker, engine = re.search(r"^killed +worker (\d+) and engine (\d+)[,;] ", text, re.M).groups()
     assert worker != engine
     meanwhile = int(re.search(r"(\d+) requests meanwhile", text)[1])
     answers = int(re.search(r"^in all +(\d+) answers, 0 of them wrong, 0 refusals", text, re.M)[1])
@@ -530,7 +499,7 @@ def test_upscale_frontends(start):
 @pytest.mark.slow
 def test_two_hosts(start):
     """The detector checks each image.  The second run may make no namespaces."""
-    pytest.importorskip("zmq", reason="gpuring[bridge] is not installed")
+    _needs("zmq")
     if not start.on_host:
         pytest.skip("it runs in host memory")
     for before, names in (([], ("cam", "seen")), (PLAIN if os.geteuid() == 0 else [], ("seen",))):
@@ -553,16 +522,7 @@ def test_two_hosts(start):
     ],
 )
 def test_two_hosts_refuses_arguments_with_a_reason(name, args, told):
-    command = [sys.executable, str(EXAMPLES / "two_hosts" / name), *args]
-    done = subprocess.run(
-        command,
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
+    done = python(EXAMPLES / "two_hosts" / name, *args, cwd=ROOT)
     assert done.returncode in (1, 2)
     assert told in done.stderr.splitlines()[-1]
     assert "Traceback" not in done.stderr

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import os
 import re
 import signal
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -32,33 +29,16 @@ FRONT, GUIDE = pasted("README.md"), pasted("docs/guide.md")
 
 
 @pytest.fixture(params=["host", pytest.param("cuda", marks=pytest.mark.gpu)])
-def start(request, name, tmp_path, monkeypatch):
-    """Starts a pasted program on this memory, with rings of this test; it ends with the test."""
-    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, inherited)]))
+def start(request, name, programs, tmp_path, monkeypatch):
+    """Starts a pasted program on this memory, with rings of this test."""
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
-    started = []
 
-    def start(programs: dict[str, str], file: str) -> subprocess.Popen[str]:
-        code = programs[file].replace('device = "cuda"', f'device = "{request.param}"')
+    def start(pasted: dict[str, str], file: str) -> subprocess.Popen[str]:
+        code = pasted[file].replace('device = "cuda"', f'device = "{request.param}"')
         (tmp_path / file).write_text(re.sub(r'"(cam0|numbers|squares)"', rf'"{name}.\1"', code))
-        started.append(
-            subprocess.Popen(
-                [sys.executable, file],
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                text=True,
-                cwd=tmp_path,
-                start_new_session=True,
-            )
-        )
-        return started[-1]
+        return programs.start(file, stderr=subprocess.PIPE)
 
-    yield start
-    for process in started:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
+    return start
 
 
 def test_the_pages_have_the_programs():

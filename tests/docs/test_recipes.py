@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
 import re
-import signal
-import subprocess
-import sys
 import threading
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
@@ -84,35 +79,18 @@ def _need(code: str) -> None:
 
 
 @pytest.fixture
-def run(tmp_path, monkeypatch):
-    """Runs a program; it and its children end with the test."""
-    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, inherited)]))
+def run(programs, tmp_path, monkeypatch):
+    """Runs a program; what it prints."""
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
-    started = []
 
     def run(code: str, patience_s: float) -> list[str]:
-        program = tmp_path / "recipe.py"
-        program.write_text(code)
-        started.append(
-            subprocess.Popen(
-                [sys.executable, str(program)],
-                stdout=subprocess.PIPE,
-                text=True,
-                cwd=tmp_path,
-                start_new_session=True,
-            )
-        )
-        out, _ = started[-1].communicate(timeout=patience_s)
-        assert started[-1].returncode == 0
+        (tmp_path / "recipe.py").write_text(code)
+        process = programs.start("recipe.py")
+        out, _ = process.communicate(timeout=patience_s)
+        assert process.returncode == 0
         return out.splitlines()
 
-    yield run
-    for process in started:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        process.stdout.close()
+    return run
 
 
 def test_those_for_a_gpu_are_python_too():

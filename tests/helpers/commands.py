@@ -23,7 +23,12 @@ COMMAND = (sys.executable, "-m", "gpuring")
 
 def gpuring(*options: Any, **more: Any) -> subprocess.CompletedProcess[str]:
     """Runs it to its end."""
-    return _run([*COMMAND, *map(str, options)], more)
+    return module("gpuring", *options, **more)
+
+
+def module(name: str, *options: Any, **more: Any) -> subprocess.CompletedProcess[str]:
+    """Runs a module as a program to its end."""
+    return _run([sys.executable, "-m", name, *map(str, options)], more)
 
 
 def python(program: str | Path, *arguments: Any, **more: Any) -> subprocess.CompletedProcess[str]:

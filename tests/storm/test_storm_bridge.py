@@ -5,18 +5,14 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import numpy as np
 import pytest
 
 from tests import ROOT
+from tests.helpers.commands import module
 from tests.storm import harness
 from tests.storm.bridge.books import judge, judge_lossy
 from tests.storm.bridge.roles import ROW, content
-
-STORM = (sys.executable, "-m", "tests.storm", "bridge")
 
 
 def _near(*frames: tuple[bytes, int, int]) -> np.ndarray:
@@ -87,19 +83,11 @@ STORMS = {
 def test_the_books_balance_after_a_storm(kind):
     pytest.importorskip("zmq")
     options = ["--seed=1", *STORMS[kind]]
-    storm = subprocess.Popen(
-        [*STORM, *options],
-        cwd=ROOT,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    try:
-        said, _ = storm.communicate(timeout=120)
-    finally:
-        storm.kill()  # its hosts and all who run there end with it
-        storm.wait()
-    if storm.returncode == 2:
+    ended = module("tests.storm", "bridge", *options, cwd=ROOT, timeout=120)
+    said = ended.stdout + ended.stderr
+    if ended.returncode == 2:
         pytest.skip(said.splitlines()[-1])
-    assert storm.returncode == 0, said
+    assert ended.returncode == 0, said
 
 
 @pytest.mark.slow

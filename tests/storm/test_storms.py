@@ -1,17 +1,19 @@
-"""Short storms, whose output has the seed; `python -m tests.storm rings` is a long one."""
+"""Short storms, whose output has the seed; `python -m tests.storm` has the long ones."""
 
 from __future__ import annotations
-
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 
 from tests import ROOT
-from tests.helpers.support import segments_of
+from tests.helpers.commands import module
+from tests.helpers.promise import promise
+from tests.helpers.support import ON_GPU
+from tests.storm import calls
+from tests.storm.clients import Clients
+from tests.storm.harness import storm
+from tests.storm.services import Services
+from tests.storm.soak import Soak
 
-STORM = (sys.executable, "-m", "tests.storm", "rings")
 FEW = [
     "keeper-0", "keeper-1", "anchor-0", "anchor-1", "alone-0", "writer-0", "writer-1", "jobs-0",
     "jobs-1",
@@ -30,18 +32,51 @@ def test_the_books_balance_after_a_storm(kind):
     signals, more = STORMS[kind]
     seed = list(STORMS).index(kind) + 1
     options = ["--seconds", "6", "--seed", str(seed), "--patience", "40"]
-    storm = subprocess.Popen(
-        [*STORM, *options, "--signals", *signals, "--roles", *FEW, *more],
-        cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    try:
-        said, _ = storm.communicate(timeout=120)
-    finally:
-        storm.kill()  # its processes end with it
-        storm.wait()
-        left = segments_of(f"storm-{storm.pid}-")
-        for path in left:
-            Path("/dev/shm", path).unlink()
-    assert storm.returncode == 0, said
-    assert " published" in said
-    assert not left
+    options += ["--signals", *signals, "--roles", *FEW, *more]
+    ended = module("tests.storm", "rings", *options, cwd=ROOT, timeout=120)
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert " published" in ended.stdout
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("redeliver", [True, False])
+def test_every_call_of_the_living_ends_in_a_storm_of_signals(redeliver):
+    found = storm(Services, seconds=5.0, seed=1, redeliver=redeliver)
+    assert found.counts["answered"] > 10
+
+
+@promise("services.md", "So there is room for 200 clients and 8 engines, for example.")
+@pytest.mark.slow
+def test_many_clients_and_engines_some_of_them_killed():
+    """More peers than the first word of a mask has; `python -m tests.storm clients` has 200 + 8."""
+    found = storm(Clients, clients=66, engines=4, calls=8, kills=6, seed=1, patience=110.0)
+    assert found.counts["kill client"] == found.counts["kill engine"] == 3
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("where", "seconds"),
+    [("host", 8.0), *(pytest.param(each.name, 20.0, marks=pytest.mark.gpu) for each in ON_GPU)],
+)
+def test_the_books_balance_while_peers_come_and_go_and_die(where, seconds):
+    result = storm(Soak, where=where, seconds=seconds, seed=1).result()
+    assert result["published"] > 100
+    assert any(event.startswith("kill") for event in result["events"])
+
+
+@pytest.mark.slow
+def test_a_service_uses_no_more_after_many_calls_than_after_a_few():
+    assert storm(calls.Calls, calls=4000).rows[-1]["calls"] == 4000
+
+
+@pytest.mark.slow
+def test_a_soak_finds_calls_that_are_kept(monkeypatch):
+    kept, check = [], calls.check
+
+    def leaks(k, call):
+        check(k, call)
+        kept.append(call)
+
+    monkeypatch.setattr(calls, "check", leaks)
+    with pytest.raises(AssertionError, match="client objects grew by"):
+        storm(calls.Calls, calls=4000)

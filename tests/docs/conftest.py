@@ -1,0 +1,51 @@
+"""Programs of the pages, as their readers start them."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import ROOT
+
+
+class Programs:
+    """They run in one folder.  What they start ends with them."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(self, *command: Any, before: Any = (), **more: Any) -> subprocess.Popen[str]:
+        """before: what comes before the interpreter."""
+        process = subprocess.Popen(
+            [*before, sys.executable, *map(str, command)],
+            stdout=subprocess.PIPE, text=True, cwd=self._folder, start_new_session=True, **more,
+        )  # fmt: skip
+        self._started.append(process)
+        return process
+
+    def end(self) -> None:
+        for process in self._started:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            for pipe in filter(None, (process.stdout, process.stderr)):
+                pipe.close()
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Programs]:
+    """They end with the test, and import this checkout."""
+    inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, inherited)]))
+    made = Programs(tmp_path)
+    yield made
+    made.end()
