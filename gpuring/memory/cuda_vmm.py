@@ -44,10 +44,10 @@ class _Slab(Kept):
     """The memory in this process under one device: a descriptor, and up to two mappings."""
 
     def __init__(self, fd: int, nbytes: int, device: int) -> None:
-        self._close: list[Callable[[int], None]] = [
-            native.close_aside
-        ]  # until it is known to be memory of a GPU
-        super().__init__(device, functools.partial(_closed, self._close, fd))
+        # Aside, until the driver knows it as memory of a GPU: whoever handed it over may lie.
+        close: list[Callable[[int], None]] = [native.close_aside]
+        super().__init__(device, lambda: close[0](fd))
+        self._close = close
         self.fd = fd
         self.nbytes = nbytes
         self._views: weakref.WeakValueDictionary[bool, Mapping] = weakref.WeakValueDictionary()
@@ -74,10 +74,6 @@ class _Slab(Kept):
         self._close[0] = os.close  # which has freed the memory when it returns
         undo = functools.partial(_unmap, runtime.deviceSynchronize, ptr, self.nbytes)
         return Mapping(ptr, self.device, undo, self)
-
-
-def _closed(close: list[Callable[[int], None]], fd: int) -> None:
-    close[0](fd)
 
 
 def _unmap(synchronize: Callable[[], None], ptr: int, nbytes: int) -> None:
