@@ -1,13 +1,14 @@
 """Whatever comes from the network, no worker of a bridge ends by it, and frames go on to arrive.
 
 An honest importer has every frame of an exporter at whose port strangers send rubbish, and others
-are importers that do not keep to the rules.  Two importers, one with a key, are sent to a port at
-which an impostor answers, a relay that damages what the exporter says, or an exporter that is
-nearly right.
+are importers that do not keep to the rules.  Some importers, one of them with a key, are sent to
+ports at which an impostor answers, a relay that damages what the exporter says, or an exporter that
+is nearly right.
 """
 
 from __future__ import annotations
 
+import argparse
 import contextlib
 import math
 import select
@@ -49,10 +50,15 @@ class Strangers(Storm):
 
     PAUSE_S = 0.1
 
+    @staticmethod
+    def options(parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("--victims", type=int, default=1, help="importers without a key")
+
     def begin(self) -> None:
         self.over_now = threading.Event()
         self.failed: BaseException | None = None
-        self.liars = ""
+        self.liars: dict[int, str] = {}
+        """The exporters that are nearly right, each for one importer."""
         self.made = contextlib.ExitStack()
         enter = self.made.enter_context
         self.near, self.seen = f"{self.name}-near", -1
@@ -70,14 +76,17 @@ class Strangers(Storm):
         )
         self.known = keys.read(theirs, keys.IMPORT)
         self.victims = []
-        for key, behind in ((None, self.out), (theirs, self.locked)):
+        for n, key in enumerate((theirs, *self.args.victims * [None])):
+            behind = self.locked if key else self.out
             port = enter(socket.create_server(("127.0.0.1", 0)))
             where = f"127.0.0.1:{port.getsockname()[1]}/{self.near}"
-            name = f"{self.name}-victim-{len(self.victims)}"
+            name = f"{self.name}-victim-{n}"
             victim = bridge.import_(where, name=name, device="host", key=key, timeout=0.5)
             self.victims.append(enter(victim))
-            self._start(lambda port=port, behind=behind, key=key: self._port(port, behind, key))
-        for each in (self._produce, self._read, *2 * [self._liar], self._liar_of_near):
+            self._start(lambda n=n, port=port, behind=behind: self._port(n, port, behind))
+            if not key:
+                self._start(lambda n=n: self._liar_of_near(n))
+        for each in (self._produce, self._read, self._liar, self._liar):
             self._start(each)
         self.ports = [self.out.address, self.locked.address]
         self.until(lambda: self.seen >= 0, "no frame has arrived")
@@ -122,8 +131,8 @@ class Strangers(Storm):
 
     # ---- who answers an importer ---------------------------------------------------------------
 
-    def _port(self, port: socket.socket, behind: Any, key: Any) -> None:
-        chance = Random(self.args.seed + bool(key))
+    def _port(self, n: int, port: socket.socket, behind: Any) -> None:
+        chance = Random(self.args.seed + n)
         while self._go_on():
             one, _ = port.accept()
             one.settimeout(2)
@@ -132,11 +141,12 @@ class Strangers(Storm):
                 if what < 0.2:
                     self.counts["answers of an impostor"] += 1
                     self._send(chance, one, stream(chance, wire.Ping("x")))
-                elif what < 0.4 or key:
+                elif what < 0.4 or n not in self.liars:
                     self.counts["connections that were damaged"] += 1
-                    self._relay(one, behind.address, chance, 0 if key else WHOLE)
+                    hurts_from = 0 if behind is self.locked else WHOLE
+                    self._relay(one, behind.address, chance, hurts_from)
                 else:
-                    self._relay(one, self.liars, chance, math.inf)
+                    self._relay(one, self.liars[n], chance, math.inf)
 
     def _send(self, chance: Random, one: socket.socket, said: bytes) -> None:
         """At once, or in pieces."""
@@ -174,13 +184,13 @@ class Strangers(Storm):
 
     # ---- who is nearly right -------------------------------------------------------------------
 
-    def _liar_of_near(self) -> None:
+    def _liar_of_near(self, n: int) -> None:
         """An exporter."""
-        chance, epoch = Random(self.args.seed + 5), "e" * 32
+        chance, epoch = Random(self.args.seed + 5 + n), "e" * 32
         with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
             router.linger = 0
             router.bind("tcp://127.0.0.1:0")
-            self.liars = router.last_endpoint.decode().removeprefix("tcp://")
+            self.liars[n] = router.last_endpoint.decode().removeprefix("tcp://")
             route, session, seq, credits, is_open, share = b"", 0, 0, [], False, 0.0
 
             def say(message: wire.Message, right: bool = False) -> None:
