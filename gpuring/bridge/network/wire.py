@@ -11,8 +11,8 @@ from __future__ import annotations
 import itertools
 import json
 import struct
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 from gpuring.bridge.network.wire_fields import MAX_NAME, MAX_TEXT, Fields
@@ -195,7 +195,6 @@ class Bye:
 
 Message = Hello | Refuse | Welcome | Open | Flow | Data | Frame | End | Begin | Ping | Bye
 
-_HELLO = ("ring", "importer", "run", "policy", "epoch", "seq", "timeout_ms")
 _HEAD = struct.Struct("<7sBQ")
 _MAGIC = b"gpuring"
 _FLOW = struct.Struct("<QI")
@@ -217,26 +216,21 @@ def encode(session: int, message: Message) -> list[Any]:
             packed = _FLOW.pack(acked, len(credits))
             return [head + packed + struct.pack(f"<{len(credits)}Q", *credits)]
         case Open(offer=offer):
-            return [head + _json(message, ("engine", "slots")), offer]
-        case Hello():
-            return [head + _json(message, _HELLO, VERSION)]
-        case Welcome():
-            return [head + _json(message, ("host", "epoch", "seq", "spec", "engines"))]
-        case Refuse() | Bye():
-            return [head + _json(message, ("reason", "again"))]
-        case End():
-            return [head + _json(message, ("died",))]
-        case Ping():
-            return [head + _json(message, ("blocked", "by"))]
-    return [head]
+            return [head + _json(message), offer]
+        case Begin():
+            return [head]
+    return [head + _json(message)]
 
 
-def _json(message: Any, names: Sequence[str], version: int | None = None) -> bytes:
-    found = {name: getattr(message, name) for name in names}
+def _json(message: Message) -> bytes:
+    said = {each.name: getattr(message, each.name) for each in fields(message)}
+    said.pop("offer", None)
     for name in ("reason", "blocked"):
-        if name in found:
-            found[name] = found[name][:MAX_TEXT]
-    return json.dumps(found if version is None else {"version": version, **found}).encode()
+        if name in said:
+            said[name] = said[name][:MAX_TEXT]
+    if isinstance(message, Hello):
+        said["version"] = VERSION
+    return json.dumps(said).encode()
 
 
 def decode(parts: Sequence[Any]) -> tuple[int, Message]:
@@ -256,11 +250,8 @@ def decode(parts: Sequence[Any]) -> tuple[int, Message]:
     body, part = head[_HEAD.size :], parts[1] if len(parts) == 2 else None
     if kind != Frame.kind and (part is not None) != (kind in (Data.kind, Open.kind)):
         raise WireError(f"a message of kind {kind} with {len(parts)} parts")
-    read = _READERS.get(kind)
-    if read is None:
-        raise WireError(f"a message of the unknown kind {kind}")
     try:
-        return session, read(session, body, part)
+        return session, _read(kind, session, body, part)
     except WireError:
         raise
     except (struct.error, UnicodeError, RecursionError, KeyError) as error:
@@ -269,12 +260,43 @@ def decode(parts: Sequence[Any]) -> tuple[int, Message]:
         raise WireError(str(error)) from None
 
 
-def _hello(session: int, body: bytes, _: Any) -> Hello:
-    said = Fields(body)
+def _read(kind: int, session: int, body: bytes, part: Any) -> Message:
+    match kind:
+        case Frame.kind:
+            return _frame(body, part)
+        case Data.kind:
+            return _data(body, part)
+        case Flow.kind:
+            return _flow(body)
+        case Hello.kind:
+            return _hello(session, Fields(body))
+        case Refuse.kind:
+            said = Fields(body)
+            return Refuse(said.words("reason"), said.boolean("again"))
+        case Welcome.kind:
+            return _welcome(Fields(body, 5))
+        case Open.kind:
+            return _open(Fields(body, 2), part)
+        case End.kind:
+            return End(Fields(body, 1).boolean("died"))
+        case Begin.kind:
+            if body:
+                raise WireError("a Begin that says more")
+            return Begin()
+        case Ping.kind:
+            said = Fields(body, 2)
+            return Ping(said.words("blocked"), said.words("by", MAX_NAME))
+        case Bye.kind:
+            said = Fields(body, 2)
+            return Bye(said.words("reason"), said.boolean("again"))
+    raise WireError(f"a message of the unknown kind {kind}")
+
+
+def _hello(session: int, said: Fields) -> Hello:
     version = said.integer("version", 0, 1 << 31)
     if version != VERSION:
         raise OtherVersion(session, version)
-    said.are(1 + len(_HELLO))
+    said.are(1 + len(fields(Hello)))
     policy = said.text("policy", 10)
     if policy not in POLICIES:
         raise WireError("an unknown policy")
@@ -289,13 +311,7 @@ def _hello(session: int, body: bytes, _: Any) -> Hello:
     )
 
 
-def _refuse(_session: int, body: bytes, _: Any) -> Refuse:
-    said = Fields(body)
-    return Refuse(said.words("reason"), said.boolean("again"))
-
-
-def _welcome(_session: int, body: bytes, _: Any) -> Welcome:
-    said = Fields(body, 5)
+def _welcome(said: Fields) -> Welcome:
     engines = said["engines"]
     if not isinstance(engines, dict) or len(engines) > 16:
         raise WireError("engines are described by an object")
@@ -307,14 +323,13 @@ def _welcome(_session: int, body: bytes, _: Any) -> Welcome:
     return Welcome(said.name("host"), said.epoch(), seq, spec, engines)
 
 
-def _open(_session: int, body: bytes, part: Any) -> Open:
-    if len(part) > MAX_OFFER:
+def _open(said: Fields, offer: Any) -> Open:
+    if len(offer) > MAX_OFFER:
         raise WireError("an offer that is too long")
-    said = Fields(body, 2)
-    return Open(said.name("engine"), said.integer("slots", 1, MAX_SLOTS), bytes(part))
+    return Open(said.name("engine"), said.integer("slots", 1, MAX_SLOTS), bytes(offer))
 
 
-def _flow(_session: int, body: bytes, _: Any) -> Flow:
+def _flow(body: bytes) -> Flow:
     acked, n = _FLOW.unpack_from(body)
     if acked > _MAX_SEQ or n > MAX_SLOTS or len(body) != _FLOW.size + 8 * n:
         raise WireError("credits that cannot be")
@@ -325,7 +340,7 @@ def _flow(_session: int, body: bytes, _: Any) -> Flow:
     return Flow(acked, credits)
 
 
-def _data(_session: int, body: bytes, part: Any) -> Data:
+def _data(body: bytes, part: Any) -> Data:
     if len(body) != _DATA.size:
         raise WireError("data without a place")
     to_seq, begin = _DATA.unpack(body)
@@ -334,7 +349,7 @@ def _data(_session: int, body: bytes, part: Any) -> Data:
     return Data(to_seq, begin, part)
 
 
-def _frame(_session: int, body: bytes, part: Any) -> Frame:
+def _frame(body: bytes, part: Any) -> Frame:
     seq, to_seq, nbytes, time_ns, lost, starved, ndim = _FRAME.unpack_from(body)
     meta_at = _FRAME.size + 8 * ndim
     if ndim > MAX_NDIM or len(body) < meta_at:
@@ -352,38 +367,3 @@ def _frame(_session: int, body: bytes, part: Any) -> Frame:
     elif not 0 < len(part) <= min(nbytes, MAX_PART):
         raise WireError("a part of a frame that cannot be")
     return Frame(seq, to_seq, nbytes, time_ns, lost, shape, body[meta_at:], starved, part)
-
-
-def _end(_session: int, body: bytes, _: Any) -> End:
-    return End(Fields(body, 1).boolean("died"))
-
-
-def _begin(_session: int, body: bytes, _: Any) -> Begin:
-    if body:
-        raise WireError("a Begin that says more")
-    return Begin()
-
-
-def _ping(_session: int, body: bytes, _: Any) -> Ping:
-    said = Fields(body, 2)
-    return Ping(said.words("blocked"), said.words("by", MAX_NAME))
-
-
-def _bye(_session: int, body: bytes, _: Any) -> Bye:
-    said = Fields(body, 2)
-    return Bye(said.words("reason"), said.boolean("again"))
-
-
-_READERS: dict[int, Callable[[int, bytes, Any], Message]] = {
-    Hello.kind: _hello,
-    Refuse.kind: _refuse,
-    Welcome.kind: _welcome,
-    Open.kind: _open,
-    Flow.kind: _flow,
-    Data.kind: _data,
-    Frame.kind: _frame,
-    End.kind: _end,
-    Begin.kind: _begin,
-    Ping.kind: _ping,
-    Bye.kind: _bye,
-}
