@@ -175,6 +175,7 @@ class Bridge:
         return worker
 
     def _say(self, **message: Any) -> bool:
+        """Whether a worker lives and could be told."""
         worker = self._worker
         return worker is not None and _tell(worker, **message)
 
@@ -186,9 +187,9 @@ class Bridge:
             self._work()
         except Exception as error:
             self._error = f"{type(error).__name__}: {error}"
-        if self._worker is not None:
-            self._worker.kill()
-            self._worker.wait()
+        if (worker := self._worker) is not None:
+            worker.kill()
+            worker.wait()
             self._worker = None
         if self._error is not None:
             log.error("%s: is over: %s", self._title, self._error)
@@ -272,10 +273,9 @@ class Bridge:
         with self._answered:
             self._worker = None
             self._answered.notify_all()
-        for stream in (worker.stdin, worker.stdout):
-            if stream is not None:
-                with contextlib.suppress(OSError):
-                    stream.close()
+        for stream in filter(None, (worker.stdin, worker.stdout)):
+            with contextlib.suppress(OSError):
+                stream.close()
         deadline = deadline_of(_CLEARED_S)
         for ring in self._rings():
             while any(peer.pid == worker.pid and not peer.alive for peer in ring.stats().peers):
@@ -290,34 +290,32 @@ class Bridge:
 
     def _known(self) -> dict[str, Any]:
         """What a new worker has to know, beside what all have to."""
-        raise AssertionError("each side has its own")
+        raise NotImplementedError
 
     def _rings(self) -> list[Ring]:
-        raise AssertionError("each side has its own")
+        raise NotImplementedError
 
     def _died(self) -> None:
         """A worker is gone, and what it had in rings is not cleared yet."""
 
     def _asked_for(self, message: dict[str, Any]) -> None:
-        raise AssertionError("each side has its own")
+        raise NotImplementedError
 
     def _leave(self) -> None:
         """Leaves the rings, when the worker is gone.  Raises RingTimeout, and is called again."""
-        raise AssertionError("each side has its own")
+        raise NotImplementedError
 
 
 def leave(ring: Ring) -> None:
     """Closes a ring.  Raises RingTimeout if that cannot be done now."""
     try:
         ring.close()
-    except RingTimeout:
-        raise
-    except (RingError, OSError):  # what is left of it is cleared as that of the dead is
-        pass
+    except (RingError, OSError) as error:  # what is left is cleared as that of the dead is
+        if isinstance(error, RingTimeout):
+            raise
 
 
 def _tell(worker: subprocess.Popen[bytes], **message: Any) -> bool:
-    """Whether a worker lives and could be told."""
     assert worker.stdin is not None
     try:
         worker.stdin.write(json.dumps(message).encode() + b"\n")

@@ -94,7 +94,18 @@ class Channel(Protocol):
         """
 
 
-class Sender(Protocol):
+class End(Protocol):
+    """What both ends have."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a frame was sent, or a slot was finished, that `poll` has not returned yet."""
+
+    def fileno(self) -> int:
+        """See above."""
+
+
+class Sender(End, Protocol):
     """The near end of a session."""
 
     def open(self, offer: bytes) -> None:
@@ -123,20 +134,13 @@ class Sender(Protocol):
         `send` has returned is not meant.  Never blocks.  Raises EngineError.
         """
 
-    @property
-    def busy(self) -> bool:
-        """Whether something was sent that `poll` has not returned yet."""
-
-    def fileno(self) -> int:
-        """See above."""
-
     def close(self) -> None:
         """Ends the session.  When it returns, the engine writes no byte into the far memory any
         more, as far as this end can know, and gives up all that it had of the near memory.  (Parts
         that were given to the channel keep the memory mapped.)"""
 
 
-class Receiver(Protocol):
+class Receiver(End, Protocol):
     """The far end of a session."""
 
     def open(self) -> bytes:
@@ -159,13 +163,6 @@ class Receiver(Protocol):
         """The indices of finished slots that may be published now, in any order: their bytes can be
         seen by every reader, on the GPU as well, without waiting for a stream.  Never blocks.
         Raises EngineError."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether a slot was finished that `poll` has not returned yet."""
-
-    def fileno(self) -> int:
-        """See above."""
 
     def close(self) -> None:
         """Ends the session.  When it returns, nothing of this session is written into the far

@@ -82,8 +82,7 @@ class _Subscription:
 
 
 class Export(Bridge):
-    """The near side.  It is a member of each importer's subscription that takes no frames, so the
-    frames of a worker that was killed are there for the next one."""
+    """The near side.  `gpuring.bridge.export` makes it."""
 
     def __init__(self, title: str, options: dict[str, Any]) -> None:
         super().__init__(title, options)

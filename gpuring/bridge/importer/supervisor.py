@@ -22,8 +22,7 @@ from gpuring.slot_layout import Spec
 
 
 class Import(Bridge):
-    """The far side.  It owns the far ring, and is a producer there that publishes nothing, so the
-    death of a worker is not the end of the stream."""
+    """The far side.  `gpuring.bridge.import_` makes it."""
 
     def __init__(self, title: str, options: dict[str, Any], slots: int) -> None:
         super().__init__(title, options)
@@ -62,7 +61,7 @@ class Import(Bridge):
 
     def _known(self) -> dict[str, Any]:
         left = self._left
-        mark = ("", 0) if left is None else (left.epoch, left.seq)
+        mark = (left.epoch, left.seq) if left is not None else ("", 0)
         return {"ring": self._ring is not None, "ended": self._ended, "mark": mark}
 
     def _rings(self) -> list[Ring]:

@@ -1,9 +1,9 @@
 """NIXL: the near end writes into the far slots, over RDMA, NVLink or what else UCX finds.
 
 The slots themselves are source and destination where that is possible, and no byte is copied in
-between.  Otherwise an end has a bounce buffer, and copies frames between it and the slots (see
-below).  An end of a session has one agent, which is destroyed with the session.  An agent that is
-gone takes nothing any more: the network card or the connection refuses what the other end still
+between.  Otherwise an end has a bounce buffer (bounce_buffer.py), and copies frames between it and
+the slots.  An end of a session has one agent, which is destroyed with the session.  An agent that
+is gone takes nothing any more: the network card or the connection refuses what the other end still
 sends.  On one host that is not enough, and write_permits.py has the rest.
 
 Nobody polls while nothing is in flight.  The near end polls its own transfers.  UCX needs the far
@@ -11,18 +11,9 @@ end's help to connect, and on networks without RDMA for each byte.  So the near 
 over the channel for the newest frame in flight, and the far end polls until the bridge says that
 this frame has arrived.  If others are in flight then, the near end has said so before.
 
-Which memory needs a bounce buffer (bounce_buffer.py):
-
-* On the far side slots on a GPU that CUDA does not share again: those of another process, which an
-  importer's worker always has, and those with memory="vmm" or "pool".
-* On the near side slots with memory="vmm" or "pool", with which NIXL 1.5 is slow or does not work
-  (issue 1754 of ai-dynamo/nixl).  Slots with memory="ipc" need none, also if another process has
-  made them.
-
 Here are the facts of a machine and the choice.  sender.py and receiver.py have the two ends, and
-agent.py what both have.
-
-Over plain TCP, UCX writes to whatever address the network names, so `suits` refuses it as well.
+agent.py what both have.  Over plain TCP, UCX writes to whatever address the network names, so
+`suits` refuses that.
 """
 
 from __future__ import annotations
@@ -31,13 +22,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from gpuring.bridge.engines.contract import Channel, EngineError, Slab
+from gpuring.bridge.engines.contract import EngineError, Slab
 from gpuring.bridge.engines.nixl import bounce_buffer, rdma_devices
 from gpuring.bridge.engines.nixl.agent import host, package
 from gpuring.bridge.engines.nixl.receiver import Receiver
 from gpuring.bridge.engines.nixl.sender import Sender
 
 NAME = "nixl"
+sender, receiver = Sender, Receiver
 
 
 def facts() -> dict[str, Any] | None:
@@ -73,16 +65,6 @@ def suits(near: Mapping[str, Any], far: Mapping[str, Any], slab: Slab) -> tuple[
             return False, str(error)
         reason += f", with a bounce buffer of {slots} slots"
     return True, reason
-
-
-def sender(slab: Slab, channel: Channel) -> Sender:
-    """The near end of a new session."""
-    return Sender(slab, channel)
-
-
-def receiver(slab: Slab) -> Receiver:
-    """The far end of a new session."""
-    return Receiver(slab)
 
 
 def _spaces() -> list[int]:

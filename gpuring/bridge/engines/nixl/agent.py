@@ -1,8 +1,4 @@
-"""What both ends of a session over NIXL have: the library, its settings, its errors, an agent.
-
-NIXL itself is called here and by the two ends, always with its errors translated and with the GPU
-current.
-"""
+"""What both ends of a session over NIXL have: the library, its settings, its errors, an agent."""
 
 from __future__ import annotations
 

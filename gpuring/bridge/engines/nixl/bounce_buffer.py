@@ -1,10 +1,10 @@
 """A bounce buffer: memory of the worker's own that the network reaches, where it cannot reach the
 slots of the ring.
 
-NIXL shares GPU memory with other processes through CUDA.  CUDA shares memory only from the process
-that has allocated it, and the worker of an importer has the slots from its supervisor.  And of the
-kinds of GPU memory NIXL 1.5 is fast with `cudaMalloc` only.  So frames go through a buffer of
-`cudaMalloc` on the same GPU, and one copy on this GPU moves them between it and their slots.
+CUDA shares memory only from the process that has allocated it, and the worker of an importer has
+the slots from its supervisor.  And of the kinds of GPU memory NIXL 1.5 is fast with `cudaMalloc`
+only (issue 1754 of ai-dynamo/nixl).  So frames go through a buffer of `cudaMalloc` on the same GPU,
+and one copy moves them between it and their slots.
 
 If a worker is killed while such a copy is pending, the slot is safe all the same.  The claim, or
 the frame that was acquired, is given up when the process is gone, and its GPU work is gone before

@@ -1,7 +1,4 @@
-"""The far end of a session over NIXL: it offers the slots, and helps until frames are in them.
-
-The bridge's thread alone uses it.  `close` returns when nobody writes into the slots any more.
-"""
+"""The far end of a session over NIXL: it offers the slots, and helps until frames are in them."""
 
 from __future__ import annotations
 
@@ -22,7 +19,7 @@ _ITS_GPU, _ALL_GPUS = 100, 200
 
 
 class Receiver(End):
-    """The far end of a session: engine.Receiver."""
+    """contract.Receiver has what its methods are."""
 
     def __init__(self, slab: Slab) -> None:
         super().__init__(slab, bounce_buffer.slots_beside_far(slab))
@@ -33,7 +30,6 @@ class Receiver(End):
         self._flush: Callable[[], None] = lambda: None
 
     def open(self) -> bytes:
-        """Makes the agent and the offer.  Raises EngineError."""
         slab = self.slab
         self.start(bounced=bounce_buffer.receiver_needs_one(slab))
         try:
@@ -62,7 +58,6 @@ class Receiver(End):
         self.bell.set(True)
 
     def finish(self, index: int, nbytes: int) -> None:
-        """The frame is in its slot, or in the bounce buffer.  Raises EngineError."""
         self._coming.discard(index)
         with translated("the GPU cannot be told of what the network wrote"):
             self._flush()
@@ -74,7 +69,7 @@ class Receiver(End):
         self.bell.set(True)
 
     def poll(self) -> list[int]:
-        """The indices of slots that may be published.  Lets UCX work while frames are coming."""
+        """Lets UCX work while frames are coming."""
         if self._permits is not None and not self._coming:  # else the near end was admitted
             self._permits.admit()
         if self._coming and self.agent is not None:
@@ -88,7 +83,6 @@ class Receiver(End):
 
     @property
     def busy(self) -> bool:
-        """Whether a frame is coming, is copied, or is ready and was not returned yet."""
         copying = self.bounce is not None and self.bounce.copies.pending
         return bool(self._coming or copying or self._ready)
 

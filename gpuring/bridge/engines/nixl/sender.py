@@ -1,7 +1,6 @@
 """The near end of a session over NIXL: it writes frames into the far slots.
 
-The bridge's thread alone uses it.  Frames wait here for the permit of a far end on the same host,
-and for a slot of the bounce buffer.
+Frames wait here for the permit of a far end on the same host, and for a slot of the bounce buffer.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ class Frame:
 
 
 class Sender(End):
-    """The near end of a session: engine.Sender."""
+    """contract.Sender has what its methods are."""
 
     def __init__(self, slab: Slab, channel: Channel) -> None:
         super().__init__(slab, bounce_buffer.slots_beside_near(slab))
@@ -60,7 +59,6 @@ class Sender(End):
         self._done: list[int] = []
 
     def open(self, offer: bytes) -> None:
-        """Loads what the receiver has offered.  Raises EngineError."""
         self._far = far = Offer.read(offer)
         here = far.host == host()
         self.start(bounced=bounce_buffer.sender_needs_one(self.slab))
@@ -85,7 +83,6 @@ class Sender(End):
         self.bell.also(self._permit.fileno())
 
     def send(self, seq: int, index: int, to_seq: int, to_index: int, nbytes: int) -> bytes:
-        """Begins to write a frame into a far slot.  Raises EngineError."""
         far, slab = self._far, self.slab
         if far is None or self.agent is None:
             raise EngineError("this end of the session is not open")
@@ -98,7 +95,6 @@ class Sender(End):
         return b""
 
     def poll(self) -> list[int]:
-        """The sequences that have arrived since the last call.  Raises EngineError."""
         if self.agent is None:
             return []
         with translated("a transfer failed"), current(self.slab.gpu):
@@ -184,7 +180,6 @@ class Sender(End):
 
     @property
     def busy(self) -> bool:
-        """Whether something was sent that `poll` has not returned yet."""
         copying = self.bounce is not None and self.bounce.copies.pending
         return bool(self._waiting or copying or self._flying or self._done)
 

@@ -1,7 +1,7 @@
 """The ends of the ZeroMQ engine on a GPU: frames go through pinned memory, in parts.
 
-A part is copied by the GPU's copy engine on a stream of its own, while parts before it are in the
-network.  Nothing here waits for the GPU, but for two calls that say so.
+A part is copied on a stream of its own, while parts before it are in the network.  Nothing here
+waits for the GPU, but for two calls that say so.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class GpuReceiver(Counting, Staging):
         self._copies.mark(index)
 
     def _copied(self, what: Buffer | int) -> None:
-        """A part is in its slot, or all parts of the slot of this index are."""
+        """A part is in its slot, or all of the slot with this index."""
         if isinstance(what, Buffer):
             self._free.append(what)
         else:

@@ -1,7 +1,4 @@
-"""The ends of the ZeroMQ engine in host memory, and the count of bytes that all receivers keep.
-
-The bridge's thread alone uses an end.  Nothing here copies on the near side.
-"""
+"""The ends of the ZeroMQ engine in host memory, and the count of bytes that all receivers keep."""
 
 from __future__ import annotations
 
