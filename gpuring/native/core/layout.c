@@ -5,46 +5,60 @@
 
 static uint64_t aligned(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 
-static bool within(const char *field, uint64_t value, uint64_t low, uint64_t high, char *why,
-                   size_t why_nbytes) {
-    if (low <= value && value <= high) return true;
-    snprintf(why, why_nbytes, "%s is %llu, not %llu to %llu", field, (unsigned long long)value,
-             (unsigned long long)low, (unsigned long long)high);
-    return false;
+/* Takes the next nbytes at *at, and returns where they begin. */
+static uint64_t table(uint64_t *at, uint64_t nbytes) {
+    uint64_t begin = *at;
+    *at += nbytes;
+    return begin;
+}
+
+/* Whether each value is in its range; else says in `why` which one is not. */
+static bool in_range(const struct gr_config *config, char *why, size_t why_nbytes) {
+    const bool host = config->memory == GR_MEMORY_HOST;
+    const struct range {
+        const char *field;
+        uint64_t value, least, most;
+    } ranges[] = {
+        {"slots", config->slots, 1, GR_MAX_SLOTS},
+        {"max_peers", config->max_peers, 1, GR_MAX_PEERS},
+        {"max_subscriptions", config->max_subscriptions, 1, GR_MAX_SUBSCRIPTIONS},
+        {"memory", config->memory, 0, GR_MEMORY_POOL},
+        {"sync", config->sync, host ? GR_SYNC_HOST : GR_SYNC_EVENT,
+         host ? GR_SYNC_HOST : GR_SYNC_TIMELINE},
+        {"gate", config->gate, 0, GR_GATE_HOST},
+        {"slot_nbytes", config->slot_nbytes, 1, GR_MAX_SLOT_NBYTES},
+        {"meta_nbytes", config->meta_nbytes, 0, GR_MAX_META},
+        {"spec_nbytes", config->spec_nbytes, 1, GR_MAX_SPEC},
+    };
+    for (size_t k = 0; k < sizeof ranges / sizeof *ranges; k++) {
+        const struct range *range = &ranges[k];
+        if (range->least <= range->value && range->value <= range->most) continue;
+        snprintf(why, why_nbytes, "%s is %llu, not %llu to %llu", range->field,
+                 (unsigned long long)range->value, (unsigned long long)range->least,
+                 (unsigned long long)range->most);
+        return false;
+    }
+    return true;
 }
 
 bool gr_layout(const struct gr_config *config, struct gr_layout *layout, char *why,
                size_t why_nbytes) {
-#define WITHIN(field, low, high) within(#field, config->field, low, high, why, why_nbytes)
-    bool host = config->memory == GR_MEMORY_HOST;
-    if (!WITHIN(slots, 1, GR_MAX_SLOTS)) return false;
-    if (!WITHIN(max_peers, 1, GR_MAX_PEERS)) return false;
-    if (!WITHIN(max_subscriptions, 1, GR_MAX_SUBSCRIPTIONS)) return false;
-    if (!WITHIN(memory, 0, GR_MEMORY_POOL)) return false;
-    if (!WITHIN(sync, host ? GR_SYNC_HOST : GR_SYNC_EVENT,
-                host ? GR_SYNC_HOST : GR_SYNC_TIMELINE))
-        return false;
-    if (!WITHIN(gate, 0, GR_GATE_HOST)) return false;
-    if (!WITHIN(slot_nbytes, 1, GR_MAX_SLOT_NBYTES)) return false;
-    if (!WITHIN(meta_nbytes, 0, GR_MAX_META)) return false;
-    if (!WITHIN(spec_nbytes, 1, GR_MAX_SPEC)) return false;
-#undef WITHIN
-
-    uint64_t n = config->slots, at = GR_PAGE;
-    uint64_t events = config->sync == GR_SYNC_EVENT ? n * config->max_peers * GR_EVENT_HANDLE : 0;
-    uint64_t words = n * config->max_peers * sizeof(gr_word);
+    if (!in_range(config, why, why_nbytes)) return false;
+    const uint64_t n = config->slots, peers = config->max_peers, subs = config->max_subscriptions,
+                   words = n * peers * sizeof(gr_word);
+    uint64_t at = GR_PAGE;
     layout->meta_stride = aligned(config->meta_nbytes, GR_LINE);
-    layout->sub = at, at += config->max_subscriptions * sizeof(struct gr_sub);
-    layout->peer = at, at += config->max_peers * sizeof(struct gr_peer_entry);
-    layout->slot = at, at += n * sizeof(struct gr_slot);
-    layout->take = at,
-        at = aligned(at + n * config->max_subscriptions * sizeof(struct gr_take), GR_LINE);
-    layout->tear = at, at = aligned(at + n * config->max_peers * sizeof(struct gr_tear), GR_LINE);
-    layout->work = at, at = aligned(at + words, GR_PAGE);
-    layout->fence = at, at = aligned(at + words, GR_PAGE);
-    layout->event = at, at += events;
-    layout->meta = at, at += n * layout->meta_stride;
-    layout->spec = at, at += config->spec_nbytes;
+    layout->sub = table(&at, subs * sizeof(struct gr_sub));
+    layout->peer = table(&at, peers * sizeof(struct gr_peer_entry));
+    layout->slot = table(&at, n * sizeof(struct gr_slot));
+    layout->take = table(&at, aligned(n * subs * sizeof(struct gr_take), GR_LINE));
+    layout->tear = table(&at, aligned(n * peers * sizeof(struct gr_tear), GR_LINE));
+    layout->work = at;
+    layout->fence = aligned(layout->work + words, GR_PAGE);
+    layout->event = at = aligned(layout->fence + words, GR_PAGE);
+    at += config->sync == GR_SYNC_EVENT ? n * peers * GR_EVENT_HANDLE : 0;
+    layout->meta = table(&at, n * layout->meta_stride);
+    layout->spec = table(&at, config->spec_nbytes);
     layout->nbytes = aligned(at, GR_PAGE);
     return true;
 }
