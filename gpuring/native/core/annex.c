@@ -1,25 +1,11 @@
-/* What services and bridges keep in the header (annex.h), and how a link survives a kill.
+/* What services and bridges keep in the header (annex.h), and how a link survives a kill: "Frames
+ * from another host" in docs/protocol.md has that step by step.
  *
- * A bridge carries the frames of a ring of another host, the near ring, into this one. Its process
- * here is the importer. Each of its frames says which near sequence it was, and the header says how
- * far the importer has come: the watermark. If the importer is killed, the next one asks gr_link, and goes on with the near
- * sequence after that one. So no frame is lost, and none comes twice.
- *
- * For each frame the importer publishes first, and raises the watermark second. A kill in between
- * leaves a watermark that is too low. So gr_link takes it or, if that is later, the last frame of
- * this link that the slot table shows as READY. The record of a frame is complete before its word
- * says READY. A claim that is about to take such a frame out of the table notes it first, in
- * `passed`.
- *
- * A new link begins when the near ring is another one. Frames of the old link may still be in the
- * table then, with sequences of the old near ring. `first` tells them apart: the frames of this
- * link have that sequence of this ring, or a later one.
- *
- * epoch, seq, lost and first change together. There are two copies of them. The importer writes
- * the copy that does not hold, and then raises link_turn, by which it holds. A kill before that
- * store leaves the old ones, and one after it the new.
- *
- * There is one importer at a time, and it is the only producer; who makes importers sees to that.
+ * The importer publishes a frame first, and raises the watermark second. So a kill may leave the
+ * watermark too low. Then gr_link takes the last frame of this link that the slot table shows as
+ * READY, or that `passed` notes. Frames of an older link are those below `first`. epoch, seq, lost
+ * and first are there twice: the importer writes the copy that does not hold, and then raises
+ * link_turn, by which it holds.
  */
 #include "annex.h"
 

@@ -1,14 +1,10 @@
 /* What processes say to each other at the sockets of exchange_socket.c, and to whom.
  *
- * A connection carries one message each way. Each side sends its own as soon as it is connected,
- * and waits for none first: a word that says what this is, who the sender is, and, as SCM_RIGHTS,
- * the descriptor of the slots (if the sender offers it) and the sender's pidfd. A pidfd that was
- * handed over can be polled in any pid namespace, where the pid itself says nothing. Each process
- * keeps those of the others, so it knows when their GPU work is gone (reap.c).
- *
- * Who may write the header may have the slots. The kernel checks this when a client connects,
- * because the socket has the mode of the header; and each side asks for the user of the other
- * (gr_may_be_peer), because a stranger may have put the socket there.
+ * "Handing descriptors on" in docs/protocol.md has the message. Each side sends its own as soon as
+ * it is connected, and waits for none first. Who may write the header may have the slots. The
+ * kernel checks this when a client connects, because the socket has the mode of the header; and
+ * each side asks for the user of the other (gr_may_be_peer), because a stranger may have put the
+ * socket there.
  */
 #define _GNU_SOURCE
 #include "exchange_message.h"

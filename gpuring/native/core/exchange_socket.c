@@ -1,17 +1,10 @@
-/* Where the processes of a ring meet to hand descriptors to each other: of the slots, and of
- * themselves.
- *
- * A process that has the descriptor of a ring's slots offers it (exchange_offer.c). It then
- * listens at a Unix socket of its own, in a directory of the ring in /dev/shm:
+/* Where the processes of a ring meet to hand descriptors to each other: a Unix socket for each, in
+ * a directory of the ring (docs/protocol.md, "Handing descriptors on"):
  *
  *   /dev/shm/gpuring+EPOCH/PIDNS-PID-START      all in hexadecimal digits, as in the header
  *
- * So whoever has the header knows where to ask whom: the creator and each peer (exchange_fetch.c).
- * Containers that share /dev/shm and nothing else find each other there. A ring whose slots need
- * no descriptor has no socket.
- *
  * A socket that nobody listens at refuses connections, in any namespace. So a path that was left
- * by a killed process is known by that alone (gr_remove_stale), and segment.py does the same.
+ * by a killed process is known by that alone (gr_remove_stale), and sockets.py does the same.
  */
 #define _GNU_SOURCE
 #include "exchange_socket.h"

@@ -1,13 +1,7 @@
-/* Doorbells as file descriptors: a bell is a futex, and an event loop sleeps in poll().
- *
- * One native thread of the process, the notifier thread, sleeps at the bells of all rings that
- * have an armed notifier. It looks at the ring on behalf of each armed peer, and makes the peer's
- * eventfd readable. It needs no GIL, and it does not exist before a notifier is opened.
- *
- * Arming is one-shot. An armed notifier is counted in `waiters`, so every change of its ring pays
- * a system call. A verb that was blocked arms it, and it is disarmed as soon as its descriptor is
- * readable. The descriptor stays readable until the next arming. So a loop that calls its peer's
- * verb once for each time it is told misses nothing: the call that finds nothing arms again.
+/* Doorbells as file descriptors: a bell is a futex, and an event loop sleeps in poll()
+ * (docs/decisions/0007-doorbells-as-descriptors.md). One native thread of the process, the notifier
+ * thread, sleeps at the bells of all rings that have an armed notifier, looks on behalf of each
+ * armed peer, and makes the peer's eventfd readable.
  *
  * Edge D, no lost wake-up, as in wait.c. The sleeper is spread over two threads: the owner
  * announces, in gr_notifier_arm; the notifier thread reads the bell, looks, and sleeps. A mutex

@@ -1,20 +1,14 @@
 /* Waiting: first spin, for a short adaptive time or as long as was asked for; then sleep on a
- * futex, at one bell or at several.
+ * futex, at one bell or at several (docs/decisions/0009-how-a-wait-waits.md).
  *
  * Edge D, no lost wake-up (bell.c): announce, then read the bell, then look, then sleep on that
- * bell value. A sleeper at several rings announces itself at all of them, then reads all bells,
- * then looks at all rings, then sleeps once on all those values.
+ * bell value. A sleeper at several rings does each of these at all of them before the next.
  *
- * No sleep is longer than a slice, so a mistake elsewhere costs a slice, and no process hangs. A
- * slice is as long as the wait has lasted so far, but at least 50 ms and at most a second: to a
- * peer that has waited for long a second more matters little. Only two rare cases need the slice.
- * One is a waker that was stopped or killed between its change and the bell and is not reaped,
- * such as a process without an entry that closes the ring. The other is a signal that came to
- * another thread, or just before the sleep. Where no watchdog looks after the ring a slice stays
- * at 50 ms, because the dead are found only after it.
- *
- * A reader whose frames come regularly wakes up by itself a little before the next one, and spins:
- * docs/decisions/0009-how-a-wait-waits.md.
+ * No sleep is longer than a slice, so a mistake elsewhere costs a slice, and no process hangs.
+ * Only two rare cases need the slice. One is a waker that was stopped or killed between its change
+ * and the bell and is not reaped, such as a process without an entry that closes the ring. The
+ * other is a signal that came to another thread, or just before the sleep. Where no watchdog looks
+ * after the ring a slice stays at 50 ms, because the dead are found only after it.
  */
 #define _GNU_SOURCE
 #include "wait.h"

@@ -1,24 +1,14 @@
 /* The watchdog: one native thread of the process, for all its handles.
  *
  * It needs no GIL, so it clears dead peers even while the main thread is in a CUDA call. It sleeps
- * in poll() on the pidfds of the other processes that have peers in our rings, which tell it of
- * deaths at once. It hears of newcomers from the threads of its own process: a join rings the
- * bell, and a thread that sees that a peer has joined wakes it, on its way to sleep, when a poll
- * is in vain, and before it waits for GPU work or has a stream wait (gr_tell_of_joins). For what
- * that misses it looks around at each tick. A tick is short after a join, and grows to a second
- * while nothing happens.
- *
- * A process of another pid namespace has to hand over its pidfd (exchange_message.c). The watchdog
- * asks it, if the ring is one in which descriptors are offered, and answers at the sockets of its
- * own process. What comes at these sockets is for the hearer, who may have to wait
- * (exchange_talk.c).
+ * in poll() on the pidfds of the other processes that have peers in our rings. A process of another
+ * pid namespace has to hand over its pidfd (exchange_message.c). Newcomers are told of by the
+ * threads of its own process (gr_tell_of_joins), and found at each tick, which is short after a
+ * join and grows to a second while nothing happens.
  *
  * A peer without a usable pidfd is looked at every TICK_MS. All peers are looked at now and then,
- * because a process may live and have given up its handle. All clearing is done by gr_reap_dead,
- * under the same lock and after the same checks as anywhere else.
- *
- * It also leaves for peers of its own process that were dropped while somebody else had LOCK
- * (gr_leave). Until it has, it tries every TICK_MS.
+ * because a process may live and have given up its handle. It also leaves for peers of its own
+ * process that were dropped while somebody else had LOCK (gr_leave).
  */
 #define _GNU_SOURCE
 #include "watchdog.h"

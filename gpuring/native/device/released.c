@@ -1,18 +1,11 @@
-/* Frames that may still turn out torn after their release (docs/decisions/0003).
- *
- * Release is stream-ordered: a consumer releases a frame while its GPU still waits for the
- * producer's. If the producer dies then, the frame is torn, and nobody holds it any more. So each
- * frame whose producer's fence was behind at its release is remembered until its end is known.
+/* Frames that may still turn out torn after their release: a consumer releases while its GPU still
+ * waits for the producer's, and the producer dies then. docs/decisions/0003 has the reasons.
  *
  * With a timeline the fence word tells, because the GPU stores it. An event raises no fence word
- * by itself, so three things are asked:
- *
- *   - This peer's own event of the slot. Its stream waited for the producer's, so if the work that
- *     came later is done, the frame was written.
- *   - The producer's event, even after its death: an event that is complete stays complete.
- *   - A checkpoint: one more event of this peer, recorded now and then, which says that everything
- *     before it is done. It is needed where the host runs farther ahead than the ring is long, so
- *     that each event is recorded again before anybody sees it complete.
+ * by itself, so three things are asked: this peer's own event of the slot, which came later; the
+ * producer's event, even after its death; and a checkpoint, one more event of this peer, which says
+ * that everything before it is done. That is needed where the host runs farther ahead than the ring
+ * is long, so that each event is recorded again before anybody sees it complete.
  */
 #include "released.h"
 
