@@ -1,7 +1,6 @@
 """Types of batch.pyx, which says what each does."""
 
 from collections.abc import Iterable
-from types import TracebackType
 from typing import Any
 
 from typing_extensions import Self
@@ -15,19 +14,9 @@ class WriteBatch(Unique, tuple[WriteSlot, ...]):
     def publish(self) -> None: ...
     def abandon(self) -> None: ...
     def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
 
 class ReadBatch(Unique, tuple[ReadSlot, ...]):
     def release(self) -> None: ...
     def __enter__(self) -> Self: ...
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None: ...
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...

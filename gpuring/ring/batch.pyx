@@ -71,7 +71,7 @@ class WriteBatch(Unique, tuple[WriteSlot, ...]):
     def __enter__(self):
         return self
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(self, kind, *_):
         if kind is None:
             self.publish()
         elif not is_forked(self):
@@ -98,7 +98,7 @@ class ReadBatch(Unique, tuple[ReadSlot, ...]):
     def __enter__(self):
         return self
 
-    def __exit__(self, kind, error, traceback):
+    def __exit__(self, kind, *_):
         """Frames that were not seen because a Ctrl-C came first are given back."""
         cdef ReadSlot slot
         if kind is not None and is_forked(self):

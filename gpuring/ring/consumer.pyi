@@ -10,12 +10,10 @@ from gpuring.ring.loop import AsyncFrames
 from gpuring.ring.slot import ReadSlot
 
 class Consumer(Endpoint):
-    _lossless: bool
     _untold: list[int]
     _options: tuple[Gate | None, bool, float | None]
     _reattach: bool
     _restarted: bool
-    _home: JoinedRing
     _at_end: Notifier | None
     def __init__(
         self,

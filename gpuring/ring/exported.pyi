@@ -2,10 +2,7 @@
 
 from typing import Any
 
-from gpuring.arrays.interchange import View
-
 class Exported:
-    def _exported(self) -> View: ...
     def __dlpack_device__(self) -> tuple[int, int]: ...
     def __dlpack__(
         self,

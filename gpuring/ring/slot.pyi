@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, ClassVar, NoReturn, SupportsIndex
+from typing import Any, NoReturn, SupportsIndex
 
 from typing_extensions import Self
 
-from gpuring.errors import FrameTorn, RingError
+from gpuring.errors import RingError
 from gpuring.memory import Memory
 from gpuring.native import Device, Peer
 from gpuring.ring.exported import Exported, SlotField
@@ -15,10 +15,8 @@ from gpuring.slot_layout import Field
 
 class Slot(Exported):
     def __reduce_ex__(self, _protocol: SupportsIndex) -> NoReturn: ...
-    _writable: ClassVar[bool]
     _seq: int
     _seen: bool
-    _cut: bool
     _open: bool
     index: int
     _peer: Peer
@@ -99,5 +97,3 @@ class ReadSlot(Slot):
     @property
     def origin(self) -> Origin | None: ...
     def check(self) -> None: ...
-    def _torn(self) -> FrameTorn: ...
-    def _torn_of(self, seqs: Sequence[int]) -> FrameTorn: ...
