@@ -18,12 +18,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "../../../gpuring/native/core/acquire.h"
-#include "../../../gpuring/native/core/bell.h"
-#include "../../../gpuring/native/core/handles.h"
-#include "../../../gpuring/native/core/header.h"
-#include "../../../gpuring/native/core/members.h"
-#include "../../../gpuring/native/core/reap.h"
+#include "core.h"
 #include "../../../gpuring/native/device/device.h"
 #include "../../../gpuring/native/device/record.h"
 #include "../../../gpuring/native/device/released.h"

@@ -4,11 +4,7 @@
 #define _GNU_SOURCE
 #include <sys/mman.h>
 
-#include "../../../gpuring/native/core/acquire.h"
-#include "../../../gpuring/native/core/handles.h"
-#include "../../../gpuring/native/core/header.h"
-#include "../../../gpuring/native/core/members.h"
-#include "../../../gpuring/native/core/release.h"
+#include "core.h"
 #include "../../../gpuring/native/device/device.h"
 #include "../../../gpuring/native/device/verbs.h"
 #include "fake_cuda.h"

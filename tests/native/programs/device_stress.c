@@ -20,12 +20,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../../gpuring/native/core/acquire.h"
-#include "../../../gpuring/native/core/claim.h"
-#include "../../../gpuring/native/core/handles.h"
-#include "../../../gpuring/native/core/header.h"
-#include "../../../gpuring/native/core/members.h"
-#include "../../../gpuring/native/core/release.h"
+#include "core.h"
 #include "../../../gpuring/native/device/device.h"
 #include "../../../gpuring/native/device/record.h"
 #include "../../../gpuring/native/device/released.h"

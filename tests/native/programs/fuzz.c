@@ -23,13 +23,7 @@
 #include <sys/time.h>
 #include <unistd.h>
 
-#include "../../../gpuring/native/core/acquire.h"
-#include "../../../gpuring/native/core/annex.h"
-#include "../../../gpuring/native/core/claim.h"
-#include "../../../gpuring/native/core/header.h"
-#include "../../../gpuring/native/core/release.h"
-#include "../../../gpuring/native/core/tear.h"
-#include "../../../gpuring/native/core/wait.h"
+#include "core.h"
 /* For their steps; the other files are linked. */
 #include "../../../gpuring/native/core/pidfds.c"
 #include "../../../gpuring/native/core/watchdog.c"

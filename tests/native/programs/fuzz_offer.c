@@ -26,9 +26,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../../gpuring/native/core/exchange_fetch.h"
-#include "../../../gpuring/native/core/exchange_offer.h"
-#include "../../../gpuring/native/core/header.h"
+#include "core.h"
 /* For their steps; the other files are linked. No thread begins, so an input is the same each
  * time. */
 #define pthread_create(...) EAGAIN

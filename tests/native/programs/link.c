@@ -20,14 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../../gpuring/native/core/acquire.h"
-#include "../../../gpuring/native/core/annex.h"
-#include "../../../gpuring/native/core/bell.h"
-#include "../../../gpuring/native/core/claim.h"
-#include "../../../gpuring/native/core/header.h"
-#include "../../../gpuring/native/core/members.h"
-#include "../../../gpuring/native/core/peer.h"
-#include "../../../gpuring/native/core/release.h"
+#include "core.h"
 
 enum { MAX_POINTS = 64, DEADLINE_S = 20, FIRST = 4 /* a near ring of 4 slots begins with that */ };
 typedef unsigned long long ull;

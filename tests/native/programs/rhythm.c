@@ -13,13 +13,7 @@
 #include <sys/syscall.h>
 #include <time.h>
 
-#include "../../../gpuring/native/core/acquire.h"
-#include "../../../gpuring/native/core/claim.h"
-#include "../../../gpuring/native/core/header.h"
-#include "../../../gpuring/native/core/members.h"
-#include "../../../gpuring/native/core/peer.h"
-#include "../../../gpuring/native/core/release.h"
-#include "../../../gpuring/native/core/wait.h"
+#include "core.h"
 #include "require.h"
 
 enum { LOOK_NS = 40, WOKEN_NS = 20 * 1000, TIMER_NS = 60 * 1000, TIMER_VARIES_NS = 4000 };
@@ -33,11 +27,6 @@ static bool writing;
 static int64_t below(int64_t n) {
     dice = dice * 6364136223846793005u + 1442695040888963407u;
     return n ? (int64_t)(dice >> 33) % n : 0;
-}
-
-static void pay(struct gr_peer *me, uint64_t *value) {
-    *value = gr_promise(me, me->last.index, me->last.seq);
-    gr_raise_to(fence_of(ring, me->last.index, me->self.number), *value);
 }
 
 /* Moves the clock on, and publishes the frames that are due by then. */

@@ -16,17 +16,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../../gpuring/native/core/acquire.h"
-#include "../../../gpuring/native/core/bell.h"
-#include "../../../gpuring/native/core/claim.h"
-#include "../../../gpuring/native/core/handles.h"
-#include "../../../gpuring/native/core/header.h"
-#include "../../../gpuring/native/core/members.h"
-#include "../../../gpuring/native/core/notify.h"
-#include "../../../gpuring/native/core/peer.h"
-#include "../../../gpuring/native/core/release.h"
-#include "../../../gpuring/native/core/wait.h"
-#include "../../../gpuring/native/core/watchdog.h"
+#include "core.h"
 #include "require.h"
 
 enum { SLOTS = 5, WORDS = 16, PRODUCERS = 3, LONELY = 3, SHARED = 3, LOSSY = 2, NEWEST = 2 };
@@ -56,11 +46,6 @@ static enum gr_result run(struct gr_peer *me, gr_verb verb, enum way way, struct
         result = verb(me);
     }
     return result;
-}
-
-static void pay(struct gr_peer *me, uint64_t *value) {
-    *value = gr_promise(me, me->last.index, me->last.seq);
-    gr_raise_to(fence_of(ring, me->last.index, me->self.number), *value);
 }
 
 static uint64_t content(uint64_t seq, int k) { return seq * 0x9e3779b97f4a7c15u + (uint64_t)k; }

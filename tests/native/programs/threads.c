@@ -16,15 +16,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../../gpuring/native/core/acquire.h"
-#include "../../../gpuring/native/core/claim.h"
-#include "../../../gpuring/native/core/handles.h"
-#include "../../../gpuring/native/core/header.h"
-#include "../../../gpuring/native/core/members.h"
-#include "../../../gpuring/native/core/peer.h"
-#include "../../../gpuring/native/core/reap.h"
-#include "../../../gpuring/native/core/release.h"
-#include "../../../gpuring/native/core/wait.h"
+#include "core.h"
 #include "require.h"
 
 enum { SLOTS = 2, DEADLINE_S = 200 };

@@ -14,17 +14,7 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "../../../gpuring/native/core/acquire.h"
-#include "../../../gpuring/native/core/bell.h"
-#include "../../../gpuring/native/core/claim.h"
-#include "../../../gpuring/native/core/handles.h"
-#include "../../../gpuring/native/core/header.h"
-#include "../../../gpuring/native/core/members.h"
-#include "../../../gpuring/native/core/notify.h"
-#include "../../../gpuring/native/core/peer.h"
-#include "../../../gpuring/native/core/release.h"
-#include "../../../gpuring/native/core/wait.h"
-#include "../../../gpuring/native/core/watchdog.h"
+#include "core.h"
 #include "require.h"
 
 enum { RINGS = 2 };
@@ -73,11 +63,6 @@ static int wait_for(struct side *side, int k) {
             REQUIRE(gr_select(side->peers + first, (uint32_t)count, gr_now_ns(), INT64_MAX, ready) == GR_OK);
         else if (blocked == (int)count) REQUIRE(poll(told + first, count, -1) > 0);
     }
-}
-
-static void pay(struct gr_peer *me, uint64_t *value) {
-    *value = gr_promise(me, me->last.index, me->last.seq);
-    gr_raise_to(fence_of(me->ring, me->last.index, me->self.number), *value);
 }
 
 static void *read_all(void *unused) {

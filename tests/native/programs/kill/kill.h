@@ -24,19 +24,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "../../../../gpuring/native/core/acquire.h"
-#include "../../../../gpuring/native/core/annex.h"
-#include "../../../../gpuring/native/core/bell.h"
-#include "../../../../gpuring/native/core/claim.h"
-#include "../../../../gpuring/native/core/header.h"
-#include "../../../../gpuring/native/core/lock.h"
-#include "../../../../gpuring/native/core/members.h"
-#include "../../../../gpuring/native/core/peer.h"
-#include "../../../../gpuring/native/core/reap.h"
-#include "../../../../gpuring/native/core/release.h"
-#include "../../../../gpuring/native/core/tear.h"
-#include "../../../../gpuring/native/core/wait.h"
-#include "../../../../gpuring/native/core/watchdog.h"
+#include "../core.h"
 
 #define LL (unsigned long long)
 
