@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+import gpuring
+from tests.gpu.ordering import tools
 from tests.helpers.processes import PATIENCE_S, Child
 
 HELD_S = 60  # how long a victim's GPU work would take if it lived
@@ -18,6 +20,29 @@ RECOVERY_S = 40
 
 On a GPU that many processes share, the kernel may need seconds to remove a context, and streams
 wait for their turns."""
+
+
+def my_turn(pipe):
+    """Says that this process is up, with a CUDA context, and waits for its turn.
+
+    Returns a stream, our kernels, and a latch that may hold the stream until it is killed."""
+    cupy, kernels = tools()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    pipe.send("up")
+    pipe.receive()
+    return stream, kernels, kernels.Latch(limit_s=HELD_S)
+
+
+def publish_and_hang(pipe, name):
+    """Publishes a frame that its GPU does not write."""
+    stream, kernels, latch = my_turn(pipe)
+    producer = gpuring.attach(name, timeout=20).producer(gate="stream")
+    slot = producer.claim(10, stream=stream)
+    latch.hold(stream)
+    kernels.stamp(slot.array, slot.seq, stream)
+    slot.publish()
+    pipe.send("published")
+    pipe.receive()
 
 
 class Killing:
@@ -66,8 +91,7 @@ def still_healthy(cupy, round_number):
 
 def ring_is_whole(cupy, ring):
     """Two laps through every slot: none was lost."""
-    from tests.gpu import kernels
-
+    _, kernels = tools()
     wrong = kernels.counter()
     with ring.consumer() as consumer, ring.producer() as producer:
         for _ in range(2 * ring.slots):

@@ -8,7 +8,7 @@ import pytest
 
 import gpuring
 from tests.gpu.ordering import done, tools
-from tests.gpu.survivor import HELD_S, RECOVERY_S, ring_is_whole, still_healthy
+from tests.gpu.survivor import RECOVERY_S, my_turn, ring_is_whole, still_healthy
 from tests.helpers.support import poll
 
 pytestmark = pytest.mark.gpu
@@ -27,11 +27,7 @@ def _ready(children, target, name):
 
 def claim_and_hang(pipe, name):
     """Claims three slots, enqueues its writes behind a latch, and publishes one of them."""
-    cupy, kernels = tools()
-    stream = cupy.cuda.Stream(non_blocking=True)
-    pipe.send("up")
-    pipe.receive()
-    latch = kernels.Latch(limit_s=HELD_S)
+    stream, kernels, latch = my_turn(pipe)
     producer = gpuring.attach(name, timeout=20).producer(gate="stream")
     with stream:
         batch = producer.claim_many(BATCH, 10)
@@ -77,12 +73,8 @@ def test_a_producer_dies_with_a_claimed_batch(safe, name, children):
 
 def hold_batch(pipe, name):
     """Holds three frames, its reads behind a latch."""
-    cupy, kernels = tools()
-    stream = cupy.cuda.Stream(non_blocking=True)
+    stream, kernels, latch = my_turn(pipe)
     wrong = kernels.counter()
-    pipe.send("up")
-    pipe.receive()
-    latch = kernels.Latch(limit_s=HELD_S)
     consumer = gpuring.attach(name, timeout=20).consumer("shared")
     pipe.send("joined")
     pipe.receive()  # all are published
@@ -134,12 +126,8 @@ def test_a_consumer_dies_holding_a_batch_and_another_member_gets_the_frames(safe
 
 def release_and_hang(pipe, name):
     """Releases three frames while its reads stand behind a latch."""
-    cupy, kernels = tools()
-    stream = cupy.cuda.Stream(non_blocking=True)
+    stream, kernels, latch = my_turn(pipe)
     wrong = kernels.counter()
-    pipe.send("up")
-    pipe.receive()
-    latch = kernels.Latch(limit_s=HELD_S)
     consumer = gpuring.attach(name, timeout=20).consumer()
     pipe.send("joined")
     pipe.receive()  # all are published

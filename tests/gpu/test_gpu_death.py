@@ -15,7 +15,15 @@ import pytest
 
 import gpuring
 from tests.gpu.ordering import done, tools
-from tests.gpu.survivor import HELD_S, RECOVERY_S, Killing, report, ring_is_whole, still_healthy
+from tests.gpu.survivor import (
+    RECOVERY_S,
+    Killing,
+    my_turn,
+    publish_and_hang,
+    report,
+    ring_is_whole,
+    still_healthy,
+)
 from tests.helpers.promise import promise
 from tests.helpers.support import poll
 
@@ -57,22 +65,6 @@ def _memory_is_back(cupy, before):
 
 
 # ---- a producer dies with its frame unfinished -------------------------------------------------
-
-
-def publish_and_hang(pipe, name):
-    cupy, kernels = tools()
-    stream = cupy.cuda.Stream(non_blocking=True)
-    pipe.send("up")
-    pipe.receive()
-    latch = kernels.Latch(limit_s=HELD_S)
-    ring = gpuring.attach(name, timeout=20)
-    producer = ring.producer(gate="stream")
-    slot = producer.claim(10, stream=stream)
-    latch.hold(stream)
-    kernels.stamp(slot.array, slot.seq, stream)
-    slot.publish()
-    pipe.send("published")
-    pipe.receive()
 
 
 @promise(
@@ -125,12 +117,8 @@ def test_a_producer_dies_with_work_pending(safe, name, children, request):
 
 
 def read_and_hang(pipe, name):
-    cupy, kernels = tools()
-    stream = cupy.cuda.Stream(non_blocking=True)
+    stream, kernels, latch = my_turn(pipe)
     wrong = kernels.counter()
-    pipe.send("up")
-    pipe.receive()
-    latch = kernels.Latch(limit_s=HELD_S)
     consumer = gpuring.attach(name, timeout=20).consumer(start="oldest")
     pipe.send("joined")
     slot = consumer.acquire(10, stream=stream)

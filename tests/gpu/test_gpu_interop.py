@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from gpuring.arrays import copying, streams
+from tests.gpu import ordering
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 pytestmark = pytest.mark.gpu
@@ -30,12 +31,7 @@ extern "C" __global__ void fill(unsigned long long *words, int n, unsigned long 
 
 @pytest.fixture
 def tools():
-    import cupy
-
-    from tests.gpu import kernels
-
-    kernels.warm_up()
-    return cupy, kernels
+    return ordering.tools()
 
 
 @pytest.fixture

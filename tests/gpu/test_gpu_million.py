@@ -6,7 +6,6 @@ sees it complete: what is remembered of released frames has to be forgotten by o
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
@@ -14,6 +13,7 @@ import pytest
 
 import gpuring
 from tests.gpu.ordering import tools
+from tests.gpu.survivor import report
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.deadline(300)]
 
@@ -67,11 +67,7 @@ def test_a_million_frames_leave_nothing_behind(name, children, sync):
         wrong, memory, remembered = reader.result()
         writer.result()
         assert ring.stats().reaps == 0
-    figures = {"sync": sync, "frames": FRAMES, "rss": memory, "remembered": remembered}
-    print(figures)
-    if path := os.environ.get("GPURING_FIGURES"):
-        with Path(path).open("a") as file:
-            file.write(json.dumps(figures) + "\n")
+    report({"sync": sync, "frames": FRAMES, "rss": memory, "remembered": remembered})
     assert wrong == 0
     assert memory[-1] - memory[SAMPLES // 4] <= 4 << 20  # allocators settle for a while
     assert max(remembered) <= 8192  # in flight, at the most what a stream's queue holds

@@ -8,6 +8,7 @@ import pytest
 
 import gpuring
 from gpuring.memory import kinds
+from tests.gpu.ordering import done, tools
 from tests.helpers.promise import promise
 from tests.helpers.support import ON_GPU, STREAM_GATED, poll, segments_of
 from tests.service.services import outlives_its_creator
@@ -28,11 +29,7 @@ def test_a_call_waits_for_nobody_on_the_host_and_for_everybody_on_the_gpu(
 ):
     """The client's stream is held before the request is written.  Meanwhile the engine computes and
     the answer is received, by a thread on a stream other than the reader's."""
-    import cupy
-
-    from tests.gpu import kernels
-
-    kernels.warm_up()
+    cupy, kernels = tools()
     asking, engine, receiving, reading = (cupy.cuda.Stream(non_blocking=True) for _ in range(4))
     wrong = kernels.counter()
     frame = ((WORDS,), "u8")
@@ -63,7 +60,7 @@ def test_a_call_waits_for_nobody_on_the_host_and_for_everybody_on_the_gpu(
             kernels.check(answer.array, 9, wrong, reading)
             if not ordered:
                 reading.synchronize()
-            early = cupy.cuda.runtime.streamQuery(reading.ptr) == 0
+            early = done(cupy, reading)
             latch.open()
         for stream in (asking, engine, receiving, reading):
             stream.synchronize()
@@ -79,11 +76,7 @@ def test_parts_of_an_answer_are_handed_out_before_the_gpu_has_written_them(
     place, name, ordered, monkeypatch
 ):
     """The engine's stream is held before it writes the first part."""
-    import cupy
-
-    from tests.gpu import kernels
-
-    kernels.warm_up()
+    cupy, kernels = tools()
     engine, receiving, reading = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
     wrong = kernels.counter()
     frame = ((WORDS,), "u8")
@@ -115,7 +108,7 @@ def test_parts_of_an_answer_are_handed_out_before_the_gpu_has_written_them(
                 kernels.check(next(parts).array, k + 1, wrong, reading)
             if not ordered:
                 reading.synchronize()
-            early = cupy.cuda.runtime.streamQuery(reading.ptr) == 0
+            early = done(cupy, reading)
             latch.open()
         for stream in (engine, receiving, reading):
             stream.synchronize()

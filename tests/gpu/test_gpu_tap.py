@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import gpuring
+from tests.gpu.ordering import tools
 from tests.helpers.commands import running
 from tests.helpers.support import poll
 
@@ -13,11 +14,7 @@ pytestmark = pytest.mark.gpu
 
 def publish_held(pipe, name):
     """Publishes a frame that its GPU never finishes."""
-    import cupy
-
-    from tests.gpu import kernels
-
-    kernels.warm_up()
+    cupy, kernels = tools()
     latch = kernels.Latch(limit_s=100)
     stream = cupy.cuda.Stream(non_blocking=True)
     with gpuring.attach(name) as ring, ring.producer(gate="stream") as producer:

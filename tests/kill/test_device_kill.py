@@ -92,13 +92,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     ),
     "a reaper does not raise the fences of the dead": (
         ("--point", "device: unfinished"),
-        [
-            (
-                "reap.c",
-                "atomic_exchange_explicit(fence, promised, memory_order_seq_cst);",
-                ";",
-            )
-        ],
+        [("reap.c", "atomic_exchange_explicit(fence, promised, memory_order_seq_cst);", ";")],
     ),
     "the events of a peer's predecessor are taken for its own": (
         ("--role", "joiner"),

@@ -172,13 +172,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
     ),
     "a mark holds for every producer of the slot": (
         ("--role", "producer", "--point", "device: unfinished"),
-        [
-            (
-                "ring.h",
-                "ring->tear[i * ring->max_peers + p]",
-                "ring->tear[i + 0 * p]",
-            )
-        ],
+        [("ring.h", "ring->tear[i * ring->max_peers + p]", "ring->tear[i + 0 * p]")],
     ),
     "a reaper does not raise the fences of the dead": (
         ("--role", "consumer", "--point", "device: unfinished"),
