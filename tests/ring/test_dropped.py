@@ -11,7 +11,6 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from operator import methodcaller
-from types import FrameType
 from typing import Any
 
 import pytest
@@ -19,7 +18,7 @@ import pytest
 import gpuring
 from tests.helpers import raw_verbs
 from tests.helpers.commands import python
-from tests.helpers.interrupted import PACKAGE, may_come
+from tests.helpers.interrupted import Interrupt
 from tests.helpers.promise import promise
 from tests.helpers.rings import small_ring
 from tests.helpers.support import locked, poll
@@ -93,33 +92,8 @@ def test_a_ctrl_c_that_comes_first_keeps_nobody_in_the_ring(ring, make, collecte
     assert ring._endpoints == {}
 
 
-class Interrupt:
-    """KeyboardInterrupt before the k-th opcode of the package that is run for a drop."""
-
-    def __init__(self, k: int) -> None:
-        self._left = k
-        self.where: str | None = None
-
-    def _call(self, frame: FrameType, _event: str, _arg: Any) -> Any:
-        if not frame.f_code.co_filename.startswith(PACKAGE):
-            return None
-        frame.f_trace_opcodes, frame.f_trace_lines = True, False
-        return self._opcode
-
-    def _opcode(self, frame: FrameType, event: str, _arg: Any) -> Any:
-        if event == "opcode" and may_come(frame.f_code, frame.f_lasti):
-            self._left -= 1
-            if not self._left:
-                self.where = f"{frame.f_code.co_name}:{frame.f_lineno} opcode {frame.f_lasti}"
-                raise KeyboardInterrupt
-        return self._opcode
-
-    def __enter__(self) -> None:
-        self._before = sys.gettrace()
-        sys.settrace(self._call)
-
-    def __exit__(self, *_: object) -> None:
-        sys.settrace(self._before)
+class InADrop(Interrupt):
+    IN_DROPS = True
 
 
 @promise("failure.md", "It leaves even if a Ctrl-C comes while Python drops it.")
@@ -128,7 +102,7 @@ class Interrupt:
 def test_nor_does_one_that_comes_meanwhile(name, make):
     for k in itertools.count(1, 3):
         with small_ring(name, 2) as ring:
-            dropped, interrupt = make(ring), Interrupt(k)
+            dropped, interrupt = make(ring), InADrop(k)
             number = dropped.peer
             without_the_collector(dropped)
             with told(), interrupt:

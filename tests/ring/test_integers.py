@@ -37,25 +37,13 @@ def test_nothing_else_is_taken_for_a_shape(name, value):
         gpuring.create(name, **RING | {"shape": value})
 
 
-def test_a_batch_has_a_whole_number_of_slots(name):
-    with (
-        gpuring.create(name, **RING) as ring,
-        ring.consumer() as frames,
-        ring.producer() as producer,
-    ):
-        for value in (1.5, True, "2", None):
-            with pytest.raises(TypeError, match="n is an int, not"):
-                producer.claim_many(value, 0)
-            with pytest.raises(TypeError, match="n is an int, not"):
-                frames.acquire_many(value, 0)
-        with pytest.raises(ValueError, match="at least one"):
-            producer.claim_many(np.int64(0), 0)
-        with pytest.raises(ValueError, match="at least one"):
-            producer.claim_many(-(2**70), 0)
-        with producer.claim_many(np.int64(2), 0) as batch:
+def test_a_batch_has_a_number_of_slots_that_may_be_numpys(name):
+    """What is no number of slots, batch/test_batches.py has."""
+    with gpuring.create(name, **RING) as ring, ring.consumer() as frames:
+        with ring.producer().claim_many(np.int64(2), 0) as batch:
             assert len(batch) == 2
-        with frames.acquire_many(2**70, 0) as got:
-            assert len(got) == 2
+        with frames.acquire_many(np.int64(1), 0) as got:
+            assert len(got) == 1
 
 
 def test_a_subscription_starts_at_an_integer(name):
