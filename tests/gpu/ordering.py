@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ctypes
 
+import pytest
+
 from gpuring import native
 from gpuring.arrays import streams
 
+ORDER = pytest.mark.parametrize("order", [True, False], ids=["ordered", "mutant"])
+"""With the waits, and without them, where a test has to see that they are missing."""
 WAIT_64 = 4  # CU_STREAM_MEM_OP_WAIT_VALUE_64
 _KINDS = {
     "cuStreamWaitValue64_v2": (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint),

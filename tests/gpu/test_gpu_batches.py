@@ -13,7 +13,7 @@ import random
 import pytest
 
 import gpuring
-from tests.gpu.ordering import Waits, done, tools
+from tests.gpu.ordering import ORDER, Waits, done, tools
 from tests.helpers.support import ON_GPU
 
 pytestmark = pytest.mark.gpu
@@ -54,8 +54,11 @@ def _read_batch(pipe, ring, order):
         return int(wrong.get(stream=stream)[0])
 
 
-def _hold_a_publish(gated, name, children, order, held):
-    """`held`: the slot of the batch from which on the producer's work stands behind the latch."""
+@ORDER
+@pytest.mark.parametrize("held", [0, BATCH - 1])
+def test_work_on_an_acquired_batch_stays_behind_a_held_producer(gated, name, children, order, held):
+    """`held`: the slot of the batch from which on the producer's work stands behind the latch.  All
+    work on the batch waits for it, also that on the last slot alone."""
     cupy, kernels = tools()
     stream = cupy.cuda.Stream(non_blocking=True)
     with (
@@ -80,20 +83,7 @@ def _hold_a_publish(gated, name, children, order, held):
         assert still_held
         assert not latch.expired
         stream.synchronize()
-    return ran_early, wrong
-
-
-@pytest.mark.parametrize("held", [0, BATCH - 1])
-def test_work_on_an_acquired_batch_stays_behind_a_held_producer(gated, name, children, held):
-    """All its work, also that on the last slot alone."""
-    assert _hold_a_publish(gated, name, children, True, held) == (False, 0)
-
-
-@pytest.mark.parametrize("held", [0, BATCH - 1])
-def test_a_missing_wait_of_an_acquired_batch_is_seen(gated, name, children, held):
-    ran_early, wrong = _hold_a_publish(gated, name, children, False, held)
-    assert ran_early
-    assert wrong > 0
+    assert (ran_early, wrong > 0) == (not order, not order)
 
 
 # ---- the producer behind a held consumer -------------------------------------------------------
@@ -122,7 +112,9 @@ def read_held(pipe, name, held):
         return int(wrong.get(stream=stream)[0])
 
 
-def _hold_a_release(gated, name, children, order, held):
+@ORDER
+@pytest.mark.parametrize("held", [0, BATCH - 1])
+def test_writes_to_a_claimed_batch_stay_behind_a_held_consumer(gated, name, children, order, held):
     cupy, kernels = tools()
     stream = cupy.cuda.Stream(non_blocking=True)
     with (
@@ -150,19 +142,7 @@ def _hold_a_release(gated, name, children, order, held):
         child.send()
         wrong = child.result()
         stream.synchronize()
-    return early, wrong
-
-
-@pytest.mark.parametrize("held", [0, BATCH - 1])
-def test_writes_to_a_claimed_batch_stay_behind_a_held_consumer(gated, name, children, held):
-    assert _hold_a_release(gated, name, children, True, held) == (False, 0)
-
-
-@pytest.mark.parametrize("held", [0, BATCH - 1])
-def test_a_missing_wait_of_a_claimed_batch_is_seen(gated, name, children, held):
-    early, wrong = _hold_a_release(gated, name, children, False, held)
-    assert early
-    assert wrong > 0
+    assert (early, wrong > 0) == (not order, not order)
 
 
 # ---- host gate ---------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
 """Device order is real: what stands behind a wait has not run, and no frame is ever torn.
 
 A latch holds one process's stream; work of another process that the ring has ordered behind it must
-not be done before the latch is opened.  `test_a_missing_wait_is_seen` takes the wait away, so the
-latch is known to notice.  Stamps count, on the GPU, words that are not those of their sequence.
+not be done before the latch is opened.  With `order=False` the wait is taken away, so the latch is
+known to notice.  Stamps count, on the GPU, words that are not those of their sequence.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 import pytest
 
 import gpuring
-from tests.gpu.ordering import Waits, done, tools
+from tests.gpu.ordering import ORDER, Waits, done, tools
 from tests.helpers.promise import promise
-from tests.helpers.support import ON_GPU, STREAM_GATED
+from tests.helpers.support import ON_GPU
 
 pytestmark = pytest.mark.gpu
 WORDS = 1 << 16
@@ -47,46 +47,32 @@ def _read_one(pipe, ring, order):
         return int(wrong.get()[0])
 
 
-def _hold_a_publish(place, name, children, order):
-    cupy, kernels = tools()
-    stream = cupy.cuda.Stream(non_blocking=True)
-    with (
-        place.create(name, slots=2, shape=(WORDS,), dtype="u8") as ring,
-        ring.producer() as producer,
-    ):
-        child = children(read_one, name, order)
-        assert child.receive() == "joined"
-        with kernels.Latch(limit_s=40) as latch:
-            slot = producer.claim(10, stream=stream)
-            latch.hold(stream)
-            kernels.stamp(slot.array, slot.seq, stream)
-            slot.publish()
-            ran_early = child.receive()
-            held = not done(cupy, stream)
-            latch.open()
-        child.send()
-        wrong = child.result()
-        assert held
-        assert not latch.expired
-    return ran_early, wrong
-
-
 @promise(
     "failure.md",
     "It goes on: a survivor stores the word. | nothing",
     "With gate `stream` no claim and no acquire waits for a GPU, because the wait goes into the "
     "stream.",
 )
-@pytest.mark.parametrize("place", STREAM_GATED, ids=lambda place: place.name)
-def test_a_readers_work_stays_behind_a_held_producer(place, name, children):
-    assert _hold_a_publish(place, name, children, order=True) == (False, 0)
-
-
-@pytest.mark.parametrize("place", STREAM_GATED, ids=lambda place: place.name)
-def test_a_missing_wait_is_seen(place, name, children):
-    ran_early, wrong = _hold_a_publish(place, name, children, order=False)
-    assert ran_early
-    assert wrong > 0
+@ORDER
+def test_a_readers_work_stays_behind_a_held_producer(gated, name, children, order):
+    cupy, kernels = tools()
+    stream = cupy.cuda.Stream(non_blocking=True)
+    with gated.create(name, slots=2, shape=(WORDS,), dtype="u8") as ring:
+        producer, child = ring.producer(), children(read_one, name, order)
+        assert child.receive() == "joined"
+        with kernels.Latch(limit_s=40) as latch:
+            slot = producer.claim(10, stream=stream)
+            latch.hold(stream)
+            kernels.stamp(slot.array, slot.seq, stream)
+            slot.publish()
+            early = child.receive()
+            held = not done(cupy, stream)
+            latch.open()
+        child.send()
+        wrong = child.result()
+        assert held
+        assert not latch.expired
+    assert (early, wrong > 0) == (not order, not order)
 
 
 # ---- host gate: acquire itself waits -----------------------------------------------------------
@@ -163,12 +149,11 @@ def read_held(pipe, name):
     "With gate `stream` no claim and no acquire waits for a GPU, because the wait goes into the "
     "stream.",
 )
-@pytest.mark.parametrize("place", STREAM_GATED, ids=lambda place: place.name)
-def test_an_overwrite_stays_behind_a_held_consumer(place, name, children):
+def test_an_overwrite_stays_behind_a_held_consumer(gated, name, children):
     cupy, kernels = tools()
     stream = cupy.cuda.Stream(non_blocking=True)
     with (
-        place.create(name, slots=1, shape=(WORDS,), dtype="u8") as ring,
+        gated.create(name, slots=1, shape=(WORDS,), dtype="u8") as ring,
         ring.producer() as producer,
     ):
         child = children(read_held, name)
