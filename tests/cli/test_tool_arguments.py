@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 import gpuring
-from gpuring.cli import COMMANDS, EXAMPLES
+from gpuring.cli import COMMANDS, EXAMPLES, main
 from gpuring.cli.trouble import in_options, message
 from tests.helpers.commands import COMMAND, DEADLINE_S
 from tests.helpers.commands import gpuring as command
@@ -16,18 +16,23 @@ from tests.helpers.commands import gpuring as command
 KEEP = ("keep", "x", "--slots", 2, "--shape", 3, "--dtype", "u1", "--device", "host")
 
 
-@pytest.mark.slow(keep=4)
+@pytest.fixture
+def parsed(monkeypatch, capsys):
+    """What the parser says to a command line that it ends by itself: its status, out and err."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def parsed(*options):
+        with pytest.raises(SystemExit) as ended:
+            main([str(option) for option in options])
+        return ended.value.code, *capsys.readouterr()
+
+    return parsed
+
+
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (("inspect", "../x"), "cannot name a ring"),
-        (("top", "../x"), "cannot name a ring"),
         (("metrics", "--port", "99999"), "--port: must be 0 to 65535, not 99999"),
-        (("bridge", "import", "nonsense"), "HOST:PORT/RING"),
-        (("bridge", "import", "localhost:99999/x"), "HOST:PORT/RING"),
-        (("bridge", "import", "localhost:1/../x"), "cannot name a ring"),
-        (("bridge", "export", "x", "--listen", "nonsense"), "HOST:PORT"),
-        (("bridge", "export", "x", "--timeout", "0.01"), "timeout is a number of seconds from 0.1"),
         (("tap", "x", "--out", "y", "--rate", "1e9"), "--rate: must be below 1e9, not 1e9"),
         (("tap", "x", "--out", "y", "--rate", "0"), "--rate: must be above 0, not 0"),
         (("tap", "x", "--out", "y", "--rate", "nan"), "--rate: must be above 0, not nan"),
@@ -42,12 +47,32 @@ KEEP = ("keep", "x", "--slots", 2, "--shape", 3, "--dtype", "u1", "--device", "h
         ((*KEEP, "--meta", "pts"), "--meta: must be NAME:DTYPE with commas"),
         ((*KEEP, "--meta", "pts:zz"), "--meta: 'pts:zz' cannot be metadata"),
         ((*KEEP, "--device", "gpu"), "--device: must be host, cuda or cuda:N, not 'gpu'"),
-        ((*KEEP, "--sync", "event"), "--sync"),
-        ((*KEEP, "--memory", "vmm"), "--memory"),
         (("doctor", "--device", "first"), "--device: must be cuda or cuda:N, not 'first'"),
     ],
 )
-def test_a_refusal_says_why_and_ends_with_2(options, reason):
+def test_the_parser_says_why_it_refuses(parsed, options, reason):
+    status, _, said = parsed(*options)
+    assert status == 2
+    assert reason in said
+    assert "_" not in said.splitlines()[-1]  # no name of a function
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("inspect", "../x"), "cannot name a ring"),
+        (("top", "../x"), "cannot name a ring"),
+        (("bridge", "import", "nonsense"), "HOST:PORT/RING"),
+        (("bridge", "import", "localhost:99999/x"), "HOST:PORT/RING"),
+        (("bridge", "import", "localhost:1/../x"), "cannot name a ring"),
+        (("bridge", "export", "x", "--listen", "nonsense"), "HOST:PORT"),
+        (("bridge", "export", "x", "--timeout", "0.01"), "timeout is a number of seconds from 0.1"),
+        ((*KEEP, "--sync", "event"), "--sync"),
+        ((*KEEP, "--memory", "vmm"), "--memory"),
+    ],
+)
+def test_a_command_that_refuses_says_why_and_ends_with_2(options, reason):
     if options[0] == "bridge":
         pytest.importorskip("zmq", reason="bridges need pyzmq, and say so first")
     done = command(*options)
@@ -82,17 +107,16 @@ def test_gpuring_alone_prints_help():
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "bench"])
-def test_help_has_an_example_that_can_be_parsed_and_fits(name):
-    done = command(name, "--help", env=os.environ | {"COLUMNS": "80"})
-    assert done.returncode == 0
-    assert max(map(len, done.stdout.splitlines())) <= 80
-    assert f"\n  gpuring {name}" in done.stdout
+def test_help_has_an_example_that_can_be_parsed_and_fits(parsed, name):
+    status, said, _ = parsed(name, "--help")
+    assert status == 0
+    assert max(map(len, said.splitlines())) <= 80
+    assert f"\n  gpuring {name}" in said
 
 
 @pytest.mark.parametrize("what", ["export", "import", "keygen"])
-def test_the_help_of_a_part_of_bridge_says_what_it_does(what):
-    done = command("bridge", what, "--help", env=os.environ | {"COLUMNS": "80"})
-    lines = done.stdout.splitlines()
+def test_the_help_of_a_part_of_bridge_says_what_it_does(parsed, what):
+    lines = parsed("bridge", what, "--help")[1].splitlines()
     assert lines[lines.index("") + 1][0].isupper()
     assert lines.index("positional arguments:") > lines.index("") + 2
 
