@@ -53,6 +53,7 @@ def test_they_are_left_out_and_told(run):
     assert "3 were left out: `pytest --slow` runs them, too." in said
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("options", [["--slow"], ["test_two.py"], ["-m", "not gpu"]])
 def test_all_run_where_they_are_asked_for(run, options):
     said = run(*options)

@@ -116,6 +116,7 @@ def imported(name: str) -> Iterator[Bridge]:
         assert not segments_of(name)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("side", [exported, imported])
 def test_a_close_that_was_interrupted_is_completed_by_the_next_one(name, side):
     """At some of its lines.  All, by a step of 1, take a minute."""

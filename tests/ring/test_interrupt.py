@@ -133,7 +133,7 @@ def test_a_consumers_verbs_run_nothing_that_can_be_interrupted(name, verb):
         assert interrupt.where is None
 
 
-@pytest.mark.filterwarnings("ignore:coroutine 'Consumer.acquire_async' was never awaited")
+@pytest.mark.filterwarnings("ignore:coroutine '(Consumer.)?acquire_async' was never awaited")
 def test_an_interrupted_loop_of_a_task_holds_nothing_after_the_next_verb(name):
     """A task keeps the error, whose traceback keeps the arguments of all functions, until the
     garbage collector comes.  Python warns of an interrupt between a call and its `await`."""

@@ -78,7 +78,7 @@ STORMS = {
 }
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", STORMS)
 def test_the_books_balance_after_a_storm(kind):
     pytest.importorskip("zmq")

@@ -31,14 +31,14 @@ STORMS = {
 def test_the_books_balance_after_a_storm(kind):
     signals, more = STORMS[kind]
     seed = list(STORMS).index(kind) + 1
-    options = ["--seconds", "6", "--seed", str(seed), "--patience", "40"]
+    options = ["--seconds", "3", "--seed", str(seed), "--patience", "40"]
     options += ["--signals", *signals, "--roles", *FEW, *more]
     ended = module("tests.storm", "rings", *options, cwd=ROOT, timeout=120)
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert " published" in ended.stdout
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("redeliver", [True, False])
 def test_every_call_of_the_living_ends_in_a_storm_of_signals(redeliver):
     found = storm(Services, seconds=5.0, seed=1, redeliver=redeliver)
