@@ -8,13 +8,9 @@
  */
 #include "order.h"
 
-#include <time.h>
-
 #include "../core/acquire.h"
 #include "../core/bell.h"
 #include "../core/claim.h"
-#include "../core/reap.h"
-#include "../core/wait.h"
 #include "../core/watchdog.h"
 #include "stream.h"
 
@@ -30,9 +26,6 @@
 #endif
 enum {
     GD_PATIENCE_NS = 20 * 1000,
-    /* Gate "host": a hand-over between two contexts takes about 150 µs. */
-    GD_SPIN_NS = 200 * 1000,
-    GD_NAP_NS = 20 * 1000
 };
 
 static inline const gr_word *fence_word(const struct gd_peer *peer, uint32_t owner,
@@ -64,7 +57,7 @@ static enum gr_result await(struct gd_peer *peer, struct gd_call *call, uint32_t
     const struct gr_patience *patience = &peer->core.wait;
     const int64_t spin_ns =
         patience->spin_fixed && patience->spin_ns > GD_SPIN_NS ? patience->spin_ns : GD_SPIN_NS;
-    int64_t start = gr_now_ns(), now = start;
+    const int64_t start = gr_now_ns();
     if (call->since_ns == 0) call->since_ns = start;
     gr_tell_of_joins(peer->core.ring); /* as below, in gd_order */
     for (;;) {
@@ -72,19 +65,13 @@ static enum gr_result await(struct gd_peer *peer, struct gd_call *call, uint32_t
                    : peer->device->sync->hint(peer, owner, index, value) ? CU_OK : CU_NOT_READY;
         if (status == CU_OK) break;
         if (status != CU_NOT_READY) return GR_DEVICE; /* `paid` has filled in call->trouble */
-        now = gr_now_ns();
-        if (now >= call->deadline_ns) {
+        if (gr_now_ns() >= call->deadline_ns) {
             peer->core.last.culprit =
                 (struct gr_culprit){GR_BY_FENCE, owner, GR_NONE, peer->core.last.seq,
                                     gr_load_relaxed(&peer->core.ring->slot[index].time_ns)};
             return GR_BLOCKED;
         }
-        if (now - start > GR_SLICE_NS) {
-            gr_reap_dead(peer->core.ring, NULL); /* the fence may be a dead peer's */
-            return GR_SIGNAL;
-        }
-        if (now - call->since_ns < spin_ns) gd_pause();
-        else if (nanosleep(&(struct timespec){.tv_nsec = GD_NAP_NS}, NULL) != 0) return GR_SIGNAL;
+        if (gd_rest(peer, call, start, spin_ns) != GR_OK) return GR_SIGNAL;
     }
     call->since_ns = 0;
     return GR_OK;

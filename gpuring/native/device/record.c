@@ -10,15 +10,10 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "../core/bell.h"
 #include "../core/claim.h"
-#include "../core/reap.h"
-#include "../core/wait.h"
 #include "stream.h"
-
-enum { SPIN_NS = 200 * 1000, NAP_NS = 20 * 1000 };
 
 /* ---- the streams of a slot ------------------------------------------------------------------- */
 
@@ -175,7 +170,6 @@ static int query(const struct gd_device *device, gd_stream stream) {
 enum gr_result gd_settle(struct gd_peer *peer, struct gd_call *call, uint32_t index) {
     struct gd_use *use = &peer->use[index];
     const int64_t start = gr_now_ns();
-    int64_t now = start;
     if (call->since_ns == 0) call->since_ns = start;
     for (uint32_t k = 0; k < use->streams;) {
         int status = query(peer->device, use->stream[k]);
@@ -197,13 +191,7 @@ enum gr_result gd_settle(struct gd_peer *peer, struct gd_call *call, uint32_t in
             k++;
             continue;
         }
-        now = gr_now_ns();
-        if (now - start > GR_SLICE_NS) {
-            gr_reap_dead(peer->core.ring, NULL);
-            return GR_SIGNAL;
-        }
-        if (now - call->since_ns < SPIN_NS) gd_pause();
-        else if (nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL) != 0) return GR_SIGNAL;
+        if (gd_rest(peer, call, start, GD_SPIN_NS) != GR_OK) return GR_SIGNAL;
     }
     call->since_ns = 0;
     gr_word *fence = fence_of(peer->core.ring, index, peer->core.self.number);
@@ -250,13 +238,7 @@ enum gr_result gd_drain(struct gd_peer *peer, struct gd_call *call, unsigned how
                     (struct gd_trouble){GD_WORK_FAILED, lost, 0, number, call->at, promised};
                 return GR_DEVICE;
             }
-            const int64_t now = gr_now_ns();
-            if (now - start > GR_SLICE_NS) {
-                gr_reap_dead(ring, NULL); /* its work may wait for a dead peer's */
-                return GR_SIGNAL;
-            }
-            if (now - call->since_ns < SPIN_NS) gd_pause();
-            else if (nanosleep(&(struct timespec){.tv_nsec = NAP_NS}, NULL) != 0) return GR_SIGNAL;
+            if (gd_rest(peer, call, start, GD_SPIN_NS) != GR_OK) return GR_SIGNAL;
         }
         if (status != CU_OK) return GR_DEVICE;
     }

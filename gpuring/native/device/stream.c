@@ -1,6 +1,10 @@
 /* What a stream is asked, and what is put into it. */
 #include "stream.h"
 
+#include <time.h>
+
+#include "../core/reap.h"
+#include "../core/wait.h"
 #include "own_event.h"
 
 /* An id of the calling thread, which is never 0 and never used again. Relaxed: it only has to be
@@ -95,4 +99,18 @@ enum gr_result gd_submit(struct gd_peer *peer, struct gd_call *call) {
     if (n > 1) status = device->driver->stream_batch(stream, n, call->op, 0);
     else status = device->driver->stream_wait_value(stream, call->op->address, call->op->value, 0);
     return status == CU_OK ? GR_OK : gd_refuse(call, GD_ON_STREAM, call->stream, status);
+}
+
+enum gr_result gd_rest(struct gd_peer *peer, const struct gd_call *call, int64_t start,
+                       int64_t spin_ns) {
+    const int64_t now = gr_now_ns();
+    if (now - start > GR_SLICE_NS) {
+        gr_reap_dead(peer->core.ring, NULL); /* what is waited for may be a dead peer's */
+        return GR_SIGNAL;
+    }
+    if (now - call->since_ns < spin_ns) {
+        gd_pause();
+        return GR_OK;
+    }
+    return nanosleep(&(struct timespec){.tv_nsec = 20 * 1000}, NULL) == 0 ? GR_OK : GR_SIGNAL;
 }
