@@ -205,10 +205,7 @@ def import_pool(fd: int, exported: bytes, device: int) -> tuple[int, int]:
 def let_reach_pool(pool: int, device: int) -> None:
     """Lets GPU `device` read and write the memory of a pool."""
     access = _Access(_Location(_DEVICE, device), _READ_WRITE)
-    _call(
-        "cuMemPoolSetAccess",
-        *(ctypes.c_void_p(pool), ctypes.byref(access), ctypes.c_size_t(1)),
-    )
+    _call("cuMemPoolSetAccess", *(ctypes.c_void_p(pool), ctypes.byref(access), ctypes.c_size_t(1)))
 
 
 def free_in_pool(pool: int, ptr: int) -> None:

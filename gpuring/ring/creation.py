@@ -85,11 +85,7 @@ def create(
     segment.check_name(name)
     return create_of(
         slot_layout.make(
-            shape=shape,
-            dtype=dtype,
-            fields=fields,
-            meta=meta,
-            canary_nbytes=debug.canary_nbytes(),
+            shape=shape, dtype=dtype, fields=fields, meta=meta, canary_nbytes=debug.canary_nbytes()
         ),
         name,
         slots=slots,

@@ -32,13 +32,7 @@ class Slot(Exported):
     _stream: int
     _streams: tuple[int, ...]
     def _prepare(
-        self,
-        index: int,
-        ring: str,
-        peer: Peer,
-        memory: Memory,
-        fields: Sequence[Field],
-        meta: Any,
+        self, index: int, ring: str, peer: Peer, memory: Memory, fields: Sequence[Field], meta: Any
     ) -> Self: ...
     def _import_on(self, stream: int) -> None: ...
     @property

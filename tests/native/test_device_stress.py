@@ -107,11 +107,7 @@ MUTANTS: dict[str, list[Edit]] = {
         )
     ],
     "a per-thread stream is taken for that of another thread": [
-        (
-            "record.c",
-            "if (use->thread == 0 || use->thread == gd_this_thread()) return;",
-            "return;",
-        )
+        ("record.c", "if (use->thread == 0 || use->thread == gd_this_thread()) return;", "return;")
     ],
     "a look at a slot of others raises its fence": [
         (

@@ -235,10 +235,7 @@ def limited(_pipe: Pipe, name: str, limit: str, nbytes: int, slots_nbytes: int) 
 
 
 def test_a_limit_on_the_size_of_files_is_told_as_such(name, children):
-    for nbytes, limit, what in (
-        (1 << 20, "1.0 MiB", "the slots"),
-        (4096, "4.0 KiB", "the header"),
-    ):
+    for nbytes, limit, what in ((1 << 20, "1.0 MiB", "the slots"), (4096, "4.0 KiB", "the header")):
         shape = 2 << 20 if what == "the slots" else 16
         (told,) = children(limited, name, "FSIZE", nbytes, shape).result()
         assert what in told

@@ -44,11 +44,7 @@ MUTANTS: dict[str, Edit] = {
         "atomic_fetch_add_explicit(&ring->sub[u].redo, 1, memory_order_seq_cst);\n    if (known)",
         "if (known)",
     ),
-    "who leaves asleep is counted for ever": (
-        "reap.c",
-        "    uncount(ring, &ring->peer[p]);",
-        "",
-    ),
+    "who leaves asleep is counted for ever": ("reap.c", "    uncount(ring, &ring->peer[p]);", ""),
 }
 
 
