@@ -3,7 +3,8 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-from gpuring.native.c cimport gr_ring
+from gpuring.native.c cimport gr_load_acquire, gr_ring, gr_word
+from gpuring.native.header cimport Header
 from gpuring.ring.slot cimport Slot
 
 cdef extern from "time.h":
@@ -84,3 +85,4 @@ cdef object target(reference)
 
 ctypedef int (*ending)(Slot slot, bint well) except -1
 cdef int leave(Slot slot, bint well, ending end) except -1
+cdef void say(Header header, uint64_t seq, bint cancelled) noexcept

@@ -5,11 +5,12 @@ from weakref import ref
 
 from gpuring.native import Header
 from gpuring.ring.slot import WriteSlot
-from gpuring.service._calls import Calls, Inbox, InFlight
+from gpuring.service._books import Calls
+from gpuring.service._calls import InFlight
+from gpuring.service._inbox import Inbox
 from gpuring.service._sleepers import Turn
 
 def has_engines(header: Header, kept: bool) -> bool: ...
-def call_of(header: Header, seq: int) -> tuple[int, int, bool] | None: ...
 def is_closed(header: Header) -> bool: ...
 
 class Sender:

@@ -4,13 +4,15 @@
 replaced, this thread gives it another ring and another `Inbox` in one step (`_settle_in`).  Whoever does not have the turn
 reads `_mailbox` once, and goes on with what it has read.  What waits there is told by its own `Calls`, also afterwards.
 
-The turn to send is taken before the turn to receive (_calls.pyx has more on both).
+The turn to send is taken before the turn to receive (_books.pyx has more on both).
 """
 import threading
 
 from libc.stdint cimport uint32_t, uint64_t
 
-from gpuring.service._calls cimport Calls, Inbox, InFlight
+from gpuring.service._books cimport Calls
+from gpuring.service._calls cimport InFlight
+from gpuring.service._inbox cimport Inbox
 from gpuring.native.c cimport *
 from gpuring.native.clock cimport seconds
 from gpuring.native.header cimport Header
@@ -46,15 +48,6 @@ cpdef bint has_engines(Header header, bint kept) except -1:
             if not kept or members > 1:
                 return True
     return members != 0 and not header.has_creator()
-
-
-def call_of(Header header, uint64_t seq):
-    """Which call has the request of that sequence: (the client's number, the call's number, whether it was given up).  None: the
-    slot has another one now."""
-    cdef gr_ring *ring = header.ring
-    cdef Request *envelope = <Request *>(ring.meta + seq % ring.slots * ring.layout.meta_stride)
-    cdef uint64_t client = envelope.client, call = envelope.call, credit = gr_load_acquire(<gr_word *>&envelope.credit)
-    return (client, call, (credit & CANCELLED) != 0) if credit >> 32 == seq & 0xffffffff else None
 
 
 cpdef bint is_closed(Header header) noexcept:
@@ -251,7 +244,7 @@ cdef int send_request(Slot slot, bint well) except -1:
         if not request.use.open:  # an open slot can still be sent when its stream can be used again
             not_sent(request)
         raise
-    call._mailbox.calls.sent(call)
+    call.calls.sent(call)
     return 0
 
 
@@ -259,5 +252,5 @@ cdef int not_sent(SendsRequest request) except -1:
     """Ends the call, because its request was not sent."""
     cdef InFlight call = target(request._call)
     if call is not None and call._seq == request._seq:  # a Ctrl-C may have left none
-        call._mailbox.calls.end(call, RingError(f"{call._label()}: its request was not sent"))
+        call.calls.end(call, RingError(f"{call._label()}: its request was not sent"))
     return 0

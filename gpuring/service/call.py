@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from gpuring.ring import inner
 from gpuring.ring.not_copyable import Unique
 from gpuring.ring.whose import nobody_has
-from gpuring.service._engine import Answering, SendsAnswer, exit_calls, unanswered
 from gpuring.service._envelopes import FAILED
+from gpuring.service._reach import Answering
+from gpuring.service._taken import SendsAnswer, exit_calls, unanswered
 from gpuring.service.streaming import InParts
 from gpuring.service.wire import Enveloped
 
@@ -103,7 +104,7 @@ class Call(InParts, Unique):
 
     __slots__ = ()
 
-    if TYPE_CHECKING:  # of _engine.Taken, which has their docstrings
+    if TYPE_CHECKING:  # of _taken.Taken, which has their docstrings
 
         def _request(self) -> ReadSlot: ...
         @property

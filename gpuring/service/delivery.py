@@ -11,7 +11,7 @@ from gpuring.errors import RingClosed, RingError, RingFull, RingIncompatible
 from gpuring.registry import directory
 from gpuring.ring import inner
 from gpuring.ring.ring import attach
-from gpuring.service._engine import Reach, is_gone
+from gpuring.service._reach import Reach, is_gone
 from gpuring.service.call import AnswerSlot, AnswerWriter, Call
 from gpuring.service.wire import Terms, answers_name, make_sink, names_answers, without_fail
 

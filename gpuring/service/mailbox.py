@@ -5,7 +5,7 @@ the service that takes its place, and leaves the former one when no call of it i
 
 This is what may be used here, and by whom:
 
-* Only the thread that has the turn to receive (_calls.pyx) runs `receive`, and with it `_look`.
+* Only the thread that has the turn to receive (_books.pyx) runs `receive`, and with it `_look`.
 * Only the thread that has the turn to send runs `settle`, `is_over` and what the writer does.
 * Any thread may call `tasks`, `order`, `no_room`, `shut` and `close`, and read.
 * `Tasks` are of one loop, whose thread alone uses them, except for `Tasks.wake`.
@@ -21,8 +21,8 @@ from gpuring.errors import PeerLost, RingClosed, RingError, RingTimeout
 from gpuring.native.snapshot import snapshot
 from gpuring.ring import inner
 from gpuring.ring.whose import nobody_has, references
-from gpuring.service import _calls
-from gpuring.service._calls import Inbox
+from gpuring.service import _inbox
+from gpuring.service._inbox import Inbox
 from gpuring.service._sender import has_engines
 from gpuring.service._sleepers import nothing
 from gpuring.service.pending import AnswerReader, PendingCall, RequestWriter
@@ -113,7 +113,7 @@ class Mailbox(Inbox):
         calls = [
             call
             for call in self.calls.all()
-            if call._sent_at >= 0 and now - call._sent_at >= _calls.SLICE_S and call._answer is None
+            if call._sent_at >= 0 and now - call._sent_at >= _inbox.SLICE_S and call._answer is None
         ]
         if not calls:
             return

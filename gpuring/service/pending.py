@@ -13,15 +13,17 @@ from gpuring.ring.consumer import Consumer
 from gpuring.ring.not_copyable import Unique
 from gpuring.ring.producer import Producer
 from gpuring.ring.whose import nobody_has
-from gpuring.service._calls import HoldsAnswer, InFlight
-from gpuring.service._sender import SendsRequest, call_of
+from gpuring.service._books import HoldsAnswer
+from gpuring.service._calls import InFlight
+from gpuring.service._envelopes import call_of
+from gpuring.service._sender import SendsRequest
 from gpuring.service.streaming import Parts
 from gpuring.service.wire import Enveloped
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
-    from gpuring.service._calls import Calls, Sleepers
+    from gpuring.service._books import Calls, Sleepers
     from gpuring.service.tasks import Tasks
 
 

@@ -16,8 +16,8 @@ from gpuring.native import seconds
 from gpuring.native.signals import begun_elsewhere
 from gpuring.ring.not_copyable import Unique
 from gpuring.service._calls import HandsOut
-from gpuring.service._engine import Taken
 from gpuring.service._envelopes import END
+from gpuring.service._taken import Taken
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -17,14 +17,14 @@ from gpuring import native
 from gpuring.deadlines import left_s
 from gpuring.errors import RingFull
 from gpuring.ring import waiting
-from gpuring.service import _calls
+from gpuring.service import _inbox
 from gpuring.service._sleepers import AsleepTask, Attempt, asyncio
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop, Handle, TimerHandle
 
     from gpuring.native import Notifier, Peer
-    from gpuring.service._calls import Inbox
+    from gpuring.service._inbox import Inbox
     from gpuring.service._sleepers import Turn
 
 _LOOKS = 20  # slices, after which a task that wants to send looks, in case nobody woke it
@@ -48,7 +48,7 @@ Queues = dict["AbstractEventLoop", dict[object, Task]]
 """The tasks of each loop that want to send, in turn.  They keep it when a service is replaced."""
 
 
-class Tasks(_calls.LoopTasks):
+class Tasks(_inbox.LoopTasks):
     """The tasks of one loop that wait for something of one client.
 
     Only the thread of the loop uses it, except for `wake`.  It belongs to one mailbox of a client.
@@ -84,7 +84,7 @@ class Tasks(_calls.LoopTasks):
                         f"service {self._mailbox.service!r}: other tasks are waiting to send a "
                         "request"
                     )
-                await mine.sleep(min(left, _LOOKS * _calls.SLICE_S))
+                await mine.sleep(min(left, _LOOKS * _inbox.SLICE_S))
                 mine = queue[mine.key] = Task(self._loop)
             yield
         finally:
@@ -100,7 +100,7 @@ class Tasks(_calls.LoopTasks):
             if mine:
                 rung = bell.arm(peer)
         if not mine:
-            await asyncio().sleep(_calls.SLICE_S)  # a thread waits and has the turn
+            await asyncio().sleep(_inbox.SLICE_S)  # a thread waits and has the turn
             return 0
         if rung:
             await asyncio().sleep(_pause_s(turns))
@@ -113,7 +113,7 @@ class Tasks(_calls.LoopTasks):
 
         self._loop.add_reader(bell.fileno(), claimable)
         try:
-            await task.sleep(min(left_s(deadline), _calls.SLICE_S))
+            await task.sleep(min(left_s(deadline), _inbox.SLICE_S))
         finally:
             self._unwatch(bell)
         return 0
@@ -135,8 +135,8 @@ class Tasks(_calls.LoopTasks):
     def _look_later(self) -> None:
         """Has the loop look after a slice, unless it will anyway."""
         if self._tick is None or self._tick.when() < self._loop.time():
-            self._tick = self._loop.call_later(_calls.SLICE_S, self._look)
-            self._looks_at = time.monotonic() + _calls.SLICE_S
+            self._tick = self._loop.call_later(_inbox.SLICE_S, self._look)
+            self._looks_at = time.monotonic() + _inbox.SLICE_S
 
     def _look(self) -> None:
         """Called once in a slice.  It wakes those whom an interrupt has kept from being woken.  If

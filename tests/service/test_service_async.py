@@ -28,7 +28,7 @@ PATIENCE_S = 60
 @pytest.fixture
 def no_slices(monkeypatch):
     """Whoever waits is woken: nobody looks again after a while."""
-    monkeypatch.setattr("gpuring.service._calls.SLICE_S", 60)
+    monkeypatch.setattr("gpuring.service._inbox.SLICE_S", 60)
 
 
 async def soon(what):

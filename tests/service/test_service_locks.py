@@ -1,5 +1,5 @@
 """What a client's threads and event loops may do with its turns and its books
-(gpuring/service/_calls.pyx).
+(gpuring/service/_books.pyx).
 
 `watching` replaces the turns, and sees in which order they are taken.  Tests with several threads
 and loops, and the one that kills engines and clients, run under it.
@@ -17,7 +17,7 @@ from collections.abc import Iterator
 import pytest
 
 import gpuring
-from gpuring.service import _calls, client
+from gpuring.service import _books, client
 from gpuring.service.pending import Answer, PendingCall
 from tests.helpers.support import poll
 from tests.service.services import answer, finish, in_thread, receives, send, serve
@@ -75,7 +75,7 @@ def watching() -> Iterator[Watch]:
     watch = Watch()
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(client, "Turn", lambda: Watched(watch, SENDING))
-        patched.setattr(_calls, "Turn", lambda: Watched(watch, RECEIVING))
+        patched.setattr(_books, "Turn", lambda: Watched(watch, RECEIVING))
         yield watch
 
 

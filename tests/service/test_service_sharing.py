@@ -74,7 +74,7 @@ def test_threads_wait_in_turn_for_a_slot(name, watched):
 @promise("services.md", "One thread receives answers for all threads.")
 def test_a_thread_that_is_done_hands_the_receiving_on(name, monkeypatch):
     """Who receives does it for all; when its own answer has come the others are not forgotten."""
-    monkeypatch.setattr("gpuring.service._calls.SLICE_S", 60)  # they are woken, and do not poll
+    monkeypatch.setattr("gpuring.service._inbox.SLICE_S", 60)  # they are woken, and do not poll
     with serve(name) as server, gpuring.connect(name) as client:
         calls = [send(client, k) for k in range(3)]
         waits = [in_thread(call.result, 15) for call in calls]
@@ -86,7 +86,7 @@ def test_a_thread_that_is_done_hands_the_receiving_on(name, monkeypatch):
 
 def test_who_ends_an_answer_twice_does_not_end_that_of_another_call(name, monkeypatch):
     """The thread that receives has the same slot again, and does not run yet: it needs the GIL."""
-    monkeypatch.setattr("gpuring.service._calls.SLICE_S", 60)
+    monkeypatch.setattr("gpuring.service._inbox.SLICE_S", 60)
     with (
         serve(name) as server,
         gpuring.connect(name, calls=3) as client,

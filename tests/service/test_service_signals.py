@@ -109,7 +109,7 @@ def signals(step: int = 1) -> Iterator[Signal]:
 @pytest.fixture
 def quick(monkeypatch):
     """Who looks again after a while does so soon."""
-    monkeypatch.setattr("gpuring.service._calls.SLICE_S", 0.005)
+    monkeypatch.setattr("gpuring.service._inbox.SLICE_S", 0.005)
     gc.collect()
     gc.freeze()  # the collector is asked often, and need not look at what was there before
     yield

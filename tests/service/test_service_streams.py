@@ -9,7 +9,7 @@ import pytest
 
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.producer import Producer
-from gpuring.service import _calls, _envelopes
+from gpuring.service import _envelopes, _inbox
 from gpuring.service._sender import Sender
 from gpuring.service._sleepers import Turn
 from gpuring.service.pending import Answer, PendingCall, RequestSlot
@@ -21,7 +21,7 @@ class Answers(Consumer):
     _slot_type = Answer
 
 
-class Inbox(_calls.Inbox):
+class Inbox(_inbox.Inbox):
     def _look(self, now):
         pass
 
