@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Generator, Sequence
+from typing import TYPE_CHECKING, Any
 
 from gpuring import native
 from gpuring.deadlines import deadline_of
@@ -22,9 +22,6 @@ from gpuring.service.wire import Enveloped
 
 if TYPE_CHECKING:
     from typing_extensions import Self
-
-    from gpuring.service._books import Calls, Sleepers
-    from gpuring.service.tasks import Tasks
 
 
 class RequestSlot(SendsRequest):
@@ -91,25 +88,6 @@ class AnswerReader(Consumer, Enveloped):
     _slot_type = Answer
 
 
-class Receives(Protocol):
-    """The methods of Mailbox that a call uses."""
-
-    @property
-    def service(self) -> str: ...
-    @property
-    def calls(self) -> Calls: ...
-    def tasks(self) -> Tasks: ...
-    def pump(
-        self,
-        ready: InFlight | Callable[[], bool],
-        deadline: float | None,
-        stream: Any = None,
-        sleepers: Sleepers | None = None,
-    ) -> bool: ...
-    def order(self, answer: Answer, stream: Any) -> None: ...
-    def wait(self, call: InFlight, timeout: float | None, stream: Any = None) -> bool: ...
-
-
 class PendingCall(InFlight, Unique):
     """A call in flight.  Take its `result` or `cancel` it; until then it needs room for its answer.
 
@@ -117,8 +95,6 @@ class PendingCall(InFlight, Unique):
     """
 
     __slots__ = ()
-
-    _mailbox: Receives
 
     if TYPE_CHECKING:
 

@@ -60,12 +60,6 @@ class Parts(HandsOut, Unique):
     end, the call is cancelled.  As a context manager it does the same at the end of the block.
     """
 
-    if TYPE_CHECKING:
-
-        def __iter__(self) -> Self: ...
-        def __aiter__(self) -> Self: ...
-        def __next__(self) -> ReadSlot: ...
-
     def __init__(self, call: Any, timeout: float | None, stream: Any) -> None:
         seconds(timeout, "timeout")
         self._timeout, self._stream = timeout, stream
