@@ -9,7 +9,6 @@ import multiprocessing.util
 import os
 import signal
 import sys
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,6 @@ from gpuring.registry import locks, segment
 from tests.helpers.holdings import HOLDINGS, Has
 from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, poll
-from tests.service import services
 
 OPTIONS = {"slots": 2, "shape": 4, "dtype": "u1"}
 
@@ -103,50 +101,6 @@ def test_a_forked_child_does_not_keep_its_dead_parent_alive(name, children):
         (grandchild,) = [pid for pid in said if isinstance(pid, int)]
         with contextlib.suppress(ProcessLookupError):
             os.kill(grandchild, signal.SIGKILL)
-
-
-def forks_while_a_thread_sends(pipe: Pipe, name: str) -> list[str]:
-    """What a forked child gets from each verb of a client.  In its parent a thread waits to send,
-    and the child has no such thread."""
-    read, write = os.pipe()
-    with services.serve(name, slots=1), gpuring.connect(name) as client:
-        call = services.send(client, 0)
-
-        def send() -> None:
-            with contextlib.suppress(gpuring.RingClosed):
-                client.request()
-
-        thread = threading.Thread(target=send)
-        thread.start()
-        poll(lambda: services.is_held(client._sending))
-        pid = os.fork()
-        if pid == 0:
-            signal.alarm(20)
-            for verb in (
-                client.request,
-                lambda: client.request(0),
-                lambda: client.call(1),
-                call.result,
-            ):
-                try:
-                    verb()
-                except BaseException as error:
-                    os.write(write, f"{error!r}\n".encode())
-            os._exit(0)
-        os.close(write)
-        _, status = os.waitpid(pid, 0)
-        client.close()
-        thread.join()
-        assert status == 0, status
-        with os.fdopen(read) as answers:
-            return answers.read().splitlines()
-
-
-def test_a_forked_child_does_not_wait_for_a_thread_that_it_does_not_have(name, children):
-    errors = children(forks_while_a_thread_sends, name).result()
-    assert len(errors) == 4
-    for error in errors:
-        assert "fork()" in error, errors
 
 
 # ---- what a forked child does to what its parent has -------------------------------------------

@@ -147,6 +147,13 @@ def asker(pipe: Pipe, name: str, place: Place | None, calls: int, depth: int) ->
         return client.id
 
 
+def passes_over(server: gpuring.Server) -> int:
+    """How many cancelled calls an engine has come upon, after one more look."""
+    with contextlib.suppress(gpuring.RingTimeout):
+        server.take(timeout=0.05)
+    return server.counts.cancelled
+
+
 def finish(client: gpuring.Client, k: int, call: Any, place: Place | None = None) -> None:
     with call.result(20) as slot:
         check(client, k, slot, place)

@@ -31,6 +31,12 @@ def no_slices(monkeypatch):
     monkeypatch.setattr("gpuring.service._inbox.SLICE_S", 60)
 
 
+def run(name, main, calls=8, **terms):
+    """Runs `main` in a loop, with an engine and a client of this process."""
+    with serve(name, **terms) as server, gpuring.connect(name, calls=calls) as client:
+        asyncio.run(main(server, client))
+
+
 async def soon(what):
     """Its result, which must come within the patience of a test."""
     return await asyncio.wait_for(what, PATIENCE_S)
@@ -114,8 +120,7 @@ def test_tasks_that_are_answered_together_ring_no_bell_when_they_go_on(name, no_
         await soon(asyncio.gather(*running))
 
     seen, rung = [], []
-    with serve(name) as server, gpuring.connect(name, calls=8) as client:
-        asyncio.run(main(server, client))
+    run(name, main, calls=8)
     assert rung == [0, 0, 0]
 
 
@@ -136,8 +141,7 @@ def test_a_loop_in_which_nobody_waits_for_an_answer_is_left_alone(name, no_slice
 
     heard, hear = [], tasks.Tasks._hear
     monkeypatch.setattr(tasks.Tasks, "_hear", lambda self: (heard.append(1), hear(self)))
-    with serve(name) as server, gpuring.connect(name) as client:
-        asyncio.run(main(server, client))
+    run(name, main)
 
 
 def test_a_client_that_is_dropped_leaves_while_the_loop_runs(name):
@@ -162,33 +166,22 @@ def test_a_client_that_is_dropped_leaves_while_the_loop_runs(name):
 
 
 @promise("services.md", "Each event loop receives answers for all of its own tasks.")
-@pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
+@pytest.mark.parametrize(
+    "order", [[[0], [1], [2]], [[2], [1], [0]], [[1], [2], [0]], [[0, 1], [2]]]
+)
 def test_a_task_that_is_done_hands_the_listening_on(name, no_slices, order):
+    """The listener receives two that are answered at once, and chooses the second as the next."""
+
     async def main(server, client):
         waits = [asyncio.create_task(finish(client, k, send(client, k))) for k in range(3)]
         await settled()
         taken = server.take(3, timeout=10)
-        for k in order:
-            answer(taken[k])
-            await soon(waits[k])
+        for several in [[int(k) for k in word] for word in order.split()]:
+            for k in several:
+                answer(taken[k])
+            await soon(asyncio.gather(*(waits[k] for k in several)))
 
-    with serve(name) as server, gpuring.connect(name) as client:
-        asyncio.run(main(server, client))
-
-
-def test_who_is_chosen_to_listen_and_is_done_himself_hands_it_on(name, no_slices):
-    async def main(server, client):
-        waits = [asyncio.create_task(finish(client, k, send(client, k))) for k in range(3)]
-        await settled()
-        taken = server.take(3, timeout=10)
-        for call in taken[:2]:  # the listener receives both, and chooses the second as the next
-            answer(call)
-        await soon(asyncio.gather(*waits[:2]))
-        answer(taken[2])
-        await soon(waits[2])
-
-    with serve(name) as server, gpuring.connect(name) as client:
-        asyncio.run(main(server, client))
+    run(name, main)
 
 
 @promise(
@@ -212,8 +205,7 @@ def test_who_is_cancelled_cancels_the_call_and_hands_the_listening_on(name, no_s
         await ask_here(server, client, 7)  # it comes upon what is discarded
         assert (client.in_flight, client.late) == (0, 1)
 
-    with serve(name) as server, gpuring.connect(name, calls=2) as client:
-        asyncio.run(main(server, client))
+    run(name, main, calls=2)
 
 
 async def ask_here(server, client, k):
@@ -240,8 +232,7 @@ def test_an_answer_whose_task_is_cancelled_in_the_same_turn_is_released(name):
         await soon(other)
         assert client.in_flight == 0
 
-    with serve(name) as server, gpuring.connect(name) as client:
-        asyncio.run(main(server, client))
+    run(name, main)
 
 
 def test_time_is_up(name):
@@ -257,8 +248,7 @@ def test_time_is_up(name):
         await ask_here(server, client, 2)
         assert (client.in_flight, client.late) == (0, 2)
 
-    with serve(name) as server, gpuring.connect(name) as client:
-        asyncio.run(main(server, client))
+    run(name, main)
 
 
 @promise(
@@ -290,8 +280,7 @@ def test_a_call_that_begins_while_others_have_just_ended_is_heard_of(name, no_sl
                 answer(call)
         await soon(asyncio.gather(*waits))
 
-    with serve(name) as server, gpuring.connect(name) as client:
-        asyncio.run(main(server, client))
+    run(name, main)
 
 
 def test_an_answer_that_comes_just_before_a_task_sleeps(name, no_slices, monkeypatch):
@@ -310,8 +299,7 @@ def test_an_answer_that_comes_just_before_a_task_sleeps(name, no_slices, monkeyp
         monkeypatch.setattr(client._mailbox, "pump", early)
         await soon(finish(client, 0, call))
 
-    with serve(name) as server, gpuring.connect(name) as client:
-        asyncio.run(main(server, client))
+    run(name, main)
 
 
 def test_what_a_loop_cannot_receive_is_told_to_a_task(name, no_slices, monkeypatch):
@@ -330,8 +318,7 @@ def test_what_a_loop_cannot_receive_is_told_to_a_task(name, no_slices, monkeypat
                 await soon(wait)
         await soon(finish(client, 0, call))
 
-    with serve(name) as server, gpuring.connect(name) as client:
-        asyncio.run(main(server, client))
+    run(name, main)
 
 
 def test_two_tasks_may_wait_for_one_call(name):
@@ -344,8 +331,7 @@ def test_two_tasks_may_wait_for_one_call(name):
         assert first is second
         first.release()
 
-    with serve(name) as server, gpuring.connect(name) as client:
-        asyncio.run(main(server, client))
+    run(name, main)
 
 
 # ---- requests ----------------------------------------------------------------------------------
@@ -366,8 +352,7 @@ def test_tasks_send_in_the_order_in_which_they_came(name, no_slices):
             answer(call)
         await soon(asyncio.gather(*waits))
 
-    with serve(name, slots=1) as server, gpuring.connect(name) as client:
-        asyncio.run(main(server, client))
+    run(name, main, slots=1)
 
 
 def test_what_an_interrupt_leaves_of_a_task_keeps_nobody_waiting(name):
@@ -386,8 +371,7 @@ def test_what_an_interrupt_leaves_of_a_task_keeps_nobody_waiting(name):
         answer(server.take(timeout=10)[0])
         await soon(wait)
 
-    with serve(name) as server, gpuring.connect(name) as client:
-        asyncio.run(main(server, client))
+    run(name, main)
 
 
 def test_who_has_no_room_waits_for_a_release(name, no_slices):
@@ -406,8 +390,7 @@ def test_who_has_no_room_waits_for_a_release(name, no_slices):
         answer(server.take(timeout=10)[0])
         await finish(client, 1, call)
 
-    with serve(name) as server, gpuring.connect(name, calls=1) as client:
-        asyncio.run(main(server, client))
+    run(name, main, calls=1)
 
 
 @pytest.mark.parametrize("limit", ["slots", "calls"])
@@ -430,11 +413,7 @@ def test_who_waits_to_send_may_be_cancelled_or_late(name, no_slices, limit):
         assert client.in_flight == 0
         assert waiters(client._mailbox._ring) == 0
 
-    with (
-        serve(name, slots=1 if limit == "slots" else 8) as server,
-        gpuring.connect(name, calls=1 if limit == "calls" else 8) as client,
-    ):
-        asyncio.run(main(server, client))
+    run(name, main, **({"slots": 8, "calls": 8} | {limit: 1}))
 
 
 # ---- beside threads and other loops ------------------------------------------------------------
@@ -464,8 +443,7 @@ def test_a_thread_and_a_task_hand_the_receiving_to_each_other(name, no_slices, f
             answer(taken[who])
             await soon(waits[who])
 
-    with serve(name) as server, gpuring.connect(name) as client:
-        asyncio.run(main(server, client))
+    run(name, main)
 
 
 @promise(
@@ -517,8 +495,7 @@ def test_closing_a_client_wakes_its_tasks(name, no_slices, watched):
             with pytest.raises(gpuring.RingClosed):
                 await soon(wait)
 
-    with serve(name) as server, gpuring.connect(name, calls=2) as client:
-        asyncio.run(main(server, client))
+    run(name, main, calls=2)
 
 
 def test_an_engine_that_dies_fails_what_is_awaited(name, children):

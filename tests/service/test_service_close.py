@@ -206,8 +206,8 @@ def bytes_of(client):
 
 
 def forks(pipe, name):
-    """What a child says that is forked while a thread receives.  All that a service has is open."""
-    with serve(name, slots=8) as server, gpuring.connect(name, parts=2) as client:
+    """What a child says that is forked while threads receive and wait to send.  All is open."""
+    with serve(name, slots=6) as server, gpuring.connect(name, parts=2) as client:
         calls = [send(client, k) for k in range(5)]
         taken = server.take(4, timeout=10)
         with taken[0].part(timeout=10):
@@ -216,8 +216,9 @@ def forks(pipe, name):
         answer(taken[1])
         held = calls[1].result(10)
         request, begun = client.request(10), taken[2].answer()
-        wait = in_thread(calls[4].result)
+        wait, sending = in_thread(calls[4].result), in_thread(client.request)
         poll(waits(client._mailbox._answers))
+        poll(waits(client._requests))
         before = bytes_of(client)
         read, write = os.pipe()
         pid = os.fork()
@@ -225,8 +226,8 @@ def forks(pipe, name):
             signal.alarm(20)
             told = ["cancelled"] * taken[0].cancelled
             for verb in (
-                calls[4].result, lambda: client.request(0), part.__next__, held.release,
-                request.publish, client.fileno, lambda: server.take(timeout=0),
+                calls[4].result, client.request, lambda: client.call(1), part.__next__,
+                held.release, request.publish, client.fileno, lambda: server.take(timeout=0),
                 lambda: taken[0].part(0), lambda: answer(taken[3]), lambda: taken[3].fail("why"),
                 taken[0].end, begun.publish, lambda: asyncio.run(client.call_async(1)),
             ):  # fmt: skip
@@ -259,13 +260,14 @@ def forks(pipe, name):
             call.fail("why")
         with pytest.raises(gpuring.CallFailed):
             wait()
+        sending().abandon()
         return told
 
 
 def test_what_a_forked_child_does_with_a_service_does_not_reach_its_parent(name, children):
     """Nor does it wait for a thread that only its parent has."""
     told = children(forks, name).result()
-    assert len(told) == 13, told
+    assert len(told) == 14, told
     assert all("fork()" in each for each in told), told
 
 

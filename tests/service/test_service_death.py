@@ -16,11 +16,13 @@ from tests.service.services import (
     answer,
     ask_here,
     check,
+    content,
     engine,
     finish,
     holder,
     in_thread,
     outlives_its_creator,
+    passes_over,
     send,
     sender,
     serve,
@@ -118,8 +120,11 @@ def test_calls_are_lost_with_the_last_engine_of_a_service_that_nobody_keeps(name
             with pytest.raises(gpuring.PeerLost, match="its engine is gone"):
                 call.result(1000)
         assert client.in_flight == 0
+        sending = in_thread(send, client, 2)
         with serve(name) as other:  # host memory outlives its creator
-            ask_here(other, client, 2)
+            call = sending()
+            answer(other.take(timeout=10)[0])
+            finish(client, 2, call)
     assert segments_of(name) == []
 
 
@@ -201,13 +206,7 @@ def test_a_stopped_engine_holds_up_its_own_calls_only(name, children):
             with pytest.raises(gpuring.RingTimeout):
                 call.result(0.1)
             stopped.kill()
-
-            def passed_over():
-                with contextlib.suppress(gpuring.RingTimeout):
-                    other.take(timeout=0.05)
-                return other.counts.cancelled
-
-            assert poll(passed_over) == 1
+            assert poll(lambda: passes_over(other)) == 1
             ask_here(other, client, 20)
         assert (client.late, client.in_flight) == (1, 0)
 
@@ -246,14 +245,18 @@ def test_the_creators_death_leaves_the_others_going_on(name, children):
     "services.md",
     "`serve` finds what they left, removes it and starts again; `gpuring clean` also removes it",
 )
-@pytest.mark.slow
-def test_a_service_whose_processes_are_all_dead_starts_again(name, children):
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("clean", [False, True])
+def test_a_service_whose_processes_are_all_dead_starts_again(name, children, clean):
     server, client = up(children(holder, name, 1)), children(sender, name, 1)
     client.receive()
     assert server.receive() == [0]
     for child in (server, client):
         child.kill()
     assert len(segments_of(name)) == 4  # two rings, each with its slots
+    if clean:
+        gpuring.clean()
+        assert segments_of(name) == []
     with serve(name) as server, gpuring.connect(name) as client:
         assert server.ring._created
         ask_here(server, client, 0)
@@ -316,7 +319,11 @@ def claims_a_request(pipe, name):
     slot = client.request()
     pipe.send()
     pipe.receive()
+    slot.array[:], slot.meta["k"] = content(client.id, 7), 7
+    call = slot.call
     slot.publish()
+    finish(client, 7, call)
+    client.close()
 
 
 @promise("services.md", "nothing")

@@ -337,7 +337,8 @@ def test_a_failure_has_a_text_of_a_size(name):
     "If the block of `call.answer()` raises, nothing is sent. You can then answer again, or fail "
     "the call.",
 )
-def test_an_answer_that_raises_is_not_sent_and_may_be_tried_again(name):
+@pytest.mark.parametrize("again", [answer, lambda taken: taken.fail("no such thing")])
+def test_an_answer_that_raises_is_not_sent_and_may_be_tried_again(name, again):
     with serve(name) as server, gpuring.connect(name) as client:
         call = send(client, 0)
         (taken,) = server.take(timeout=10)
@@ -346,10 +347,13 @@ def test_an_answer_that_raises_is_not_sent_and_may_be_tried_again(name):
             raise ValueError("half done")
         assert not taken.answered
         assert not call.done
-        answer(taken)
-        with call.result(10) as slot:
-            check(client, 0, slot)
-        assert server.counts.answered == 1
+        again(taken)
+        if again is answer:
+            services.finish(client, 0, call)
+        else:
+            with pytest.raises(gpuring.CallFailed, match="no such thing"):
+                call.result(10)
+        assert server.counts.answered == (again is answer)
 
 
 @promise(

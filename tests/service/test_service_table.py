@@ -11,7 +11,7 @@ import pytest
 
 import gpuring
 from tests.helpers.promise import promise
-from tests.helpers.support import poll, segments_of, set_fence
+from tests.helpers.support import poll, set_fence
 from tests.service import services
 from tests.service.services import (
     answer,
@@ -20,11 +20,10 @@ from tests.service.services import (
     holder,
     in_thread,
     send,
-    sender,
     serve,
     up,
 )
-from tests.service.test_service_death import writes_an_answer
+from tests.service.test_service_death import claims_a_request, writes_an_answer
 
 # ---- calls --------------------------------------------------------------------------------------
 
@@ -56,33 +55,6 @@ def test_an_engine_waits_for_its_service_to_appear(name):
     poll(lambda: next(looks, None) is None)
     with serve(name, engine=False), joining() as server, gpuring.connect(name) as client:
         ask_here(server, client, 0)
-
-
-@promise("services.md", "You may also answer a later batch before an earlier one.")
-def test_a_later_batch_may_be_answered_first(name):
-    with serve(name) as server, gpuring.connect(name) as client:
-        calls = [send(client, k) for k in range(4)]
-        earlier, later = server.take(2, timeout=10), server.take(2, timeout=10)
-        for taken in (*later, *reversed(earlier)):
-            answer(taken)
-        for k, call in enumerate(calls):
-            finish(client, k, call)
-
-
-@promise(
-    "services.md",
-    "If the block of `call.answer()` raises, nothing is sent. You can then answer again, or fail "
-    "the call.",
-)
-def test_a_call_whose_answer_raised_may_be_failed(name):
-    with serve(name) as server, gpuring.connect(name) as client:
-        call = send(client, 0)
-        (taken,) = server.take(timeout=10)
-        with pytest.raises(ZeroDivisionError), taken.answer():
-            raise ZeroDivisionError
-        taken.fail("no such thing")
-        with pytest.raises(gpuring.CallFailed, match="no such thing"):
-            call.result(10)
 
 
 @promise(
@@ -186,24 +158,6 @@ def test_a_client_needs_one_peer_and_an_engine_or_keeper_two(name):
                 each.close()
 
 
-@promise(
-    "services.md",
-    "`result()` raises `PeerLost` at once; the next calls wait up to `engine_s` for an engine",
-)
-def test_without_keeper_or_engine_the_next_call_waits_for_one(name, children):
-    victim = up(children(holder, name, 1))
-    with gpuring.connect(name, engine_s=20) as client:
-        send(client, 0)
-        assert victim.receive() == [0]
-        victim.kill()
-        poll(lambda: client.ring.stats().reaps)
-        sending = in_thread(send, client, 1)
-        with serve(name) as server:
-            call = sending()
-            answer(server.take(timeout=10)[0])
-            finish(client, 1, call)
-
-
 # ---- stopped ------------------------------------------------------------------------------------
 
 
@@ -245,18 +199,6 @@ def test_behind_a_stopped_engines_half_written_answer_later_ones_wait(name, chil
             finish(client, 1, second)
             answer(other.take(timeout=10)[0])
             finish(client, 0, first)
-
-
-def claims_a_request(pipe, name):
-    client = gpuring.connect(name)
-    slot = client.request()
-    pipe.send()
-    pipe.receive()
-    slot.array[:], slot.meta["k"] = services.content(client.id, 7), 7
-    call = slot.call
-    slot.publish()
-    finish(client, 7, call)
-    client.close()
 
 
 @promise("services.md", "engines wait behind it for the requests that were begun later")
@@ -360,20 +302,3 @@ def test_a_torn_answer_that_was_released_is_told_by_a_later_result(name, childre
             with pytest.raises(gpuring.FrameTorn):
                 call.result(10)
             finish(client, 1, call)
-
-
-# ---- everybody ----------------------------------------------------------------------------------
-
-
-@promise(
-    "services.md",
-    "`serve` finds what they left, removes it and starts again; `gpuring clean` also removes it",
-)
-def test_clean_removes_what_is_left_of_a_service(name, children):
-    server, client = up(children(holder, name, 1)), children(sender, name, 1)
-    client.receive()
-    assert server.receive() == [0]
-    for child in (server, client):
-        child.kill()
-    gpuring.clean()
-    assert segments_of(name) == []

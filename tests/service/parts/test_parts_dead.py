@@ -12,7 +12,7 @@ from gpuring.service._envelopes import END
 from tests.helpers.promise import promise
 from tests.helpers.support import poll, segments_of
 from tests.service.parts import PATIENCE_S, last, part, read, take
-from tests.service.services import ask_here, in_thread, receives, send, serve, up
+from tests.service.services import ask_here, in_thread, passes_over, receives, send, serve, up
 from tests.service.test_service_table import Torn
 
 
@@ -30,12 +30,6 @@ def streamer(pipe, name, n, more=0):
         if more:
             pipe.send("sent")
             pipe.receive()
-
-
-def passes_over(server):
-    with contextlib.suppress(gpuring.RingTimeout):
-        server.take(timeout=0.05)
-    return server.counts.cancelled
 
 
 @promise(
