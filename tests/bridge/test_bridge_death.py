@@ -22,11 +22,12 @@ import pytest
 import gpuring
 from gpuring import native
 from gpuring.errors import EndOfStream, PeerLost, RingFull
-from tests.helpers.support import Child, Pipe, poll
+from tests.helpers.support import Child, Pipe, locked, poll
 
 zmq = pytest.importorskip("zmq")
 
 from gpuring import bridge  # noqa: E402
+from gpuring.bridge import supervisor  # noqa: E402
 from gpuring.bridge.network import wire  # noqa: E402
 from tests.bridge.bridges import (  # noqa: E402
     META,
@@ -69,6 +70,23 @@ def test_nobody_else_gets_the_port_of_a_worker_that_is_dead(near, host):
             with socket.socket(family) as other, pytest.raises(OSError, match="in use"):
                 other.bind((host.strip("[]"), port))
             dead = out.pid
+
+
+@pytest.mark.parametrize("victim", ["out", "into"])
+def test_a_bridge_waits_for_who_keeps_the_dead_from_being_cleared(
+    near, far, victim, monkeypatch, caplog
+):
+    """As a stopped process that has the lock of a ring may.  The bridge goes on afterwards."""
+    monkeypatch.setattr(supervisor, "_CLEARED_S", 0.1)
+    with both_ends(near, far) as ends:
+        put(ends.producer, 0)
+        assert take(ends.frames) == 0
+        side = getattr(ends, victim)
+        with locked(near if victim == "out" else far):
+            os.kill(side.pid, signal.SIGKILL)
+            poll(lambda: "cannot be cleared from ring" in caplog.text, WAIT_S)
+        put(ends.producer, 1)
+        assert take(ends.frames) == 1
 
 
 def drained(frames: gpuring.Consumer, seq: int) -> int:
@@ -341,12 +359,12 @@ sys.stdin.read()
 def test_a_worker_ends_with_its_supervisor_even_if_a_fork_of_that_lives(far):
     command = [sys.executable, "-W", "ignore", "-c", FORKS, far]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, **pipes) as supervisor:
+    with subprocess.Popen(command, **pipes) as maker:
         try:
-            pid = int(supervisor.stdout.readline())
+            pid = int(maker.stdout.readline())
             poll(lambda: not Path(f"/proc/{pid}").exists(), WAIT_S)
         finally:
-            supervisor.stdin.close()  # the fork ends by that
+            maker.stdin.close()  # the fork ends by that
 
 
 @pytest.mark.slow(keep=1)
