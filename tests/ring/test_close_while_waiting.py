@@ -246,45 +246,32 @@ def closed_by_another(ring):
     "thread or at the end of the process, the frame is not published. The block, `publish` and "
     "every look at the slot then raise `RingClosed`.",
 )
-def test_a_frame_that_is_closed_before_the_end_of_its_block_is_no_published_frame(name):
+@pytest.mark.parametrize("many", [False, True], ids=["slot", "batch"])
+@pytest.mark.parametrize("by_hand", [False, True])
+def test_a_frame_that_is_closed_before_the_end_of_its_block_is_no_published_frame(
+    name, many, by_hand
+):
     with small_ring(name, 2) as ring, ring.consumer() as frames:
         mine = gpuring.attach(name)
         producer = mine.producer()
-        with (
-            pytest.raises(
-                gpuring.RingClosed, match=r"\(frame 2\) was given back when this producer"
-            ),
-            producer.claim(0) as slot,
-        ):
+        claimed = producer.claim_many(2, 0) if many else producer.claim(0)
+        slot = claimed[0] if many else claimed
+
+        def closes():
+            for other in claimed[1:] if many else ():
+                other.abandon()
             closed_by_another(mine)
+            if by_hand:
+                claimed.publish()
+
+        told = r"frame 2\) was given back when this producer"
+        with pytest.raises(gpuring.RingClosed, match=told), claimed:
+            closes()
         for use in (lambda: slot.array, slot.publish, lambda: slot.meta):
             with pytest.raises(gpuring.RingClosed):
                 use()
         with pytest.raises((gpuring.RingTimeout, gpuring.EndOfStream)):
             frames.acquire(0)
-
-
-@promise(
-    "failure.md",
-    "If a producer or its ring is closed before the block of a claimed slot has ended, by another "
-    "thread or at the end of the process, the frame is not published. The block, `publish` and "
-    "every look at the slot then raise `RingClosed`.",
-)
-@pytest.mark.parametrize("by_hand", [False, True])
-def test_nor_is_one_of_a_batch(name, by_hand):
-    with small_ring(name, 2):
-        mine = gpuring.attach(name)
-        producer = mine.producer()
-
-        def closes():
-            with producer.claim_many(2, 0) as batch:
-                batch[0].abandon()
-                closed_by_another(mine)
-                if by_hand:
-                    batch.publish()
-
-        with pytest.raises(gpuring.RingClosed):
-            closes()
 
 
 @promise("failure.md", "If the block ends by an error of its own, that error is raised instead.")
