@@ -32,8 +32,7 @@ def test_a_later_owner_of_the_number_died_with_work_pending_on_the_slot(segment,
     heir.put(2)
     if later == "had none":
         pay(ring, heir)
-    heir.die()
-    ring.reap()
+    heir.dies()
     assert told(reader) == (seqs if later == "had work pending" else 0)  # 0: the next frame's slot
 
 
@@ -47,8 +46,7 @@ def elsewhere(ring, start="next"):
 
 def dies(ring, producer):
     """The driver opens no event of a process that is gone."""
-    producer.die()
-    ring.reap()
+    producer.dies()
     ring.driver.errors["open_handle"] = INVALID
 
 
@@ -90,8 +88,7 @@ def test_the_readers_process_has_met_the_next_owner_of_the_number(segment, met):
     producer.put(1)
     assert reader.acquire() == 2
     pay(ring, producer)
-    producer.die()
-    ring.reap()
+    producer.dies()
     heir = producer_of(ring)
     assert heir.number == producer.number
     heir.put(1)

@@ -38,6 +38,11 @@ class OnGpu(Actor):
         self.segment.poke("peer", "start", 1, self.number)
         super().die(**options)
 
+    def dies(self):
+        """And is cleared."""
+        self.die()
+        self.segment.reap()
+
 
 def _joined(ring, join):
     header = ring.process()
@@ -89,8 +94,7 @@ def test_all_laps_of_a_slot_whose_gpu_work_was_pending_are_told(ring):
     for _ in range(3):
         seqs += producer.put(2)
         assert get(reader, 2) == seqs[-2:]
-    producer.die()
-    ring.reap()
+    producer.dies()
     assert told(reader) == seqs == [2, 3, 4, 5, 6, 7]
     assert told(reader) == native.PEER_LOST
 
@@ -100,8 +104,7 @@ def test_a_frame_released_below_the_one_that_was_torn_is_told_too(ring):
     reader, producer = consumer_of(ring), producer_of(ring)
     assert get(reader, len(producer.put(2))) == [2, 3]
     producer.put(2)
-    producer.die()
-    ring.reap()
+    producer.dies()
     assert told(reader) == [2, 3]
     assert told(reader) == native.PEER_LOST
 
@@ -111,8 +114,7 @@ def test_a_frame_whose_gpu_work_was_done_when_it_was_released_is_not_told(ring):
     assert read_written(ring, reader, producer) == [2, 3]
     seqs = producer.put(2)
     assert get(reader, 1) == seqs[:1] == [4]
-    producer.die()
-    ring.reap()
+    producer.dies()
     assert told(reader) == [4]
     assert told(reader) == native.PEER_LOST
 
@@ -122,8 +124,7 @@ def test_gpu_work_that_is_done_after_the_release_tears_nothing(ring):
     producer.put(2)
     get(reader, 2)
     pay(ring, producer)
-    producer.die()
-    ring.reap()
+    producer.dies()
     assert told(reader) == native.PEER_LOST
     assert reader.peer.leave() == 0
     assert not reader.peer.look_at_released()
@@ -139,11 +140,9 @@ def test_only_the_dead_producers_frames_are_told(segment, kind):
     reader, victim, other = consumer_of(ring), producer_of(ring), producer_of(ring)
     mine, others = victim.put(2), other.put(2)
     assert get(reader, 4) == mine + others
-    victim.die()
-    ring.reap()
+    victim.dies()
     assert told(reader) == mine
-    other.die()
-    ring.reap()
+    other.dies()
     assert told(reader) == others
 
 
@@ -158,8 +157,7 @@ def test_a_healthy_frame_of_another_producer_in_the_same_slot_is_not_told(ring):
     other.put(2)
     get(reader, 2)
     victim.put(2)
-    victim.die()
-    ring.reap()
+    victim.dies()
     pay(ring, other)
     assert told(reader) == native.BLOCKED
     assert not reader.peer.look_at_released()
@@ -174,8 +172,7 @@ def test_frames_that_were_finished_before_their_producer_died_are_not_told(ring)
     pay(ring, victim)
     seqs = victim.put(2)
     get(reader, 2)
-    victim.die()
-    ring.reap()
+    victim.dies()
     assert told(reader) == seqs
 
 
@@ -184,8 +181,7 @@ def test_frames_that_turned_out_torn_are_told_after_leaving(ring):
     reader, producer = consumer_of(ring), producer_of(ring)
     seqs = producer.put(2)
     get(reader, 2)
-    producer.die()
-    ring.reap()
+    producer.dies()
     assert reader.peer.leave() == 0
     assert reader.peer.look_at_released()
     assert reader.peer.take_torn() == seqs
@@ -196,8 +192,7 @@ def test_a_frame_known_torn_at_its_release_is_told_once(ring):
     reader, producer = consumer_of(ring), producer_of(ring)
     producer.put(1)
     index = reader.peer.acquire(0)
-    producer.die()
-    ring.reap()
+    producer.dies()
     assert reader.peer.release(index, reader.peer.seq) == native.TORN
     assert told(reader) == native.PEER_LOST
     assert not reader.peer.look_at_released()
@@ -225,8 +220,7 @@ def test_a_frame_whose_event_says_that_it_was_written_is_not_torn(ring, whose, r
         ring.driver.pending -= {event_of(producer, 0)}  # of the other slot it is not done
     else:
         ring.driver.pending -= {event_of(reader, 0)}
-    producer.die()
-    ring.reap()
+    producer.dies()
     if released:
         assert told(reader) == [3]
     else:
@@ -242,8 +236,7 @@ def test_the_event_of_the_next_owner_of_a_number_says_nothing_of_the_last_one(ri
     reader, victim = consumer_of(ring), producer_of(ring)
     seqs = victim.put(2)
     get(reader, 2)
-    victim.die()
-    ring.reap()
+    victim.dies()
     heir = producer_of(ring)
     assert heir.number == victim.number
     ring.driver.queries.clear()
@@ -267,8 +260,7 @@ def test_an_event_opened_while_the_number_changed_hands_is_nobodys(ring):
     ]
     victim_id = ring.peek("peer", "id", victim.number)
     victim.put(1)
-    victim.die()
-    ring.reap()
+    victim.dies()
     heir = producer_of(ring)
     assert heir.number == victim.number
     heir_id = ring.peek("peer", "id", heir.number)
@@ -289,8 +281,7 @@ def test_an_older_mark_of_the_slot_tears_nothing(ring):
     reader, victim, other = consumer_of(ring), producer_of(ring), producer_of(ring)
     seqs = victim.put(2)
     get(reader, 2)
-    victim.die()
-    ring.reap()
+    victim.dies()
     assert told(reader) == seqs
     other.put(2)
     get(reader, 2)
