@@ -293,17 +293,20 @@ def test_a_host_ring_takes_no_stream(name):
         assert ring.stats().cursor == 2
 
 
+OF_GPUS = {"cupy", "cuda", "torch"}
+
+
 class NoCupy:
     """An import hook that has neither CuPy nor CUDA."""
 
     def find_spec(self, module, path=None, target=None):
-        if module.partition(".")[0] in ("cupy", "cuda", "torch"):
+        if module.partition(".")[0] in OF_GPUS:
             raise ImportError(f"{module} is blocked by this test")
 
 
 def without_cupy(pipe: Pipe, name: str) -> list[str]:
-    for module in [m for m in sys.modules if m.partition(".")[0] == "gpuring"]:
-        del sys.modules[module]
+    for module in [m for m in sys.modules if m.partition(".")[0] in {"gpuring", *OF_GPUS}]:
+        del sys.modules[module]  # these tests have imported what is installed
     sys.meta_path.insert(0, NoCupy())
     import gpuring as fresh
 
@@ -317,7 +320,7 @@ def without_cupy(pipe: Pipe, name: str) -> list[str]:
             fresh.create(name, slots=2, shape=4, dtype="u1", device=device)
         except fresh.DeviceError as error:
             errors.append(str(error))
-    assert not {"cupy", "cuda", "torch"} & set(sys.modules)
+    assert not OF_GPUS & set(sys.modules)
     return errors
 
 

@@ -178,11 +178,15 @@ def forks_in_the_middle(pipe: Pipe, name: str) -> None:
     with gpuring.create(name, **OPTIONS, device="host"):
         with segment.Named(segment.header_name(name)) as named, named.open(os.O_RDWR) as file:
             assert locks.lock_name(file.fd)
+            runs, running = os.pipe()
             pid = os.fork()
             if pid == 0:
                 signal.alarm(60)
+                os.write(running, b".")
                 signal.pause()
         try:
+            os.close(running)
+            assert os.read(runs, 1) == b"."  # before it runs it has the lock
             gpuring.attach(name).close()
         finally:
             os.kill(pid, signal.SIGKILL)
