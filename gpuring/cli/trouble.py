@@ -7,7 +7,8 @@ import os
 import re
 from collections.abc import Collection
 
-PACKAGES = {"rich": "rich", "prometheus_client": "prometheus_client", "PIL": "Pillow"}
+PACKAGES = {"av": "PyAV", "PIL": "Pillow"}
+"""What modules are called where they are installed from, if that differs."""
 _ARGUMENT = re.compile(r"""(?<![\w-])(?P<name>[a-z_]+)=(?P<value>True|'[^']*'|"[^"]*"|[\w.:]*)""")
 
 
@@ -15,14 +16,13 @@ class CommandError(Exception):
     """A command cannot do what it was asked for; the message is for the terminal."""
 
 
-def need(*modules: str) -> None:
+def need(*modules: str, extra: str = "tools") -> None:
     """Raises CommandError unless all of these modules, which an extra brings, are installed."""
-    missing = [PACKAGES[module] for module in modules if importlib.util.find_spec(module) is None]
+    missing = [PACKAGES.get(each, each) for each in modules if not importlib.util.find_spec(each)]
     if missing:
         verb = "is" if len(missing) == 1 else "are"
-        raise CommandError(
-            f"{' and '.join(missing)} {verb} not installed: pip install 'gpuring[tools]'"
-        )
+        names = ", ".join(missing)
+        raise CommandError(f"{names} {verb} not installed: pip install 'gpuring[{extra}]'")
 
 
 def message(error: BaseException, options: Collection[str]) -> str:

@@ -34,8 +34,6 @@ _FEWEST = 50
 
 @dataclass(frozen=True)
 class Course:
-    """One run."""
-
     place: Place
     kernel: bool
     rounds: int

@@ -15,7 +15,7 @@ The exit status is 0 for PASS and 1 for FAIL.
 from __future__ import annotations
 
 import argparse
-import importlib.util
+import importlib
 import os
 import re
 import time
@@ -25,18 +25,16 @@ from typing import TYPE_CHECKING, Any
 import gpuring
 from gpuring.cli.options import add_order, count, positive, slots
 from gpuring.cli.text import columns, complain, wrap
-from gpuring.cli.trouble import CommandError, message
+from gpuring.cli.trouble import CommandError, message, need
 
 if TYPE_CHECKING:
     from .records import Job, Outcome
     from .verdict import Verdict
 
-EXTRAS = {"av": "PyAV", "rich": "rich", "matplotlib": "matplotlib", "PIL": "Pillow"}
 PASSED, FAILED, UNUSABLE, INTERRUPTED = 0, 1, 2, 130
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """The demo's options."""
     parser.add_argument(
         "video", nargs="?", type=Path, help="a video file (default: five seconds of Big Buck Bunny)"
     )
@@ -90,10 +88,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Runs the demo: 0 passed, 1 failed, 2 could not be started, 130 interrupted."""
-    missing = [label for module, label in EXTRAS.items() if not importlib.util.find_spec(module)]
-    if missing:
-        verb = "is" if len(missing) == 1 else "are"
-        return _complain(f"{', '.join(missing)} {verb} not installed: pip install 'gpuring[demo]'")
+    try:
+        need("av", "rich", "matplotlib", "PIL", extra="demo")
+    except CommandError as error:
+        return _complain(str(error))
 
     from ..measure.signals import terminable
     from .clip import ClipError

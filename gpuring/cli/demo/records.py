@@ -67,7 +67,6 @@ class Report:
 
     @property
     def frames(self) -> int:
-        """How many frames it saw."""
         return len(self.seq)
 
     @property
@@ -99,7 +98,6 @@ class Album:
         self.kept.append((seq, image))
 
     def pictures(self) -> list[Picture]:
-        """All that were kept, in host memory."""
         return [Picture(seq, to_host(image)) for seq, image in self.kept]
 
 

@@ -33,14 +33,6 @@ class Line:
         self.next_progress = 0.0
         self.told = 0
 
-    def ready(self) -> None:
-        """Tells the parent that this process has joined the ring."""
-        self.pipe.send("ready")
-
-    def await_go(self) -> None:
-        """Blocks until the parent has heard "ready" from everybody."""
-        self.pipe.receive()
-
     def progress(self, book: Book) -> None:
         """Tells the parent how far `book` is, at most every PROGRESS_S."""
         now = time.monotonic()
@@ -51,17 +43,15 @@ class Line:
 
 
 def enter(pipe: Pipe, name: str, job: Job) -> Report:
-    """The role of every process."""
     with gpuring.attach(job.ring) as ring:
         return ROLES[name](name, ring, job, Line(pipe))
 
 
 def produce(name: str, ring: gpuring.Ring, job: Job, line: Line) -> Report:
-    """Decodes the clip into the ring."""
     book = Book()
     with ring.producer() as producer:
-        line.ready()
-        line.await_go()
+        line.pipe.send("ready")
+        line.pipe.receive()
         for _ in range(job.loops):
             for pts, image in job.clip.frames():
                 if job.fps and book.seq:  # so the first frame may be late, and is not made up for
@@ -85,7 +75,7 @@ def analyse(name: str, ring: gpuring.Ring, job: Job, line: Line) -> Report:
     FrameMeasure(job.clip.shape, xp)(xp.zeros(job.clip.shape, xp.uint8))  # compiles GPU kernels
     measure, book = FrameMeasure(job.clip.shape, xp), Book()
     with ring.consumer("analyser") as frames:
-        line.ready()
+        line.pipe.send("ready")
         for slot in frames:
             age_s = slot.age
             book.note(slot.seq, int(slot.meta["pts"]), slot.time_ns, age_s, slot.lost)
@@ -100,7 +90,7 @@ def find_edges(name: str, ring: gpuring.Ring, job: Job, line: Line) -> Report:
     measure, book, album = EdgeMeasure(job.clip.shape, xp), Book(), Album()
     thumbnail(measure(xp.zeros(job.clip.shape, xp.uint8))[0], THUMBNAIL_COLUMNS)
     with ring.consumer("edges") as frames:
-        line.ready()
+        line.pipe.send("ready")
         for slot in frames:
             age_s = slot.age
             book.note(slot.seq, int(slot.meta["pts"]), slot.time_ns, age_s, slot.lost)
@@ -119,7 +109,7 @@ def view(name: str, ring: gpuring.Ring, job: Job, line: Line) -> Report:
     blank = xp.zeros(job.clip.shape, xp.uint8)
     checksum(blank, weight, xp), thumbnail(blank, THUMBNAIL_COLUMNS)
     with ring.consumer("viewer", lossless=False) as frames:
-        line.ready()
+        line.pipe.send("ready")
         while True:
             try:
                 slot = frames.latest()

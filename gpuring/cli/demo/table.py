@@ -89,7 +89,6 @@ class LiveTable:
 
 
 def final(outcome: Outcome) -> Table:
-    """The whole run."""
     producer = outcome.producer
     rows: list[tuple[str, ...]] = [
         ("producer", "", str(producer.frames), f"{producer.frames_per_s:.0f}", "", "", "", "")

@@ -49,8 +49,6 @@ class Reference:
 
 @dataclass(frozen=True)
 class Check:
-    """One line of the verdict."""
-
     who: str
     passed: bool
     detail: str
@@ -59,13 +57,10 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """All checks of a run."""
-
     checks: tuple[Check, ...]
 
     @property
     def passed(self) -> bool:
-        """Whether every check passed."""
         return all(check.passed for check in self.checks)
 
 
