@@ -88,8 +88,8 @@ ASIDE: dict[str, Callable[..., None]] = {
 
 @promise(
     "failure.md",
-    "The descriptors that they send may take long to close. A thread of its own closes them, so "
-    "this does not hold up the watchdog.",
+    "A thread of its own closes them, so this holds up neither the watchdog, nor who attaches, nor "
+    "who closes the ring.",
 )
 @pytest.mark.parametrize("way", ASIDE)
 def test_who_asks_does_not_wait_for_a_close(ring, children, lingering, way):
@@ -112,6 +112,11 @@ def test_who_asks_does_not_wait_for_a_close(ring, children, lingering, way):
     assert (error, told) == ("", "got it") if way == "as slots" else error == "RingTimeout", told
 
 
+@promise(
+    "failure.md",
+    "A thread of its own closes them, so this holds up neither the watchdog, nor who attaches, nor "
+    "who closes the ring.",
+)
 def test_who_closes_does_not_wait_for_what_nobody_has_read(ring, stopped, lingering):
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(connect(of(ring, stopped.pid))) for _ in range(65)]
@@ -123,6 +128,11 @@ def test_who_closes_does_not_wait_for_what_nobody_has_read(ring, stopped, linger
     ring.reap()
 
 
+@promise(
+    "failure.md",
+    "The descriptors that they send may take long to close. A thread of its own closes them, so "
+    "this holds up neither the watchdog, nor who attaches, nor who closes the ring.",
+)
 @pytest.mark.parametrize("way", ASIDE)
 def test_who_sends_what_takes_long_to_close_holds_nobody_up(
     ring, children, stopped, lingering, way
