@@ -18,7 +18,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -60,20 +60,17 @@ def _verdict(mutant: Mutant, before: Run, copy: Copy, commands: list[str]) -> tu
 
 
 def results(mutants: list[Mutant], root: Path, jobs: int) -> Iterator[Result]:
-    """Runs each test without its mutants, and then the mutants, in so many copies at a time."""
+    """Runs each test without its mutants, and then these, in so many copies at a time."""
     compiled = any(edit.file.endswith(COMPILED) for mutant in mutants for edit in mutant.edits)
     commands = commands_of(root) if compiled else []
-    tests = {mutant.test: mutant.gpu for mutant in mutants}
     copies: queue.Queue[Copy] = queue.Queue()
 
-    def run(test: str) -> Run:
-        return in_a_copy(lambda copy: copy.run(test, UNMUTATED_S, tests[test]))
+    def run(test: str, gpu: bool) -> Run:
+        return in_a_copy(lambda copy: copy.run(test, UNMUTATED_S, gpu))
 
-    def judge(mutant: Mutant) -> Result:
-        begun = time.monotonic()
-        outcome, said = in_a_copy(
-            lambda copy: _verdict(mutant, before[mutant.test], copy, commands)
-        )
+    def judge(mutant: Mutant, unmutated: Future[Run]) -> Result:
+        before, begun = unmutated.result(), time.monotonic()
+        outcome, said = in_a_copy(lambda copy: _verdict(mutant, before, copy, commands))
         return Result(mutant.id, outcome, round(time.monotonic() - begun, 1), said, mutant.test)
 
     def in_a_copy(do: Callable[[Copy], Any]) -> Any:
@@ -91,8 +88,14 @@ def results(mutants: list[Mutant], root: Path, jobs: int) -> Iterator[Result]:
             copies.put(Copy(clean.path, files, Path(place, str(n))))
         with ThreadPoolExecutor(jobs) as pool:
             try:
-                before = dict(zip(tests, pool.map(run, tests), strict=True))
-                for future in as_completed([pool.submit(judge, mutant) for mutant in mutants]):
+                before: dict[str, Future[Run]] = {}
+                judged = []
+                for mutant in mutants:
+                    test = mutant.test
+                    if test not in before:
+                        before[test] = pool.submit(run, test, mutant.gpu)
+                    judged.append(pool.submit(judge, mutant, before[test]))
+                for future in as_completed(judged):
                     yield future.result()
             finally:
                 pool.shutdown(cancel_futures=True)
