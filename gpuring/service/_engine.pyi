@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from gpuring.service._patience import Patience
 from gpuring.service._reach import Reach
 from gpuring.service._taken import Taken, TakesCalls
 
@@ -16,7 +15,6 @@ class Taker(TakesCalls):
     _requests: Any
     _delivery: Any
     _calls: set[Any]
-    _patience: Patience
     counts: Any
     _engine: bool
     _measures: Any

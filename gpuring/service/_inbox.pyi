@@ -18,11 +18,7 @@ class LoopTasks:
     _listening: bool
     _looks_at: float
     def __init__(
-        self,
-        mailbox: Inbox,
-        loop: AbstractEventLoop,
-        queue: dict[Any, Any],
-        kind: type[AsleepTask],
+        self, mailbox: Inbox, loop: AbstractEventLoop, queue: dict[Any, Any], kind: type[AsleepTask]
     ) -> None: ...
     async def until(
         self,
@@ -39,7 +35,6 @@ class Inbox:
     peer: Peer
     late: int
     _orphaned: float | None
-    _looked: float
     parts: int
     def __init__(self, service: str, limit: int, parts: int = ...) -> None: ...
     def _open(self, answers: Any) -> None: ...

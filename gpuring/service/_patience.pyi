@@ -1,8 +1,6 @@
 """Types of what an engine learns of its batches; what each does stands in _patience.pyx."""
 
 class Patience:
-    likely: float
-    fixed_ns: float
     until: int
     @property
     def max_wait_s(self) -> float: ...

@@ -7,7 +7,6 @@ from gpuring.ring.producer import Producer
 class Answering(Producer):
     delivers: bool
     begun: list[Any]
-    unlisted: bool
 
 class Reach:
     writers: dict[int, Any]

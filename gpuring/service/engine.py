@@ -224,9 +224,7 @@ def _until_stopped(
 
 
 def _first(
-    servers: list[Engine],
-    timeout: float | None,
-    attempt: Callable[[Engine, float | None], Batch],
+    servers: list[Engine], timeout: float | None, attempt: Callable[[Engine, float | None], Batch]
 ) -> Batch:
     """Calls of the first of the servers that has some.  `attempt` takes them, with a time-out."""
     deadline = deadline_of(timeout)

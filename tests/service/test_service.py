@@ -14,16 +14,7 @@ from tests import ROOT
 from tests.helpers.promise import promise
 from tests.helpers.support import poll
 from tests.service import services
-from tests.service.services import (
-    answer,
-    ask_here,
-    check,
-    engine,
-    in_thread,
-    send,
-    serve,
-    up,
-)
+from tests.service.services import answer, ask_here, check, engine, in_thread, send, serve, up
 
 # ---- calls --------------------------------------------------------------------------------------
 

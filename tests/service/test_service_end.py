@@ -117,10 +117,7 @@ def test_an_engine_that_ends_without_closing_gives_its_calls_to_another_one(name
 @pytest.mark.slow
 @pytest.mark.parametrize("how", ENDS)
 def test_without_redelivery_they_are_lost_as_with_its_death(name, script, how):
-    with (
-        serve(name, engine=False, redeliver=False),
-        gpuring.connect(name) as client,
-    ):
+    with serve(name, engine=False, redeliver=False), gpuring.connect(name) as client:
         process = script(ENGINE + ENDS[how], name, False)
         assert process.stdout.readline() == "up\n"
         calls = [send(client, k) for k in range(3)]

@@ -35,11 +35,7 @@ def reader(text):
     "The time of a batch ends with its `with` block, so work that a GPU does later does not count.",
 )
 def test_an_engine_measures_batches_queues_and_work_also_for_each_client(name):
-    with (
-        serve(name) as server,
-        gpuring.connect(name) as one,
-        gpuring.connect(name) as other,
-    ):
+    with serve(name) as server, gpuring.connect(name) as one, gpuring.connect(name) as other:
         assert server.metrics().batch_size.count == 0
         for k in range(3):
             send(one, k)

@@ -12,14 +12,7 @@ import gpuring
 from tests.helpers.promise import promise
 from tests.helpers.support import open_files, poll
 from tests.service import services
-from tests.service.services import (
-    answer,
-    ask_here,
-    check,
-    in_thread,
-    send,
-    serve,
-)
+from tests.service.services import answer, ask_here, check, in_thread, send, serve
 
 
 @promise(

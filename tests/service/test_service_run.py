@@ -112,11 +112,7 @@ def worker(pipe: Pipe, name: str) -> dict[str, int]:
     "engines get the calls that are left.",
 )
 def test_sigterm_ends_an_engine_when_its_batch_is_answered(name, children):
-    with (
-        serve(name, engine=False),
-        gpuring.connect(name) as client,
-        gpuring.serve(name) as other,
-    ):
+    with serve(name, engine=False), gpuring.connect(name) as client, gpuring.serve(name) as other:
         engine = up(children(worker, name))
         calls = [send(client, k) for k in range(5)]
         engine.send()
@@ -150,11 +146,7 @@ def test_sigterm_ends_an_engine_that_waits(name, children):
 
 @promise("services.md", "After a Ctrl-C another engine gets the batch as well.")
 def test_ctrl_c_gives_the_batch_to_another_engine(name, children):
-    with (
-        serve(name, engine=False),
-        gpuring.connect(name) as client,
-        gpuring.serve(name) as other,
-    ):
+    with serve(name, engine=False), gpuring.connect(name) as client, gpuring.serve(name) as other:
         engine = up(children(worker, name))
         calls = [send(client, k) for k in range(3)]
         engine.send()

@@ -87,11 +87,7 @@ def test_a_thread_that_is_done_hands_the_receiving_on(name, monkeypatch):
 def test_who_ends_an_answer_twice_does_not_end_that_of_another_call(name, monkeypatch):
     """The thread that receives has the same slot again, and does not run yet: it needs the GIL."""
     monkeypatch.setattr("gpuring.service._inbox.SLICE_S", 60)
-    with (
-        serve(name) as server,
-        gpuring.connect(name, calls=3) as client,
-        one_thread_at_a_time(),
-    ):
+    with serve(name) as server, gpuring.connect(name, calls=3) as client, one_thread_at_a_time():
         answers, met = client._mailbox._ring, False
         while not met:
             first, second = send(client, 0), send(client, 1)

@@ -13,15 +13,7 @@ import gpuring
 from gpuring.service import Batch
 from tests.helpers.promise import promise
 from tests.helpers.support import poll, segments_of
-from tests.service.services import (
-    answer,
-    answer_of,
-    check,
-    content,
-    send,
-    serve,
-    up,
-)
+from tests.service.services import answer, answer_of, check, content, send, serve, up
 from tests.service.test_service_locks import watching
 
 

@@ -13,16 +13,7 @@ import gpuring
 from tests.helpers.promise import promise
 from tests.helpers.support import poll, set_fence
 from tests.service import services
-from tests.service.services import (
-    answer,
-    ask_here,
-    finish,
-    holder,
-    in_thread,
-    send,
-    serve,
-    up,
-)
+from tests.service.services import answer, ask_here, finish, holder, in_thread, send, serve, up
 from tests.service.test_service_death import claims_a_request, writes_an_answer
 
 # ---- calls --------------------------------------------------------------------------------------
