@@ -53,9 +53,7 @@ class HostMemory:
             if making is not None:
                 making.close()
             if isinstance(error, OSError):
-                refusal = no_room.refused(name, error, "the slots", nbytes)
-                if refusal is not None:
-                    raise refusal from error
+                no_room.tell(name, error, "the slots", nbytes)
             raise
 
     @classmethod
@@ -92,10 +90,8 @@ class HostMemory:
             except ValueError:  # mmap looks at the size once more
                 raise RingIncompatible(f"ring {name!r}: its slots {path} shrink") from None
             except OSError as error:
-                refusal = no_room.refused(name, error, "its slots", nbytes)
-                if refusal is None:
-                    raise
-                raise refusal from error
+                no_room.tell(name, error, "its slots", nbytes)
+                raise
 
     def array(
         self, index: int, field: Field, shape: tuple[int, ...], *, writable: bool

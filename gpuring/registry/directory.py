@@ -170,10 +170,8 @@ def attach_header(name: str, owner: int | None) -> Header:
                     raise Missing("somebody is about to remove it")
                 return header
         except OSError as error:
-            refusal = no_room.refused(name, error, "its header", named.stat.st_size)
-            if refusal is None:
-                raise
-            raise refusal from error
+            no_room.tell(name, error, "its header", named.stat.st_size)
+            raise
 
 
 # ---- names come --------------------------------------------------------------------------------

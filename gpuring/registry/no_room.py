@@ -10,17 +10,19 @@ from gpuring.errors import RingError
 from gpuring.registry.segment import SHM
 
 
-def refused(name: str, error: OSError, what: str, nbytes: int) -> RingError | None:
-    """The error for memory or room that the system did not give.  None for other kinds of error."""
+def tell(name: str, error: OSError, what: str, nbytes: int) -> None:
+    """Raises RingError if `error` says that the system gave no memory or no room."""
     begins = f"ring {name!r}: {what}, {_amount(nbytes)},"
     if error.errno == errno.EROFS:
-        return RingError(f"ring {name!r}: {SHM} is read-only here, and who is in a ring writes")
+        raise RingError(
+            f"ring {name!r}: {SHM} is read-only here, and who is in a ring writes"
+        ) from error
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)[0]
     if error.errno == errno.EFBIG and limit != resource.RLIM_INFINITY:
-        return RingError(
+        raise RingError(
             f"{begins} cannot be made: files of this process have at most {_amount(limit)} "
             "(RLIMIT_FSIZE). Raise it with ulimit -f, or LimitFSIZE= of the service"
-        )
+        ) from error
     if error.errno == errno.ENOMEM:
         limit = resource.getrlimit(resource.RLIMIT_AS)[0]
         why = "there is no memory left"
@@ -29,10 +31,9 @@ def refused(name: str, error: OSError, what: str, nbytes: int) -> RingError | No
                 f"this process may have {_amount(limit)} of address space (RLIMIT_AS). "
                 "Raise it with ulimit -v, or LimitAS= of the service"
             )
-        return RingError(f"{begins} cannot be mapped: {why}")
+        raise RingError(f"{begins} cannot be mapped: {why}") from error
     if error.errno in (errno.ENOSPC, errno.EFBIG):
-        return _no_space(name, nbytes, what)
-    return None
+        raise _no_space(name, nbytes, what) from error
 
 
 def _amount(nbytes: float) -> str:

@@ -185,10 +185,7 @@ def create_of(
                 mapped.close(others=False, then=lambda: None)
         segment.remove_slots(segment.slots_name(name, epoch))
         if isinstance(error, OSError):
-            nbytes = getattr(error, "nbytes", 0)
-            refusal = no_room.refused(name, error, "the header", nbytes)
-            if refusal is not None:
-                raise refusal from error
+            no_room.tell(name, error, "the header", getattr(error, "nbytes", 0))
         raise
     finally:
         if making is not None:

@@ -6,6 +6,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import struct
 from pathlib import Path
 
@@ -439,8 +440,9 @@ def test_no_space_is_told_in_units_that_fit(name, monkeypatch, nbytes, words):
     room = os.statvfs_result((4096, 1, 2**40, 0, nbytes, 0, 0, 0, 0, 255))  # f_bavail = nbytes
     monkeypatch.setattr(no_room.os, "statvfs", lambda _: room)
     full = OSError(errno.ENOSPC, "No space left on device")
-    told = str(no_room.refused(name, full, "the slots", nbytes))
-    assert f"{name!r}: no space in /dev/shm for the slots: {words} are needed, {words} are" in told
+    told = f"{name!r}: no space in /dev/shm for the slots: {words} are needed, {words} are"
+    with pytest.raises(gpuring.RingError, match=re.escape(told)):
+        no_room.tell(name, full, "the slots", nbytes)
 
 
 @pytest.mark.parametrize("shape", [(2**41,), (2**61,), (2**62, 2), (2**70,)])
