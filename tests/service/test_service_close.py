@@ -15,7 +15,7 @@ from gpuring.native.snapshot import snapshot
 from gpuring.ring import inner
 from gpuring.service.pending import Answer
 from tests.helpers.interrupted import interrupts
-from tests.helpers.support import poll
+from tests.helpers.support import poll, segments_of
 from tests.service.services import answer, finish, holder, in_thread, send, serve, up
 
 
@@ -123,6 +123,18 @@ def test_an_interrupted_close_of_a_client_can_be_repeated(name):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("engine", [True, False])
+def test_an_interrupted_close_of_a_creator_can_be_repeated(name, engine):
+    for interrupt in interrupts(step=3):
+        server = serve(name, engine=engine)
+        with interrupt:
+            server.close()
+        server.close()
+        assert server.closed, interrupt.where
+        assert segments_of(name) == [], interrupt.where
+
+
+@pytest.mark.slow
 def test_after_an_interrupted_request_a_client_can_be_closed(name):
     with serve(name):
         for interrupt in interrupts(step=3):
@@ -151,10 +163,20 @@ def cancels(client, server):
     return call.cancel, call._has_answer
 
 
+def closes_a_stream(client, server):
+    call = send(client, 0)
+    (taken,) = server.take(timeout=10)
+    with taken.part(timeout=10):
+        pass
+    taken.end()
+    next(parts := call.parts(10))
+    return parts.close, lambda: True
+
+
 @pytest.mark.slow(keep=1)
-@pytest.mark.parametrize("begin", [abandons, releases, cancels])
+@pytest.mark.parametrize("begin", [abandons, releases, cancels, closes_a_stream])
 def test_a_call_whose_end_was_interrupted_needs_no_room(name, begin):
-    with serve(name) as server, gpuring.connect(name, calls=1) as client:
+    with serve(name) as server, gpuring.connect(name, calls=1, parts=1) as client:
         for interrupt in interrupts():
             end, unfinished = begin(client, server)
             with interrupt:
