@@ -58,8 +58,7 @@ _LEFT_S = 12.0
 
 
 class Bridge:
-    """One side of a bridge.  `gpuring.bridge.export` and `import_` make it.  It is a context
-    manager, and works until it is closed."""
+    """One side of a bridge.  It is a context manager, and works until it is closed."""
 
     def __init__(self, title: str, options: dict[str, Any]) -> None:
         self._title = title

@@ -81,8 +81,8 @@ class Slab:
 
 
 class Channel(Protocol):
-    """How a sender that has no network of its own sends bytes: in order with the messages of the
-    bridge, and in parts, so that the bridge's own messages never wait behind a large frame."""
+    """How a sender that has no network of its own sends bytes, in order with the bridge's messages.
+    Those never wait behind a large frame, because it is sent in parts."""
 
     def data(self, to_seq: int, begin: int, part: Any, *, track: bool = False) -> Any:
         """Sends `part`, a contiguous buffer of at most `wire.MAX_PART` bytes, for the far slot that
@@ -127,12 +127,10 @@ class Sender(End, Protocol):
         """
 
     def poll(self) -> list[int]:
-        """The sequences of frames whose bytes have arrived since the last call, in any order.
-
-        Arrived means: a message that the bridge sends from now on is read by the far side after
-        the bytes are in the far slot, or after it was given them by `Channel.data`.  The part that
-        `send` has returned is not meant.  Never blocks.  Raises EngineError.
-        """
+        """The sequences of frames whose bytes have arrived since the last call, in any order: what
+        the bridge says from now on is read by the far side when it has the bytes in the far slot or
+        from `Channel.data`.  The part that `send` has returned is not meant.  Never blocks.  Raises
+        EngineError."""
 
     def close(self) -> None:
         """Ends the session.  When it returns, the engine writes no byte into the far memory any
@@ -150,9 +148,8 @@ class Receiver(End, Protocol):
     def write(self, index: int, begin: int, part: Any) -> None:
         """Takes a part that came over the channel for slot `index`, at `begin` bytes from its
         start.  The bridge has checked that the slot is claimed for this session, and that the part
-        ends within the slot.  The buffer `part` is valid for as long as somebody refers to it.
-        Raises EngineError if this engine does not send over the channel.
-        """
+        ends within it.  The buffer lasts as long as somebody refers to it.  Raises EngineError if
+        this engine does not send over the channel."""
 
     def finish(self, index: int, nbytes: int) -> None:
         """The near side says that all `nbytes` for slot `index` have arrived, as `Sender.poll` has

@@ -1,7 +1,6 @@
 """Copies to and from memory of a GPU, one behind the other, and which of them are done.
 
-They are made on a stream of their own.  Nothing here waits for the GPU, but for the calls that say
-so.
+They are made on a stream of their own.  Only calls that say so wait for the GPU.
 """
 
 from __future__ import annotations

@@ -1,7 +1,6 @@
 """The importers at the other ends of an exporter's connections, and what comes from them.
 
-The worker's thread alone uses what is here.  What a message means, and when a session ends, is said
-in worker.py.
+What a message means, and when a session ends, is said in worker.py.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The near side of one importer: its subscription, what it has not acknowledged, and its session.
 
-Nothing here knows the network: what comes is given to `Link.take`, and what is to be sent is given
-to a function.  A frame that was acquired is held until the far side says that it was published.
+Nothing here knows the network.  A frame that was acquired is held until the far side says that it
+was published.
 """
 
 from __future__ import annotations

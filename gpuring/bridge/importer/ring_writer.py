@@ -1,8 +1,7 @@
 """The far side of a bridge: slots of the far ring that are claimed, filled and published in order.
 
-Nothing here knows the network: what comes is given to `RingWriter.take`, and what is to be sent is
-given to a function.  A claimed slot is a credit.  Claims outlive a session; what a session has
-written into them does not count.
+Nothing here knows the network.  A claimed slot is a credit.  Claims outlive a session; what a
+session has written into them does not count.
 """
 
 from __future__ import annotations
@@ -105,7 +104,6 @@ class RingWriter:
 
     @property
     def in_flight(self) -> int:
-        """How many slots are claimed."""
         return len(self._claimed)
 
     # ---- joining and leaving -------------------------------------------------------------------
