@@ -69,6 +69,7 @@ def test_the_front_page(start, name):
     rest, trouble = watch.communicate(timeout=PATIENCE_S)
     assert (watch.returncode, trouble) == (0, "")
     seen += [line.split() for line in rest.splitlines()]
+    assert [words for words in seen if len(words) != 3] == []
     first = int(seen[0][0])
     assert [int(seq) for seq, _, _ in seen] == list(range(first, first + len(seen)))
     assert [int(pts) for _, pts, _ in seen] == [int(seq) - 8 for seq, _, _ in seen]

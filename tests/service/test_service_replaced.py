@@ -320,7 +320,7 @@ def test_a_service_with_other_terms_is_told(name, other, told):
                 with pytest.raises(gpuring.RingIncompatible, match=told):
                     client.request(1)
             assert len(server.stats().peers) == 2
-            assert len(open_files()) == before
+            assert len(open_files()) <= before  # fewer, if the old service's watchdog ends only now
         with serve(name) as server:
             ask_here(server, client, 0)
 
