@@ -65,9 +65,9 @@ def attach(
     Raises RingNotFound, RingIncompatible (damaged, or of another version), PeerLost (a GPU ring
     whose memory nobody can open any more: see the page "Which memory"), DeviceError (no GPU, or one
     that cannot reach the ring's), PermissionError (another user's ring, or one whose mode does not
-    let this process write), RingTimeout (nobody hands the GPU memory on), RingError (RLIMIT_AS, a
-    read-only /dev/shm), TypeError (a device for a host ring), OSError (no descriptors left).  A
-    call that raises leaves nothing open.
+    let this process write), RingTimeout (nobody has handed the GPU memory on for 5 s, whatever
+    `timeout` is), RingError (RLIMIT_AS, a read-only /dev/shm), TypeError (a device for a host
+    ring), OSError (no descriptors left).  A call that raises leaves nothing open.
 
     The ring may be closed or replaced as soon as this has returned.  `producer` and `consumer` then
     raise RingClosed: close this handle and attach again.
