@@ -67,9 +67,11 @@ def test_a_loop_goes_on_over_the_death_of_who_owns_the_ring(name, children):
     camera.receive()
     recorder = children(records, name, 4)
     assert [recorder.receive(), recorder.receive()] == [(1, 4, False), (2, 5, False)]
+    os.kill(recorder.pid, signal.SIGSTOP)  # it comes when both frames are there
     camera.kill()
     again = children(owns_and_publishes, name, [3, 4])
     again.receive()
+    os.kill(recorder.pid, signal.SIGCONT)
     assert [recorder.receive(), recorder.receive()] == [(3, 4, True), (4, 5, False)]
     recorder.result()
     again.send()

@@ -134,8 +134,9 @@ def commands_of(root: Path) -> list[str]:
         sys.exit("mutants of C and Cython need: pip install 'Cython>=3.1,<4' ninja")
     listed = [ninja, "-C", str(root / "cmake"), "-t", "commands"]
     text = subprocess.run(listed, check=True, capture_output=True, text=True).stdout
-    # The name of an object has the path of its source in it, and stays.
-    return re.sub(rf"(?<!\.dir){re.escape(str(root))}\b", HERE, text).split("\n")
+    # The name of an object has the path of its source in it, and stays.  So does an interpreter in
+    # the checkout, which is not copied.
+    return re.sub(rf"(?<!\.dir){re.escape(str(root))}\b(?!/[^/\s]+/bin/)", HERE, text).split("\n")
 
 
 def _needs(command: str, file: str) -> bool:
