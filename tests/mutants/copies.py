@@ -101,7 +101,8 @@ def _end(process: subprocess.Popen[bytes], mark: str) -> None:
             if f"={mark}\0".encode() in path.read_bytes():
                 os.kill(int(path.parent.name), signal.SIGKILL)
     for left in Path("/dev/shm").glob(f"*-{process.pid}-*"):
-        left.unlink(missing_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.rmtree(left) if left.is_dir() else left.unlink()
 
 
 # ---- the build of the checkout -----------------------------------------------------------------
