@@ -100,14 +100,14 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
             (
                 "reap.c",
                 "gr_each_sub(u, ring) cleared.reopened",
-                "gr_each_bit(u, ring, sub_mask_of, 1) cleared.reopened",
+                "gr_each_bit(u, 1, sub_mask_of(ring, u_at)) cleared.reopened",
             ),
             ("reap.c", "if (own < ring->max_subscriptions)", "if (0)"),
         ],
     ),
     "a claim looks at the first word of the mask only": (
         (),
-        [("ring.h", "sub_mask_of, (ring)->sub_words)", "sub_mask_of, 1)")],
+        [("ring.h", "(ring)->sub_words, sub_mask_of(", "1, sub_mask_of(")],
     ),
     "a reaper does not void what the dead was writing": (
         ("--point", "claim: claimed"),

@@ -141,21 +141,14 @@ static inline uint64_t peer_mask_of(const struct gr_ring *ring, uint64_t word) {
     return gr_load_acquire(&ring->head->peer_mask[word]) & ring->peer_bits[word];
 }
 
-/* Finds the next set bit. rest: those that are left of the mask's word number `at`. */
-typedef uint64_t (*gr_mask_of)(const struct gr_ring *ring, uint64_t word);
-static inline bool gr_next_bit(const struct gr_ring *ring, gr_mask_of mask_of, uint32_t words,
-                               uint64_t *at, uint64_t *rest, uint64_t *number) {
-    while (*rest == 0) {
-        if (++*at >= words) return false;
-        *rest = mask_of(ring, *at);
-    }
-    *number = 64 * *at + (uint64_t)__builtin_ctzll(*rest);
-    *rest &= *rest - 1;
-    return true;
-}
-#define gr_each_bit(var, ring, mask_of, words)                                                     \
-    for (uint64_t var, var##_at = 0, var##_rest = mask_of(ring, 0);                                \
-         gr_next_bit(ring, mask_of, words, &var##_at, &var##_rest, &var);)
+/* Loops over the set bits of at least one word. `break` leaves both loops: a bit is cleared behind
+ * the body, so a word has some left then. */
+#define gr_each_bit(var, words, mask)                                                              \
+    for (uint64_t var, var##_at = 0, var##_rest, var##_more = 1; var##_more;                       \
+         var##_more = var##_rest == 0 && ++var##_at < (words))                                     \
+        for (var##_rest = (mask);                                                                  \
+             var##_rest && (var = 64 * var##_at + (uint64_t)__builtin_ctzll(var##_rest), true);    \
+             var##_rest &= var##_rest - 1)
 
 /* Loops over the subscriptions, or the peers, whose bits are set.
  *
@@ -166,5 +159,5 @@ static inline bool gr_next_bit(const struct gr_ring *ring, gr_mask_of mask_of, u
  * bit's word after its own (edges H and J, M1; for peers edges P and R). It does not matter what
  * the other words show then. Who changes masks, or clears by them, has LOCK, under which they
  * stand still. */
-#define gr_each_sub(u, ring) gr_each_bit(u, ring, sub_mask_of, (ring)->sub_words)
-#define gr_each_peer(p, ring) gr_each_bit(p, ring, peer_mask_of, (ring)->peer_words)
+#define gr_each_sub(u, ring) gr_each_bit(u, (ring)->sub_words, sub_mask_of(ring, u##_at))
+#define gr_each_peer(p, ring) gr_each_bit(p, (ring)->peer_words, peer_mask_of(ring, p##_at))
