@@ -49,6 +49,9 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "deadline(seconds): this test's deadline, if it is later than usual"
     )
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+        # A shell's `pytest &` ignores it, and so would all children.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
