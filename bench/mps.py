@@ -1,4 +1,4 @@
-"""Runs of CUDA processes with its Multi-Process Service on or off."""
+"""Runs of CUDA processes with MPS on or off (cli/measure/mps.py talks to its server)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options that several of these benchmarks have."""
+"""Options that several of these benchmarks have, beside those that `gpuring bench` has, too."""
 
 from __future__ import annotations
 

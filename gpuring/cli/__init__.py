@@ -1,4 +1,7 @@
-"""The `gpuring` command: one module a subcommand, each with add_arguments(parser) and run(args)."""
+"""The `gpuring` command: one module a subcommand, each with add_arguments(parser) and run(args).
+
+measure, options, owners, services, text and trouble are no commands.  Several use them.
+"""
 
 from __future__ import annotations
 

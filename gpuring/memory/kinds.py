@@ -1,4 +1,5 @@
-"""The kinds of memory of a ring: which one a new ring gets, and how the slots of a ring are opened.
+"""The kinds of memory of a ring: which one a new ring gets, and how the slots of a ring are opened,
+and how long that waits for their descriptor.
 
 This module imports the kinds of GPU memory only when a ring on a GPU is made or opened.
 

@@ -1,4 +1,7 @@
-"""The descriptor of a ring's slots, which the processes of the ring hand to each other (core/exchange_*.c)."""
+"""The descriptor of a ring's slots, which the processes of the ring hand to each other (core/exchange_*.c).
+
+memory/kinds.py says for how long they are asked.
+"""
 import os
 
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno

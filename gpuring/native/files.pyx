@@ -1,4 +1,5 @@
-"""Descriptors that no interrupt can lose: of a file, and of a directory that is watched."""
+"""Descriptors that no interrupt can lose: of a ring's file (registry/segment.py), and of a directory in which a name is
+awaited (registry/new_names.py)."""
 import os
 import weakref
 

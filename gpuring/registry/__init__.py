@@ -1,2 +1,7 @@
-"""Names in /dev/shm: the files of rings, who may use them, waiting for a name, and what a header
-says to people."""
+"""Names in /dev/shm, and what a header says to people.
+
+segment.py      which files belong to a ring     directory.py    the rings of this host
+locks.py        bytes that are held locked       sockets.py      where slots are handed on
+new_names.py    waiting for a name               stats.py        what a ring is doing
+diagnosis.py    the errors of refused verbs      no_room.py      no memory, no room
+"""

@@ -1,5 +1,5 @@
-"""Slots that were claimed or acquired together.  They are ended together if one driver call can record them all, otherwise slot
-by slot.
+"""How slots that were claimed or acquired together are ended (`_many` of endpoint.pyx takes them): together if one driver call
+can record them all, otherwise slot by slot.
 
 No Python code runs between the call of publish, abandon or release, or the end of a `with` block, and the C library.
 """

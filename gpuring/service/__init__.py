@@ -3,6 +3,17 @@
     serve   -> Server.take -> Batch of Calls -> Call.answer, Call.fail, Call.part
     connect -> Client.request -> PendingCall.result, PendingCall.parts
 
+    the client's side                     the engine's side
+    client.py     a client                engine.py     run and take, of several services, too
+    mailbox.py    its place in a service  server.py     one service
+    pending.py    a call                  call.py       a call, and batches of calls
+    tasks.py      in event loops          work.py       the user's function
+    _calls, _sender, _inbox, _books,      delivery.py   where answers go
+    _sleepers                             _engine, _taken, _reach, _patience
+
+opening.py has serve and connect; wire.py and _envelopes have what both sides agree on.  Files that
+begin with an underscore are compiled: they have what is on the path of every call.
+
 Requests go through one ring with one subscription, which the engines share.  Each client has a ring
 of its own for its answers.  docs/services.md is the guide.  docs/decisions/0006 says why it is so.
 """

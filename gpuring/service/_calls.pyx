@@ -1,4 +1,4 @@
-"""A call as its client has it: what waits for its answer, takes its parts and gives it up.
+"""The compiled part of pending.py: how a call waits for its answer, takes its parts, and is given up.
 
 _books.pyx says who may touch what, _inbox.pyx how answers arrive, and _sender.pyx sends the requests.  _taken.pyx has the other
 side.  The classes of gpuring/service derive from these.  They add what is not on the path of every call.

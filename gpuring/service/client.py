@@ -1,5 +1,5 @@
-"""The client's side: it sends requests, has several calls in flight, and takes the answer of
-each."""
+"""A client as users have it: it makes calls, waits for an engine if there is none, and goes on in
+the service that takes the place of its own."""
 
 from __future__ import annotations
 

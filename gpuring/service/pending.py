@@ -1,4 +1,4 @@
-"""A call as its client sees it: the request that is written, the call in flight, and the answer."""
+"""A call as users of a client have it: the request they write, `result`, `cancel`, the answer."""
 
 from __future__ import annotations
 

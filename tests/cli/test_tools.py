@@ -1,4 +1,4 @@
-"""`gpuring top`, against rings of other processes."""
+"""`gpuring top`, against rings of other processes.  Tables fit, and a missing package is named."""
 
 from __future__ import annotations
 
