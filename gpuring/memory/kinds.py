@@ -96,7 +96,9 @@ def attach(name: str, header: Header, device: str | int | None) -> Memory:
     size = header.slots, header.slot_nbytes
     if header.memory == "host":
         if device is not None:
-            raise TypeError(f"ring {name!r} is in host memory: it takes no device")
+            raise TypeError(
+                f"ring {name!r} is in host memory: it takes no device, so leave device= out"
+            )
         return HostMemory.open(name, header.epoch, header.owner, *size)
     from gpuring.memory.cuda import Slots, device_for
     from gpuring.memory.cuda_ipc import IpcMemory

@@ -73,7 +73,8 @@ def serve(
     * `answers`: "host" puts answers into host memory even if requests are on a GPU.  With None
       answers are where requests are.
     * `engine`: False only keeps the service open, so that engines can come and go
-      (docs/services.md).
+      (docs/services.md).  Such a keeper makes the service and joins none: RingExists if others live
+      in one of that name.
     * `redeliver`: whether another engine gets the calls of an engine that dies.  If not, they are
       lost.
 

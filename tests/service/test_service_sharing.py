@@ -231,9 +231,28 @@ def test_engines_must_agree(name, other, told):
         told = f"^service '{name}' exists with another {re.escape(told)}. Join it without request="
         with pytest.raises(gpuring.RingIncompatible, match=told):
             serve(name, **other)
+        assert len(server.stats().peers) == 2  # nobody stayed
+
+
+def keeps(pipe, name):
+    with serve(name, engine=False):
+        pipe.send("up")
+        pipe.receive()
+
+
+@promise(
+    "services.md",
+    "A keeper joins no service. If the last one was killed and others live in its service, write "
+    "`serve(..., engine=False, replace=True)`, or it raises `RingExists`.",
+)
+def test_a_keeper_takes_the_place_of_a_killed_one_or_is_refused(name, children):
+    keeper = up(children(keeps, name))
+    with gpuring.serve(name) as engine:
+        keeper.kill()
         with pytest.raises(gpuring.RingExists):
             serve(name, engine=False)
-        assert len(server.stats().peers) == 2  # nobody stayed
+        with serve(name, engine=False, replace=True), pytest.raises(gpuring.EndOfStream):
+            engine.take(10)
 
 
 def test_a_service_and_a_ring_are_not_the_same(name):
