@@ -2,7 +2,7 @@
 
 core/, device/     the protocol between hosts and the order of GPU work, in C
 c.pxd              what Cython knows of their headers
-header, device, peer, waits, notifier, exchange, files, clock
+header, device, peer, joining, waits, notifier, exchange, files, clock
                    the binding: one Python call is one transition of the C library
 blocked            what a wait that is blocked asks of the floors above
 snapshot, dlpack, signals
@@ -33,6 +33,7 @@ from gpuring.native.header import (
     Retired,
     layout_fields,
 )
+from gpuring.native.joining import join_consumer, join_producer
 from gpuring.native.notifier import Notifier
 from gpuring.native.peer import (
     BLOCKED,
@@ -53,8 +54,6 @@ from gpuring.native.peer import (
     REAPED,
     TORN,
     Peer,
-    join_consumer,
-    join_producer,
 )
 from gpuring.native.waits import MAX_WAITED, look, ready, select
 

@@ -1,6 +1,6 @@
 """The header of a ring, as a process has it mapped: its words one by one, and what may be done to it without a peer.
 
-What it holds for people, field by field, is in snapshot.pyx.  How a peer joins is in peer.pyx.
+What it holds for people, field by field, is in snapshot.pyx.  How a peer joins is in joining.pyx.
 """
 import os
 

@@ -34,6 +34,4 @@ cdef class Peer:
     cdef bint _paid(self, uint32_t index) noexcept
 
 
-cdef object joined_as_producer(Peer peer, Device device, bint gate_host)
-cdef object joined_as_consumer(Peer peer, bytes name, bint lossless, start, bint redeliver, Device device, bint gate_host)
 cdef tuple culprit_of(const gr_culprit *c)

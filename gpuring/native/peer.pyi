@@ -1,7 +1,5 @@
 """Types of peer.pyx."""
 
-from typing import Literal
-
 from gpuring.native.device import Device
 from gpuring.native.header import Header
 
@@ -64,16 +62,3 @@ class Peer:
     def stop(self) -> bool: ...
     def resume(self) -> None: ...
     def drop(self) -> None: ...
-
-def join_producer(
-    header: Header, device: Device | None = None, gate_host: bool = False
-) -> Peer | int: ...
-def join_consumer(
-    header: Header,
-    name: bytes,
-    lossless: bool,
-    start: Literal["next", "oldest"] | int,
-    redeliver: bool = ...,
-    device: Device | None = None,
-    gate_host: bool = False,
-) -> Peer | int: ...

@@ -1,4 +1,6 @@
-"""A peer of a ring: how it joins and leaves, and its verbs.  One Python call is one whole transition of the C library.
+"""A peer of a ring: its verbs, and how it leaves.  joining.pyx has how it joins.
+
+One Python call is one whole transition of the C library.
 
 Only three things are decided here: when the GIL is released (a first try that neither waits nor enqueues keeps it), when
 signals are handled (between two slices of a wait), and what a result is in Python.  Refusals come back as negative results,
@@ -10,7 +12,6 @@ cimport cython
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport INT64_MAX, int64_t, uint32_t, uint64_t
-from libc.string cimport memcpy, memset
 from posix.unistd cimport usleep
 
 from gpuring.native.blocked cimport give_back_lost, waits_for_itself, warn_of_itself
@@ -385,63 +386,3 @@ cdef class Peer:
         if result == GR_SYSTEM:
             PyErr_SetFromErrno(OSError)
         return -<int>result
-
-
-# ---- joining ----------------------------------------------------------------------------------------------------------
-
-
-def join_producer(Header header not None, Device device=None, bint gate_host=False):
-    """Returns a Peer, or a negative result.  Raises DeviceError."""
-    return joined_as_producer(Peer(header), device, gate_host)
-
-
-def join_consumer(Header header not None, bytes name, bint lossless, start, bint redeliver=True, Device device=None,
-                  bint gate_host=False):
-    """Returns a Peer, or a negative result.  `start` is "next", "oldest" or a sequence.  Raises DeviceError."""
-    return joined_as_consumer(Peer(header), name, lossless, start, redeliver, device, gate_host)
-
-
-cdef object joined_as_producer(Peer peer, Device device, bint gate_host):
-    cdef gr_result result
-    peer.header.to_write()
-    with nogil:
-        result = gr_join_producer(peer.header.ring, &peer.gd.core)
-    return _joined(peer, result, device, gate_host)
-
-
-cdef object joined_as_consumer(Peer peer, bytes name, bint lossless, start, bint redeliver, Device device, bint gate_host):
-    cdef char padded[64]
-    cdef int how = GR_START_AT
-    cdef uint64_t seq = 0
-    cdef unsigned mode = GR_LOSSLESS if lossless else GR_LOSSY
-    cdef unsigned policy = GR_REDELIVER if redeliver else GR_DROP
-    cdef gr_result result
-    if len(name) > 64:
-        raise ValueError("a subscription's name has at most 64 bytes")
-    peer.header.to_write()
-    memset(padded, 0, 64)
-    memcpy(padded, <const char *>name, len(name))
-    if start == "next":
-        how = GR_START_NEXT
-    elif start == "oldest":
-        how = GR_START_OLDEST
-    else:
-        seq = start
-    with nogil:
-        result = gr_join_consumer(peer.header.ring, padded, mode, policy, how, seq, &peer.gd.core)
-    return _joined(peer, result, device, gate_host)
-
-
-cdef object _joined(Peer peer, gr_result result, Device device, bint gate_host):
-    cdef gd_trouble trouble
-    if result == GR_SYSTEM:
-        PyErr_SetFromErrno(OSError)
-    if result != GR_OK:
-        return -<int>result
-    gr_watch(peer.header.ring)
-    peer.device = device
-    result = gd_prepare(&peer.gd, NULL if device is None else &device.gd, gate_host, &trouble)
-    if result != GR_OK:
-        peer.leave()
-        raise device.refused(&trouble) if result == GR_DEVICE else MemoryError()
-    return peer

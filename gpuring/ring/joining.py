@@ -20,7 +20,7 @@ def as_producer(
 ) -> Peer:
     """Joins the ring `name` as a producer.  Raises what `Ring.producer` raises."""
     gate_host, spin_ns = _waits_on_host(header, gate), spinning.spin_ns(spin)
-    peer = native.join_producer(header, device, gate_host)
+    peer = native.join_producer(native.Peer(header), device, gate_host)
     if isinstance(peer, int):
         raise diagnosis.cannot_join(name, header, peer, "")
     peer.set_spin(spin_ns)
@@ -55,7 +55,9 @@ def as_consumer(
         start = integer(start, "start", '"next", "oldest" or a sequence')
     if not (start in ("next", "oldest") or (isinstance(start, int) and 0 <= start < 2**47)):
         raise ValueError(f'start is "next", "oldest" or a sequence, not {start!r}')
-    peer = native.join_consumer(header, encoded, lossless, start, redeliver, device, gate_host)
+    peer = native.join_consumer(
+        native.Peer(header), encoded, lossless, start, redeliver, device, gate_host
+    )
     if isinstance(peer, int):
         raise diagnosis.cannot_join(name, header, peer, subscription)
     peer.set_spin(spin_ns)

@@ -8,21 +8,21 @@ from gpuring.native.c cimport *
 from gpuring.native.clock cimport deadline_of
 from gpuring.native.device cimport Device
 from gpuring.native.header cimport Header
-from gpuring.native.peer cimport ABANDON, ACQUIRE, CLAIM, LATEST, PUBLISH, RELEASE, Peer, joined_as_consumer, joined_as_producer
-from gpuring.native.peer cimport verb
+from gpuring.native.peer cimport ABANDON, ACQUIRE, CLAIM, LATEST, PUBLISH, RELEASE, Peer, verb
 
+from gpuring.native import joining
 from gpuring.native.peer import TORN
 
 
 def join_producer(Header header not None, Device device=None, bint gate_host=False):
     """As gpuring.native.join_producer, with a RawPeer."""
-    return joined_as_producer(RawPeer(header), device, gate_host)
+    return joining.join_producer(RawPeer(header), device, gate_host)
 
 
 def join_consumer(Header header not None, bytes name, bint lossless, start, bint redeliver=True, Device device=None,
                   bint gate_host=False):
     """As gpuring.native.join_consumer, with a RawPeer."""
-    return joined_as_consumer(RawPeer(header), name, lossless, start, redeliver, device, gate_host)
+    return joining.join_consumer(RawPeer(header), name, lossless, start, redeliver, device, gate_host)
 
 
 cdef class RawPeer(Peer):
