@@ -301,12 +301,11 @@ def _sleeps(pid: int) -> int:
 
 
 def _bell(ring: Any) -> int:
-    from gpuring import native
     from gpuring.registry.segment import header_name, path_of
+    from tests.helpers.layout import FIELDS
 
-    at = next(at for table, field, at, _ in native.layout_fields() if (table, field) == BELL)
     with open(path_of(header_name(ring.name)), "rb") as file:  # noqa: PTH123
-        return int(struct.unpack_from("=I", file.read(mmap.PAGESIZE), at)[0])
+        return int(struct.unpack_from("=I", file.read(mmap.PAGESIZE), FIELDS[BELL].offset)[0])
 
 
 def _cpu_ns(pid: int) -> int:

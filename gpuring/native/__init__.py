@@ -31,7 +31,6 @@ from gpuring.native.header import (
     Damaged,
     Header,
     Retired,
-    layout_fields,
 )
 from gpuring.native.joining import join_consumer, join_producer
 from gpuring.native.notifier import Notifier
@@ -64,6 +63,6 @@ __all__ = [
     "MAX_SLOT_NBYTES", "MAX_SPEC_NBYTES", "MAX_SUBSCRIPTIONS", "MAX_WAITED", "MEMORY_KINDS",
     "MODE_MISMATCH", "PEER_LOST", "REAPED", "SYNC_KINDS", "TORN", "VERSION", "Damaged", "Device",
     "Driver", "File", "Header", "NameWatch", "Notifier", "Peer", "Retired", "close_aside",
-    "driver_symbols", "fetch", "join_consumer", "join_producer", "layout_fields", "look",
+    "driver_symbols", "fetch", "join_consumer", "join_producer", "look",
     "now_ns", "offer", "on_blocked", "ready", "seconds", "select",
 ]  # fmt: skip

@@ -59,11 +59,6 @@ cdef extern from "core/layout.h" nogil:
         gr_word shape[8]
     struct gr_take:
         gr_word word, since_ns
-    struct gr_field:
-        const char *table
-        const char *name
-        uint32_t offset, nbytes
-    const gr_field *gr_fields
     bint gr_layout_of "gr_layout"(const gr_config *, gr_layout *, char *, size_t)
 
 cdef extern from "core/ring.h" nogil:

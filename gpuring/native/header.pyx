@@ -37,16 +37,6 @@ class Retired(Damaged):
     """The header was one of this build and was removed.  Its name is gone, or about to go."""
 
 
-def layout_fields():
-    """(table, field, offset, nbytes) of every field of the header, for the layout test."""
-    fields, k = [], 0
-    while gr_fields[k].table != NULL:
-        fields.append((gr_fields[k].table.decode(), gr_fields[k].name.decode(),
-                       gr_fields[k].offset, gr_fields[k].nbytes))
-        k += 1
-    return fields
-
-
 cdef class Header:
     """A mapped header, or a copy to look at.  Its buffer is the metadata table, rows of `meta_stride` bytes."""
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import gpuring
-from gpuring import native
+from tests.helpers.layout import FIELDS
 from tests.helpers.processes import Pipe, poll
 
 SMALL = {"slots": 4, "shape": 4, "dtype": "u1"}
@@ -78,9 +78,7 @@ def bells(ring: gpuring.Ring) -> int:
 
 
 def _peek(ring: gpuring.Ring, field: str) -> int:
-    (offset,) = [
-        at for table, name, at, _ in native.layout_fields() if (table, name) == ("head", field)
-    ]
+    offset = FIELDS["head", field].offset
     with Path(f"/dev/shm/gpuring.{ring.name}").open("rb") as header:
         return int(struct.unpack_from("<I", os.pread(header.fileno(), 4, offset))[0])
 

@@ -21,12 +21,13 @@ from typing import Any
 import numpy as np
 
 import gpuring
-from gpuring import native, slot_layout
+from gpuring import slot_layout
 from gpuring.memory.cuda import load_cupy
 from gpuring.native import Header, Peer
 from gpuring.native.snapshot import SLOT_PHASES, TAKE_PHASES
 from gpuring.ring.creation import create_of
 from tests.helpers import raw_verbs
+from tests.helpers.layout import FIELDS
 from tests.helpers.processes import Child, Pipe, open_files, poll
 
 __all__ = [
@@ -35,7 +36,6 @@ __all__ = [
     "pack", "poll", "segments_of", "set_fence", "tear", "unpack",
 ]  # fmt: skip
 
-_FIELDS = {(table, name): (at, n) for table, name, at, n in native.layout_fields()}
 _ROW = {"head": 0, "link": 64, "sub": 128, "peer": 128, "slot": 128, "take": 16, "tear": 16}
 _PAGE = 4096
 LOCK_BYTE = 256
@@ -160,7 +160,7 @@ class Segment:
         the first one.  The row of a take is slot * max_subscriptions + u."""
         if table in ("work", "fence"):
             return self.table[table] + 8 * row, "<Q"
-        offset, nbytes = _FIELDS[table, field]
+        offset, nbytes, *_ = FIELDS[table, field]
         return self.table[table] + row * _ROW[table] + offset, "<I" if nbytes == 4 else "<Q"
 
     def peek(self, table: str, field: str, row: int = 0) -> int:
@@ -173,7 +173,7 @@ class Segment:
 
     def mask(self, field: str) -> int:
         """`sub_mask` or `peer_mask`, all words of it as one number."""
-        offset, nbytes = _FIELDS["head", field]
+        offset, nbytes, *_ = FIELDS["head", field]
         return int.from_bytes(self.raw[offset : offset + nbytes], "little")
 
     def work_row(self, slot: int, peer: int) -> int:
@@ -322,7 +322,7 @@ def tear(ring: gpuring.Ring, seq: int) -> None:
     path = Path(f"/dev/shm/gpuring.{ring.name}")
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as words:
         by, value = (
-            struct.unpack_from("<Q", words, slot + _FIELDS["slot", field][0])[0]
+            struct.unpack_from("<Q", words, slot + FIELDS["slot", field].offset)[0]
             for field in ("producer", "fence")
         )
         assert value >> 16 == seq

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import gpuring
-from gpuring import native
 from tests.helpers.commands import gpuring as command
 from tests.helpers.commands import running
+from tests.helpers.layout import FIELDS
 from tests.helpers.promise import promise
 from tests.helpers.support import poll, segments_of
 
@@ -263,9 +263,8 @@ def test_replace_false_refuses_the_ring_of_the_dead_too(name, children):
 
 def of_another_version(name):
     """As an older or a newer gpuring has left it."""
-    at = next(at for t, f, at, _ in native.layout_fields() if (t, f) == ("head", "version"))
     with Path(f"/dev/shm/gpuring.{name}").open("r+b") as file:
-        file.seek(at)
+        file.seek(FIELDS["head", "version"].offset)
         file.write(b"\xff")
 
 

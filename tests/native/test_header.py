@@ -20,6 +20,7 @@ from gpuring.native import Damaged, File, Header, Retired
 from gpuring.native.snapshot import snapshot
 from gpuring.registry import no_room
 from tests.helpers import raw_verbs
+from tests.helpers.layout import FIELDS
 from tests.helpers.promise import promise
 from tests.helpers.support import Segment
 
@@ -331,10 +332,7 @@ def test_any_damage_to_a_ring_attaches_or_is_incompatible(name, flips):
 
 def test_an_incompatible_ring_says_why_and_what_to_do(name):
     with gpuring.create(name, slots=2, shape=4, dtype="u1", device="host"):
-        version_at = next(
-            at for t, f, at, _ in native.layout_fields() if (t, f) == ("head", "version")
-        )
-        damage(name, version_at, struct.pack("<I", 99))
+        damage(name, FIELDS["head", "version"].offset, struct.pack("<I", 99))
         with pytest.raises(
             gpuring.RingIncompatible, match=rf"{name}.*version 99.*version {native.VERSION}.*clean"
         ):

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 
 import pytest
 
 from gpuring import native
 from gpuring.native.snapshot import SLOT_PHASES, TAKE_PHASES
 from tests.docs import fields
+from tests.helpers.compiled import CC, needs_compiler
+from tests.helpers.layout import FIELDS, HEADER, TABLES
 from tests.helpers.support import Segment, pack
 
 TEXT = fields.PAGE.read_text()
@@ -29,19 +32,35 @@ def constants() -> dict[str, int]:
 
 
 def test_every_field_stands_where_the_document_says():
-    """Written by `python -m tests.docs.fields`, from layout.h and from what was compiled."""
+    """Written by `python -m tests.docs.fields`, from layout.h."""
     assert fields.page() == TEXT
 
 
+@needs_compiler
+def test_every_field_lies_where_a_compiler_puts_it(tmp_path):
+    lines = ['#include "core/layout.h"']
+    for (table, name), field in FIELDS.items():
+        struct = f"struct gr_{table}{'_entry' * (table == 'peer')}"
+        for found, said in (
+            (f"offsetof({struct}, {name})", field.offset),
+            (f"sizeof((({struct} *)0)->{name})", field.nbytes),
+        ):
+            lines.append(f'_Static_assert({found} == {said}, "{table}.{name}");')
+    source = tmp_path / "fields.c"
+    source.write_text("\n".join(lines))
+    include = f"-I{HEADER.parent.parent}"
+    subprocess.run([str(CC), "-std=c11", include, "-fsyntax-only", str(source)], check=True)
+
+
 def test_fields_do_not_overlap_and_are_aligned():
-    for table in fields.TABLES:
+    for table in TABLES:
         end = 0
-        for name, field, offset, nbytes in sorted(native.layout_fields(), key=lambda f: f[2]):
-            if name != table:
+        for (its, name), field in FIELDS.items():
+            if its != table:
                 continue
-            assert offset >= end, f"{table}.{field} overlaps the field before"
-            assert offset % min(nbytes, 8) == 0, f"{table}.{field}"
-            end = offset + nbytes
+            assert field.offset >= end, f"{table}.{name} overlaps the field before"
+            assert field.offset % min(field.nbytes, 8) == 0, f"{table}.{name}"
+            end = field.offset + field.nbytes
 
 
 def test_every_documented_constant_is_the_cores():
@@ -90,7 +109,7 @@ def test_the_documented_phases_are_what_the_words_show(segment: type[Segment]):
 
 def test_the_documented_tables_are_where_they_are(segment: type[Segment]):
     """Where support.py computes them to be from the document's element sizes and alignments."""
-    elements = {row[0]: row[2] for row in rows(LAYOUT) if row[0] in fields.TABLES and len(row) == 3}
+    elements = {row[0]: row[2] for row in rows(LAYOUT) if row[0] in TABLES and len(row) == 3}
     sizes = {t: int(m[0]) for t, e in elements.items() if (m := re.findall(r"(\d+) bytes", e))}
     assert sizes == {"sub": 128, "peer": 128, "slot": 128, "take": 16, "tear": 16}
     for slots, peers, subs in (

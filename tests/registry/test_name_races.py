@@ -16,10 +16,10 @@ from typing import Any
 import pytest
 
 import gpuring
-from gpuring import native
 from gpuring.registry import directory, locks
 from gpuring.registry import segment as segments
 from tests.helpers.interrupted import collected
+from tests.helpers.layout import FIELDS
 from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, segments_of
 from tests.registry import in_a_child
@@ -227,9 +227,8 @@ def attached(name: str) -> gpuring.Ring:
 def dies(ring: gpuring.Ring) -> None:
     """To everybody else, its process is gone."""
     path = Path(f"/dev/shm/gpuring.{ring.name}")
-    at = next(at for t, f, at, _ in native.layout_fields() if (t, f) == ("head", "creator_pid"))
     with path.open("r+b") as file:
-        file.seek(at)
+        file.seek(FIELDS["head", "creator_pid"].offset)
         file.write(struct.pack("<Q", 0))
     ring._header.disown()
     ring._closed = True

@@ -16,6 +16,7 @@ import gpuring
 from gpuring import native
 from gpuring.registry import directory
 from gpuring.service import _engine, delivery
+from tests.helpers.layout import FIELDS
 from tests.helpers.promise import promise
 from tests.service.services import TERMS, ask_here, in_thread, serve
 
@@ -107,11 +108,10 @@ def test_a_service_on_a_gpu_whose_creator_died_makes_way(name, children):
     creator.receive()
     with gpuring.attach(name) as ring, ring.producer():
         creator.kill()
-        at = {field: at for table, field, at, _ in native.layout_fields() if table == "head"}
         with Path(f"/dev/shm/gpuring.{name}").open("r+b") as file:
             ipc, timeline = native.MEMORY_KINDS.index("ipc"), native.SYNC_KINDS.index("timeline")
             for field, value in (("memory", ipc), ("sync", timeline)):
-                file.seek(at[field])
+                file.seek(FIELDS["head", field].offset)
                 file.write(struct.pack("<I", value))
         with pytest.raises(gpuring.PeerLost, match=f"pid {creator.pid}"):
             gpuring.serve(name)

@@ -1,4 +1,4 @@
-/* Where the tables of a header are, as its counts say, and where each field is. */
+/* Where the tables of a header are, as its counts say. */
 #include "layout.h"
 
 #include <stdio.h>
@@ -62,31 +62,3 @@ bool gr_layout(const struct gr_config *config, struct gr_layout *layout, char *w
     layout->nbytes = aligned(at, GR_PAGE);
     return true;
 }
-
-#define FIELD(table, type, name) {table, #name, offsetof(type, name), sizeof(((type *)0)->name)}
-#define HEAD(name) FIELD("head", struct gr_head, name)
-#define LINK(name) FIELD("link", struct gr_link, name)
-#define DEATH(name) FIELD("death", struct gr_death, name)
-#define SUB(name) FIELD("sub", struct gr_sub, name)
-#define PEER(name) FIELD("peer", struct gr_peer_entry, name)
-#define SLOT(name) FIELD("slot", struct gr_slot, name)
-#define TAKE(name) FIELD("take", struct gr_take, name)
-#define TEAR(name) FIELD("tear", struct gr_tear, name)
-const struct gr_field gr_fields[] = {
-    HEAD(magic), HEAD(version), HEAD(memory), HEAD(sync), HEAD(gate), HEAD(nbytes), HEAD(epoch),
-    HEAD(slots), HEAD(max_peers), HEAD(max_subscriptions), HEAD(spec_nbytes), HEAD(slot_nbytes),
-    HEAD(meta_nbytes), HEAD(created_ns), HEAD(creator_pid), HEAD(creator_start),
-    HEAD(creator_pidns), HEAD(device_uuid), HEAD(memory_handle), HEAD(claim_hint), HEAD(bell),
-    HEAD(waiters), HEAD(closed), HEAD(producers), HEAD(sub_mask), HEAD(peer_mask), HEAD(joins),
-    HEAD(reaps), HEAD(deaths), HEAD(link_turn), HEAD(links),
-    LINK(epoch), LINK(seq), LINK(lost), LINK(first), LINK(passed), LINK(passed_lost),
-    DEATH(time_ns), DEATH(pid), DEATH(peer), DEATH(number), DEATH(voided), DEATH(torn),
-    DEATH(reopened), DEATH(raised),
-    SUB(word), SUB(redo), SUB(lost), SUB(created_ns), SUB(name), SUB(far),
-    PEER(word), PEER(id), PEER(pid), PEER(start), PEER(pidns), PEER(joined_ns), PEER(waiting),
-    PEER(frames), PEER(lost), PEER(asked_ns), PEER(gpu), PEER(torn),
-    SLOT(word), SLOT(producer), SLOT(fence), SLOT(time_ns), SLOT(since_ns), SLOT(ndim),
-    SLOT(origin_lost), SLOT(origin_seq), SLOT(origin_time_ns), SLOT(shape),
-    TAKE(word), TAKE(since_ns),
-    TEAR(id), TEAR(reached),
-    {NULL, NULL, 0, 0}};

@@ -1,10 +1,10 @@
 /* The layout of a ring's header: every byte that processes share is specified here.
  *
- * Whoever changes a field also changes the list in layout.c, and GR_VERSION, so that builds of
- * different versions refuse each other at attach. `python -m tests.docs.fields` then writes the
- * table of fields of docs/protocol.md from what stands here. A comment behind a field or before it
- * says what it means, and with "Writer" who may write it while the ring lives. A comment that is
- * only a writer holds for the fields that follow, and a writer before a struct for all of it.
+ * Whoever changes a field also changes GR_VERSION, so that builds of different versions refuse each
+ * other at attach. `python -m tests.docs.fields` then writes the table of fields of
+ * docs/protocol.md from what stands here. A comment behind a field or before it says what it means,
+ * and with "Writer" who may write it while the ring lives. A comment that is only a writer holds
+ * for the fields that follow, and a writer before a struct for all of it.
  *
  * The segment, in order (each table starts on a cache line, and `fence` starts on a page, because
  * CUDA maps it):
@@ -245,10 +245,3 @@ struct gr_config {
 /* False if a value is out of its range. `why` says which, and nothing is computed then. */
 bool gr_layout(const struct gr_config *config, struct gr_layout *layout, char *why,
                size_t why_nbytes);
-
-/* The fields and their places, for the layout test. */
-struct gr_field {
-    const char *table, *name;
-    uint32_t offset, nbytes;
-};
-extern const struct gr_field gr_fields[]; /* ends with table == NULL */

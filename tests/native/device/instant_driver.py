@@ -11,6 +11,7 @@ from types import SimpleNamespace
 
 from gpuring import native
 from tests.helpers.fake_driver import Driver
+from tests.helpers.layout import FIELDS
 
 STREAM = 100
 _OPERATIONS = ("write_value", "wait_value", "batch", "event_record", "wait_event")
@@ -74,7 +75,6 @@ def pay(ring, producer, index):
 
 def count_a_death(ring):
     """A reaper does so when it has marked what is torn."""
-    fields = {(table, field): at for table, field, at, _ in native.layout_fields()}
     with Path(f"/dev/shm/gpuring.{ring.name}").open("r+b") as header:
-        header.seek(fields["head", "reaps"])
+        header.seek(FIELDS["head", "reaps"].offset)
         header.write((ring._header.reaps + 1).to_bytes(8, "little"))

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import gpuring
-from gpuring import native
+from tests.helpers.layout import FIELDS
 from tests.helpers.rings import drain, small_ring
 from tests.helpers.victim import unpay
 from tests.ring.batch import idle, seqs_of
@@ -30,10 +30,9 @@ def test_a_fence_that_is_not_paid_ends_a_batch_before_its_frame(name):
 
 def damage(ring, slot):
     """Gives a slot's frame 99 dimensions."""
-    fields = {(table, field): at for table, field, at, _ in native.layout_fields()}
     table = 4096 + 128 * (ring._header.max_subscriptions + ring._header.max_peers)
     words = np.memmap(f"/dev/shm/gpuring.{ring.name}", np.uint64, "r+")
-    words[(table + 128 * slot + fields["slot", "ndim"]) // 8] = 99
+    words[(table + 128 * slot + FIELDS["slot", "ndim"].offset) // 8] = 99
 
 
 def test_a_damaged_frame_behind_the_first_is_told(name):

@@ -1,0 +1,74 @@
+"""The fields of a header, read from gpuring/native/core/layout.h, whose head says how its comments
+are written.  tests/native/test_layout.py asks a compiler whether they lie there.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from tests import ROOT
+
+HEADER = ROOT / "gpuring" / "native" / "core" / "layout.h"
+TABLES = ("head", "death", "link", "sub", "peer", "slot", "take", "tear")
+
+_STRUCT = re.compile(r"(/\*(?:(?!\*/).)*\*/\n)?struct gr_(\w+) \{\n(.*?)\n\};", re.DOTALL)
+_PIECE = re.compile(
+    r"\s*(?:/\*(?P<comment>.*?)\*/"
+    r"|(?:alignas\((?P<aligned>\w+)\) )?(?:struct )?(?P<type>\w+) (?P<name>\w+)"
+    r"(?:\[(?P<count>\w+)\])?;(?: */\*(?P<behind>.*?)\*/)?)",
+    re.DOTALL,
+)
+_SIZES = {"gr_word": 8, "gr_word32": 4, "uint64_t": 8, "uint32_t": 4, "uint8_t": 1}
+
+
+class Field(NamedTuple):
+    offset: int
+    nbytes: int
+    writer: str
+    """Who may write it, as its comment says."""
+    meaning: str
+
+
+def read(header: str) -> dict[tuple[str, str], Field]:
+    """The fields by their table and name, in the order in which they lie."""
+    found, sizes = {}, dict(_SIZES)
+    numbers = {name: int(n) for name, n in re.findall(r"(GR_\w+) = (\d+)", header)}
+    for before, struct, body in _STRUCT.findall(header):
+        table, end = struct.removesuffix("_entry"), 0
+        if table in TABLES:
+            for piece, writer, meaning in _fields(body, _parts(before)[1]):
+                size, count = sizes[piece["type"]], piece["count"] or "1"
+                to = numbers[piece["aligned"]] if piece["aligned"] else min(size, 8)
+                at, nbytes = -(-end // to) * to, size * int(numbers.get(count, count))
+                if not piece["name"].startswith("reserved"):
+                    found[table, piece["name"]] = Field(at, nbytes, writer, meaning)
+                end = at + nbytes
+            sizes[f"gr_{table}"] = end
+    return found
+
+
+def _fields(body: str, writer: str) -> Iterator[tuple[re.Match[str], str, str]]:
+    """The fields of a struct, each with its writer and its meaning."""
+    said, end = "", 0
+    for piece in _PIECE.finditer(body):
+        assert piece.start() == end, f"layout.h: {body[end : piece.start()]!r} is no field"
+        end = piece.end()
+        if piece["comment"]:
+            meaning, own = _parts(piece["comment"])
+            said, writer = piece["comment"] if meaning else "", writer if meaning else own
+        else:
+            meaning, own = _parts(piece["behind"] or said)
+            yield piece, own or writer, meaning
+            said = ""
+
+
+def _parts(comment: str) -> tuple[str, str]:
+    """What a comment says before "Writer:", and after it."""
+    text = " ".join(re.sub(r"^\s*\*? ?|/\*|\*/", " ", comment, flags=re.MULTILINE).split())
+    meaning, _, writer = text.partition("Writer: ")
+    return meaning.rstrip(" ."), writer.rstrip(" .")
+
+
+FIELDS = read(HEADER.read_text())
