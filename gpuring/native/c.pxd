@@ -216,8 +216,7 @@ cdef extern from "core/wait.h" nogil:
 cdef extern from "core/notify.h" nogil:
     struct gr_notifier
     gr_notifier *gr_notifier_open()
-    gr_result gr_notifier_arm(gr_notifier *, const gr_peer *)
-    gr_result gr_notifier_arm_at_end(gr_notifier *, const gr_peer *)
+    gr_result gr_notifier_arm(gr_notifier *, const gr_peer *, bint)
     void gr_notifier_disarm(gr_notifier *)
     void gr_notifier_clear(gr_notifier *)
     void gr_notifier_raise(gr_notifier *)

@@ -27,16 +27,10 @@ cdef class Notifier:
         """The descriptor.  It is -1 in a forked child."""
         return gr_notifier_fd(self.notifier)
 
-    def arm(self, Peer peer not None):
-        """Whether the verb has an answer.  If so, the descriptor is readable, and if not, it will be when there is one."""
-        result = gr_notifier_arm(self.notifier, &peer.gd.core)
-        self.peer = peer
-        return result != GR_BLOCKED
-
-    def arm_at_end(self, Peer peer not None):
-        """Whether the stream, which had ended, goes on.  If so, the descriptor is readable, and if not, it will be when a
-        producer joins."""
-        result = gr_notifier_arm_at_end(self.notifier, &peer.gd.core)
+    def arm(self, Peer peer not None, bint at_end=False):
+        """Whether the verb has an answer or, at the end of the stream, whether the stream goes on.  If so, the descriptor is
+        readable, and if not, it will be when there is an answer or a producer joins."""
+        result = gr_notifier_arm(self.notifier, &peer.gd.core, at_end)
         self.peer = peer
         return result != GR_BLOCKED
 

@@ -150,7 +150,7 @@ class Loop:
         if consumer._answers_nothing():
             return True  # the next acquire says so
         if consumer._at_end is not None:
-            consumer._at_end.arm_at_end(consumer._peer)  # before the look
+            consumer._at_end.arm(consumer._peer, at_end=True)  # before the look
         if native.look(consumer._peer)[0] not in (native.ENDED, native.PEER_LOST):
             return True
         successor = consumer._ring._successor()

@@ -190,8 +190,8 @@ def test_a_producer_that_joins_wakes_who_waits_at_the_end(name):
         ring.producer().close()
         notifier, poller = native.Notifier(), select.poll()
         poller.register(notifier.fileno(), select.POLLIN)
-        assert not notifier.arm_at_end(frames._peer)
+        assert not notifier.arm(frames._peer, at_end=True)
         assert poller.poll(0) == []
         with ring.producer():
             assert poller.poll(20_000) != []
-            assert notifier.arm_at_end(frames._peer)
+            assert notifier.arm(frames._peer, at_end=True)

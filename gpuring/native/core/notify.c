@@ -200,7 +200,11 @@ struct gr_notifier *gr_notifier_open(void) {
     return notifier;
 }
 
-static enum gr_result arm(struct gr_notifier *notifier, const struct gr_peer *me, bool at_end) {
+/* GR_BLOCKED: the descriptor is not readable now, and will be when the peer's verb has an answer.
+ * Anything else: the verb has an answer, and the descriptor is readable. at_end: of a consumer that
+ * has come to the end of the stream; the answer is then that a producer has joined since. */
+enum gr_result gr_notifier_arm(struct gr_notifier *notifier, const struct gr_peer *me,
+                               bool at_end) {
     if (gr_forked(me->ring)) return GR_FORKED;
     const gr_word32 *bell = &me->ring->head->bell;
     pthread_mutex_lock(&mutex);
@@ -227,18 +231,6 @@ static enum gr_result arm(struct gr_notifier *notifier, const struct gr_peer *me
     }
     pthread_mutex_unlock(&mutex);
     return result;
-}
-
-/* GR_BLOCKED: the descriptor is not readable now, and will be when the peer's verb has an answer.
- * Anything else: the verb has an answer, and the descriptor is readable. */
-enum gr_result gr_notifier_arm(struct gr_notifier *notifier, const struct gr_peer *me) {
-    return arm(notifier, me, false);
-}
-
-/* The same for a consumer that has come to the end of the stream: the descriptor is readable when
- * a producer has joined since. */
-enum gr_result gr_notifier_arm_at_end(struct gr_notifier *notifier, const struct gr_peer *me) {
-    return arm(notifier, me, true);
 }
 
 void gr_notifier_disarm(struct gr_notifier *notifier) {

@@ -6,8 +6,7 @@
 
 struct gr_notifier;
 struct gr_notifier *gr_notifier_open(void); /* NULL: errno */
-enum gr_result gr_notifier_arm(struct gr_notifier *notifier, const struct gr_peer *me);
-enum gr_result gr_notifier_arm_at_end(struct gr_notifier *notifier, const struct gr_peer *me);
+enum gr_result gr_notifier_arm(struct gr_notifier *notifier, const struct gr_peer *me, bool at_end);
 void gr_notifier_disarm(struct gr_notifier *notifier);
 void gr_notifier_clear(struct gr_notifier *notifier); /* not readable before it is armed again */
 void gr_notifier_raise(struct gr_notifier *notifier); /* readable from now on, and not armed */

@@ -42,7 +42,7 @@ static enum gr_result run(struct gr_peer *me, gr_verb verb, enum way way, struct
             continue;
         }
         if (way == AT_BELLS) REQUIRE(gr_select(&me, 1, gr_now_ns(), INT64_MAX, &ready) == GR_SIGNAL || ready);
-        else if (gr_notifier_arm(notifier, me) == GR_BLOCKED) REQUIRE(poll(&told, 1, -1) == 1);
+        else if (gr_notifier_arm(notifier, me, false) == GR_BLOCKED) REQUIRE(poll(&told, 1, -1) == 1);
         result = verb(me);
     }
     return result;

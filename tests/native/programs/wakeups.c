@@ -56,7 +56,7 @@ static int wait_for(struct side *side, int k) {
             if (result == GR_OK) return j;
             REQUIRE(result == GR_BLOCKED);
             told[j] = (struct pollfd){.fd = gr_notifier_fd(side->notifier[j]), .events = POLLIN};
-            if (side->way == IN_POLL) blocked += gr_notifier_arm(side->notifier[j], me) == GR_BLOCKED;
+            if (side->way == IN_POLL) blocked += gr_notifier_arm(side->notifier[j], me, false) == GR_BLOCKED;
         }
         nfds_t count = (nfds_t)(last - first + 1);
         if (side->way == AT_BELLS)
