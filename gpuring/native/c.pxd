@@ -11,9 +11,9 @@ cdef extern from "core/atomics.h" nogil:
 
 cdef extern from "core/words.h" nogil:
     int GR_NONE
-    int GR_FREE, GR_LIVE, GR_LEAVING, GR_PRODUCER, GR_CONSUMER
+    int GR_FREE, GR_LEAVING, GR_PRODUCER, GR_CONSUMER
     int GR_SUB_FREE, GR_LOSSLESS, GR_LOSSY, GR_REDELIVER, GR_DROP
-    int GR_VOID, GR_WRITING, GR_READY, GR_TORN, GR_DONE, GR_OPEN, GR_HELD
+    int GR_WRITING, GR_READY, GR_HELD
     uint64_t seq_of(uint64_t)
     unsigned owner_of(uint64_t)
     unsigned phase_of(uint64_t)
@@ -30,24 +30,24 @@ cdef extern from "core/layout.h" nogil:
     int GR_MAX_SUBSCRIPTIONS_ "GR_MAX_SUBSCRIPTIONS", GR_MAX_META_ "GR_MAX_META"
     uint64_t GR_MAX_SLOT_NBYTES
     int GR_MAX_SPEC
-    int GR_MAX_NDIM, GR_NAME_WORDS, GR_FAR_WORDS, GR_EVENT_HANDLE, GR_DEATHS
+    int GR_MAX_NDIM, GR_NAME_WORDS, GR_FAR_WORDS, GR_DEATHS
     enum: GR_MASK_WORDS
     struct gr_config:
         uint32_t slots, max_peers, max_subscriptions, memory, sync, gate, spec_nbytes
         uint64_t slot_nbytes, meta_nbytes
     struct gr_layout:
-        uint64_t sub, peer, slot, take, tear, work, fence, event, meta, spec, nbytes, meta_stride
+        uint64_t nbytes, meta_stride
     struct gr_death:
         gr_word time_ns, pid, peer, number, voided, torn, reopened, raised
     struct gr_head:
         uint8_t epoch[16]
         uint8_t device_uuid[16]
         uint8_t memory_handle[64]
-        uint64_t created_ns, creator_pid, creator_start, creator_pidns
-        gr_word magic, claim_hint, closed, producers, joins, reaps
+        uint64_t created_ns, creator_pid
+        gr_word magic, closed, producers, joins, reaps
         gr_death deaths[8]
     struct gr_sub:
-        gr_word word, redo, lost, created_ns
+        gr_word word, lost, created_ns
         gr_word name[8]
         gr_word far[4]
     struct gr_peer_entry:
@@ -71,13 +71,11 @@ cdef extern from "core/ring.h" nogil:
         gr_sub *sub
         gr_peer_entry *peer
         gr_slot *slot
-        uint8_t *event
         uint8_t *meta
         uint8_t *spec
         uint32_t slots, max_peers, max_subscriptions
         gr_layout layout
         gr_config config
-        gr_word *fence
         int lock_fd
         uint64_t pid, start, pidns
         uint64_t gpu[2]
@@ -87,7 +85,7 @@ cdef extern from "core/ring.h" nogil:
 
 cdef extern from "core/process.h" nogil:
     struct gr_who:
-        uint64_t pid, start, pidns
+        uint64_t pid
     uint64_t gr_process_start(int, char *)
 
 cdef extern from "core/handles.h" nogil:
@@ -97,15 +95,12 @@ cdef extern from "core/handles.h" nogil:
 
 cdef extern from "core/peer.h" nogil:
     enum gr_reason:
-        GR_NOBODY, GR_BY_PRODUCER, GR_BY_HOLDER, GR_BY_SUBSCRIPTION, GR_BY_NO_FRAME, GR_BY_FENCE
+        GR_BY_PRODUCER, GR_BY_HOLDER, GR_BY_SUBSCRIPTION, GR_BY_NO_FRAME, GR_BY_FENCE
 
     struct gr_culprit:
         gr_reason reason
         uint32_t peer, subscription
         uint64_t seq, since_ns
-    struct gr_pending:
-        uint32_t peer
-        uint64_t value
     struct gr_identity:
         uint32_t number, role, u, mode
         uint64_t id
@@ -117,17 +112,13 @@ cdef extern from "core/peer.h" nogil:
         uint32_t origin_lost
     struct gr_delivery:
         uint64_t seq, lost, upstream, producer_id, value
-        uint32_t index, producer, pendings
-        gr_bool redelivered, reported
-        gr_pending pending[251]
+        uint32_t index, producer
+        gr_bool redelivered
         gr_culprit culprit
-    struct gr_patience:
-        int64_t deadline_ns
     struct gr_peer:
         gr_ring *ring
         gr_identity self
         gr_cursor cursor
-        gr_patience wait
         gr_delivery last
     ctypedef gr_result (*gr_verb)(gr_peer *)
 
@@ -235,9 +226,9 @@ cdef extern from "device/driver.h" nogil:
 
 cdef extern from "device/state.h" nogil:
     ctypedef size_t gd_stream
-    enum: GD_LEGACY, GD_PER_THREAD, GD_WAIT, GD_AGAIN
+    enum: GD_WAIT, GD_AGAIN
     enum gd_where:
-        GD_NOWHERE, GD_ON_STREAM, GD_CAPTURED, GD_OTHER_DEVICE, GD_NO_CONTEXT, GD_OPEN_EVENT, GD_MAKE_EVENTS
+        GD_ON_STREAM, GD_CAPTURED, GD_OTHER_DEVICE, GD_NO_CONTEXT, GD_OPEN_EVENT, GD_MAKE_EVENTS
         GD_WORK_FAILED, GD_NOT_NOW, GD_REGISTER, GD_NO_MEMORY
     struct gd_trouble:
         gd_where where
@@ -252,13 +243,12 @@ cdef extern from "device/state.h" nogil:
         void *context
     struct gd_use:
         uint64_t seq, lost, upstream, value, producer_id
-        gr_bool open, unpaid, redelivered
+        gr_bool open, redelivered
         uint32_t ndim, streams, producer
         uint64_t shape[8]
         gd_stream *stream
     struct gd_released:
-        uint64_t *torn
-        size_t n, torns
+        size_t n
     struct gd_peer:
         gr_peer core
         gd_device *device
@@ -280,7 +270,6 @@ cdef extern from "device/released.h" nogil:
     bint gd_is_torn(gd_peer *, uint32_t)
     bint gd_would_report(gd_peer *)
     bint gd_look_at_released(gd_peer *)
-    void gd_report_later(gd_peer *, uint64_t)
     size_t gd_take_torn(gd_peer *, uint64_t *, size_t)
 
 cdef extern from "device/device.h" nogil:
