@@ -6,7 +6,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from gpuring.memory.cuda import device_for, load_cupy
+from gpuring.memory.cuda import load_cupy
 
 LEGACY_DEFAULT = 1
 """How DLPack and the CUDA array interface write CUDA's legacy default stream.  Its handle is 0, and
@@ -15,21 +15,6 @@ here it is 0, too, so that there is one stream and not two."""
 PER_THREAD = 2
 """Handles up to this one mean a stream of the device that is current (0 and 1: the legacy default
 stream, 2: the per-thread one).  All others belong to one device."""
-
-_get_current_stream: Callable[[], Any] | None = None
-
-
-def current() -> int:
-    """The handle of CuPy's current stream, of this thread and its current device.
-
-    torch has another current stream of its own, which has to be given explicitly.  Raises
-    DeviceError.
-    """
-    global _get_current_stream  # noqa: PLW0603 - bound once, because every frame calls this
-    if _get_current_stream is None:
-        device_for(None)
-        _get_current_stream = load_cupy().cuda.get_current_stream
-    return _get_current_stream().ptr  # type: ignore[no-any-return]
 
 
 def current_of_cupy() -> tuple[Callable[[], Any], Any]:
@@ -51,13 +36,14 @@ def _current_stream_capsule() -> Any:
 def handle(stream: Any) -> int:
     """The raw handle (a cudaStream_t as int) of `stream`.
 
-    None is CuPy's current stream, and an int is a handle already.  Everything else is an object
-    with `__cuda_stream__` (CUDA stream protocol, version 0), a CuPy stream or a torch stream.  The
-    caller keeps it alive until its work is done.  Raises TypeError, ValueError for a handle that
-    cannot be, DeviceError for None without CuPy or a GPU.
+    None is CuPy's current stream of this thread and its current device, and an int is a handle
+    already.  Everything else is an object with `__cuda_stream__` (CUDA stream protocol, version 0),
+    a CuPy stream or a torch stream.  The caller keeps it alive until its work is done.  torch has
+    another current stream of its own, which has to be given explicitly.  Raises TypeError,
+    ValueError for a handle that cannot be, DeviceError for None without CuPy.
     """
     if stream is None:
-        return current()
+        stream = load_cupy().cuda.get_current_stream()
     if isinstance(stream, int) and not isinstance(stream, bool):
         raw: Any = stream
     elif (protocol := getattr(stream, "__cuda_stream__", None)) is not None:

@@ -113,10 +113,10 @@ cdef class Endpoint(Dropped):
         return self._closed
 
     def _handle(self, stream):
-        """The raw handle of a stream that the user gave."""
+        """The raw handle of a stream that the user gave.  None: the current one."""
         if self._device is None:
             raise TypeError(f"ring {self._ring.name!r} is in host memory: it takes no stream")
-        return streams.handle(stream)
+        return self._device.current() if stream is None else streams.handle(stream)
 
     def _refused(self, result, verb, timeout):
         if self._answers_nothing():
