@@ -142,7 +142,6 @@ cdef class Header:
     creator_alive = property(lambda Header self: self.has_creator())
     attached = property(lambda Header self: self.ring.lock_fd >= 0 and gr_attached(self.ring))
     closed = property(lambda Header self: gr_load_acquire(&self.ring.head.closed) != 0)
-    has_producer = property(lambda Header self: gr_load_acquire(&self.ring.head.producers) >> 16 != 0)
     retired = property(lambda Header self: gr_load_acquire(&self.ring.head.magic) == 0)
     forked = property(lambda Header self: gr_forked(self.ring))
     frontier = property(lambda Header self: gr_frontier(self.ring))
@@ -155,26 +154,6 @@ cdef class Header:
     def owner(self):
         """The user id that its segment belongs to."""
         return os.fstat(self.ring.lock_fd).st_uid
-
-    def fence(self, uint32_t peer, uint32_t index):
-        return gr_load_acquire(fence_of(self.ring, index, peer))
-
-    def work(self, uint32_t peer, uint32_t index):
-        return gr_load_acquire(work_of(self.ring, index, peer))
-
-    def raise_fence(self, uint32_t peer, uint32_t index, uint64_t value):
-        """Raises a fence.  The caller saw by other means that the peer's GPU work is complete."""
-        self.to_write()
-        gr_raise_to(fence_of(self.ring, index, peer), value)
-
-    def torn(self, uint32_t index, uint32_t producer, uint64_t producer_id, uint64_t value):
-        """Whether a frame is torn.  Its producer's fence has `value` then, but only because a reaper raised it."""
-        return gr_load_acquire(fence_of(self.ring, index, producer)) >= value and \
-            gr_torn(self.ring, index, producer, producer_id, value)
-
-    def peer_id(self, uint32_t peer):
-        """Tells the successive owners of one peer number apart."""
-        return gr_load_acquire(&self.ring.peer[peer].id)
 
     def watch(self):
         """Has the process's watchdog look after this ring's peers.  A join does so by itself."""

@@ -12,6 +12,7 @@ import pytest
 
 import gpuring
 from tests.gpu.ordering import ORDER, Waits, done, tools
+from tests.helpers import raw_verbs
 from tests.helpers.support import poll
 
 pytestmark = pytest.mark.gpu
@@ -57,7 +58,7 @@ def test_a_consumer_that_changes_streams_keeps_its_order_and_its_fence_rises(nam
             with first, consumer.acquire(30) as slot:
                 latch.hold(first)
                 kernels.check(slot.array, slot.seq, wrong, first)
-            before = header.work(consumer.peer, 0)
+            before = raw_verbs.work(header, consumer.peer, 0)
             child.send()
             assert child.receive() == "published"
             with second:
@@ -71,13 +72,13 @@ def test_a_consumer_that_changes_streams_keeps_its_order_and_its_fence_rises(nam
             early = done(cupy, second)
             latch.open()
             first.synchronize()
-            after_first = header.fence(consumer.peer, 0)
+            after_first = raw_verbs.fence(header, consumer.peer, 0)
             second.synchronize()
         assert not latch.expired
-        promised = header.work(consumer.peer, 0)
+        promised = raw_verbs.work(header, consumer.peer, 0)
         assert before < promised
-        at_last = header.fence(consumer.peer, 0)
-        header.raise_fence(consumer.peer, 0, promised)  # the mutant's is never paid
+        at_last = raw_verbs.fence(header, consumer.peer, 0)
+        raw_verbs.raise_fence(header, consumer.peer, 0, promised)  # the mutant's is never paid
         with contextlib.suppress(gpuring.FrameTorn):  # frame 1, if it was not written when released
             consumer.close()
     assert after_first >= before

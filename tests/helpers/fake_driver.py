@@ -224,7 +224,7 @@ class Driver:
                     return self.refuses[slot]
         for (peer, slot), value in words.items():
             # Waits point backwards, and what is to be paid was promised.
-            assert self.segment.creator.work(peer, slot) >= value
+            assert raw_verbs.work(self.segment.creator, peer, slot) >= value
             if name.startswith("write"):
                 self.writes.append((peer, slot, value))
         self.calls.append((name, stream or 0, words))
@@ -288,7 +288,7 @@ class Driver:
         numbers = [number_of(each) for each in endpoints] or range(self.segment.max_peers)
         for peer, slot, value in self.writes:
             if peer in numbers:
-                self.segment.creator.raise_fence(peer, slot, value)
+                raw_verbs.raise_fence(self.segment.creator, peer, slot, value)
         self.writes = [write for write in self.writes if write[0] not in numbers]
         everything = not endpoints
         self.pending = {
@@ -362,12 +362,15 @@ class Rig:
     def work(self, endpoint, *slots):
         """What the peer has promised: {(peer, slot): value}."""
         number = endpoint.peer
-        return {(number, slot): self.segment.creator.work(number, slot) for slot in slots}
+        return {
+            (number, slot): raw_verbs.work(self.segment.creator, number, slot) for slot in slots
+        }
 
     def paid(self, endpoint):
         header = self.segment.creator
         return all(
-            header.fence(endpoint.peer, slot) == header.work(endpoint.peer, slot)
+            raw_verbs.fence(header, endpoint.peer, slot)
+            == raw_verbs.work(header, endpoint.peer, slot)
             for slot in range(self.segment.slots)
         )
 

@@ -1,4 +1,5 @@
-"""The verbs of a peer without slot objects, for tests of the core: an index and a sequence name the frame.
+"""The verbs of a peer without slot objects, for tests of the core: an index and a sequence name the frame.  And words of a
+header that tests look at.
 
 An editable install builds this module beside its source.  No wheel has it.
 """
@@ -23,6 +24,33 @@ def join_consumer(Header header not None, bytes name, bint lossless, start, bint
                   bint gate_host=False):
     """As gpuring.native.join_consumer, with a RawPeer."""
     return joining.join_consumer(RawPeer(header), name, lossless, start, redeliver, device, gate_host)
+
+
+def fence(Header header not None, uint32_t peer, uint32_t index):
+    return gr_load_acquire(fence_of(header.ring, index, peer))
+
+
+def work(Header header not None, uint32_t peer, uint32_t index):
+    return gr_load_acquire(work_of(header.ring, index, peer))
+
+
+def raise_fence(Header header not None, uint32_t peer, uint32_t index, uint64_t value):
+    gr_raise_to(fence_of(header.ring, index, peer), value)
+
+
+def torn(Header header not None, uint32_t index, uint32_t producer, uint64_t producer_id, uint64_t value):
+    """Whether a frame is torn.  Its producer's fence has `value` then, but only because a reaper raised it."""
+    return gr_load_acquire(fence_of(header.ring, index, producer)) >= value and \
+        gr_torn(header.ring, index, producer, producer_id, value)
+
+
+def peer_id(Header header not None, uint32_t peer):
+    """Tells the successive owners of one peer number apart."""
+    return gr_load_acquire(&header.ring.peer[peer].id)
+
+
+def has_producer(Header header not None):
+    return gr_load_acquire(&header.ring.head.producers) >> 16 != 0
 
 
 cdef class RawPeer(Peer):

@@ -326,7 +326,7 @@ def tear(ring: gpuring.Ring, seq: int) -> None:
             for field in ("producer", "fence")
         )
         assert value >> 16 == seq
-        number = [header.peer_id(p) for p in range(peers)].index(by)
+        number = [raw_verbs.peer_id(header, p) for p in range(peers)].index(by)
         at = table["tear"] + _ROW["tear"] * (index * peers + number)
         struct.pack_into("<QQ", words, at, by, value - 1)
 

@@ -66,7 +66,7 @@ def test_the_readers_process_had_never_found_that_producers_work_pending(segment
     if met:
         assert reader.acquire() == 2
     pay(ring, producer)
-    assert ring.creator.fence(producer.number, 0) == 0  # nobody has asked
+    assert raw_verbs.fence(ring.creator, producer.number, 0) == 0  # nobody has asked
     dies(ring, producer)
     if met:
         assert not reader.peer.is_torn(0)

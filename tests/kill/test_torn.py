@@ -331,8 +331,8 @@ def test_torn_frames_are_named_in_few_words(seqs, words):
 
 def pay_all(ring, producer):
     for index in range(ring.slots):
-        promised = ring.creator.work(producer.number, index)
-        ring.creator.raise_fence(producer.number, index, promised)
+        promised = raw_verbs.work(ring.creator, producer.number, index)
+        raw_verbs.raise_fence(ring.creator, producer.number, index, promised)
 
 
 def unpaid(ring, producer):

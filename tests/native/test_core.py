@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuring import native
+from tests.helpers import raw_verbs
 from tests.helpers.promise import promise
 from tests.helpers.support import pack
 
@@ -258,16 +259,16 @@ def test_every_finished_use_of_a_slot_promises_a_greater_value_and_pays_it(segme
     for lap in range(1, 4):
         assert producer.claim() == lap
         assert producer.publish(lap) == 0
-        written = ring.creator.work(producer.number, 0)
-        assert written == lap << 16 == ring.creator.fence(producer.number, 0)
+        written = raw_verbs.work(ring.creator, producer.number, 0)
+        assert written == lap << 16 == raw_verbs.fence(ring.creator, producer.number, 0)
         assert written == ring.peek("slot", "fence", 0)
         for use in range(3):
             assert reader.acquire() == lap
             if use < 2:
                 assert reader.give_back(lap) == 0
         assert reader.release(lap) == 0
-        assert ring.creator.work(reader.number, 0) == lap << 16
-        assert ring.creator.fence(reader.number, 0) == lap << 16
+        assert raw_verbs.work(ring.creator, reader.number, 0) == lap << 16
+        assert raw_verbs.fence(ring.creator, reader.number, 0) == lap << 16
 
 
 def test_a_second_use_of_one_sequence_promises_one_more(segment):
@@ -281,7 +282,7 @@ def test_a_second_use_of_one_sequence_promises_one_more(segment):
         number = reader.number
         assert reader.acquire() == 2
         assert reader.release(2) == 0
-        values.append(ring.creator.work(number, 0))
+        values.append(raw_verbs.work(ring.creator, number, 0))
         assert reader.peer.leave() == 0
     assert values == [2 << 16, (2 << 16) + 1, (2 << 16) + 2]
     assert keeper.get() == 2
@@ -301,7 +302,7 @@ def test_a_claim_waits_for_every_peer_that_owes_work_on_the_slot(segment, phase)
         assert claimer.peer.culprit[:2] == (native.BY_FENCE, a.number)
         assert claimer.peer.holding() == []
         assert ring.slot(0)[2] == "void"
-    ring.creator.raise_fence(a.number, 0, ring.peek("work", "", row))
+    raw_verbs.raise_fence(ring.creator, a.number, 0, ring.peek("work", "", row))
     assert b.claim() > 0
 
 
@@ -314,7 +315,7 @@ def test_an_acquire_waits_for_its_producers_fence_and_gives_back_at_its_deadline
     assert reader.peer.culprit[:2] == (native.BY_FENCE, producer.number)
     assert reader.peer.holding() == []
     assert ring.take(reader.subscription, 0) == (2, reader.number, "open")
-    ring.creator.raise_fence(producer.number, 0, ring.peek("slot", "fence", 0))
+    raw_verbs.raise_fence(ring.creator, producer.number, 0, ring.peek("slot", "fence", 0))
     assert reader.drain() == ([2, 3], native.BLOCKED)
 
 

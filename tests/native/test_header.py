@@ -202,10 +202,9 @@ def test_a_copy_can_be_read_without_the_right_to_write(segment):
         lambda copy: copy.reap(),
         lambda copy: copy.close_ring(),
         lambda copy: copy.retire(),
-        lambda copy: copy.raise_fence(0, 0, 1),
         memoryview,
     ],
-    ids=["producer", "consumer", "watch", "reap", "close", "retire", "raise_fence", "memoryview"],
+    ids=["producer", "consumer", "watch", "reap", "close", "retire", "memoryview"],
 )
 def test_nothing_can_be_done_through_a_copy(segment, verb):
     ring = segment()

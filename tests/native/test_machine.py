@@ -58,7 +58,10 @@ class Core(Actor):
     def drained(self) -> bool:
         """Whether all its fences are paid."""
         header, slots = self.header, range(self.segment.slots)
-        return all(header.fence(self.number, i) >= header.work(self.number, i) for i in slots)
+        return all(
+            raw_verbs.fence(header, self.number, i) >= raw_verbs.work(header, self.number, i)
+            for i in slots
+        )
 
     def end(self, verb: str, seq: int) -> int:
         index = seq % self.segment.slots
@@ -275,7 +278,7 @@ class Machine(RuleBasedStateMachine):
         core = self.pick(data, "anybody")
         header = self.segment.creator
         for i in range(self.segment.slots):
-            header.raise_fence(core.number, i, header.work(core.number, i))
+            raw_verbs.raise_fence(header, core.number, i, raw_verbs.work(header, core.number, i))
         self.model.finish(core.number)
 
     # ---- the words -----------------------------------------------------------------------------
@@ -328,8 +331,8 @@ class Machine(RuleBasedStateMachine):
             "tear": [[ring.tear(i, p) for p in peers] for i in slots],
             "sub": [(MODES[w & 0xFFFF], w >> 16) if w & 0xFFFF else None for w in subs],
             "peer": [STATES[ring.peek("peer", "word", p) >> 16] for p in peers],
-            "work": [[ring.creator.work(p, i) for i in slots] for p in peers],
-            "fence": [[ring.creator.fence(p, i) for i in slots] for p in peers],
+            "work": [[raw_verbs.work(ring.creator, p, i) for i in slots] for p in peers],
+            "fence": [[raw_verbs.fence(ring.creator, p, i) for i in slots] for p in peers],
             "closed": ring.creator.closed,
             "sub_mask": ring.mask("sub_mask"),
             "frontier": ring.creator.frontier,

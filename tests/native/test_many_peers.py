@@ -142,7 +142,7 @@ def test_a_claim_waits_for_the_work_of_the_last_peer(crowded):
     assert first.put(1) == [3]
     assert first.claim(0) == native.BLOCKED
     assert first.peer.culprit[:2] == (native.BY_FENCE, last.number)
-    crowded.creator.raise_fence(last.number, 0, crowded.peek("work", "", row))
+    raw_verbs.raise_fence(crowded.creator, last.number, 0, crowded.peek("work", "", row))
     assert first.claim() > 0
 
 

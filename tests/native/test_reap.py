@@ -176,8 +176,12 @@ def test_a_frame_whose_producer_died_before_its_gpu_work_was_done_is_torn(segmen
     assert ring.slot(1) == (5, producer.number, "ready")
     marks = [ring.tear(i, producer.number) for i in range(4)]
     assert marks == [(producer.peer.id, 1), (0, 0), (0, 0), (0, 0)]
-    assert [ring.creator.torn(i, *ring.record(i)) for i in range(3)] == [True, False, False]
-    assert ring.creator.fence(producer.number, 0) == promised  # never further (G3)
+    assert [raw_verbs.torn(ring.creator, i, *ring.record(i)) for i in range(3)] == [
+        True,
+        False,
+        False,
+    ]
+    assert raw_verbs.fence(ring.creator, producer.number, 0) == promised  # never further (G3)
     assert reader.drain()[0] == [5, 6]
     assert ring.peek("peer", "torn", reader.number) == 1
     assert (lossy.acquire(), lossy.peer.lost) == (5, 0)  # torn is not lost
@@ -210,10 +214,10 @@ def test_the_torn_mark_does_not_need_the_slot_word(segment):
     unfinished(ring, producer, 0)
     producer.die()
     ring.reap()
-    assert ring.creator.torn(0, *frame)
+    assert raw_verbs.torn(ring.creator, 0, *frame)
     assert ring.slot(0) == (2, other.number, "writing")
     assert other.publish(2) == 0
-    assert not ring.creator.torn(0, *ring.record(0))
+    assert not raw_verbs.torn(ring.creator, 0, *ring.record(0))
 
 
 @promise(
@@ -233,8 +237,8 @@ def test_a_frame_that_was_finished_is_not_torn_by_a_later_one(segment):
     producer.die()
     ring.reap()
     assert ring.tear(0, producer.number) == (producer.peer.id, reached)
-    assert not ring.creator.torn(0, *first)
-    assert ring.creator.torn(0, *second)
+    assert not raw_verbs.torn(ring.creator, 0, *first)
+    assert raw_verbs.torn(ring.creator, 0, *second)
 
 
 def test_the_next_owner_of_a_number_has_its_own_mark(segment):
@@ -249,16 +253,16 @@ def test_the_next_owner_of_a_number_has_its_own_mark(segment):
     assert heir.number == first.number
     heir.put(1)
     healthy, reached = ring.record(0), ring.peek("fence", "", heir.number)
-    assert ring.creator.torn(0, *frame)
-    assert not ring.creator.torn(0, *healthy)
+    assert raw_verbs.torn(ring.creator, 0, *frame)
+    assert not raw_verbs.torn(ring.creator, 0, *healthy)
     heir.put(1)
     ring.poke("fence", "", reached, heir.number)
     heir.die()
     ring.reap()
     assert ring.tear(0, heir.number) == (heir.peer.id, reached)
-    assert not ring.creator.torn(0, *healthy)
-    assert ring.creator.torn(0, *ring.record(0))
-    assert ring.creator.torn(0, *frame)  # its mark is gone: never a false all-clear
+    assert not raw_verbs.torn(ring.creator, 0, *healthy)
+    assert raw_verbs.torn(ring.creator, 0, *ring.record(0))
+    assert raw_verbs.torn(ring.creator, 0, *frame)  # its mark is gone: never a false all-clear
 
 
 def test_a_mark_that_is_being_written_tears_nothing_of_its_owner(segment):
@@ -267,9 +271,9 @@ def test_a_mark_that_is_being_written_tears_nothing_of_its_owner(segment):
     producer = ring.producer()
     producer.put(1)
     ring.poke("tear", "id", producer.peer.id | 1 << 63, producer.number)
-    assert not ring.creator.torn(0, *ring.record(0))
+    assert not raw_verbs.torn(ring.creator, 0, *ring.record(0))
     ring.poke("tear", "id", producer.peer.id + 1 | 1 << 63, producer.number)
-    assert ring.creator.torn(0, *ring.record(0))
+    assert raw_verbs.torn(ring.creator, 0, *ring.record(0))
 
 
 def publishes(pipe, path):
@@ -310,7 +314,7 @@ def test_a_dead_reader_tears_nothing(segment):
     a.die()
     ring.reap()
     assert ring.tear(0, a.number) == (0, 0)
-    assert ring.creator.fence(a.number, 0) == promised
+    assert raw_verbs.fence(ring.creator, a.number, 0) == promised
     assert b.acquire() == native.BLOCKED
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from gpuring import native
+from tests.helpers import raw_verbs
 from tests.helpers.fake_driver import Driver
 from tests.helpers.layout import FIELDS
 
@@ -53,7 +54,7 @@ def attach_driver(ring):
 
 def fences(ring, peer):
     return [
-        (ring._header.fence(peer, index), ring._header.work(peer, index))
+        (raw_verbs.fence(ring._header, peer, index), raw_verbs.work(ring._header, peer, index))
         for index in range(ring.slots)
     ]
 
@@ -69,8 +70,8 @@ def at(index):
 
 
 def pay(ring, producer, index):
-    work = ring._header.work(producer.peer, index)
-    ring._header.raise_fence(producer.peer, index, work)
+    work = raw_verbs.work(ring._header, producer.peer, index)
+    raw_verbs.raise_fence(ring._header, producer.peer, index, work)
 
 
 def count_a_death(ring):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import gpuring
+from tests.helpers import raw_verbs
 from tests.helpers.fake_driver import INVALID, C, P, ctrl_c, event_of, event_waits, held_by
 from tests.helpers.promise import promise
 
@@ -111,7 +112,7 @@ def is_settled(ring, promised, stream):
     header = ring.segment.creator
     assert ring.told() == []
     assert ring.driver.stream_queries == [stream] * len(promised)
-    return {word: header.fence(*word) for word in promised} == promised
+    return {word: raw_verbs.fence(header, *word) for word in promised} == promised
 
 
 @promise(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers import raw_verbs
 from tests.helpers.fake_driver import INVALID, PER_THREAD, C, D, P, event_of, event_waits
 
 
@@ -34,9 +35,8 @@ def test_a_reader_waits_for_its_own_fence_only_on_another_stream(rig, first, sec
     """The per-thread default stream is another one in each thread."""
     ring = rig(slots=1)
     producer, consumer = ring.producer(), ring.consumer()
-    promised = ring.segment.creator.work
     calls = read_twice(ring, producer, consumer, first, second)
-    value = promised(consumer.peer, 0)
+    value = raw_verbs.work(ring.segment.creator, consumer.peer, 0)
     before = 1 << 16  # the promise of frame 1
     assert value > before
     assert calls == ([("wait", second, {(consumer.peer, 0): before})] if waits else [])

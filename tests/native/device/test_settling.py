@@ -8,6 +8,7 @@ import pytest
 
 import gpuring
 from gpuring.native.snapshot import snapshot
+from tests.helpers import raw_verbs
 from tests.helpers.fake_driver import INVALID, NOT_READY, PER_THREAD, ctrl_c
 from tests.helpers.promise import promise
 from tests.native.device.instant_driver import STREAM, fences
@@ -160,7 +161,7 @@ def test_one_threads_doubt_about_its_slot_is_not_anothers(ring, many):
         assert producer._peer.holding() == [(doubtful.index, doubtful.seq)]
         assert doubtful._open
         assert not any(slot._open for slot in (other if many else (other,)))
-        assert ring._header.fence(producer.peer, doubtful.index) == 0
+        assert raw_verbs.fence(ring._header, producer.peer, doubtful.index) == 0
     finally:
         is_done.set()
         thread.join(20)

@@ -10,6 +10,7 @@ import sys
 import threading
 
 from tests import ROOT
+from tests.helpers import raw_verbs
 from tests.helpers.fake_driver import C, event_of
 from tests.helpers.promise import promise
 from tests.helpers.support import poll
@@ -99,7 +100,8 @@ def test_a_fence_that_is_paid_while_we_look_needs_no_wait(rig):
     consumer.acquire(PATIENCE_S)
     assert ring.told() == []
     assert ring.driver.queries == [theirs, theirs]
-    assert ring.segment.creator.fence(producer.peer, 1) == ring.work(producer, 1)[producer.peer, 1]
+    reached = raw_verbs.fence(ring.segment.creator, producer.peer, 1)
+    assert reached == ring.work(producer, 1)[producer.peer, 1]
 
 
 def test_it_looks_again_while_our_own_work_is_pending(rig):
@@ -174,7 +176,7 @@ def test_with_a_timeline_another_threads_store_is_seen(rig):
     def store():
         while go.wait() and not stop:
             go.clear()
-            ring.segment.creator.raise_fence(*job[0])
+            raw_verbs.raise_fence(ring.segment.creator, *job[0])
             job.clear()
 
     def sees_it():

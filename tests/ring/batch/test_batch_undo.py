@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import gpuring
+from tests.helpers import raw_verbs
 from tests.helpers.layout import FIELDS
 from tests.helpers.rings import drain, small_ring
 from tests.helpers.victim import unpay
@@ -23,7 +24,7 @@ def test_a_fence_that_is_not_paid_ends_a_batch_before_its_frame(name):
         with pytest.raises(gpuring.RingTimeout, match="GPU work"):
             frames.acquire_many(4, 0)
         assert idle(frames)
-        header.raise_fence(producer.peer, 2, header.work(producer.peer, 2))
+        raw_verbs.raise_fence(header, producer.peer, 2, raw_verbs.work(header, producer.peer, 2))
         with frames.acquire_many(4, 0) as batch:
             assert [(slot.seq, slot.redelivered) for slot in batch] == [(6, False), (7, False)]
 
