@@ -103,7 +103,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
         [
             (
                 "verbs.c",
-                "enum gr_result result = gd_drain(peer, call, how);",
+                "enum gr_result result = gd_drain(peer, call);",
                 "enum gr_result result = GR_OK;",
             )
         ],

@@ -121,7 +121,7 @@ MUTANTS: dict[str, list[Edit]] = {
     "a peer leaves before its GPU work is done": [
         (
             "verbs.c",
-            "enum gr_result result = gd_drain(peer, call, how);",
+            "enum gr_result result = gd_drain(peer, call);",
             "enum gr_result result = GR_OK;",
         )
     ],
