@@ -64,9 +64,7 @@ static void remove_if_stale(const struct sockaddr_un *at) {
 /* Under LOCK, for a peer that is dead: removes the path that its process has left, if it had one.
  * If the process lives, it listens there, and the path stays. */
 void gr_remove_stale(const struct gr_ring *ring, const struct gr_peer_entry *entry) {
-    struct gr_who who = {.pid = gr_load_relaxed(&entry->pid),
-                         .start = gr_load_relaxed(&entry->start),
-                         .pidns = gr_load_relaxed(&entry->pidns)};
+    const struct gr_who who = gr_who_is(entry);
     struct sockaddr_un at;
     gr_socket_path(ring, &who, "", &at);
     remove_if_stale(&at);
