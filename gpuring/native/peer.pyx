@@ -288,9 +288,6 @@ cdef class Peer:
             raise self.device.refused(&trouble)
         return 0
 
-    cdef void leave_thread(self, gd_use *use) noexcept:
-        gd_leave_thread(use)
-
     def shape(self, uint32_t index):
         """Returns the shape of the frame in a slot that this peer holds.  None means the shape of the whole slot."""
         cdef gr_slot *slot = &self.gd.core.ring.slot[index]

@@ -71,20 +71,12 @@ cdef class Slot(Exported):
     def _streams(self):
         """The handles of the streams that it was used on.  The stream that it was claimed or acquired for comes first."""
         cdef uint32_t k
-        self._peer.leave_thread(self.use)
+        gd_leave_thread(self.use)
         return tuple([<size_t>self.use.stream[k] for k in range(self.use.streams)])
-
-    @_streams.setter
-    def _streams(self, tuple streams):
-        """Sets fewer of them, for tests.  The end of the slot does not wait for the others then."""
-        cdef uint32_t k
-        for k in range(len(streams)):
-            self.use.stream[k] = streams[k]
-        self.use.streams = len(streams)
 
     @property
     def _stream(self):
-        self._peer.leave_thread(self.use)
+        gd_leave_thread(self.use)
         return <size_t>self.use.stream[0]
 
     @_stream.setter

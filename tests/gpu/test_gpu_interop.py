@@ -13,6 +13,7 @@ import pytest
 
 from gpuring.arrays import copying, streams
 from tests.gpu import ordering
+from tests.helpers import raw_verbs
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 pytestmark = pytest.mark.gpu
@@ -105,7 +106,7 @@ def test_publish_waits_for_an_importers_stream(tools, ring, imported, order):
         latch.hold(b)
         kernels.stamp(slot.array, slot.seq, b)
         if not order:
-            slot._streams = (slot._stream,)
+            raw_verbs.forget_other_streams(slot)
         slot.publish()
         slot = frames.acquire(10, stream=c)
         kernels.check(slot.array, slot.seq, wrong, c)

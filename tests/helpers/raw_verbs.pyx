@@ -10,6 +10,7 @@ from gpuring.native.clock cimport deadline_of
 from gpuring.native.device cimport Device
 from gpuring.native.header cimport Header
 from gpuring.native.peer cimport ABANDON, ACQUIRE, CLAIM, LATEST, PUBLISH, RELEASE, Peer, verb
+from gpuring.ring.slot cimport Slot
 
 from gpuring.native import joining
 from gpuring.native.peer import TORN
@@ -51,6 +52,11 @@ def peer_id(Header header not None, uint32_t peer):
 
 def has_producer(Header header not None):
     return gr_load_acquire(&header.ring.head.producers) >> 16 != 0
+
+
+def forget_other_streams(Slot slot not None):
+    """The end of the slot waits for the stream only that it was claimed or acquired for."""
+    slot.use.streams = 1
 
 
 cdef class RawPeer(Peer):
