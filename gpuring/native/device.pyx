@@ -1,6 +1,6 @@
 """The GPU: the driver's functions, and one process's device order of a ring.
 
-What the driver refuses is raised as DeviceError, whose words are in device_errors.py.
+What the driver refuses is raised as DeviceError.  It names the operation, the reason and the next step.
 """
 cimport cython
 from cpython.bytes cimport PyBytes_FromStringAndSize
@@ -13,7 +13,7 @@ from libc.string cimport memcpy
 from gpuring.native.c cimport *
 from gpuring.native.header cimport Header
 
-from gpuring.native import device_errors
+from gpuring.errors import DeviceError
 
 
 cdef class Driver:
@@ -28,7 +28,11 @@ cdef class Driver:
         elif gd_driver_fill(&self.own, _find, <void *>functions, &why):
             self.driver, self.functions = &self.own, functions
         if self.driver == NULL:
-            raise device_errors.no_driver(why.decode(), found)
+            if found:
+                raise DeviceError(
+                    f"this NVIDIA driver has no {why.decode()}: CUDA 12 or later is needed; update the driver"
+                )
+            raise DeviceError(f"there is no NVIDIA driver ({why.decode()}); use device='host'")
 
     def status_name(self, int status):
         """The name of a status, such as "CUDA_ERROR_INVALID_VALUE"."""
@@ -39,7 +43,7 @@ cdef class Driver:
         cdef int value = 0
         cdef int status = self.driver.init(0) or self.driver.device_get_attribute(&value, number, device)
         if status:
-            raise device_errors.DeviceError(
+            raise DeviceError(
                 f"GPU {device} cannot be asked for attribute {number}: {self.status_name(status)}")
         return value
 
@@ -51,7 +55,7 @@ cdef class Driver:
         cdef char uuid[16]
         cdef int status = self.driver.init(0) or self.driver.device_get_uuid(uuid, device)
         if status:
-            raise device_errors.DeviceError(
+            raise DeviceError(
                 f"the driver does not tell the UUID of GPU {device}: {self.status_name(status)}")
         return PyBytes_FromStringAndSize(uuid, 16)
 
@@ -74,11 +78,9 @@ cdef void *_find(void *functions, const char *symbol) noexcept with gil:
     return <void *><size_t>(<object>functions).get(symbol.decode(), 0)
 
 
-_WHERE = {
-    GD_ON_STREAM: "on stream", GD_CAPTURED: "captured", GD_OTHER_DEVICE: "other device", GD_NO_CONTEXT: "no context",
-    GD_OPEN_EVENT: "open event", GD_MAKE_EVENTS: "make events", GD_WORK_FAILED: "work failed", GD_NOT_NOW: "not now",
-    GD_REGISTER: "register", GD_NO_MEMORY: "no memory",
-}
+cdef enum:
+    PROCESS_LIMIT = 4096  # interprocess events of one process, about (measured on driver 580)
+
 
 @cython.no_gc_clear  # __dealloc__ needs the header
 cdef class Device:
@@ -116,10 +118,51 @@ cdef class Device:
             Py_INCREF(self.header)
 
     cdef object refused(self, const gd_trouble *trouble):
-        return device_errors.refused(
-            _WHERE[trouble.where], self.driver.status_name(trouble.status), ordinal=self.gd.ordinal,
-            stream=trouble.stream, peer=trouble.peer, index=trouble.index, value=trouble.value,
-            pid=self.header.peer_pid(trouble.peer), made=self.driver.driver.made_count)
+        """The error for what the C library has said (gd_trouble in device/state.h)."""
+        status, gpu = self.driver.status_name(trouble.status), self.gd.ordinal
+        peer, index, value = trouble.peer, trouble.index, trouble.value
+        stream = f"stream {trouble.stream:#x}"
+        if trouble.where == GD_CAPTURED:
+            text = (
+                f"{stream} is being captured into a CUDA graph, or is the default stream while another one is ({status}). "
+                "Handing a slot over cannot be part of a graph: claim, publish, acquire and release outside the capture (a "
+                "slot that you have stays yours), or with stream= another stream. Capture the work between, one graph for "
+                "each slot (docs/guide.md, CUDA graphs)"
+            )
+        elif trouble.where == GD_OTHER_DEVICE:
+            text = (
+                f"the default stream of GPU {value} was given (it is current), but this handle of the ring was attached "
+                f"under GPU {gpu}. Give a stream explicitly, or work inside `with cupy.cuda.Device({gpu}):`"
+            )
+        elif trouble.where == GD_NO_CONTEXT:
+            text = f"GPU {gpu} cannot be used ({status})"
+        elif trouble.where == GD_OPEN_EVENT:
+            text = (
+                f"peer {peer}'s event for slot {index} cannot be opened ({status}; pid {self.header.peer_pid(peer)}). Both "
+                "processes must share /dev/shm and the host's pid and IPC namespaces"
+            )
+        elif trouble.where == GD_MAKE_EVENTS:
+            text = (
+                f"peer {peer} needs an interprocess event for each slot, {value} could be made ({status}). This process has "
+                f"made {self.driver.driver.made_count}, about {PROCESS_LIMIT} is the limit: use fewer slots, fewer peers in "
+                "one process, or sync='timeline'"
+            )
+        elif trouble.where == GD_WORK_FAILED:
+            text = f"peer {peer}'s GPU work on slot {index} (fence {value}) has failed: {status}"
+        elif trouble.where == GD_NOT_NOW:
+            text = (
+                f"GPU {gpu} cannot be waited for while a thread captures a CUDA graph ({status}). Try again when the capture "
+                "has ended"
+            )
+        elif trouble.where == GD_REGISTER:
+            text = (
+                f"the ring's header cannot be mapped into GPU {gpu} ({status}). Create the ring with sync='event'"
+            )
+        elif trouble.where == GD_NO_MEMORY:
+            text = "there is no memory left to note which streams and events a slot is used with"
+        else:  # GD_ON_STREAM
+            text = f"{stream} does not take the ring's waits and records ({status}); is it a stream of GPU {gpu}?"
+        return DeviceError(text)
 
     def current_stream(self):
         """The handle of the current stream of the framework and of this thread."""
