@@ -28,23 +28,12 @@ enum {
     GD_PATIENCE_NS = 20 * 1000,
 };
 
-static inline const gr_word *fence_word(const struct gd_peer *peer, uint32_t owner,
-                                        uint32_t index) {
-    return fence_of(peer->core.ring, index, owner);
-}
-/* Acquire: if a reaper raised the fence, its torn mark is visible afterwards (gr_torn). A stale
- * value costs one wait too many. */
-static inline bool is_reached(const struct gd_peer *peer, uint32_t owner, uint32_t index,
-                              uint64_t value) {
-    return gr_load_acquire((gr_word *)fence_word(peer, owner, index)) >= value;
-}
-
 /* CU_OK, CU_NOT_READY or an error. On host memory a word that is behind will be stored in a
  * moment, or by a reaper if its owner is dead. */
 static int paid(struct gd_peer *peer, struct gd_call *call, uint32_t owner, uint32_t index,
                 uint64_t value) {
     if (peer->device) return peer->device->sync->paid(peer, owner, index, value, &call->trouble);
-    return is_reached(peer, owner, index, value) ? CU_OK : CU_NOT_READY;
+    return gd_is_reached(peer, owner, index, value) ? CU_OK : CU_NOT_READY;
 }
 
 /* ---- on the host ----------------------------------------------------------------------------- */
@@ -92,7 +81,7 @@ enum gr_result gd_await_next(struct gd_peer *peer, struct gd_call *call, unsigne
         tried = seq;
         for (uint32_t k = 0; k < peer->core.last.pendings; k++) {
             const struct gr_pending *pending = &peer->core.last.pending[k];
-            if (is_reached(peer, pending->peer, index, pending->value)) continue;
+            if (gd_is_reached(peer, pending->peer, index, pending->value)) continue;
             if (!(how & GD_WAIT)) return GR_SIGNAL;
             if (!peer->device->sync->hint(peer, pending->peer, index, pending->value)) {
                 peer->core.last.seq = seq;
@@ -116,10 +105,10 @@ bool gd_is_whole(struct gd_peer *peer) {
     /* The core lists both as pending. A promise that came after the frame costs a wrong "no". */
     const uint64_t written = gr_load_acquire(work_of(ring, index, producer)),
                    read = gr_load_acquire(work_of(ring, index, mine));
-    if (!peer->device) return is_reached(peer, producer, index, written);
+    if (!peer->device) return gd_is_reached(peer, producer, index, written);
     const struct gd_sync *sync = peer->device->sync;
     return sync->hint(peer, producer, index, written) &&
-           (is_reached(peer, mine, index, read) || sync->hint(peer, mine, index, read));
+           (gd_is_reached(peer, mine, index, read) || sync->hint(peer, mine, index, read));
 }
 
 /* ---- or on the stream ------------------------------------------------------------------------ */
@@ -198,7 +187,7 @@ enum gr_result gd_order(struct gd_peer *peer, struct gd_call *call, unsigned how
     for (; call->at < peer->core.last.pendings; call->at++) {
         const uint32_t owner = peer->core.last.pending[call->at].peer;
         const uint64_t value = peer->core.last.pending[call->at].value;
-        if (is_reached(peer, owner, index, value)) continue;
+        if (gd_is_reached(peer, owner, index, value)) continue;
         const struct gd_sync *sync = peer->device ? peer->device->sync : NULL;
         if (sync && sync->seen && sync->seen(peer, owner, index, value)) continue;
         if (!(how & GD_WAIT)) return GR_SIGNAL;

@@ -84,14 +84,10 @@ void gd_unreserve(struct gd_released *released, size_t n) {
 
 /* ---- what is known of one -------------------------------------------------------------------- */
 
-static bool reached(const struct gd_peer *peer, uint32_t owner, uint32_t index, uint64_t value) {
-    return gr_load_acquire(fence_of(peer->core.ring, index, owner)) >= value;
-}
-
 /* Whether this peer's own GPU work on the frame is done, as far as its event tells. */
 static bool own_is_done(struct gd_peer *peer, const struct gd_frame *frame) {
     if (!is_mine(&peer->core)) return false; /* a reaper may have raised its fence */
-    if (reached(peer, peer->core.self.number, frame->index, frame->own)) return true;
+    if (gd_is_reached(peer, peer->core.self.number, frame->index, frame->own)) return true;
     return peer->own && peer->device->driver->event_query(peer->own[frame->index]->event) == CU_OK;
 }
 
@@ -99,7 +95,7 @@ static enum gd_end how_it_ended(struct gd_peer *peer, const struct gd_frame *fra
     struct gr_ring *ring = peer->core.ring;
     struct gd_device *device = peer->device;
     const bool events = device && device->sync == &gd_events;
-    if (reached(peer, frame->producer, frame->index, frame->value)) {
+    if (gd_is_reached(peer, frame->producer, frame->index, frame->value)) {
         if (!gr_torn(ring, frame->index, frame->producer, frame->producer_id, frame->value))
             return GD_WHOLE;
         if (!events) return GD_TORN;
@@ -273,14 +269,14 @@ bool gd_would_report(struct gd_peer *peer) {
 bool gd_may_be_torn(const struct gd_peer *peer) {
     const struct gr_ring *ring = peer->core.ring;
     const struct gr_delivery *frame = &peer->core.last;
-    return reached(peer, frame->producer, frame->index, frame->value) &&
+    return gd_is_reached(peer, frame->producer, frame->index, frame->value) &&
            gr_torn(ring, frame->index, frame->producer, frame->producer_id, frame->value);
 }
 
 /* With events a mark says only that nobody had asked, so the event itself is asked. */
 bool gd_is_torn(struct gd_peer *peer, uint32_t index) {
     const struct gd_use *use = &peer->use[index];
-    if (!reached(peer, use->producer, index, use->value)) return false;
+    if (!gd_is_reached(peer, use->producer, index, use->value)) return false;
     if (!gr_torn(peer->core.ring, index, use->producer, use->producer_id, use->value)) return false;
     struct gd_device *device = peer->device;
     return !(device && device->sync == &gd_events &&
@@ -292,7 +288,7 @@ enum gd_end gd_end_of(struct gd_peer *peer, uint32_t index) {
     struct gd_trouble unused;
     bool paid = peer->device ? peer->device->sync->paid(peer, use->producer, index, use->value,
                                                         &unused) == CU_OK
-                             : reached(peer, use->producer, index, use->value);
+                             : gd_is_reached(peer, use->producer, index, use->value);
     if (!paid) return GD_OPEN;
     return gd_is_torn(peer, index) ? GD_TORN : GD_WHOLE;
 }

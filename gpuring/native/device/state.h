@@ -199,6 +199,13 @@ struct gd_peer {
     int64_t lap_ns;
 };
 
+/* Whether a fence word says so. Acquire: if a reaper raised the fence, its torn mark is visible
+ * afterwards (gr_torn). A stale value costs one wait too many. */
+static inline bool gd_is_reached(const struct gd_peer *peer, uint32_t owner, uint32_t index,
+                                 uint64_t value) {
+    return gr_load_acquire(fence_of(peer->core.ring, index, owner)) >= value;
+}
+
 /* ---- a call of a verb ------------------------------------------------------------------------ */
 
 enum { GD_WAIT = 1, GD_AGAIN = 2 };

@@ -39,11 +39,11 @@ static int record_many(struct gd_peer *peer, gd_stream stream, const struct gd_p
 static int paid(struct gd_peer *peer, uint32_t owner, uint32_t index, uint64_t value,
                 struct gd_trouble *trouble) {
     (void)trouble;
-    return gr_load_acquire(fence_of(peer->core.ring, index, owner)) >= value ? CU_OK : CU_NOT_READY;
+    return gd_is_reached(peer, owner, index, value) ? CU_OK : CU_NOT_READY;
 }
 
 static bool hint(struct gd_peer *peer, uint32_t owner, uint32_t index, uint64_t value) {
-    return gr_load_acquire(fence_of(peer->core.ring, index, owner)) >= value;
+    return gd_is_reached(peer, owner, index, value);
 }
 
 static int wait(struct gd_peer *peer, struct gd_call *call, uint32_t owner, uint32_t index,
