@@ -81,9 +81,6 @@ cdef class NameWatch:
         if self.fd >= 0:
             c_close(self.fd)
 
-    def fileno(self):
-        return self.fd
-
     def drain(self):
         """Takes what has come so far, at most as much as the kernel keeps."""
         cdef char events[16384]

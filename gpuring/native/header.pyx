@@ -129,7 +129,6 @@ cdef class Header:
     slot_nbytes = property(lambda Header self: self.ring.config.slot_nbytes)
     meta_nbytes = property(lambda Header self: self.ring.config.meta_nbytes)
     meta_stride = property(lambda Header self: self.ring.layout.meta_stride)
-    nbytes = property(lambda Header self: self.ring.layout.nbytes)
     epoch = property(lambda Header self: PyBytes_FromStringAndSize(<char *>self.ring.head.epoch, 16))
     device_uuid = property(lambda Header self: PyBytes_FromStringAndSize(<char *>self.ring.head.device_uuid, 16))
     memory_handle = property(lambda Header self: PyBytes_FromStringAndSize(<char *>self.ring.head.memory_handle, 64))
@@ -142,11 +141,9 @@ cdef class Header:
     creator_alive = property(lambda Header self: self.has_creator())
     attached = property(lambda Header self: self.ring.lock_fd >= 0 and gr_attached(self.ring))
     closed = property(lambda Header self: gr_load_acquire(&self.ring.head.closed) != 0)
-    retired = property(lambda Header self: gr_load_acquire(&self.ring.head.magic) == 0)
     forked = property(lambda Header self: gr_forked(self.ring))
     frontier = property(lambda Header self: gr_frontier(self.ring))
     reaps = property(lambda Header self: gr_load_acquire(&self.ring.head.reaps))
-    joins = property(lambda Header self: gr_load_acquire(&self.ring.head.joins))
 
     lock_fd = property(lambda Header self: self.ring.lock_fd)  # -1: it was given up
 

@@ -100,6 +100,7 @@ cdef class Peer:
     subscription = property(lambda Peer self: self.gd.core.self.u)
     left = property(lambda Peer self: self.gd.core.self.left)
     position = property(lambda Peer self: self.gd.core.cursor.pos)
+    gate_host = property(lambda Peer self: self.gd.gate_host)  # whether it waits on the host for the GPU work of others
 
     def count_on_from(self, Peer before not None, lost=None):
         """What was lost upstream counts from the last frame that `before` had, which was in another ring.  `lost`: how much
@@ -117,17 +118,6 @@ cdef class Peer:
         """Counts what was in the ring before the subscription that its join has made as lost.  If the subscription was there
         already, that is the other members' affair, and this does nothing.  Call it before the first verb."""
         gr_count_before(&self.gd.core)
-
-    remembered = property(lambda Peer self: self.gd.released.n)
-
-    @property
-    def gate_host(self):
-        """Whether it waits on the host for the GPU work of others."""
-        return self.gd.gate_host
-
-    @gate_host.setter
-    def gate_host(self, bint value):
-        self.gd.gate_host = value
 
     @property
     def culprit(self):

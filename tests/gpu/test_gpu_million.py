@@ -14,6 +14,7 @@ import pytest
 import gpuring
 from tests.gpu.ordering import tools
 from tests.gpu.survivor import report
+from tests.helpers import raw_verbs
 
 pytestmark = [pytest.mark.gpu, pytest.mark.slow, pytest.mark.deadline(300)]
 
@@ -52,7 +53,7 @@ def read(pipe, name, frames):
             slot.release()
             if (k + 1) % (frames // SAMPLES) == 0:
                 memory.append(rss_nbytes())
-                remembered.append(consumer._peer.remembered)
+                remembered.append(raw_verbs.remembered(consumer._peer))
         stream.synchronize()
         return int(wrong.get(stream=stream)[0]), memory, remembered
 

@@ -10,6 +10,7 @@ import pytest
 
 import gpuring
 from tests.gpu.ordering import tools
+from tests.helpers import raw_verbs
 from tests.helpers.promise import promise
 from tests.helpers.support import poll
 
@@ -85,7 +86,7 @@ class Reader:
             self.told += torn.seqs
         if synchronise:
             self.stream.synchronize()
-        self.remembered.append(self.consumer._peer.remembered)
+        self.remembered.append(raw_verbs.remembered(self.consumer._peer))
         return slot.seq
 
     def close(self):

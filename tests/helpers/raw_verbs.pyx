@@ -54,6 +54,23 @@ def has_producer(Header header not None):
     return gr_load_acquire(&header.ring.head.producers) >> 16 != 0
 
 
+def joins(Header header not None):
+    return gr_load_acquire(&header.ring.head.joins)
+
+
+def is_retired(Header header not None):
+    return gr_load_acquire(&header.ring.head.magic) == 0
+
+
+def nbytes(Header header not None):
+    return header.ring.layout.nbytes
+
+
+def remembered(Peer peer not None):
+    """How many frames it has released that may still turn out torn."""
+    return peer.gd.released.n
+
+
 def forget_other_streams(Slot slot not None):
     """The end of the slot waits for the stream only that it was claimed or acquired for."""
     slot.use.streams = 1

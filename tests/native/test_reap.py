@@ -337,10 +337,8 @@ def test_a_reaped_producer_is_refused_and_changes_nothing(segment, reused):
 
 
 def test_a_reaped_producer_does_not_wait_for_readers_before_it_claims(segment):
-    """Gate "host" looks first."""
     ring = segment(4)
     _, zombie = ring.consumer(), ring.producer()
-    zombie.peer.gate_host = True
     zombie.put(4)
     zombie.die()
     assert ring.reap() == [zombie.number]

@@ -12,6 +12,7 @@ import pytest
 import gpuring
 from gpuring.registry import directory
 from gpuring.registry import segment as segments
+from tests.helpers import raw_verbs
 from tests.helpers.commands import gpuring as command
 from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, segments_of
@@ -353,7 +354,7 @@ def test_clean_does_not_take_a_ring_that_replaces_a_dead_one(name, children, mon
     with race.end() as ring, gpuring.attach(name) as other:
         assert other.stats().epoch == ring.stats().epoch
         assert not ring.stats().closed
-        assert not ring._header.retired
+        assert not raw_verbs.is_retired(ring._header)
 
 
 def end_with_one(name: str, rings: list[gpuring.Ring]) -> None:
@@ -362,7 +363,7 @@ def end_with_one(name: str, rings: list[gpuring.Ring]) -> None:
         epoch = found.stats().epoch
     others = [ring for ring in rings if ring.stats().epoch != epoch]
     assert len(others) == len(rings) - 1
-    assert all(ring._header.closed or ring._header.retired for ring in others)
+    assert all(ring._header.closed or raw_verbs.is_retired(ring._header) for ring in others)
     for ring in others:
         ring.close()
     (last,) = [ring for ring in rings if ring not in others]

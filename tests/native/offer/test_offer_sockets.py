@@ -185,8 +185,8 @@ def test_who_is_killed_while_it_comes_or_goes_leaves_nothing_that_stays(ring, ch
     for turn in range(60):
         child = children(comes_and_goes, ring.path)
         child.receive()
-        still = ring.creator.joins
-        poll(lambda still=still, turn=turn: ring.creator.joins >= still + turn % 3)
+        still = raw_verbs.joins(ring.creator)
+        poll(lambda still=still, turn=turn: raw_verbs.joins(ring.creator) >= still + turn % 3)
         child.kill()
         poll(lambda: ring.creator.reap() or ring.creator.live_peers() == [])
         gpuring.clean()

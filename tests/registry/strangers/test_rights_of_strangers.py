@@ -13,6 +13,7 @@ import pytest
 import gpuring
 from gpuring.registry import directory, locks
 from gpuring.registry import segment as segments
+from tests.helpers import raw_verbs
 from tests.helpers.promise import promise
 from tests.helpers.support import LOCK_BYTE, lock, segments_of
 from tests.registry.strangers import NOBODY, OPTIONS, SHM, TERMS, outcome
@@ -146,7 +147,7 @@ def make_and_keep(pipe, name, mode):
     with gpuring.create(name, **OPTIONS, mode=mode) as ring:
         pipe.send()
         pipe.receive()
-        return ring._header.closed or ring._header.retired
+        return ring._header.closed or raw_verbs.is_retired(ring._header)
 
 
 @promise(
