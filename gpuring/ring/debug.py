@@ -190,6 +190,7 @@ class WatchedSlot(Slot):
     _whole: Any
 
     def _begin_watch(self, spec: Spec) -> None:
+        """Called when the slot is prepared."""
         self._spec = spec
         self._all = _bytes(self._memory, spec, self.index)
         self._whole = None  # so that every access comes to _array()
@@ -295,7 +296,8 @@ def _end_batch(self: Any, kind: Any = None, *_: object) -> None:
 
 
 @functools.cache
-def _watched_slots(kind: Any) -> Any:
+def watched_slots(kind: Any) -> Any:
+    """The same kind of slot, watched."""
     members: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__}
     if hasattr(kind, "release"):
         members |= {"_verbs": ("acquired", "released"), "_undo": kind.release}
@@ -308,7 +310,7 @@ def _watched_slots(kind: Any) -> Any:
 
 
 @functools.cache
-def _watched_batches(kind: Any) -> Any:
+def watched_batches(kind: Any) -> Any:
     """The same kind of batch, watched."""
     ends = ("release",) if hasattr(kind, "release") else ("publish", "abandon")
     undo = getattr(kind, ends[-1])
@@ -336,23 +338,10 @@ def _watched_batches(kind: Any) -> Any:
 class Watcher:
     """Watches the slots of one endpoint."""
 
-    def __init__(self, spec: Spec, put_back: Callable[[int], None]) -> None:
+    def __init__(self, put_back: Callable[[int], None]) -> None:
         """`put_back(index)`: undoes a claim or a hold that the user has never seen."""
-        self._spec = spec
         self._put_back = put_back
         self._calls = 0
-
-    def slot_type(self, kind: Any) -> Any:
-        """The same kind of slot, watched."""
-        return _watched_slots(kind)
-
-    def batch_type(self, kind: Any) -> Any:
-        """The same kind of batch, watched."""
-        return _watched_batches(kind)
-
-    def begin(self, slot: WatchedSlot) -> None:
-        """Called for each slot of the endpoint when it is prepared."""
-        slot._begin_watch(self._spec)
 
     def verb(self, verb: Any) -> Any:
         """The same verb of an endpoint, whose slots are watched from when it hands them out."""

@@ -58,8 +58,8 @@ cdef class Endpoint(Dropped):
         self._peer = peer
         self._device = peer.device
         self._closed = False  # after these, which _dropped needs where a Ctrl-C has come
-        self._watch = debug.Watcher(ring.spec, self._put_back) if debug.ON else None
-        kind = self._slot_type if self._watch is None else self._watch.slot_type(self._slot_type)
+        self._watch = debug.Watcher(self._put_back) if debug.ON else None
+        kind = self._slot_type if self._watch is None else debug.watched_slots(self._slot_type)
         metas = self._metas()
         self._kind = kind
         self._slots = [self._prepared(index, metas[index]) for index in range(ring.slots)]
@@ -73,7 +73,7 @@ cdef class Endpoint(Dropped):
         slot = self._kind()
         slot._prepare(index, ring.name, self._peer, ring._memory, ring.spec.fields, meta)
         if self._watch is not None:
-            self._watch.begin(slot)
+            slot._begin_watch(ring.spec)
         return slot
 
     def _make_slot(self, index):
@@ -82,7 +82,7 @@ cdef class Endpoint(Dropped):
 
     def _have_watched(self, watch):
         """In debug mode: gives this object verbs of its own, which call those of its class."""
-        self._batch = watch.batch_type(type(self)._batch)
+        self._batch = debug.watched_batches(type(self)._batch)
         self._replaced = True
         for name in self._takes:
             setattr(self, name, MethodType(watch.verb(getattr(type(self), name)), self))
