@@ -152,7 +152,10 @@ def _open(source: Any, ring: str, stream: int | None, home: int | None, order: O
         code, bits, lanes = opened.kind
         if lanes != 1 or bits % 8:
             raise TypeError(f"elements of {lanes} × {bits} bits cannot be copied")
-        strides = tuple(each * bits // 8 for each in opened.strides)
+        if opened.strides is None:
+            strides = _packed(opened.shape, bits // 8)
+        else:
+            strides = tuple(each * bits // 8 for each in opened.strides)
         kind = (code, bits)
         frozen = opened.read_only
         return _Other(opened.data, opened.shape, strides, None, kind, gpu, opened, frozen)

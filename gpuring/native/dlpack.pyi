@@ -22,7 +22,7 @@ def dlpack_export(
 class DLPackImport:
     data: int
     shape: tuple[int, ...]
-    strides: tuple[int, ...]
+    strides: tuple[int, ...] | None
     kind: tuple[int, int, int]
     read_only: bool
     def __init__(self, capsule: Any) -> None: ...

@@ -122,7 +122,7 @@ cdef class DLPackImport:
     cdef readonly size_t data
     cdef readonly tuple shape
     cdef readonly tuple strides
-    """The strides in elements, not in bytes."""
+    """The strides in elements, not in bytes.  None: those of a C-contiguous array."""
     cdef readonly bint read_only
     """Whether it says that it may not be written.  Tensors of the protocol's older version cannot say so."""
     cdef readonly tuple kind
@@ -150,12 +150,6 @@ cdef class DLPackImport:
         self.shape = tuple([tensor.shape[k] for k in range(tensor.ndim)])
         if tensor.strides != NULL:
             self.strides = tuple([tensor.strides[k] for k in range(tensor.ndim)])
-        else:
-            strides, stride = [], 1
-            for n in reversed(self.shape):
-                strides.append(stride)
-                stride *= n
-            self.strides = tuple(reversed(strides))
 
     def __dealloc__(self):
         if self.versioned != NULL and self.versioned.deleter != NULL:
