@@ -11,7 +11,7 @@ snapshot, dlpack, signals
 
 from gpuring.native.blocked import on_blocked
 from gpuring.native.clock import now_ns, seconds
-from gpuring.native.device import Device, Driver, driver_symbols
+from gpuring.native.device import Device, Driver
 from gpuring.native.exchange import close_aside, fetch, offer
 from gpuring.native.files import File, NameWatch
 from gpuring.native.header import (
@@ -63,6 +63,6 @@ __all__ = [
     "MAX_SLOT_NBYTES", "MAX_SPEC_NBYTES", "MAX_SUBSCRIPTIONS", "MAX_WAITED", "MEMORY_KINDS",
     "MODE_MISMATCH", "PEER_LOST", "REAPED", "SYNC_KINDS", "TORN", "VERSION", "Damaged", "Device",
     "Driver", "File", "Header", "NameWatch", "Notifier", "Peer", "Retired", "close_aside",
-    "driver_symbols", "fetch", "join_consumer", "join_producer", "look",
+    "fetch", "join_consumer", "join_producer", "look",
     "now_ns", "offer", "on_blocked", "ready", "seconds", "select",
 ]  # fmt: skip

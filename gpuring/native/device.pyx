@@ -60,20 +60,6 @@ cdef class Driver:
         return PyBytes_FromStringAndSize(uuid, 16)
 
 
-def driver_symbols():
-    """The names of all functions that a Driver needs."""
-    names = []
-    cdef const char *missing
-    cdef gd_driver driver
-    gd_driver_fill(&driver, _note, <void *>names, &missing)
-    return names
-
-
-cdef void *_note(void *names, const char *symbol) noexcept with gil:
-    (<list>names).append(symbol.decode())
-    return <void *>names  # not NULL, and never called
-
-
 cdef void *_find(void *functions, const char *symbol) noexcept with gil:
     return <void *><size_t>(<object>functions).get(symbol.decode(), 0)
 

@@ -8,6 +8,7 @@ import pytest
 
 from gpuring import native
 from gpuring.arrays import streams
+from tests.helpers import raw_verbs
 
 ORDER = pytest.mark.parametrize("order", [True, False], ids=["ordered", "mutant"])
 """With the waits, and without them, where a test has to see that they are missing."""
@@ -44,7 +45,7 @@ class Waits:
         self._library = ctypes.CDLL("libcuda.so.1")
         self._kept = {name: self._made(name) for name in _KINDS}
         table = {}
-        for symbol in native.driver_symbols():
+        for symbol in raw_verbs.driver_symbols():
             function = self._kept.get(symbol) or getattr(self._library, symbol)
             table[symbol] = ctypes.cast(function, ctypes.c_void_p).value
         ordinal = ring._device.ordinal

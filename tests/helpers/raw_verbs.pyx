@@ -71,6 +71,20 @@ def remembered(Peer peer not None):
     return peer.gd.released.n
 
 
+def driver_symbols():
+    """The names of all functions that a Driver needs."""
+    names = []
+    cdef const char *missing
+    cdef gd_driver driver
+    gd_driver_fill(&driver, _note, <void *>names, &missing)
+    return names
+
+
+cdef void *_note(void *names, const char *symbol) noexcept with gil:
+    (<list>names).append(symbol.decode())
+    return <void *>names  # not NULL, and never called
+
+
 def forget_other_streams(Slot slot not None):
     """The end of the slot waits for the stream only that it was claimed or acquired for."""
     slot.use.streams = 1
