@@ -8,7 +8,7 @@ import dataclasses
 
 from .explore import Actor, World, explore
 from .invariants import Invariants, show
-from .steps import NONE, apply, load, load_both, owner, phase, store, wait, word
+from .steps import apply, load, load_both, owner, phase, store, wait, word
 from .words import (
     CONSUMER,
     FREE,
@@ -124,7 +124,7 @@ def reaping(ring, victims):
                 watch += ((ring.peer[p], entry), (ring.byte[p], byte))
             else:
                 entry = byte = p = None
-                yield wait(NONE, *watch)
+                yield wait(*watch)
 
     return script
 
@@ -184,7 +184,7 @@ def sweeping(ring):
                 watch = ()
                 yield from ring.clear_orphans(me.tag)
             else:
-                yield wait(NONE, *watch)
+                yield wait(*watch)
 
     return script
 
@@ -201,7 +201,7 @@ def judging(ring, i, p, producer_id, value):
 
     def script(me):
         while (reached := (yield load(ring.fence[p][i]))) < value:
-            yield wait(NONE, (ring.fence[p][i], reached))
+            yield wait((ring.fence[p][i], reached))
         reached = None
         if not (yield from ring.torn(i, p, producer_id, value)):
             raise AssertionError("a torn frame is taken for whole")

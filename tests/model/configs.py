@@ -2,35 +2,29 @@
 
 `CI` runs with every test run (about a minute in all), `LONG` by `python -m tests.model --long`.
 Each entry is a function of nothing that returns a Report.  P is a producer, L a member of a
-lossless, Y of a lossy subscription, R a reaper; two slots unless it says otherwise.
+lossless, Y of a lossy subscription, R a reaper; two slots unless it says otherwise.  What a mutant
+explores with its fix on (`mutants.py`) is not here again.
 """
 
 from . import doorbell
 from .actors import Cast
 from .device import Device
 from .protocol import Ring
-from .words import CONSUMER, FIXES, PRODUCER
+from .words import CONSUMER, PRODUCER
 
 CI, LONG = {}, {}
 
 
-def host(fixes=FIXES, kills=0, horizon=None, **ring):
-    return Cast(Ring(fixes=fixes, **ring), kills, horizon)
+def host(off=(), kills=0, horizon=None, **ring):
+    return Cast(Ring(off=off, **ring), kills, horizon)
 
 
-def device(fixes=FIXES, kills=0, slots=1, **ring):
-    return Device(Ring(slots, fixes=fixes, clocks="device", **ring), kills)
+def device(off=(), kills=0, slots=1, **ring):
+    return Device(Ring(slots, off=off, clocks="device", **ring), kills)
 
 
-def torn_twice(fixes=FIXES):
-    """Nothing that is promised is ever paid.  The frame: the first in its slot, of peer id 1."""
-    ring = host(fixes, kills=2, slots=1, peers=2, clocks="device")
-    ring.producer(1, mortal=True, leave=False).producer(1, late=True, mortal=True, leave=False)
-    return ring.reaper(0, 1).judge(0, 0, 1, 1 << 16)
-
-
-def bell(fixes=doorbell.FIXES):
-    return doorbell.Doorbell(fixes)
+def bell(off=()):
+    return doorbell.Doorbell(off)
 
 
 def _both(small, large):
@@ -88,25 +82,15 @@ _both(
             host().producer(2).consumer(1).consumer(1, late=True, at="oldest")
         ),
         "join lossy": lambda: host().producer(4).consumer(1, lossy=True, late=True, at="oldest"),
-        "the stream starts again": lambda: (
-            host(peers=4).consumer(0).producer(0).producer(1, late=True).consumer()
-        ),
         "close, 1P 1L": lambda: host().producer(3).consumer().closer(),
-        "close a full ring": lambda: host().producer(3).consumer(0, leave=False).closer(),
         "close, 2P 1L": lambda: host().producer(1).producer(1).consumer().closer(),
         "give back, alone": lambda: host().producer(3).consumer(gives_back=2),
         "give back and leave": lambda: (
             host().producer(2).consumer(2, gives_back=2).consumer(gives_back=1)
         ),
-        "give back to a member that sleeps": lambda: (
-            host().producer(3).consumer(1, gives_back=1).consumer()
-        ),
         "give back, lossy": lambda: host().producer(3).consumer(gives_back=2, lossy=True),
         "give back, lost is counted": lambda: (
             host(counting=True).producer(4).consumer(gives_back=2, lossy=True)
-        ),
-        "give back two, lost is counted": lambda: (
-            host(counting=True).producer(4).consumer(gives_back=2, together=True, lossy=True)
         ),
     },
     {
@@ -204,7 +188,6 @@ _both(
         "L dies, fences stored by the CPU": lambda: (
             host(kills=1, clocks=True).producer(3).consumer(mortal=True).reaper(1)
         ),
-        "two owners of a number die, and somebody asks for the first one's frame": torn_twice,
     },
     {
         "one of 2P dies, 2 laps": lambda: (
@@ -263,23 +246,11 @@ _both(
 
 _both(
     {
-        "P leaves while it claims": lambda: (
-            host(peers=2, threads=True).threads(PRODUCER).producer(2, leave=False)
-        ),
-        "P leaves while it claims, its number is used again": lambda: (
-            host(peers=2, threads=True).threads(PRODUCER).producer(3, late=True, leave=False)
-        ),
         "P leaves while it claims, and dies": lambda: (
             host(kills=1, peers=2, threads=True)
             .threads(PRODUCER, mortal=True)
             .producer(2, leave=False)
             .reaper(0)
-        ),
-        "L leaves while it acquires, 1L": lambda: (
-            host(threads=True).threads(CONSUMER).producer(2, leave=False).consumer(1, leave=False)
-        ),
-        "a joiner finds an orphan": lambda: (
-            host(peers=2, threads=True).consumer().orphan(PRODUCER, 1).producer(2, late=True)
         ),
         "P is taken for dead while it claims": lambda: (
             host(peers=2, threads=True)
@@ -290,15 +261,6 @@ _both(
         ),
     },
     {
-        "who clears an orphan dies": lambda: (
-            host(kills=1, slots=1, threads=True)
-            .producer(1, leave=False)
-            .consumer(2, leave=False)
-            .orphan(CONSUMER, 2)
-            .sweeper(mortal=True)
-            .sweeper()
-            .reaper(2)
-        ),
         "P leaves while it publishes, its number is used again, 1L": lambda: (
             host(threads=True).threads(PRODUCER, 2, ends=True).producer(1, late=True).consumer()
         ),
@@ -340,9 +302,6 @@ _both(
             .producer(ONE + " leave")
             .consumer(READ_TWO)
         ),
-        "GPU: P dies, L changes streams": lambda: (
-            device(kills=1).producer(TWO, mortal=True).consumer(READ_TWO)
-        ),
         "GPU: one of 2P dies, 1Y": lambda: (
             device(kills=1)
             .producer(ONE + " leave", mortal=True)
@@ -351,12 +310,6 @@ _both(
         ),
         "GPU: P dies, sync event": lambda: (
             device(kills=1, event=True).producer(TWO, mortal=True).consumer(READ_TWO)
-        ),
-        "GPU: a number is used again, P dies, 1 slot": lambda: (
-            device(kills=1)
-            .producer(ONE, mortal=True)
-            .consumer(READ_TWO)
-            .producer("join " + ONE + " leave", late=True)
         ),
         "GPU: L dies": lambda: (
             device(kills=1, slots=2).producer(TWO + " " + ONE).consumer(READ_TWO, mortal=True)
@@ -397,15 +350,9 @@ _both(
 
 _both(
     {
-        "bell: 2 sleepers, the waker dies": lambda: bell().cast(
-            "frame_sleeper", "frame_sleeper", "publisher", "reaper", kills=1
-        ),
         "bell: one at two rings": lambda: bell().cast("select_sleeper", "publisher", "publisher2"),
         "bell: one at two rings, one at one": lambda: bell().cast(
             "select_sleeper", "frame_sleeper", "publisher", "publisher2"
-        ),
-        "bell: an event loop": lambda: bell().cast(
-            "poller_of_two", "notifier_thread", "publisher", "second_publisher"
         ),
         "bell: an event loop and a sleeper, the waker dies": lambda: bell().cast(
             "poller", "notifier_thread", "frame_sleeper", "publisher", "reaper", kills=1

@@ -9,10 +9,9 @@ descriptors.  Reapers work under LOCK, as in `membership.py`.
 """
 
 from .explore import Actor, World, explore
-from .steps import NONE, fetch_add, load, load_both, lock, store, wait
+from .steps import fetch_add, load, load_both, lock, store, wait
 from .words import FREE, LEAVING, LIVE, Peer
 
-FIXES = frozenset(["D1", "D2", "D3", "D4", "D6", "D7", "D8", "D9", "D10", "D11", "D12"])
 FRAME, ENTRY, BELL, WAITERS, WAKES, BYTE = range(6)
 FRAME2, BELL2, WAITERS2, WAKES2 = range(6, 10)
 ARMED, FD, KICKS, LISTED, MUTEX, LOCK = range(10, 16)
@@ -23,25 +22,28 @@ WAKER = 1  # the tag that owns byte[0]
 
 
 class Doorbell:
-    def __init__(self, fixes=FIXES):
-        self.fixes = fixes
+    def __init__(self, off=()):
+        self.off = off
+
+    def fix(self, name):
+        return name not in self.off
 
     # ------------------------------------------------------------------ the two verbs
 
     def sleep_until(self, wanted):
         """`wanted(frame, entry)`: the condition, looked at word by word."""
         while True:
-            if "D2" in self.fixes:
+            if self.fix("D2"):
                 yield fetch_add(WAITERS, 1)  # raised BEFORE the look
-            if "D1" in self.fixes:
+            if self.fix("D1"):
                 bell = yield load(BELL)  # loaded BEFORE the condition
             frame = yield load(FRAME)
             entry = yield load(ENTRY)
             there = wanted(frame, entry)
             frame = entry = None
-            if "D1" not in self.fixes:
+            if not self.fix("D1"):
                 bell = yield load(BELL)
-            if "D2" not in self.fixes:
+            if not self.fix("D2"):
                 yield fetch_add(WAITERS, 1)
             if not there:
                 yield from self._futex_wait(bell)
@@ -59,7 +61,7 @@ class Doorbell:
     def _futex_wait(self, expected):
         bell, wakes = yield load_both(BELL, WAKES)  # the kernel compares and queues at one instant
         if bell == expected:
-            yield wait(NONE, (WAKES, wakes))
+            yield wait((WAKES, wakes))
 
     def select(self):
         """Until there is a frame in one of two rings."""
@@ -83,8 +85,8 @@ class Doorbell:
             return
         bell2, wakes2 = yield load_both(BELL2, WAKES2)
         if bell2 == expected2:
-            second = ((WAKES2, wakes2),) if "D11" in self.fixes else ()
-            yield wait(NONE, (WAKES, wakes), *second)
+            second = ((WAKES2, wakes2),) if self.fix("D11") else ()
+            yield wait((WAKES, wakes), *second)
 
     # ------------------------------------------------------------------ event loop, notifier
 
@@ -92,26 +94,26 @@ class Doorbell:
         """Arms, and waits for the descriptor, until frame `wanted` is there."""
         while True:
             yield lock(MUTEX, 1)
-            if "D9" in self.fixes:
+            if self.fix("D9"):
                 yield fetch_add(WAITERS, 1)  # announced BEFORE the look
             bell = yield load(BELL)
             there = (yield load(FRAME)) >= wanted or (yield load(ENTRY)) != LIVE
-            if "D9" not in self.fixes:
+            if not self.fix("D9"):
                 yield fetch_add(WAITERS, 1)
             if there:
                 yield fetch_add(WAITERS, -1)
                 yield store(MUTEX, 0)
                 return
-            if "D10" in self.fixes:
+            if self.fix("D10"):
                 yield store(FD, 0)  # drained BEFORE the notifier thread can see that it is armed
             yield store(ARMED, wanted)
-            if "D7" in self.fixes and (yield load(LISTED)) != bell + 1:
+            if self.fix("D7") and (yield load(LISTED)) != bell + 1:
                 yield fetch_add(KICKS, 1)  # unless the notifier thread sleeps at that very value
             bell = there = None
             yield store(MUTEX, 0)
-            if "D10" not in self.fixes:
+            if not self.fix("D10"):
                 yield store(FD, 0)
-            yield wait(NONE, (FD, 0))
+            yield wait((FD, 0))
 
     def notifier_thread(self, me):
         while True:
@@ -120,10 +122,10 @@ class Doorbell:
             armed = yield load(ARMED)
             listed = 0  # a bell is listed with its value + 1
             if armed:
-                if "D8" in self.fixes:
+                if self.fix("D8"):
                     listed = 1 + (yield load(BELL))  # loaded BEFORE the condition
                 there = (yield load(FRAME)) >= armed or (yield load(ENTRY)) != LIVE
-                if "D8" not in self.fixes:
+                if not self.fix("D8"):
                     listed = 1 + (yield load(BELL))
                 if there:
                     yield store(ARMED, 0)
@@ -135,16 +137,16 @@ class Doorbell:
             if listed:
                 bell, wakes = yield load_both(BELL, WAKES)
                 if bell == listed - 1:
-                    yield wait(NONE, (WAKES, wakes), (KICKS, kicks))
+                    yield wait((WAKES, wakes), (KICKS, kicks))
                 bell = wakes = None
             else:
-                yield wait(NONE, (KICKS, kicks))
+                yield wait((KICKS, kicks))
             kicks = armed = listed = None
 
     # ------------------------------------------------------------------ who changes what is awaited
 
     def change_and_ring(self, a, value):
-        if "D4" in self.fixes:
+        if self.fix("D4"):
             yield store(a, value)
             yield from self.ring()
         else:
@@ -159,11 +161,11 @@ class Doorbell:
         yield from self.ring(WAITERS2, BELL2, WAKES2)
 
     def second_publisher(self, me):
-        yield wait(NONE, (FRAME, 0))
+        yield wait((FRAME, 0))
         yield from self.change_and_ring(FRAME, 2)
 
     def leaver(self, me):
-        if "D6" in self.fixes:
+        if self.fix("D6"):
             yield from self.change_and_ring(ENTRY, LEAVING)  # visible as gone, still reapable
             yield store(ENTRY, FREE)
             yield store(BYTE, 0)
@@ -176,14 +178,14 @@ class Doorbell:
         while True:
             entry, byte = yield load_both(ENTRY, BYTE)
             if entry == FREE or byte:
-                yield wait(NONE, (ENTRY, entry), (BYTE, byte))
+                yield wait((ENTRY, entry), (BYTE, byte))
             else:
                 yield lock(LOCK, me.tag)
                 entry = yield load(ENTRY)
                 if entry != FREE:  # another one may have cleared it meanwhile
                     # what sleepers look at; in the core: words, and the count of producers
-                    yield store(ENTRY, LEAVING if "D12" in self.fixes else FREE)
-                    if "D3" in self.fixes:
+                    yield store(ENTRY, LEAVING if self.fix("D12") else FREE)
+                    if self.fix("D3"):
                         yield from self.ring()  # always: the dead may have changed a word, not rung
                     yield store(ENTRY, FREE)  # last: if this one dies, too, the next one rings
                 yield store(LOCK, 0)

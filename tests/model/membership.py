@@ -160,7 +160,7 @@ class Membership:
         # ring: visible as gone, still reapable
         if self.threads and self.fix("A7"):  # [edge L] none begins any more
             while n := (yield load(self.inside[me.tag])):
-                yield wait(NONE, (self.inside[me.tag], n))
+                yield wait((self.inside[me.tag], n))
             n = None
         yield lock(self.lock, me.tag)
         if self.threads and self.fix("A10") and (yield from self._clear_words(me.p, me.role, me.u)):

@@ -67,12 +67,12 @@ class Ring(Membership, Words):
         if me.shared:
             yield fetch_add(self.inside[me.tag], -1)
 
-    def _wait(self, me, culprit, *watch):
+    def _wait(self, me, *watch):
         """In the core the verb returns here, and who sleeps calls it again."""
         yield from self._end(me)
         if me.shared:
             watch += ((self.peer[me.p], peer_word(LIVE, me.role, me.u)),)
-        yield wait(culprit, *watch)
+        yield wait(*watch)
         yield from self._begin(me)
 
     # ------------------------------------------------------------------ producer
@@ -106,7 +106,7 @@ class Ring(Membership, Words):
                 continue
             # here seq(w) == c - N and c is the frontier
             if phase(w) == WRITING:
-                yield from self._wait(me, owner(w), (self.slot[i], w), *self._closing())
+                yield from self._wait(me, (self.slot[i], w), *self._closing())
                 return None
             masks = None if self.fix("M1") else (yield from self._masks())
             if not (yield from self._gate(me, c, w)):
@@ -149,14 +149,14 @@ class Ring(Membership, Words):
                     unread = phase(w) == READY and (seq(t), phase(t)) != (c - self.slots, DONE)
                     if unread or phase(t) == HELD:  # VOID and TORN need no DONE, but no holder
                         watch = (self.slot[i], w), (self.sub[u], sb), (self.take[u][i], t)
-                        yield from self._wait(me, owner(t), *watch, *self._closing())
+                        yield from self._wait(me, *watch, *self._closing())
                         return False
                 held = held or phase(t) == HELD
         t = None
         if held and self.fix("H2"):  # no storm of VOIDs while readers hold every slot
             holders = yield from self._holders_of_every_slot()
             if holders:
-                yield from self._wait(me, owner(holders[0][1]), *holders, *self._closing())
+                yield from self._wait(me, *holders, *self._closing())
                 return False
         return True
 
@@ -261,7 +261,7 @@ class Ring(Membership, Words):
                 return (yield from self._end_or_wait(me, over, (self.slot[i], w)))
             redo = (self.redo[me.u], me.seen)
             if seq(w) == s and phase(w) == WRITING:
-                yield from self._wait(me, owner(w), (self.slot[i], w), (take[i], t), redo)
+                yield from self._wait(me, (self.slot[i], w), (take[i], t), redo)
                 return None
             if seq(w) > s:
                 if self.fix("H7") and (yield load(take[i])) != t:  # by another member
@@ -362,12 +362,12 @@ class Ring(Membership, Words):
         ending, watch = over
         redo = (self.redo[me.u], me.seen) if self.fix("H4") else unclaimed
         if ending is None:
-            yield from self._wait(me, NONE, unclaimed, redo, *watch)
+            yield from self._wait(me, unclaimed, redo, *watch)
             return None
         for i in range(self.slots):  # may another member still hand a frame back?
             t = yield load(self.take[me.u][i])
             if phase(t) == HELD and owner(t) != me.p:
-                yield from self._wait(me, owner(t), (self.take[me.u][i], t), unclaimed, redo)
+                yield from self._wait(me, (self.take[me.u][i], t), unclaimed, redo)
                 return None
             if phase(t) == OPEN and self.fix("E1"):  # re-opened, redo not bumped yet
                 w = yield load(self.slot[i])
@@ -382,17 +382,17 @@ class Ring(Membership, Words):
         """Lossy only: as acquire, but the newest READY frame at or after pos."""
         while True:  # again:
             over, watch = yield from self._over()
-            s, busy, unclaimed = -1, None, ()
+            s, busy, unclaimed = -1, False, ()
             for i in range(self.slots):
                 w = yield load(self.slot[i])
                 unclaimed += ((self.slot[i], w),)
                 if phase(w) == READY and seq(w) >= me.pos:
                     s = max(s, seq(w))
                 elif phase(w) == WRITING and seq(w) >= me.pos:
-                    busy = owner(w)
+                    busy = True
             if s < 0:  # nothing; a claim under way may still be published
-                if over is None or busy is not None:
-                    yield wait(NONE if busy is None else busy, *unclaimed, *watch)
+                if over is None or busy:
+                    yield wait(*unclaimed, *watch)
                     continue
                 raise over
             unclaimed = watch = ()
@@ -522,4 +522,4 @@ class Ring(Membership, Words):
             reached = yield load(a)
             if reached >= v:
                 return
-            yield wait(NONE, (a, reached))
+            yield wait((a, reached))

@@ -38,21 +38,15 @@ SUB = (None, "lossless", "lossy")
 
 
 class Blocked(Exception):
-    """The verb would have to wait; `culprit` is the peer in the way, None when nobody is."""
-
-    def __init__(self, culprit):
-        super().__init__(culprit)
-        self.culprit = None if culprit == NONE else culprit
+    """The verb would have to wait."""
 
 
 class SequentialModel:
     """`gpu=False`: the CPU stores the fences.  `gpu=True`: fences are reached at `finish`."""
 
-    def __init__(self, slots=4, subscriptions=4, peers=8, *, redeliver=True, gpu=False):
+    def __init__(self, slots=4, subscriptions=4, peers=8, *, gpu=False):
         clocks = "device" if gpu else True
-        self.ring = Ring(
-            slots, subscriptions, peers, clocks=clocks, redeliver=redeliver, counting=True
-        )
+        self.ring = Ring(slots, subscriptions, peers, clocks=clocks, counting=True)
         self.memory = list(self.ring.initial)
         self._peers = {}  # entry -> Peer, of the living
         self._frames = {}  # seq -> what its record said when it was published
@@ -117,9 +111,7 @@ class SequentialModel:
         return self._run(self.ring.acquire(self._peers[c]))
 
     def latest(self, c):
-        """-> seq.  Raises as acquire, and ValueError for a lossless subscription."""
-        if not self._peers[c].lossy:
-            raise ValueError("latest is for lossy subscriptions")
+        """-> seq.  Raises as acquire."""
         return self._run(self.ring.latest(self._peers[c]))
 
     def release(self, c, seq):
@@ -145,14 +137,6 @@ class SequentialModel:
         i, p, _, value = frame = self._frames[seq]
         return self.memory[self.ring.fence[p][i]] >= value and self._run(self.ring.torn(*frame))
 
-    def frontier(self):
-        """The smallest unclaimed sequence."""
-        return max(seq(self.memory[a]) for a in self.ring.slot) + 1
-
-    def living(self):
-        """The numbers of all peers that have joined and neither left nor died."""
-        return sorted(self._peers)
-
     def words(self):
         """Every word a test may compare, unpacked; an owner of None is nobody."""
         ring, m = self.ring, self.memory
@@ -167,12 +151,9 @@ class SequentialModel:
             "peer": [PEER[m[a] & 3] for a in ring.peer],
             "work": [[m[a] for a in row] for row in ring.work],
             "fence": [[m[a] for a in row] for row in ring.fence],
-            "redo": [m[a] for a in ring.redo],
             "sub_mask": sum(m[a] << k * ring.word_bits for k, a in enumerate(ring.sub_mask)),
-            "producers": m[ring.producers] >> 2,
             "closed": bool(m[ring.closed]),
-            "claim_hint": m[ring.claim_hint],
-            "frontier": self.frontier(),
+            "frontier": max(seq(m[a]) for a in ring.slot) + 1,  # the smallest unclaimed sequence
         }
 
     # ------------------------------------------------------------------ inside
@@ -186,7 +167,7 @@ class SequentialModel:
                 enabled, result = apply(self.memory, op)
                 if not enabled:
                     verb.close()
-                    raise Blocked(op[2])
+                    raise Blocked
         except StopIteration as stop:
             return stop.value
 

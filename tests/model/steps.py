@@ -74,7 +74,7 @@ def enqueue(what, a, v):
     return ENQUEUE, (what, a, v)
 
 
-def wait(culprit, *watch):
+def wait(*watch):
     """Sleep until one of the watched (address, value I saw) differs from what I saw.
 
     In the core this is the doorbell (`doorbell.py` shows that it loses no wake-up), and the verb
@@ -83,7 +83,7 @@ def wait(culprit, *watch):
     other actor noticing.  A watch list that is too short can only show up as a false alarm (a dead
     end); what is watched and never read again, as a spin, which counts as a dead end too.
     """
-    return WAIT, watch, culprit
+    return WAIT, watch
 
 
 def effect(memory, op):

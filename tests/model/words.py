@@ -1,7 +1,7 @@
 """The ring's words: what each is called, where it lies in the model's memory, how it is packed.
 
 `Peer` is what one process keeps to itself.  Nothing here takes a step.
-`fix("H1")` asks whether a fix is on; a mutant (`mutants.py`) is a ring with one fix off.
+`fix("H1")` asks whether a fix is on: all are, but a mutant (`mutants.py`) is a ring with one `off`.
 """
 
 from dataclasses import dataclass
@@ -15,56 +15,6 @@ PRODUCER, CONSUMER, NOBODY = 0, 1, 2  # peer roles
 LOSSLESS, LOSSY = 1, 2  # subscription modes; the whole word is FREE == 0 where there is none
 NEVER, LEFT, LOST = 0, 1, 2  # how the stream stands when no producer is LIVE
 MARKING = 1 << 63  # in a tear's id: what it reached is being written
-
-FIXES = frozenset(
-    [
-        "H1",
-        "H2",
-        "H3",
-        "H4",
-        "H5",
-        "H6",
-        "H7",
-        "H8",
-        "H9",
-        "H11",
-        "A1",
-        "A2",
-        "A4",
-        "A5",
-        "A7",
-        "A8",
-        "A9",
-        "A10",
-        "A11",
-        "A12",
-        "E1",
-        "E2",
-        "E3",
-        "E5",
-        "E6",
-        "C1",
-        "M1",
-        "M2",
-        "M3",
-        "M4",
-        "M5",
-        "G1",
-        "G2",
-        "G3",
-        "G4",
-        "G5",
-        "G6",
-        "G7",
-        "G8",
-        "G12",
-        "T1",
-        "T2",
-        "T3",
-        "T4",
-        "T5",
-    ]
-)
 
 
 class RingClosed(Exception):
@@ -147,7 +97,7 @@ class Words:
         subs=1,
         peers=3,
         *,
-        fixes=FIXES,
+        off=(),
         clocks=False,
         event=False,
         threads=False,
@@ -156,7 +106,7 @@ class Words:
         word_bits=64,
     ):
         self.slots, self.subs, self.peers = slots, subs, peers
-        self.fixes, self.clocks, self.redeliver = fixes, clocks, redeliver
+        self.off, self.clocks, self.redeliver = off, clocks, redeliver
         self.event = event  # sync "event": a fence that is behind may have been reached
         # Peers have threads, or lose their locks while they live: off where there are none, the
         # looks of a verb at its own entry only multiply states there.
@@ -214,4 +164,4 @@ class Words:
         return tuple(self._word(name.format(i), value_of(i)) for i in indices)
 
     def fix(self, name):
-        return name in self.fixes
+        return name not in self.off
