@@ -262,11 +262,6 @@ ROUNDS = {
 }
 
 
-@promise(
-    "failure.md",
-    "Daemon threads that are inside a call then get `RingClosed`, as if another thread had closed "
-    "the producer or the consumer.",
-)
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ROUNDS)
 def test_a_daemon_thread_at_full_speed_takes_nothing_along(ring, what):

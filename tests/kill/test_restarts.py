@@ -101,7 +101,6 @@ def test_a_loop_goes_on_over_a_ring_that_replaces_a_living_one(name, children):
     "A producer that did not create the ring attaches again after a restart and calls "
     "`ring.producer()`.",
     'The loop `for slot in ring.consumer("recorder", reattach=True)` goes on after all of these.',
-    "The first frame after a restart has `slot.restarted`.",
 )
 def test_a_loop_goes_on_over_the_death_of_a_producer(name, children):
     with gpuring.create(name, **OPTIONS):
@@ -168,27 +167,6 @@ def ends(camera, how):
 )
 @promise(
     "failure.md",
-    "Nothing is left behind that would keep a later start from working.",
-    "If a process that created a ring was killed, start it again with the same call. `create` "
-    "replaces a ring whose creator is dead.",
-)
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
-def test_a_camera_that_was_killed_starts_again(name, children, how):
-    """It had the only handle.  The new ring has its name alone, and works."""
-    for value in (1, 2, 3):
-        camera = children(owns_and_publishes, name, [value])
-        assert camera.receive() == "published"
-        assert len(segments_of(name)) == 2
-        ends(camera, how)
-    with gpuring.create(name, **OPTIONS) as ring:
-        works(ring)
-
-
-@promise(
-    "README.md", "When the creator is started again, its new ring takes the place of the old one."
-)
-@promise(
-    "failure.md",
     "If a process that created a ring was killed, start it again with the same call. `create` "
     "replaces a ring whose creator is dead. Consumers that are still in the old ring read what is "
     "there and get `EndOfStream`.",
@@ -233,17 +211,6 @@ def test_a_producer_in_the_ring_of_a_dead_creator_is_closed_out_by_the_next_one(
             with pytest.raises(gpuring.RingClosed):
                 producer.claim(5)
             works(ring)
-
-
-@promise(
-    "failure.md", "A ring whose creator lives is replaced only by `create(..., replace=True)`."
-)
-def test_a_ring_whose_creator_lives_is_not_replaced_unasked(name):
-    with gpuring.create(name, **OPTIONS) as ring:
-        for replace in (None, False):
-            with pytest.raises(gpuring.RingExists, match=r"\(alive\), 0 living peers\."):
-                gpuring.create(name, **OPTIONS, replace=replace)
-        works(ring)
 
 
 @promise("failure.md", "With `replace=False` no ring is replaced.")
@@ -381,26 +348,6 @@ def test_after_the_death_of_everybody_clean_removes_the_ring(name, children):
         works(alive)
     with gpuring.create(name, **OPTIONS) as ring:
         works(ring)
-
-
-@promise(
-    "failure.md",
-    "A producer that did not create the ring attaches again after a restart and calls "
-    "`ring.producer()`.",
-)
-def test_a_producer_comes_back_to_a_kept_ring(name, children):
-    """Killed, not left in order: it attaches again, and its readers go on."""
-    with gpuring.create(name, **OPTIONS) as ring, ring.consumer("all") as frames:
-        ring.watch()
-        for value in (1, 2):
-            camera = children(joins_and_publishes, name, value)
-            camera.receive()
-            with frames.acquire(10) as slot:
-                assert slot.array[0] == value
-            camera.kill()
-            poll(lambda value=value: ring.stats().reaps == value)
-            with pytest.raises(gpuring.PeerLost):
-                frames.acquire(0)
 
 
 def keeper(name, **more):

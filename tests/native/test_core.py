@@ -6,7 +6,6 @@ import pytest
 
 from gpuring import native
 from tests.helpers import raw_verbs
-from tests.helpers.promise import promise
 from tests.helpers.support import pack
 
 N = 4
@@ -199,11 +198,6 @@ def test_a_frame_given_back_still_gates(segment):
 # ---- what a damaged word meets -----------------------------------------------------------------
 
 
-@promise(
-    "failure.md",
-    "Sequences, owners and shapes that are read later are checked before they are used as an "
-    "index.",
-)
 def test_a_slot_word_of_another_slot_is_damage_and_not_an_index(segment):
     ring = segment(N)
     reader, lossy = ring.consumer(), ring.consumer("lossy", lossless=False)
@@ -212,11 +206,6 @@ def test_a_slot_word_of_another_slot_is_damage_and_not_an_index(segment):
     assert reader.acquire() == lossy.latest() == producer.claim() == native.DAMAGED
 
 
-@promise(
-    "failure.md",
-    "Sequences, owners and shapes that are read later are checked before they are used as an "
-    "index.",
-)
 def test_a_take_word_of_another_slot_is_damage(segment):
     ring = segment(N)
     reader, producer = ring.consumer(), ring.producer()
@@ -234,11 +223,6 @@ def test_a_hint_beyond_the_frontier_is_damage(segment):
     assert ring.bytes() == before
 
 
-@promise(
-    "failure.md",
-    "Sequences, owners and shapes that are read later are checked before they are used as an "
-    "index.",
-)
 @pytest.mark.parametrize("owner", [8, 64, 200, 255])
 def test_a_frame_of_a_producer_that_cannot_be_is_passed_over(segment, owner):
     """Its owner would be an index into the fence table."""

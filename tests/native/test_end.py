@@ -6,7 +6,6 @@ import pytest
 
 from gpuring import native
 from tests.helpers import raw_verbs
-from tests.helpers.promise import promise
 
 
 def wave(ring, how: str, frames: int = 2):
@@ -30,11 +29,6 @@ def test_a_ring_without_a_producer_yet_is_not_at_its_end(segment):
     assert reader.acquire() == lossy.acquire() == lossy.latest() == native.BLOCKED
 
 
-@promise(
-    "failure.md",
-    "Readers get `PeerLost` after everything published was read. A new producer starts the stream "
-    "again.",
-)
 @pytest.mark.parametrize("how", ENDS)
 def test_the_end_comes_after_everything_published_was_read(segment, how):
     ring = segment(4)

@@ -99,11 +99,6 @@ def use(name: str) -> None:
         ring.stats()
 
 
-@promise(
-    "failure.md",
-    "They cannot make a correct peer read or write outside the mapped files through words of the "
-    "header.",
-)
 @settings(
     max_examples=300,
     deadline=None,
@@ -140,11 +135,6 @@ def test_damaged_tables_are_told_by_the_errors_of_gpuring_only(name, damage):
         held.release()
 
 
-@promise(
-    "failure.md",
-    "Sequences, owners and shapes that are read later are checked before they are used as an "
-    "index.",
-)
 def test_a_frame_of_impossible_dimensions_is_passed_over_and_told(name):
     with (
         gpuring.create(name, slots=2, shape=4, dtype="u1", device="host") as ring,

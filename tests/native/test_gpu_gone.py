@@ -46,7 +46,6 @@ def test_on_a_gpu_nobody_is_cleared_before_the_process_is_gone(segment, children
     "`--pid=container:…`). `gpuring inspect` shows the dead as dead, even if nobody can clear "
     "them.",
     "It is not cleared if everybody who had its pidfd is dead as well.",
-    "Host rings need only the shared `/dev/shm` ([more on containers](containers.md)).",
 )
 @pytest.mark.parametrize(("memory", "sync"), [("ipc", "timeline"), ("host", "host")])
 def test_on_a_gpu_the_dead_of_another_pid_namespace_are_never_cleared(

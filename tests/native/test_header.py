@@ -48,11 +48,6 @@ def test_a_file_without_room_for_a_header(segment, nbytes, how):
         raw(segment().bytes()[:nbytes], how)
 
 
-@promise(
-    "failure.md",
-    "Everything that is read from a header at attach is copied and checked against its range and "
-    "the real size of the file. Only the checked copy is used.",
-)
 @pytest.mark.parametrize("change", [-4096, -1, 1, 4096])
 def test_a_file_of_another_size_than_it_says(segment, change, how):
     data = segment().bytes()
@@ -130,11 +125,6 @@ def test_the_text_of_a_count_out_of_range_has_the_number(segment, field, values)
             ring.process()
 
 
-@promise(
-    "failure.md",
-    "Everything that is read from a header at attach is copied and checked against its range and "
-    "the real size of the file. Only the checked copy is used.",
-)
 @pytest.mark.parametrize(
     ("field", "value"),
     [("slots", 1024), ("max_peers", 250), ("max_subscriptions", 250), ("meta_nbytes", 2**16),
@@ -308,7 +298,6 @@ def test_a_damaged_description_is_incompatible(name, change):
             gpuring.attach(name)
 
 
-@promise("failure.md", "A file that is damaged, or is no ring, gives `RingIncompatible`.")
 @settings(
     max_examples=200,
     deadline=None,

@@ -28,7 +28,6 @@ def test_the_living_are_left_alone(segment):
     assert ring.bytes() == before
 
 
-@promise("failure.md", "The sequence becomes void. Readers pass over it.")
 def test_a_dead_producers_claims_become_void_and_his_frames_stay(segment):
     ring = segment(4)
     reader, producer, other = ring.consumer(), ring.producer(), ring.producer()
@@ -108,7 +107,6 @@ def test_a_member_that_died_between_entry_and_announcement_is_cleared(segment):
     assert ring.producer().put(4) == [2, 3, 4, 5]
 
 
-@promise("failure.md", "Another process does it again. Every step can be repeated.")
 def test_a_half_done_reap_is_repeated(segment):
     """Whatever the reaper before had done: the entry is freed last."""
     ring = segment(4)

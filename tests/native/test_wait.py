@@ -14,7 +14,6 @@ import pytest
 from gpuring import native
 from gpuring.native import Header
 from tests.helpers import raw_verbs
-from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, poll
 
 VERBS = ("claim", "acquire", "latest")
@@ -216,11 +215,6 @@ def test_a_sleeper_does_not_spin(segment):
     assert time.thread_time() - cpu < (time.monotonic() - wall) / 4
 
 
-@promise(
-    "failure.md",
-    "A waiting call also looks by itself, after 50 ms at first. In a long wait the interval grows "
-    "to a second.",
-)
 def test_who_waits_long_seldom_wakes_up(segment):
     """Slices grow: 50, 50, 100, … ms, so some seven of them.  A busy machine makes it fewer."""
     _, actor, _ = waiter(segment, "acquire")

@@ -77,14 +77,6 @@ def on_gpu(pipe: Pipe, name: str, make: bool) -> None:
     )
 
 
-@promise(
-    "failure.md",
-    "Peers hand their pidfds over in rings whose slots are handed on by a descriptor.",
-    "So such a ring takes new peers after the death of its creator, as long as a process that has "
-    "joined it lives.",
-    "A process that was killed leaves its socket in `/dev/shm` until its peers are cleared, or "
-    "until the ring is removed.",
-)
 def test_a_ring_goes_on_without_its_creator_in_another_container(container, name):
     first, second = container(on_gpu, name, True), container(on_gpu, name, False)
     assert (first("pid"), second("pid")) == (1, 1)

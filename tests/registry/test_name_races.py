@@ -148,11 +148,6 @@ def kills(_pipe: Pipe, name: str, what: str) -> int:
     raise AssertionError("no end")
 
 
-@promise(
-    "failure.md",
-    "`gpuring clean` removes rings whose processes are all dead, slots that have no ring, and "
-    "sockets of the dead.",
-)
 @pytest.mark.slow(keep=1)
 @pytest.mark.deadline(300)
 @pytest.mark.parametrize("what", KILLED)

@@ -26,7 +26,6 @@ def test_an_interrupt_while_a_batch_is_settled_forgets_no_promise(ring):
     assert all(paid == promised for paid, promised in fences(ring, producer.peer))
 
 
-@promise("failure.md", "The slot can be given up only then.")
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("verb", ["publish", "abandon", "release"])
 def test_a_promise_that_may_be_unpaid_is_seen_by_nobody(ring, verb, n):

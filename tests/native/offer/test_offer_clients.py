@@ -145,11 +145,6 @@ def test_who_dies_before_it_has_read_the_answer_is_heard(ring, children):
         os.close(each)
 
 
-@promise(
-    "failure.md",
-    "A process does so before it joins, so it is cleared even if it is killed as soon as it has "
-    "joined.",
-)
 def test_what_the_dead_have_said_before_is_heard(ring, stopped, children):
     """A stopped process hears who has come and gone meanwhile."""
     victim, who = elsewhere(ring, children)

@@ -141,11 +141,7 @@ def test_an_offer_without_descriptors_leaves_nothing(ring):
     assert of(ring, os.getpid()).exists()
 
 
-@promise(
-    "failure.md",
-    "If no process has the descriptor, `attach` raises `PeerLost`. If none answers in time, it "
-    "raises `RingTimeout`.",
-)
+@promise("failure.md", "If no process has the descriptor, `attach` raises `PeerLost`.")
 def test_nobody_has_it(ring, children):
     kind, told = children(refused, ring.path, PATIENCE_S).result()
     assert kind == "PeerLost"
@@ -157,8 +153,7 @@ def test_nobody_has_it(ring, children):
     "failure.md",
     "A stopped process hands nothing on. That holds nobody up, because all processes are asked at "
     "the same time.",
-    "If no process has the descriptor, `attach` raises `PeerLost`. If none answers in time, it "
-    "raises `RingTimeout`.",
+    "If none answers in time, it raises `RingTimeout`.",
 )
 def test_who_has_it_is_stopped(ring, children):
     native.offer(ring.creator, fd := slots(b"12345678"))

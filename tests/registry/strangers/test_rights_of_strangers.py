@@ -92,8 +92,8 @@ def tries(_pipe, name, entries):
 @promise(
     "failure.md",
     "The owner and the mode of the ring's files decide who can be a peer.",
-    "**Another user who may not open the ring's files** (mode 0600, the default) can do nothing to "
-    "the ring.",
+    "**Another user who may not open the ring's files** (mode 0600, the default) can do nothing "
+    "to the ring.",
     "They cannot read, write, lock or truncate the files. They cannot remove or rename them "
     "either, because `/dev/shm` is sticky. `attach`, `create(replace=True)` and `unlink` refuse "
     "them before anything is changed, and `clean` passes over the ring.",
@@ -253,10 +253,8 @@ def test_who_may_read_can_hold_up_a_close_for_seconds_and_no_tidying(name, stran
 
 @promise(
     "failure.md",
-    "They can also take locks that others wait for. Then joins time out after 5 s, `close` takes 2 "
-    "s longer, and the dead look alive.",
-    "They can hand out wrong frames, make claims void or take them, mark frames as torn, and block "
-    "everybody.",
+    "They can also take locks that others wait for. Then joins time out after 5 s, `close` takes "
+    "2 s longer, and the dead look alive.",
 )
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", [0o644, 0o666])

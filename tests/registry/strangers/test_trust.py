@@ -25,7 +25,6 @@ def reads(_pipe, name):
 
 @promise(
     "failure.md",
-    "The owner and the mode of the ring's files decide who can be a peer.",
     "**A user who may read the files but not write them** (mode 0644) cannot join, because a peer "
     "has to write. They can see every frame and all metadata.",
 )
