@@ -30,23 +30,3 @@ def test_a_task_whose_step_was_lost_is_dropped_and_what_it_had_is_closed(monkeyp
     with pytest.raises(KeyboardInterrupt):
         loops.run(main())
     assert closed == [True]
-
-
-def test_tasks_are_cancelled_and_waited_for():
-    ended, kept = [], []  # a loop keeps no task: the garbage collector may take it
-
-    async def waits():
-        try:
-            await asyncio.Event().wait()
-        finally:
-            await asyncio.sleep(0)
-            ended.append(True)
-
-    async def main():
-        kept.append(asyncio.create_task(waits()))
-        await asyncio.sleep(0)
-        raise SystemExit
-
-    with pytest.raises(SystemExit):
-        loops.run(main())
-    assert ended == [True]

@@ -2,41 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import signal
-
 import pytest
 
 import gpuring
-from tests.helpers.processes import Child, Pipe, poll
 from tests.helpers.rings import put, small_ring
-
-
-def hold(pipe: Pipe, name: str) -> None:
-    """A member that takes one frame, looks at it, and waits."""
-    with gpuring.attach(name) as ring, ring.consumer("jobs") as frames:
-        pipe.send()
-        pipe.receive()
-        with frames.acquire() as slot:
-            pipe.send(slot.seq)
-            pipe.receive()
-
-
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM], ids=["SIGKILL", "SIGTERM"])
-def test_a_frame_that_a_member_dies_with_comes_to_one_that_has_had_newer_ones(name, children, how):
-    with small_ring(name) as ring, ring.producer() as producer, ring.consumer("jobs") as other:
-        member: Child = children(hold, name)
-        member.receive()
-        (first,) = put(producer)
-        member.send()
-        assert member.receive() == first
-        (newer,) = put(producer)
-        with other.acquire(0) as slot:
-            assert (slot.seq, slot.redelivered) == (newer, False)
-        os.kill(member.pid, how)  # no handler: SIGTERM is a death, too
-        poll(lambda: ring.stats().reaps)
-        with other.acquire(0) as slot:
-            assert (slot.seq, slot.redelivered) == (first, True)
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")

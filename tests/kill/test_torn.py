@@ -1,4 +1,4 @@
-"""Torn frames that were released before anybody knew, and what is lost besides: each told once."""
+"""Torn frames that were released before anybody knew: each is told once."""
 
 from __future__ import annotations
 
@@ -326,48 +326,6 @@ def test_torn_frames_are_named_in_few_words(seqs, words):
         assert error.seqs == tuple(seqs)
 
 
-# ---- lost, and given back ----------------------------------------------------------------------
-
-
-def pay_all(ring, producer):
-    for index in range(ring.slots):
-        promised = raw_verbs.work(ring.creator, producer.number, index)
-        raw_verbs.raise_fence(ring.creator, producer.number, index, promised)
-
-
-def unpaid(ring, producer):
-    """As if the producer's GPU had not got to its work: an acquire on the host gives back."""
-    for index in range(ring.slots):
-        ring.poke("fence", "", 1, ring.work_row(index, producer.number))
-
-
-def test_what_was_lost_before_a_frame_that_went_back_is_told_with_the_next(segment):
-    ring = segment(4)
-    reader, producer = ring.consumer(lossless=False), ring.producer()
-    producer.put(10)  # 4 … 13, of which 10 … 13 are there
-    unpaid(ring, producer)
-    assert reader.acquire() == native.BLOCKED
-    pay_all(ring, producer)
-    assert (reader.acquire(), reader.peer.lost) == (10, 6)
-    assert (reader.acquire(), reader.peer.lost) == (11, 0)
-    assert ring.peek("sub", "lost", reader.subscription) == 6
-
-
-def test_a_frame_that_went_back_and_was_then_passed_counts_as_lost(segment):
-    ring = segment(4)
-    reader, producer = ring.consumer(lossless=False), ring.producer()
-    producer.put(4)
-    unpaid(ring, producer)
-    assert reader.acquire() == native.BLOCKED
-    pay_all(ring, producer)
-    producer.put(4)
-    assert (reader.acquire(), reader.peer.lost) == (8, 4)
-    assert reader.release(8) == 0
-    assert reader.drain() == ([9, 10, 11], native.BLOCKED)
-    assert ring.peek("peer", "lost", reader.number) == 4
-    assert ring.peek("peer", "frames", reader.number) == 4
-
-
 # ---- consumers ---------------------------------------------------------------------------------
 
 
@@ -425,17 +383,6 @@ def test_a_torn_frame_that_is_still_held_is_told_by_close(name, children):
         assert caught.value.seqs == (slot.seq,)
         assert not hasattr(caught.value, "__notes__")  # told once
         assert consumer.closed
-
-
-def test_a_frame_torn_at_its_release_is_not_told_again(name, children):
-    with small_ring(name) as ring:
-        consumer, victim = ring.consumer(), Victim(ring, children)
-        slot = consumer.acquire(10)
-        victim.stick(slot)
-        victim.die()
-        with pytest.raises(gpuring.FrameTorn, match=str(slot.seq)):
-            slot.release()
-        leave_without(consumer, gpuring.PeerLost)
 
 
 @pytest.mark.parametrize("how", ["acquire", "close"])

@@ -112,17 +112,9 @@ OUT_OF_RANGE = [
 def test_a_count_out_of_its_range_is_refused_by_name(segment, field, value, how):
     ring = segment()
     ring.poke("head", field, value)
-    with pytest.raises(Damaged, match=field):
+    with pytest.raises(Damaged, match=field) as caught:
         how(ring.fd)
-
-
-@pytest.mark.parametrize(("field", "values"), OUT_OF_RANGE)
-def test_the_text_of_a_count_out_of_range_has_the_number(segment, field, values):
-    for value in values:
-        ring = segment()
-        ring.poke("head", field, value)
-        with pytest.raises(Damaged, match=rf"\b{value}\b"):
-            ring.process()
+    assert re.search(rf"\b{value}\b", str(caught.value))
 
 
 @pytest.mark.parametrize(

@@ -166,31 +166,6 @@ def test_what_the_last_member_held_goes_to_another_when_it_dies(crowded):
     assert crowded.mask("sub_mask") >> survivor.subscription == 0
 
 
-def test_what_the_last_producer_was_writing_becomes_void(crowded):
-    survivor, victim = crowded.producer(), crowded.producer()
-    reader = crowded.consumer("last")
-    assert victim.claim() == 2
-    survivor.put(1)
-    assert reader.acquire() == native.BLOCKED
-    assert reader.peer.culprit[:2] == (native.BY_PRODUCER, victim.number)
-    victim.die()
-    assert crowded.reap() == [victim.number]
-    assert crowded.slot(0) == (2, 255, "void")
-    assert reader.get() == 3
-    assert snapshot(crowded.creator)["deaths"][0]["voided"] == 1
-
-
-def test_a_frame_of_the_last_producer_is_torn_if_its_work_was_not_done(crowded):
-    producer, reader = crowded.producer(), crowded.consumer("last")
-    producer.put(1)
-    crowded.poke("fence", "", 0, crowded.work_row(0, producer.number))
-    producer.die()
-    assert crowded.reap() == [producer.number]
-    assert crowded.tear(0, producer.number) == (producer.peer.id, 0)
-    assert crowded.slot(0) == (2, producer.number, "torn")
-    assert reader.acquire() == native.PEER_LOST
-
-
 @pytest.mark.parametrize("clear", ["join", "look"])
 def test_orphans_of_the_last_number_are_cleared(crowded, clear):
     """A word of a peer that was taken for dead, in a subscription of the last word."""
@@ -209,15 +184,6 @@ def test_orphans_of_the_last_number_are_cleared(crowded, clear):
         poll(lambda: crowded.take(reader.subscription, 0)[2] != "held")  # a watchdog may do it
     assert crowded.take(reader.subscription, 0) == (2, 255, "open")
     assert reader.get() == 2
-
-
-def test_a_frame_that_the_last_member_gives_back_comes_again(crowded):
-    reader, fellow = crowded.consumer("last"), crowded.consumer("last")
-    producer = crowded.producer()
-    producer.put(1)
-    assert reader.acquire() == 2
-    assert reader.give_back(2) == 0
-    assert fellow.get() == 2
 
 
 # ---- through the API ---------------------------------------------------------------------------
@@ -255,34 +221,6 @@ def test_every_verb_of_the_last_peers(name, n):
             assert len(stats.subscriptions) == n - 2
         with pytest.raises(gpuring.EndOfStream):
             frames.acquire(0)
-
-
-def hold_and_wait(pipe, name):
-    with gpuring.attach(name) as ring, ring.consumer("jobs") as frames, ring.producer() as producer:
-        claimed = producer.claim()
-        pipe.send(frames.acquire().seq)
-        pipe.receive()
-        del claimed
-
-
-def test_a_process_with_the_last_numbers_is_killed(name, children):
-    with gpuring.create(name, **SMALL | {"slots": 4}, **FULL) as ring:
-        idle = [ring.consumer(f"idle {k}", lossless=False) for k in range(246)]
-        frames, producer = ring.consumer("jobs"), ring.producer()
-        with producer.claim(0) as slot:
-            seq = slot.seq
-        victim = children(hold_and_wait, name)
-        assert victim.receive() == seq
-        assert len(ring.stats().peers) == 250
-        victim.process.kill()
-        with frames.acquire(10) as slot:
-            assert slot.seq == seq
-            assert slot.redelivered
-        poll(lambda: len(ring.stats().peers) == 248)
-        for _ in range(4):
-            producer.claim(10).publish()
-            frames.acquire(10).release()
-        del idle
 
 
 @pytest.mark.parametrize("command", ["inspect", "ls", "top"])

@@ -121,20 +121,6 @@ def test_who_waits_for_a_closed_ring_is_told(segment):
     assert native.ready(reader.peer)
 
 
-def test_no_end_while_another_member_holds_a_frame(segment):
-    ring = segment(2)
-    producer, one, other = ring.producer(), ring.consumer(), ring.consumer()
-    producer.put()
-    assert one.acquire() == 2
-    producer.peer.leave()
-    assert not native.ready(other.peer)
-    assert native.ready(one.peer) == (one.acquire() != native.BLOCKED)
-    assert one.give_back(2) == 0
-    assert native.ready(other.peer)
-    assert other.get() == 2
-    assert native.ready(one.peer)
-
-
 def test_frames_before_the_start_of_a_subscription_gate_nobody(segment):
     ring = segment(2)
     producer = ring.producer()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import threading
 from pathlib import Path
@@ -277,100 +276,6 @@ def test_slots_lose_their_name_before_their_header_does(name, monkeypatch):
     gpuring.create(name, **OPTIONS, replace=True).close()
     assert gone[:2] == [True, False]
     first.close()
-
-
-class Meanwhile:
-    """A call in another thread, begun by the first call of a patched function, which does not wait
-    for its end if the two exclude each other."""
-
-    def __init__(self, monkeypatch, module, function, call, *, after: bool) -> None:
-        self._real, self._after = getattr(module, function), after
-        self._thread = threading.Thread(target=lambda: self.results.append(call()))
-        self._begun = threading.Lock()
-        self.results: list[gpuring.Ring] = []
-        monkeypatch.setattr(module, function, self._patched)
-
-    def _patched(self, *args, **options):
-        first = self._begun.acquire(blocking=False)
-        if first and not self._after:
-            self._run()
-        result = self._real(*args, **options)
-        if first and self._after:
-            self._run()
-        return result
-
-    def _run(self) -> None:
-        self._thread.start()
-        self._thread.join(0.3)
-
-    def end(self) -> gpuring.Ring:
-        self._thread.join()
-        (result,) = self.results
-        return result
-
-
-def replaced(name: str) -> gpuring.Ring:
-    return gpuring.create(name, **OPTIONS, replace=True)
-
-
-@pytest.mark.parametrize("when", ["it was opened", "it is removed"])
-def test_clean_does_not_take_a_ring_that_replaces_a_dead_one(name, children, monkeypatch, when):
-    dead = children(owner, name)
-    dead.receive()
-    dead.kill()
-    listed = segments.listing().get(name, [])
-    monkeypatch.setattr(segments, "listing", lambda: {name: listed})
-    if when == "it was opened":
-        race = Meanwhile(monkeypatch, directory, "_life", lambda: replaced(name), after=True)
-    else:
-        race = Meanwhile(monkeypatch, segments, "unlink", lambda: replaced(name), after=False)
-    gpuring.clean()
-    with race.end() as ring, gpuring.attach(name) as other:
-        assert other.stats().epoch == ring.stats().epoch
-        assert not ring.stats().closed
-        assert not raw_verbs.is_retired(ring._header)
-
-
-def end_with_one(name: str, rings: list[gpuring.Ring]) -> None:
-    """Exactly one has the name; the others know that they have lost it."""
-    with gpuring.attach(name) as found:
-        epoch = found.stats().epoch
-    others = [ring for ring in rings if ring.stats().epoch != epoch]
-    assert len(others) == len(rings) - 1
-    assert all(ring._header.closed or raw_verbs.is_retired(ring._header) for ring in others)
-    for ring in others:
-        ring.close()
-    (last,) = [ring for ring in rings if ring not in others]
-    assert not last._header.closed
-    gpuring.attach(name).close()
-    last.close()
-    assert segments_of(name) == []
-
-
-def test_a_replacer_that_is_replaced_meanwhile_knows_it(name, monkeypatch):
-    old = gpuring.create(name, **OPTIONS)
-    race = Meanwhile(monkeypatch, segments, "unlink", lambda: replaced(name), after=False)
-    rings = [old]
-    with contextlib.suppress(gpuring.RingExists):
-        rings.append(replaced(name))
-    end_with_one(name, [*rings, race.end()])
-
-
-def test_of_many_who_replace_one_ring_one_has_the_name(name):
-    for _ in range(20):
-        rings, start = [], threading.Barrier(4)
-
-        def replace(rings=rings, start=start) -> None:
-            start.wait()
-            with contextlib.suppress(gpuring.RingExists):
-                rings.append(replaced(name))
-
-        threads = [threading.Thread(target=replace) for _ in range(start.parties)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        end_with_one(name, rings)
 
 
 def test_without_a_listing_there_is_nothing_to_clean(tmp_path, monkeypatch):

@@ -63,15 +63,6 @@ def test_no_ring_of_that_name(name):
         gpuring.unlink(name)
 
 
-def test_attach_waits_for_the_ring_to_appear(place, name, children):
-    child = children(reader, name, place)
-    with place.create(name, **OPTIONS) as ring:
-        assert child.receive() == "ready"
-        with ring.producer() as producer, producer.claim(timeout=20) as slot:
-            place.fill(slot.array, 1)
-        assert child.result() == [1]
-
-
 def test_a_ring_appears_whole(name, monkeypatch):
     """Whoever finds its name can attach to it at once."""
     given, give_name = [], segments.give_name

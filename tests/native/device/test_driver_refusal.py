@@ -143,11 +143,6 @@ def test_a_refused_record_settles_and_abandons(rig, kind, many):
         assert slot.seq == seqs[-1] + 1
 
 
-@promise(
-    "failure.md",
-    "If the driver refuses to record the end of the work on a slot, the call waits until the "
-    "streams that used the slot are idle.",
-)
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("kind", ["timeline", "event"])
 def test_a_refused_record_settles_and_releases(rig, kind, many):

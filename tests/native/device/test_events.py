@@ -49,18 +49,6 @@ def test_pending_events_are_waited_for_and_complete_ones_raise_their_fence(rig):
     assert reached == ring.work(producer, 1)[producer.peer, 1]
 
 
-def test_an_event_is_opened_once_and_when_it_is_first_met(rig):
-    ring = rig("event")
-    producer, consumer = ring.producer(), ring.consumer()
-    for _ in range(3):
-        producer.claim_many(4, 0).publish()
-        consumer.acquire_many(4, 0).release()
-    opened = {event_of(each, slot) for each in (producer, consumer) for slot in range(4)}
-    # All peers have one driver here, which knows its own events; other processes open them.
-    assert ring.driver.opened == []
-    assert {event for name, _, event in ring.told() if name == "wait"} == opened
-
-
 def test_an_event_that_reports_an_error_is_told(rig):
     ring = rig("event")
     producer, consumer = ring.producer(), ring.consumer()

@@ -14,18 +14,6 @@ from tests.helpers.promise import promise
 from tests.native.device.instant_driver import STREAM, fences
 
 
-def test_an_interrupt_while_a_batch_is_settled_forgets_no_promise(ring):
-    producer = ring.producer()
-    batch = producer.claim_many(3)
-    ring.driver.refuse(1)
-    with ctrl_c(ring.driver), pytest.raises(KeyboardInterrupt):
-        batch.publish()
-    ring.driver.refuse(0)
-    assert sum(paid < promised for paid, promised in fences(ring, producer.peer)) == 3
-    producer.close()
-    assert all(paid == promised for paid, promised in fences(ring, producer.peer))
-
-
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("verb", ["publish", "abandon", "release"])
 def test_a_promise_that_may_be_unpaid_is_seen_by_nobody(ring, verb, n):
@@ -44,17 +32,6 @@ def test_a_promise_that_may_be_unpaid_is_seen_by_nobody(ring, verb, n):
     getattr(slots, verb)()  # again
     assert peer._peer.holding() == []
     assert all(paid == promised for paid, promised in fences(ring, peer.peer))
-
-
-def test_a_batch_that_cannot_be_recorded_is_abandoned_and_paid(ring):
-    producer = ring.producer()
-    batch = producer.claim_many(3)
-    ring.driver.refuse(1)
-    with pytest.raises(gpuring.DeviceError):
-        batch.publish()
-    ring.driver.refuse(0)
-    assert all(paid == promised for paid, promised in fences(ring, producer.peer))
-    assert producer._peer.holding() == []
 
 
 def refused_publish(ring, stream):
