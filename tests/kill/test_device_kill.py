@@ -61,10 +61,6 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
         ("--point", "device:"),
         [("tear.c", "return value > gr_load_acquire(&mark->reached) ||", "return true ||")],
     ),
-    "frames that were released are forgotten": (
-        ("--point", "device: unfinished"),
-        [("verbs.c", "gd_remember(peer, &frame, stream);", "gd_unreserve(&peer->released, 1);")],
-    ),
     "what is torn at its release is not said": (
         ("--point", "device: unfinished"),
         [
@@ -75,37 +71,9 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
             )
         ],
     ),
-    "a wait is left out": (
-        ("--point", "device:"),
-        [
-            (
-                "order.c",
-                "status = peer->device->sync->wait(peer, call, owner, index, value);",
-                "status = CU_OK;",
-            )
-        ],
-    ),
     "a dead process's number is free before its GPU work is gone": (
         ("--point", "device: unfinished"),
         [("reap.c", "gpu_gone(ring, &ring->peer[p]);", "true;")],
-    ),
-    "a reaper does not raise the fences of the dead": (
-        ("--point", "device: unfinished"),
-        [("reap.c", "atomic_exchange_explicit(fence, promised, memory_order_seq_cst);", ";")],
-    ),
-    "the events of a peer's predecessor are taken for its own": (
-        ("--role", "joiner"),
-        [("event.c", "if (!row || row->owner_id != owner_id)\n", "if (!row)\n")],
-    ),
-    "a peer leaves before its GPU work is done": (
-        ("--role", "joiner"),
-        [
-            (
-                "verbs.c",
-                "enum gr_result result = gd_drain(peer, call);",
-                "enum gr_result result = GR_OK;",
-            )
-        ],
     ),
 }
 

@@ -89,17 +89,6 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
             )
         ],
     ),
-    "a reaper looks at the first word of the mask only": (
-        ("--point", "acquire:"),
-        [
-            (
-                "reap.c",
-                "gr_each_sub(u, ring) cleared.reopened",
-                "gr_each_bit(u, 1, sub_mask_of(ring, u_at)) cleared.reopened",
-            ),
-            ("reap.c", "if (own < ring->max_subscriptions)", "if (0)"),
-        ],
-    ),
     "a claim looks at the first word of the mask only": (
         (),
         [("ring.h", "(ring)->sub_words, sub_mask_of(", "1, sub_mask_of(")],
@@ -151,31 +140,13 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
             )
         ],
     ),
-    "a reaper does not mark what the device had not finished": (
-        ("--role", "producer", "--point", "device: unfinished"),
-        [
-            (
-                "reap.c",
-                "gr_mark_torn(tear_of(ring, i, p), gr_load_relaxed(&entry->id), reached);",
-                "",
-            )
-        ],
-    ),
     "a reaper's mark says nothing of what was finished": (
         ("--role", "producer", "--point", "device: unfinished"),
         [("tear.c", "&mark->reached, reached)", "&mark->reached, 0)")],
     ),
-    "a mark holds for every producer of the slot": (
-        ("--role", "producer", "--point", "device: unfinished"),
-        [("ring.h", "ring->tear[i * ring->max_peers + p]", "ring->tear[i + 0 * p]")],
-    ),
     "a reaper does not raise the fences of the dead": (
         ("--role", "consumer", "--point", "device: unfinished"),
         [("reap.c", "atomic_exchange_explicit(fence, promised, memory_order_seq_cst);", ";")],
-    ),
-    "a reaper leaves a subscription without a member": (
-        ("--role", "consumer", "--point", "acquire: looked"),
-        [("reap.c", "if (!gr_has_other_member(ring, u, p)) gr_remove_subscription(ring, u);", "")],
     ),
     "nobody tells the watchdog of newcomers": (
         ("--role", "joiner"),

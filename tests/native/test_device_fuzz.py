@@ -30,11 +30,6 @@ def test_no_word_and_no_driver_makes_device_order_crash_or_hang(tmp_path):
 
 
 MUTANTS: dict[str, Edit] = {
-    "a refused claim keeps its frames": (
-        "verbs.c",
-        "while (call->got > 0) { /* the last first",
-        "while (0) { /* the last first",
-    ),
     "what is said of a refusal is left out": (
         "stream.c",
         "call->trouble = (struct gd_trouble){.where = where, .stream = stream, .status = status};",

@@ -106,9 +106,6 @@ MUTANTS: dict[str, list[Edit]] = {
             "if (0) status = device->driver->stream_wait_event((",
         )
     ],
-    "a per-thread stream is taken for that of another thread": [
-        ("record.c", "if (use->thread == 0 || use->thread == gd_this_thread()) return;", "return;")
-    ],
     "a look at a slot of others raises its fence": [
         (
             "event.c",
@@ -116,13 +113,6 @@ MUTANTS: dict[str, list[Edit]] = {
             "put_row(device, row);\n"
             "    if (done) gr_raise_to(fence_of(device->ring, index, peer), value);\n"
             "    return done;\n}\n\nstatic int wait",
-        )
-    ],
-    "a peer leaves before its GPU work is done": [
-        (
-            "verbs.c",
-            "enum gr_result result = gd_drain(peer, call);",
-            "enum gr_result result = GR_OK;",
         )
     ],
 }
@@ -136,11 +126,6 @@ def test_it_catches(mutant, tmp_path):
 
 
 STEPS: dict[str, Edit] = {
-    "our own fence is always on this stream": (
-        "order.c",
-        "return use->recorded_on == call->stream_id;",
-        "return true;",
-    ),
     "a stream is known by its handle": (
         "stream.c",
         "return device->driver->stream_get_id((void *)stream, &id) == CU_OK ? id + 1 : 0;",
