@@ -44,13 +44,6 @@ def hold_a_claim(pipe, name):
     pipe.receive()
 
 
-def join_many(pipe, name, peers):
-    ring = gpuring.attach(name, timeout=10)
-    joined = [ring.consumer() for _ in range(peers)]
-    pipe.send(len(joined))
-    pipe.receive()
-
-
 # ---- the watchdog ------------------------------------------------------------------------------
 
 
@@ -103,19 +96,6 @@ def test_a_dead_creator_of_host_memory_keeps_nobody_out(name):
         assert "nobody new can join" not in describe(dead)
         assert "(dead)" in describe(dead)
         assert "(dead: nobody new can join)" in describe(replace(dead, memory="ipc"))
-
-
-def test_thirty_peers_die_at_once(name, children):
-    with make(name, max_peers=40, max_subscriptions=40) as ring, ring.producer() as producer:
-        victims = [children(join_many, name, 10) for _ in range(3)]
-        assert [victim.receive() for victim in victims] == [10, 10, 10]
-        assert len(ring.stats().peers) == 31
-        for victim in victims:
-            victim.process.kill()
-        for k in range(20):  # 30 lossless subscriptions gated us
-            put(producer, value=k)
-        poll(lambda: len(ring.stats().peers) == 1)
-        assert ring.stats().reaps == 30
 
 
 def descriptors():

@@ -7,15 +7,9 @@ import pytest
 import gpuring
 from gpuring.cli.inspect import describe
 from tests.helpers.promise import promise
-from tests.helpers.rings import small_ring
+from tests.helpers.rings import put, small_ring
 from tests.helpers.support import HOST, ON_GPU, poll, segments_of
 from tests.helpers.victim import Victim
-
-
-def put(producer):
-    slot = producer.claim(10)
-    slot.publish()
-    return slot.seq
 
 
 def publishes_and_claims(pipe, name, place):
@@ -46,7 +40,7 @@ def test_a_killed_producers_frames_are_read_and_its_claim_is_passed_over(place, 
         frames, producer = ring.consumer(), ring.producer()
         child = children(publishes_and_claims, name, place)
         published, claimed = child.receive()
-        behind = put(producer)
+        (behind,) = put(producer)
         child.kill()
         with frames.acquire(20) as slot:
             assert slot.seq == published
@@ -104,13 +98,11 @@ def test_a_host_ring_outlives_its_creator_as_long_as_it_has_its_name(name, child
     with gpuring.attach(name) as inside, inside.producer() as producer:
         creator.kill()
         with gpuring.attach(name) as late, late.consumer() as frames:
-            seq = put(producer)
-            assert frames.acquire(10).seq == seq
+            assert put(producer) == [frames.acquire(10).seq]
             gpuring.unlink(name)
             with pytest.raises(gpuring.RingNotFound):
                 gpuring.attach(name)
-            seq = put(producer)
-            assert frames.acquire(10).seq == seq
+            assert put(producer) == [frames.acquire(10).seq]
     assert segments_of(name) == []
 
 
@@ -145,7 +137,7 @@ def test_a_new_producer_starts_the_stream_again(name, children):
         with pytest.raises(gpuring.PeerLost):
             frames.acquire(10)
         with ring.producer() as producer:
-            assert put(producer) == seq_of(frames)
+            assert put(producer) == [seq_of(frames)]
 
 
 def seq_of(frames):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import json
 import os
 import re
@@ -18,11 +17,9 @@ import gpuring
 from gpuring import native, slot_layout
 from gpuring.native import Damaged, File, Header, Retired
 from gpuring.native.snapshot import snapshot
-from gpuring.registry import no_room
 from tests.helpers import raw_verbs
 from tests.helpers.layout import FIELDS
 from tests.helpers.promise import promise
-from tests.helpers.support import Segment
 
 SHM = Path("/dev/shm")
 
@@ -127,23 +124,6 @@ def test_counts_that_need_another_size_are_refused(segment, field, value, how):
     ring.poke("head", field, value)
     with pytest.raises(Damaged, match=rf"need \d+ bytes, it names \d+ and has {len(ring.bytes())}"):
         how(ring.fd)
-
-
-@settings(max_examples=300, deadline=None)
-@given(
-    flips=st.lists(st.tuples(st.integers(0, 4095), st.integers(1, 255)), min_size=1, max_size=6)
-    | st.lists(st.tuples(st.integers(0, 191), st.integers(1, 255)), min_size=1, max_size=3)
-)
-def test_any_first_page_attaches_or_is_refused(flips):
-    ring = Segment()
-    for at, flip in flips:
-        ring.raw[at] ^= flip
-    for how in (Header.attach, Header.read):
-        with contextlib.suppress(Damaged):
-            header = how(ring.fd)
-            snapshot(header)  # reads every table
-            assert raw_verbs.nbytes(header) == len(ring.bytes())
-    ring.close()
 
 
 # ---- a copy to look at -------------------------------------------------------------------------
@@ -406,23 +386,6 @@ def test_no_space_is_told_in_numbers_and_leaves_nothing_behind(name):
     with pytest.raises(gpuring.RingError, match=rf"{name}.*{amount} are needed, {amount} are free"):
         gpuring.create(name, slots=1, shape=too_much, dtype="u1", device="host")
     assert not list(SHM.glob(f"gpuring.{name}*"))
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "words"),
-    [
-        (0, "0 bytes"), (1023, "1023 bytes"), (1024, "1.0 KiB"), (1536, "1.5 KiB"),
-        (1 << 20, "1.0 MiB"), (5 << 19, "2.5 MiB"), (3 << 30, "3.0 GiB"), (5 << 40, "5120.0 GiB"),
-    ],
-)  # fmt: skip
-def test_no_space_is_told_in_units_that_fit(name, monkeypatch, nbytes, words):
-    """`create` says how much it needs and how much there is, each in a unit of its own size."""
-    room = os.statvfs_result((4096, 1, 2**40, 0, nbytes, 0, 0, 0, 0, 255))  # f_bavail = nbytes
-    monkeypatch.setattr(no_room.os, "statvfs", lambda _: room)
-    full = OSError(errno.ENOSPC, "No space left on device")
-    told = f"{name!r}: no space in /dev/shm for the slots: {words} are needed, {words} are"
-    with pytest.raises(gpuring.RingError, match=re.escape(told)):
-        no_room.tell(name, full, "the slots", nbytes)
 
 
 @pytest.mark.parametrize("shape", [(2**41,), (2**61,), (2**62, 2), (2**70,)])

@@ -11,10 +11,7 @@ import pytest
 from gpuring import native
 from gpuring.native.snapshot import SLOT_PHASES, TAKE_PHASES
 from tests.docs import fields
-from tests.helpers import raw_verbs
-from tests.helpers.compiled import CC, needs_compiler
-from tests.helpers.layout import FIELDS, HEADER, TABLES
-from tests.helpers.support import Segment, pack
+from tests.helpers.support import Segment
 
 TEXT = fields.PAGE.read_text()
 LAYOUT = TEXT.partition("\n## Layout\n")[2].partition("\n## ")[0]
@@ -72,29 +69,6 @@ def test_every_documented_phase_is_the_cores(table):
     numbers = {name.lower(): int(n) for n, name in re.findall(r"(\d+) (\w+)", said[1])}
     phases = SLOT_PHASES if table == "slot" else TAKE_PHASES
     assert numbers == {phase: n for n, phase in enumerate(phases)}
-
-
-def test_the_documented_phases_are_what_the_words_show(segment: type[Segment]):
-    """The same numbers seen in the bytes themselves."""
-    ring = segment(4)
-    reader, other = ring.consumer(), ring.consumer()
-    producer = ring.producer()
-    producer.put(2)
-    assert (producer.claim(), reader.acquire(), other.acquire()) == (6, 4, 5)
-    assert reader.give_back(4) == 0
-    word = {i: ring.peek("slot", "word", i) for i in range(4)}
-    assert (
-        word[0] == 4 << 16 | producer.number << 8 | 2 == pack(4, producer.number, "ready", "slot")
-    )
-    assert word[2] == 6 << 16 | producer.number << 8 | 1
-    assert word[3] == 3 << 16 | 255 << 8 | 0
-    u = reader.subscription
-    takes = [ring.peek("take", "word", i * ring.max_subscriptions + u) for i in range(4)]
-    assert takes[:2] == [4 << 16 | reader.number << 8 | 1, 5 << 16 | other.number << 8 | 2]
-    assert takes[2] == 0 << 16 | 255 << 8 | 0
-    assert ring.peek("peer", "word", producer.number) == 1 << 16 | 1 << 8 | 255
-    assert ring.peek("peer", "word", reader.number) == 1 << 16 | 2 << 8 | u
-    assert ring.peek("sub", "word", u) == 4 << 16 | 1
 
 
 def test_the_documented_tables_are_where_they_are(segment: type[Segment]):

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import json
 import os
-import random
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,7 +15,7 @@ import pytest
 import gpuring
 from gpuring.ring import inner
 from tests.helpers.compiled import BUILD_S, Edit, build, needs_compiler, run
-from tests.helpers.support import Pipe, create_far, segments_of
+from tests.helpers.support import create_far, segments_of
 
 NEAR, OTHER = b"n" * 16, b"o" * 16
 _names = itertools.count()
@@ -148,45 +146,6 @@ def test_an_origin_is_part_of_the_description(ring):
             create_far("link-x", wrong, slots=1, shape=1, dtype="u1", device="host")
 
 
-# ---- importers that are killed -----------------------------------------------------------------
-
-KILLS = 12  # 200 by hand
-
-
-def import_frames(pipe: Pipe, name: str) -> None:
-    with gpuring.attach(name) as ring, ring.producer() as producer:
-        epoch, seq, lost = inner.link(ring)
-        assert epoch == NEAR
-        pipe.send(seq)
-        while True:
-            with producer.claim() as slot:
-                seq += 1
-                slot._set_origin(seq, 0, lost)
-            inner.set_link(ring, epoch, seq, lost)
-
-
-def test_each_near_frame_comes_once_whenever_importers_are_killed(ring, children):
-    inner.set_link(ring, NEAR, 3, 0)
-    came = [3]
-    dice = random.Random(1)
-    with ring.consumer() as frames:
-        for _ in range(KILLS):
-            importer = children(import_frames, ring.name)
-            assert came[-1] <= importer.receive() <= came[-1] + ring.slots
-            for _ in range(dice.randrange(1, 40)):
-                with frames.acquire(60) as slot:
-                    came.append(slot.origin.seq)
-            for _ in range(dice.randrange(20_000)):
-                pass
-            importer.kill()
-            ring._header.reap()
-            with contextlib.suppress(gpuring.PeerLost):
-                for slot in frames:
-                    came.append(slot.origin.seq)
-    assert came == list(range(3, 3 + len(came)))
-    assert len(came) > KILLS
-
-
 # ---- at every fault point (programs/link.c) ----------------------------------------------------
 
 RUN_S = 60
@@ -198,6 +157,7 @@ def kills(place: Path, most: int, *edits: Edit) -> CompletedProcess[str]:
 
 
 @needs_compiler
+@pytest.mark.slow
 @pytest.mark.deadline(BUILD_S + RUN_S)
 def test_each_near_frame_comes_once_wherever_importers_are_killed(tmp_path):
     done = kills(tmp_path, 400)

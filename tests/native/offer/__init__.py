@@ -5,13 +5,14 @@ from __future__ import annotations
 import os
 import socket
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import gpuring
 from gpuring import native
 from gpuring.native import Header
 from tests.helpers import raw_verbs
-from tests.helpers.support import Pipe, Segment
+from tests.helpers.support import Child, Pipe, Segment
 
 NBYTES = 4096
 
@@ -96,11 +97,22 @@ def hello(who: tuple[int, int, int] = (1, 2, 3), has: int = 0) -> bytes:
     return struct.pack("<8s4Q", b"\1offered", *who, has)
 
 
-def still_answers(ring: Segment, children) -> None:
+def offers(ring: Segment) -> None:
+    """Its creator does."""
+    native.offer(ring.creator, fd := slots(b"12345678"))
+    os.close(fd)
+
+
+def asking(ring: Segment, children: Callable[..., Child]) -> Child:
+    """A process that has begun to ask."""
     child = children(asks, ring.path, 1)
     child.receive()
     child.send()
-    assert child.result() == [b"12345678"]
+    return child
+
+
+def still_answers(ring: Segment, children: Callable[..., Child]) -> None:
+    assert asking(ring, children).result() == [b"12345678"]
 
 
 def gives_its_locks_up(pipe: Pipe, path: str) -> None:

@@ -17,12 +17,13 @@ from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, open_files, poll
 from tests.native.offer import (
     PATIENCE_S,
-    asks,
+    asking,
     connect,
     directory,
     gives_its_locks_up,
     hello,
     of,
+    offers,
     opened,
     refused,
     says,
@@ -171,11 +172,9 @@ def test_who_finds_no_room_at_a_socket_asks_again(ring, stopped, children):
     error, told = children(refused, ring.path, 0.1).result()
     assert error == "RingTimeout", told
     assert f"pid {stopped.pid}" in told
-    asking = children(asks, ring.path, 1)
-    asking.receive()
-    asking.send()
+    waits = asking(ring, children)
     os.kill(stopped.pid, signal.SIGCONT)
-    assert asking.result() == [b"12345678"]
+    assert waits.result() == [b"12345678"]
     for each in crowd:
         each.close()
     stopped.kill()
@@ -203,8 +202,7 @@ def connects(pipe: Pipe, path: str, times: int, kept: int) -> int:
 )
 @pytest.mark.parametrize(("times", "kept"), [(10_000, 1), (1_000, 1_000)])
 def test_many_silent_clients_hold_nobody_up(ring, children, times, kept):
-    native.offer(ring.creator, fd := slots(b"12345678"))
-    os.close(fd)
+    offers(ring)
     child = children(connects, str(of(ring, os.getpid())), times, kept)
     still_answers(ring, children)  # while it goes on
     assert child.receive() == kept
@@ -236,15 +234,13 @@ def without_descriptors(pipe: Pipe, path: str) -> None:
 def test_a_process_without_descriptors_answers_when_it_has_some_again(ring, children):
     child = children(without_descriptors, ring.path)
     child.receive()
-    asking = children(asks, ring.path, 1)
-    asking.receive()
-    asking.send()
+    waits = asking(ring, children)
     begun = reads(child.pid)
     with pytest.raises(AssertionError):
-        poll(asking.pipe.poll, 0.3)
+        poll(waits.pipe.poll, 0.3)
     assert reads(child.pid) - begun < 100, "it spins meanwhile"
     child.send()
-    assert asking.result() == [b"12345678"]
+    assert waits.result() == [b"12345678"]
     child.kill()
     ring._dead += [0]
     ring.reap()

@@ -23,11 +23,12 @@ from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, Segment, open_files, poll
 from tests.native.offer import (
     PATIENCE_S,
-    asks,
+    asking,
     connect,
     gives_its_locks_up,
     hello,
     of,
+    offers,
     opened,
     refused,
     slots,
@@ -218,8 +219,7 @@ def asks_with_too_many(_pipe: Pipe, path: str) -> bytes:
 
 def test_who_asks_while_too_many_descriptors_are_under_way_gets_the_slots(ring, children):
     os.fchmod(ring.fd, 0o666)
-    native.offer(ring.creator, fd := slots(b"12345678"))
-    os.close(fd)
+    offers(ring)
     assert children(asks_with_too_many, ring.path).result() == b"12345678"
     still_answers(ring, children)
 
@@ -241,19 +241,16 @@ def hands_on_with_too_many(pipe: Pipe, path: str) -> None:
 )
 def test_while_too_many_descriptors_are_under_way_those_who_ask_wait(ring, children):
     os.fchmod(ring.fd, 0o666)
-    native.offer(ring.creator, fd := slots(b"12345678"))
-    os.close(fd)
+    offers(ring)
     child = children(hands_on_with_too_many, ring.path)
     ring._dead.append(child.receive())
     ring.creator.disown()
     error, told = children(refused, ring.path, 0.3).result()
     assert error == "RingTimeout", told
     assert f"Answered without it: pid {child.pid}. Too many descriptors" in told
-    asking = children(asks, ring.path, 1)
-    asking.receive()
-    asking.send()
+    waits = asking(ring, children)
     child.send()
-    assert asking.result() == [b"12345678"]
+    assert waits.result() == [b"12345678"]
     child.kill()
     ring.reap()
 

@@ -17,7 +17,18 @@ import pytest
 from gpuring import native
 from tests.helpers.promise import promise
 from tests.helpers.support import Pipe
-from tests.native.offer import PATIENCE_S, asks, directory, of, opened, refused, slots, takes_part
+from tests.native.offer import (
+    PATIENCE_S,
+    asks,
+    directory,
+    of,
+    offers,
+    opened,
+    refused,
+    slots,
+    still_answers,
+    takes_part,
+)  # fmt: skip
 
 
 @promise(
@@ -52,10 +63,7 @@ def test_who_asks_first_need_not_offer(ring, children):
     assert fcntl.fcntl(got, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
     for each in (fd, got):
         os.close(each)
-    child = children(asks, ring.path, 1)
-    child.receive()
-    child.send()
-    assert child.result() == [b"12345678"]
+    still_answers(ring, children)
 
 
 @promise(
@@ -63,8 +71,7 @@ def test_who_asks_first_need_not_offer(ring, children):
     "The watchdog of a process hands them on, also while the main thread is inside a CUDA call.",
 )
 def test_the_offerer_may_be_in_a_call_that_does_not_return(ring, children):
-    native.offer(ring.creator, fd := slots(b"12345678"))
-    os.close(fd)
+    offers(ring)
     child = children(asks, ring.path, 3)
     child.receive()
     child.send()
@@ -161,19 +168,13 @@ def test_who_has_it_is_stopped(ring, children):
     child.receive()
     child.stop()
     # The creator still answers.
-    asking = children(asks, ring.path, 1)
-    asking.receive()
-    asking.send()
-    assert asking.result() == [b"12345678"]
+    still_answers(ring, children)
     ring.creator.disown()
     kind, told = children(refused, ring.path, 0.2).result()
     assert kind == "RingTimeout"
     assert f"pid {child.pid}" in told
     os.kill(child.pid, signal.SIGCONT)
-    again = children(asks, ring.path, 1)
-    again.receive()
-    again.send()
-    assert again.result() == [b"12345678"]
+    still_answers(ring, children)
     child.kill()
     ring._dead += [0]
     ring.reap()

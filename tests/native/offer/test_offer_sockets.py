@@ -18,7 +18,6 @@ from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, open_files, poll
 from tests.native.offer import (
     PATIENCE_S,
-    asks,
     connect,
     directory,
     gives_its_locks_up,
@@ -26,6 +25,7 @@ from tests.native.offer import (
     opened,
     slots,
     sockets,
+    still_answers,
     takes_part,
 )
 
@@ -64,10 +64,7 @@ def test_the_handles_of_a_process_share_a_socket(ring, children):
     path = of(ring, os.getpid())
     ring.creator.disown()
     assert of(ring, os.getpid()) == path
-    child = children(asks, ring.path, 1)
-    child.receive()
-    child.send()
-    assert child.result() == [b"12345678"]
+    still_answers(ring, children)
     second.disown()
     assert not directory(ring).exists()
 
@@ -123,10 +120,7 @@ def test_a_forked_child_keeps_no_socket(ring, children):
     try:
         assert len(refusals) == 2
         assert all("forked child" in each for each in refusals)
-        asking = children(asks, ring.path, 1)
-        asking.receive()
-        asking.send()
-        assert asking.result() == [b"12345678"]
+        still_answers(ring, children)
         path = of(ring, child.pid)
         child.kill()
         with pytest.raises(ConnectionRefusedError):  # though the forked child lives

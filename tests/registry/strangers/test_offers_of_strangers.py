@@ -21,7 +21,16 @@ from tests.helpers import raw_verbs
 from tests.helpers.compiled import CC, needs_compiler
 from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, Segment
-from tests.native.offer import PATIENCE_S, directory, of, opened, slots, sockets, still_answers
+from tests.native.offer import (
+    PATIENCE_S,
+    directory,
+    of,
+    offers,
+    opened,
+    slots,
+    sockets,
+    still_answers,
+)  # fmt: skip
 from tests.registry.strangers import NOBODY, outcome
 
 GROUP = 4242
@@ -62,8 +71,7 @@ def seen_at(_pipe: Pipe, where: str, at: str) -> dict[str, str]:
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
 def test_who_may_not_write_the_header_gets_no_slots(ring, children, stranger, mode):
     os.fchmod(ring.fd, mode)
-    native.offer(ring.creator, fd := slots(b"12345678"))
-    os.close(fd)
+    offers(ring)
     before = sockets(ring)
     told = stranger(seen_at, str(directory(ring)), str(of(ring, os.getpid()))).result()
     assert told.pop("clean") == "done"
@@ -93,8 +101,7 @@ def in_groups(_pipe: Pipe, path: str, gid: int, groups: list[int]) -> bool:
 def test_groups_of_a_process_count_as_they_do_for_the_header(ring, children):
     os.fchown(ring.fd, -1, GROUP)
     os.fchmod(ring.fd, 0o660)
-    native.offer(ring.creator, fd := slots(b"12345678"))
-    os.close(fd)
+    offers(ring)
     assert not children(in_groups, ring.path, NOBODY, []).result()
     assert not children(in_groups, ring.path, NOBODY, [1, 2, 3]).result()
     assert children(in_groups, ring.path, GROUP, []).result()
@@ -113,8 +120,7 @@ def joins(pipe: Pipe, path: str) -> None:
 
 def test_a_peer_of_another_user_hands_the_slots_on(ring, children):
     os.fchmod(ring.fd, 0o666)
-    native.offer(ring.creator, fd := slots(b"12345678"))
-    os.close(fd)
+    offers(ring)
     peer = children(joins, ring.path)
     peer.receive()
     assert of(ring, peer.pid).stat().st_uid == NOBODY
