@@ -22,6 +22,7 @@ CORE, DEVICE, PROGRAMS = (
     Path("tests/native/programs"),
 )
 HARDWARE = ("fake_cuda.c", "fake_calls.c")  # no sanitizer of ours looks into it
+FAULTS = ["-O1", "-g", "-w", "-DGR_FAULTS"]  # of most programs, whose objects are shared then
 CC = shutil.which("gcc") or shutil.which("cc")
 BUILD_S = 200  # of all commands together
 
@@ -58,7 +59,8 @@ def build(
     included = re.findall(r'#include ".*/core/(\w+\.c)"', texts)
     objects = []
     for path in (source.relative_to(place) for source in sources if source.name not in included):
-        of = [flag for flag in flags if path.name not in HARDWARE or "-fsanitize" not in flag]
+        left_out = ("-Wl,", "-fsanitize") if path.name in HARDWARE else ("-Wl,",)
+        of = [flag for flag in flags if not flag.startswith(left_out)]
         made = kept = place / f"{path}.o"
         if not anew and path.name not in edited:
             kept = place.parent / "objects" / hashlib.sha256(repr((path, of)).encode()).hexdigest()

@@ -237,6 +237,7 @@ def test_a_torn_frame_does_not_end_a_reattaching_consumer(name, children, monkey
             assert second.stats().subscriptions == ()
 
 
+@pytest.mark.slow
 def test_waiting_for_a_restart_costs_next_to_nothing(name):
     """Compared with waking up as often: what that costs, depends on the host."""
     with make(name) as ring, gpuring.attach(name) as other:

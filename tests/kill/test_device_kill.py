@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.compiled import BUILD_S, CORE, DEVICE, Edit, build, needs_compiler, run
+from tests.helpers.compiled import BUILD_S, CORE, DEVICE, FAULTS, Edit, build, needs_compiler, run
 from tests.helpers.promise import promise
 from tests.kill.matrix import RUN_S, dies_at_every_point_of, is_caught
 
@@ -22,7 +22,7 @@ PROGRAM = [
     *(f"kill/{name}.c" for name in ("book", "life", "matrix", "report", "round")),
 ]
 WHERE = ("--core", "gpuring/native/*")
-FLAGS = ["-O1", "-g", "-w", "-DGR_FAULTS", "-Wl,--wrap=gr_pidfd"]
+FLAGS = [*FAULTS, "-Wl,--wrap=gr_pidfd"]
 
 pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
 

@@ -14,18 +14,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.compiled import BUILD_S, CORE, Edit, build, needs_compiler, run
+from tests.helpers.compiled import BUILD_S, CORE, FAULTS, Edit, build, needs_compiler, run
 from tests.helpers.promise import promise
 from tests.kill.matrix import RUN_S, dies_at_every_point_of, is_caught
 
 pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
 
-FLAGS = ["-O1", "-g", "-DGR_FAULTS"]
-
 
 @pytest.fixture(scope="module")
 def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return build(tmp_path_factory.mktemp("kill"), "kill/*.c", FLAGS)
+    return build(tmp_path_factory.mktemp("kill"), "kill/*.c", FAULTS)
 
 
 @promise(
@@ -63,7 +61,7 @@ def test_no_death_waits_for_the_tick_of_a_watchdog(tmp_path):
 
     A short tick stays: 20 ms after a join that was not complete yet, or after LOCK was busy.
     """
-    program = build(tmp_path, "kill/*.c", FLAGS, *WITHOUT_LONG_TICKS)
+    program = build(tmp_path, "kill/*.c", FAULTS, *WITHOUT_LONG_TICKS)
     done = run(program, "--rounds", 150, timeout=RUN_S)  # not all are reached
     assert done.returncode == 0, done.stderr
 
@@ -176,5 +174,5 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_it_catches(mutant, tmp_path):
     where, edits = MUTANTS[mutant]
-    program = build(tmp_path, "kill/*.c", FLAGS, *edits)
+    program = build(tmp_path, "kill/*.c", FAULTS, *edits)
     is_caught(run(program, "--rounds", 100, "--deadline-ms", 400, *where, timeout=RUN_S))

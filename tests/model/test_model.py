@@ -13,21 +13,21 @@ from .protocol import Ring
 from .steps import apply
 
 
-@pytest.mark.slow(keep=4)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("name", CI)
 def test_clean(name):
     report = CI[name]()
     assert not report.violation, str(report)
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("name", MUTANTS)
 def test_mutant_is_caught(name):
     report = MUTANTS[name].explore(name)
     assert report.violation.startswith(MUTANTS[name].caught), report.head()
 
 
-@pytest.mark.slow(keep=2)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("name", [name for name in MUTANTS if not MUTANTS[name].slow])
 def test_the_fix_is_what_matters(name):
     report = MUTANTS[name].explore()

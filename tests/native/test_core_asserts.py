@@ -42,6 +42,7 @@ MUTANTS: dict[str, Edit] = {
 }
 
 
+@pytest.mark.slow
 def test_all_hold(tmp_path):
     subprocess.run([build(tmp_path, "stress.c", FLAGS), ROUNDS], check=True, timeout=RUN_S)
 

@@ -46,11 +46,13 @@ def needs(tmp_path_factory):
     return needs_of(tmp_path_factory.mktemp("floors"), sources)
 
 
+@pytest.mark.slow
 def test_no_file_needs_one_that_needs_it(needs):
     list(TopologicalSorter(needs).static_order())
     assert sum(map(len, needs.values())) > 50
 
 
+@pytest.mark.slow
 def test_the_core_needs_no_device_order(needs):
     device = {path.name for path in (ROOT / DEVICE).glob("*.c")}
     assert not {

@@ -15,12 +15,11 @@ from subprocess import CompletedProcess
 
 import pytest
 
-from tests.helpers.compiled import BUILD_S, Edit, build, needs_compiler, run
+from tests.helpers.compiled import BUILD_S, FAULTS, Edit, build, needs_compiler, run
 
 FRAMES, RUN_S = 500, 240
 HANGS_S, HEALTHY_S = 12, 200  # the program's own alarm: a mutant may hang, a healthy one is slow
 PROGRAM = "device_stress.c"
-PLAIN = ["-O1", "-g", "-w", "-DGR_FAULTS"]
 STEPS_FLAGS = ["-O1", "-g", "-w"]
 
 pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
@@ -29,13 +28,15 @@ pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
 def stress(
     place: Path, *edits: Edit, frames: int = FRAMES, alarm: int = HANGS_S, also: Sequence[str] = ()
 ) -> CompletedProcess[str]:
-    program = build(place, PROGRAM, [*PLAIN, *also], *edits, device=True)
+    program = build(place, PROGRAM, [*FAULTS, *also], *edits, device=True)
     # as the address sanitizer does
     return run(program, frames, alarm, timeout=RUN_S, TSAN_OPTIONS="halt_on_error=1")
 
 
-def test_whatever_threads_and_streams_do_frames_are_whole_and_the_books_balance(tmp_path):
-    done = stress(tmp_path, alarm=HEALTHY_S)
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("frames", [100, FRAMES])
+def test_whatever_threads_and_streams_do_frames_are_whole_and_the_books_balance(frames, tmp_path):
+    done = stress(tmp_path, frames=frames, alarm=HEALTHY_S)
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("the books balance") == 8  # events, words; both gates; with refusals
 

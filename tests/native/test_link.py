@@ -14,7 +14,7 @@ import pytest
 
 import gpuring
 from gpuring.ring import inner
-from tests.helpers.compiled import BUILD_S, Edit, build, needs_compiler, run
+from tests.helpers.compiled import BUILD_S, FAULTS, Edit, build, needs_compiler, run
 from tests.helpers.support import create_far, segments_of
 
 NEAR, OTHER = b"n" * 16, b"o" * 16
@@ -152,7 +152,7 @@ RUN_S = 60
 
 
 def kills(place: Path, most: int, *edits: Edit) -> CompletedProcess[str]:
-    program = build(place, "link.c", ["-O1", "-g", "-DGR_FAULTS"], *edits)
+    program = build(place, "link.c", FAULTS, *edits)
     return run(program, most, 1, timeout=RUN_S)  # by the seed 1
 
 

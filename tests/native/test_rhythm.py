@@ -14,7 +14,7 @@ import pytest
 from tests.helpers.compiled import BUILD_S, build, needs_compiler, run
 
 RUN_S, WAITS = 100, 400
-FLAGS = ["-O1", "-w", "-Wl,--wrap=gr_now_ns,--wrap=syscall"]
+FLAGS = ["-O1", "-g", "-w", "-Wl,--wrap=gr_now_ns,--wrap=syscall"]
 SHARE, BEFORE_IT_ADAPTED_NS = 0.02, 100_000
 
 REGULAR = [

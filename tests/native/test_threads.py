@@ -7,10 +7,9 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.compiled import BUILD_S, Edit, build, needs_compiler, run
+from tests.helpers.compiled import BUILD_S, FAULTS, Edit, build, needs_compiler, run
 
 RUN_S = 240
-FLAGS = ["-O1", "-g", "-w", "-DGR_FAULTS"]
 
 pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
 
@@ -48,20 +47,16 @@ MUTANTS: dict[str, Edit] = {
 }
 
 
-def test_nothing_is_left_behind(tmp_path):
-    run(build(tmp_path, "threads.c", FLAGS), 2000, check=True, timeout=RUN_S)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
-def test_nothing_is_left_behind_under_a_sanitizer(sanitizer, tmp_path):
-    flags = [*FLAGS, "-DGR_DEBUG", f"-fsanitize={sanitizer}", "-fno-sanitize-recover=all"]
-    run(build(tmp_path, "threads.c", flags), 300, check=True, timeout=RUN_S)
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("rounds", [200, 2000])
+def test_nothing_is_left_behind(rounds, tmp_path):
+    """`./check` does it under sanitizers."""
+    run(build(tmp_path, "threads.c", FAULTS), rounds, check=True, timeout=RUN_S)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_it_catches(mutant, tmp_path):
-    program = build(tmp_path, "threads.c", FLAGS, MUTANTS[mutant])
+    program = build(tmp_path, "threads.c", FAULTS, MUTANTS[mutant])
     done = run(program, 5000, timeout=RUN_S)
     assert "not so" in done.stderr

@@ -65,9 +65,11 @@ MUTANTS = {
 }
 
 
-def test_no_wake_up_is_lost(tmp_path):
-    """`./check` plays ten times as many rounds."""
-    run(build(tmp_path, "wakeups.c", FLAGS), 5000, check=True, timeout=RUN_S)
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("rounds", [1000, 5000])
+def test_no_wake_up_is_lost(rounds, tmp_path):
+    """`./check` plays ten times as many."""
+    run(build(tmp_path, "wakeups.c", FLAGS), rounds, check=True, timeout=RUN_S)
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,7 @@
 
 #define LL (unsigned long long)
 
-enum { FC_INVALID_VALUE = 1, FC_INVALID_HANDLE = 400, FC_CAPTURE_INVALIDATED = 901, FC_CAPTURE_IMPLICIT = 906, FC_STUCK = 702 };
+enum { FC_INVALID_VALUE = 1, FC_INVALID_HANDLE = 400, FC_CAPTURE_IMPLICIT = 906, FC_STUCK = 702 };
 #define FC_ALL_THREADS UINT64_MAX /* fc_stream.thread of a legacy default stream */
 #define FC_TABLE UINT64_C(0x7f0000000000) /* the address of the fence table on the GPU */
 

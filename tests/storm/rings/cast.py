@@ -10,7 +10,7 @@ import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import gpuring
 from gpuring.ring import kept_memory
@@ -23,24 +23,8 @@ from .readers import END, Reader
 from .writers import Writer
 
 
-class Actor(Protocol):
-    """A Reader or a Writer."""
-
-    peer: Any
-    """Its endpoint."""
-
-    @property
-    def over(self) -> bool: ...
-    def join(self, ring: gpuring.Ring) -> None: ...
-    def step(self) -> None: ...
-    def salvage(self) -> None: ...
-    def recover(self) -> None: ...
-    def ended(self) -> None: ...
-    def left(self) -> None: ...
-
-
 class Part:
-    """One time that an actor takes part in a ring: from attach to close."""
+    """One time that an actor, a Reader or a Writer, takes part in a ring: from attach to close."""
 
     def __init__(self, program: Program, index: int, actor: Any) -> None:
         self.program, self.actor = program, actor
