@@ -17,6 +17,7 @@ def variable(pipe: Pipe) -> str | None:
     return os.environ.get("GPURING_TEST")
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_a_child_has_our_environment(children: Any, monkeypatch: Any, method: str) -> None:
     monkeypatch.delenv("GPURING_TEST", raising=False)

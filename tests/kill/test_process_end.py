@@ -74,9 +74,9 @@ def end_of(reader: gpuring.Consumer) -> type[Exception]:
 
 IN_ORDER = {
     "the end of the script": "kept = joins(name)",
+    "a daemon thread that waits": "kept = joins(name); waits(kept[0].consumer().acquire)",
     "sys.exit": "kept = joins(name); sys.exit()",
     "a claim that is open": "kept = joins(name); slot = kept[1].claim(0)",
-    "a daemon thread that waits": "kept = joins(name); waits(kept[0].consumer().acquire)",
     "a daemon thread that selects": "kept = joins(name); mine = kept[0].consumer()\n"
     "waits(lambda: gpuring.select([mine]))",
     "a daemon thread that opens rings": "kept = joins(name)\n"
@@ -103,6 +103,7 @@ def ring(name):
     "catches, it leaves its rings in order.",
     "If it was the last producer, readers get `EndOfStream`.",
 )
+@pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("how", IN_ORDER)
 def test_an_end_in_order_is_the_end_of_the_stream(ring, how):
     with ring.consumer() as reader:
@@ -166,6 +167,7 @@ def test_a_daemon_thread_in_a_call_gets_ringclosed(ring):
     "`os._exit`, SIGKILL or a signal without a handler is a death, as in the table above. SIGTERM "
     "is such a signal unless you set a handler.",
 )
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("how", AS_A_DEATH)
 def test_an_end_without_a_word_is_a_death(ring, how):
     with ring.consumer() as reader:
@@ -285,6 +287,7 @@ def test_a_daemon_thread_at_full_speed_takes_nothing_along(ring, what):
 
 
 @promise("failure.md", "From then on `create` and `attach` raise `RingClosed`.")
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     "opens", ["attach(name)", "create(name + '-late', slots=1, shape=1, dtype='u1')"]
 )

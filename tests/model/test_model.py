@@ -53,7 +53,7 @@ def test_reduction_loses_no_outcome(cast):
 def test_a_local_state_says_all_that_matters():
     """Position and locals stand for the whole history: a verb never hides a value elsewhere."""
     dice = random.Random(2)
-    for _ in range(300):
+    for _ in range(100):
         world = host(subs=2).producer(3).consumer().consumer(u=1, lossy=True).closer().world()
         programs = [Program(actor) for actor in world.actors]
         live = [actor.script(copy.copy(actor.me)) for actor in world.actors]
