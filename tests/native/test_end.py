@@ -101,16 +101,6 @@ def test_a_dead_producer_that_nobody_has_cleared_is_not_the_end_yet(segment):
 # ---- close -------------------------------------------------------------------------------------
 
 
-def test_readers_drain_a_closed_ring_and_get_the_end(segment):
-    ring = segment(4)
-    reader, lossy, producer = ring.consumer(), ring.consumer("v", lossless=False), ring.producer()
-    producer.put(2)
-    assert ring.process().close_ring() == 0
-    assert reader.drain() == ([4, 5], native.ENDED)
-    assert lossy.latest() == 5
-    assert lossy.latest() == native.ENDED
-
-
 def test_a_closed_ring_takes_no_claim_and_no_peer(segment):
     ring = segment(4)
     producer = ring.producer()

@@ -8,6 +8,7 @@ GPU that gets to its promises when told to: the core sees fences that are behind
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -31,6 +32,16 @@ REFUSALS = {
 PEERS, SUBSCRIPTIONS = 5, 3
 MODES = {1: "lossless", 2: "lossy"}
 STATES = ("FREE", "LIVE", "LEAVING")
+
+
+def expected(verb: Callable[..., int | None], *args: Any) -> int:
+    """What the model gives: a sequence, 0, or the refusal of the core that means the same."""
+    try:
+        return verb(*args) or 0
+    except Exception as error:
+        if (kind := type(error).__name__) not in REFUSALS:
+            raise
+        return REFUSALS[kind]
 
 
 class Core(Actor):
@@ -63,14 +74,6 @@ class Core(Actor):
             for i in slots
         )
 
-    def end(self, verb: str, seq: int) -> int:
-        index = seq % self.segment.slots
-        if verb == "publish":
-            return self.peer.publish(index, seq)
-        if verb == "give_back":
-            return self.peer.put_back(index)
-        return getattr(self.peer, verb)(index, seq)
-
 
 class Machine(RuleBasedStateMachine):
     gpu = False
@@ -92,14 +95,7 @@ class Machine(RuleBasedStateMachine):
     # ---- helpers -----------------------------------------------------------------------------
 
     def expected(self, verb: str, *args: Any) -> Any:
-        """What the model gives: a sequence, 0, or the refusal of the core that means the same."""
-        try:
-            return getattr(self.model, verb)(*args) or 0
-        except Exception as error:
-            kind = type(error).__name__
-            if kind not in REFUSALS:
-                raise
-            return REFUSALS[kind]
+        return expected(getattr(self.model, verb), *args)
 
     def pick(self, data: Any, what: str) -> Core:
         return data.draw(st.sampled_from(self.list(what)), label=what)
@@ -232,7 +228,7 @@ class Machine(RuleBasedStateMachine):
     def publish(self, data: Any, verb: str) -> None:
         core = self.pick(data, "writing")
         seq = core.held.pop(data.draw(st.integers(0, len(core.held) - 1), label="which"))
-        assert core.end(verb, seq) == self.expected(verb, core.number, seq)
+        assert getattr(core, verb)(seq) == self.expected(verb, core.number, seq)
 
     @precondition(lambda self: self.list("consumers"))
     @rule(data=st.data())
@@ -265,7 +261,7 @@ class Machine(RuleBasedStateMachine):
         core.lone &= verb != "give_back"
         seq = core.held.pop(data.draw(st.integers(0, len(core.held) - 1), label="which"))
         torn = verb == "release" and self.model.torn(seq)
-        ended = core.end(verb, seq)
+        ended = getattr(core, verb)(seq)
         assert (ended == native.TORN) == torn
         if torn:  # it is released, and known to be torn
             ended = 0
@@ -373,24 +369,16 @@ def test_what_a_lossy_reader_loses_while_it_gives_back_much_is_what_the_model_lo
                 while seq == native.BLOCKED and ring.creator.frontier != before:  # after a void
                     before = ring.creator.frontier
                     seq = writer.claim(0)
-                assert seq == model_of(model.claim, p)
+                assert seq == expected(model.claim, p)
                 if seq > 0:
                     writer.publish(seq)
                     model.publish(p, seq)
             elif verb in ("acquire", "latest"):
                 seq = getattr(reader, verb)(0)
-                assert seq == model_of(getattr(model, verb), c)
+                assert seq == expected(getattr(model, verb), c)
                 held += [seq] if seq > 0 else []
             elif held:
                 seq = held.pop(chance.choice([-1, -1, 0]))
                 (reader.give_back if verb == "back" else reader.release)(seq)
                 (model.give_back if verb == "back" else model.release)(c, seq)
             assert ring.peek("peer", "lost", reader.number) == model.lost(c)
-
-
-def model_of(verb: Any, peer: int) -> int:
-    """What the model gives, or the refusal of the core that means the same."""
-    try:
-        return int(verb(peer))
-    except sequential.Blocked:
-        return native.BLOCKED

@@ -72,24 +72,6 @@ def test_full_tables(segment, n):
     assert newcomer.number == 0
 
 
-@pytest.mark.parametrize("n", SIZES)
-def test_as_many_producers_as_peers(segment, n):
-    ring = segment(4, max_peers=n)
-    everybody = ring.process()
-    reader = ring.consumer(header=everybody)
-    producers = [ring.producer(everybody) for _ in range(n - 1)]
-    assert ring.peek("head", "producers") >> 16 == n - 1
-    for producer in producers:
-        (seq,) = producer.put()
-        assert ring.slot(seq % 4) == (seq, producer.number, "ready")
-        assert reader.get() == seq
-    for producer in producers:
-        assert reader.acquire() == native.BLOCKED
-        assert producer.peer.leave() == 0
-    assert reader.acquire() == native.ENDED
-    assert ring.mask("peer_mask") == bits([reader.number])
-
-
 def test_a_join_and_a_leave_change_their_own_bits_only(crowded):
     peers, subs = crowded.mask("peer_mask"), crowded.mask("sub_mask")
     reader = crowded.consumer("last")

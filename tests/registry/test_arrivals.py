@@ -81,11 +81,6 @@ def test_who_waits_for_ever_is_woken_by_the_name(name, looks, way):
         joined().close()
 
 
-def test_a_wait_for_a_name_ends_at_its_time(name, looks):
-    with pytest.raises(gpuring.RingNotFound):
-        gpuring.attach(name, timeout=0.05)
-
-
 class Interrupt(Exception):
     pass
 

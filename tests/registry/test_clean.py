@@ -82,36 +82,6 @@ def test_clean_removes_what_the_dead_left_and_keeps_the_living(name, children):
         gpuring.attach(f"{name}-mine").close()
 
 
-def as_nobody(_pipe: Pipe, name: str) -> list[str]:
-    """What another user's create and clean come to."""
-    os.setresuid(65534, 65534, 65534)
-    said = []
-    for call in (lambda: gpuring.create(name, **OPTIONS), gpuring.clean):
-        try:
-            call()
-            said.append("no error")
-        except Exception as error:
-            said.append(type(error).__name__)
-    return said
-
-
-@pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
-@pytest.mark.parametrize("kind", ["ring", "half", "orphan"])
-def test_another_users_name_is_taken_and_left_alone(name, children, kind):
-    if kind == "ring":
-        with gpuring.create(name, **OPTIONS):
-            assert children(as_nobody, name).result() == ["RingExists", "no error"]
-            gpuring.attach(name).close()
-        return
-    path = Path(f"/dev/shm/gpuring.{name}" + f"+{'0' * 32}" * (kind == "orphan"))
-    path.write_bytes(b"")
-    path.chmod(0o600)
-    taken = "RingExists" if kind == "half" else "no error"
-    assert children(as_nobody, name).result() == [taken, "no error"]
-    assert path.exists()
-    path.unlink()
-
-
 # ---- the command -------------------------------------------------------------------------------
 
 

@@ -134,27 +134,6 @@ def test_attach_waits_for_a_ring_that_is_being_replaced(name, monkeypatch, state
             found[0].close()
 
 
-def test_attach_and_connect_wait_while_a_ring_is_replaced_at_full_speed(name):
-    ended = threading.Event()
-
-    def replace() -> None:
-        ring = gpuring.create(name, **OPTIONS, device="host")
-        while not ended.is_set():
-            other = gpuring.create(name, **OPTIONS, device="host", replace=True)
-            ring.close()
-            ring = other
-        ring.close()
-
-    thread = threading.Thread(target=replace)
-    thread.start()
-    try:
-        for _ in range(200):
-            gpuring.attach(name, timeout=20).close()
-    finally:
-        ended.set()
-        thread.join()
-
-
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("state", [retired, without_slots])
 def test_serve_ends_where_a_living_process_keeps_half_a_service(name, state):

@@ -123,19 +123,6 @@ def test_a_gpu_error_in_a_batch_hides_no_torn_frame(ring, together, how):
 
 
 @pytest.mark.parametrize("how", ["acquire", "close"])
-def test_a_gpu_error_at_release_hides_no_torn_frame(ring, how):
-    producer, reader = ring.producer(), ring.consumer()
-    producer.claim().publish()
-    slot = reader.acquire()
-    tear(ring, slot.seq)
-    ring.driver.refuse(1)
-    with pytest.raises(gpuring.DeviceError):
-        slot.release()
-    ring.driver.refuse(0)
-    assert told_later(reader, how) == (4,)
-
-
-@pytest.mark.parametrize("how", ["acquire", "close"])
 @pytest.mark.parametrize("many", [False, True])
 def test_a_frame_whose_release_met_a_gpu_error_may_turn_out_torn_later(ring, open_fence, many, how):
     """Its producer's GPU was still at work on it."""

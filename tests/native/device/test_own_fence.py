@@ -43,7 +43,8 @@ def test_a_reader_waits_for_its_own_fence_only_on_another_stream(rig, first, sec
 
 
 @pytest.mark.parametrize(
-    ("first", "second", "waits"), [(P, P, False), (P, D, True), (PER_THREAD, PER_THREAD, True)]
+    ("first", "second", "waits"),
+    [(P, P, False), (P, D, True), (PER_THREAD, PER_THREAD, True), (0, 1, False)],
 )
 @pytest.mark.parametrize("end", ["publish", "abandon"])
 def test_a_writer_waits_for_its_own_fence_only_on_another_stream(rig, first, second, waits, end):
@@ -159,16 +160,6 @@ def test_what_a_new_stream_recorded_under_an_old_id_is_waited_for_once(rig):
     ring.driver.ids[P] = 78
     producer.claim(0).publish()
     assert [name for name, *_ in ring.told()] == ["wait", "write"]
-
-
-def test_two_names_of_the_legacy_default_stream_are_one(rig):
-    ring = rig(slots=1)
-    producer = ring.producer(stream=0)
-    producer.claim(0).publish()
-    producer._ring.current.ptr = 1
-    ring.told()
-    producer.claim(0)
-    assert ring.told() == []
 
 
 def test_a_stream_without_an_id_is_waited_for(rig):

@@ -89,11 +89,6 @@ ASIDE: dict[str, Callable[..., None]] = {
 }
 
 
-@promise(
-    "failure.md",
-    "A thread of its own closes them, so this holds up neither the watchdog, nor who attaches, nor "
-    "who closes the ring.",
-)
 @pytest.mark.parametrize("way", ASIDE)
 def test_who_asks_does_not_wait_for_a_close(ring, children, lingering, way):
     """The creator of the ring answers with what takes long to close."""

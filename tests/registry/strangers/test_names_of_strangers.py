@@ -317,7 +317,7 @@ def test_a_file_whose_size_changes_harms_nobody_who_looks(name, stranger, childr
     child = stranger(breathe, f"gpuring.{ring}")
     child.receive()
     try:
-        looker = children(looks, name, ring, 200)
+        looker = children(looks, name, ring, 1000)
         looker.patience_s = 50
         seen = looker.result()
     finally:
