@@ -217,29 +217,6 @@ def test_wrong_fields_leave_nothing_behind(name, fields):
         gpuring.create(name, slots=2, fields=fields, device="host")
 
 
-@pytest.mark.parametrize(
-    ("wrong", "told"),
-    [
-        ({"dtype": "no dtype"}, "dtype: NumPy makes no dtype of 'no dtype'"),
-        ({"dtype": (3, "u1")}, r"dtype: NumPy makes no dtype of \(3, 'u1'\)"),
-        ({"dtype": "O"}, "dtype: object holds Python objects"),
-        ({"meta": {"pts": "i8"}}, r"meta: NumPy makes no dtype of \{'pts': 'i8'\}"),
-        ({"shape": (2, -1)}, r"a sequence of them, such as \(1080, 1920, 3\), not \(2, -1\)"),
-        ({"fields": {"y": 3}}, r"field 'y': a field is described by \(shape, dtype\), .* not by 3"),
-        ({"fields": {"y": (3, "foo")}}, "field 'y': dtype: NumPy makes no dtype of 'foo'"),
-        ({"fields": {"y": (3, None)}}, "field 'y': dtype: None is not a dtype"),
-        ({"fields": {"y": (-3, "u1")}}, "field 'y': a shape is a positive integer .* not -3"),
-    ],
-    ids=str,
-)
-def test_a_wrong_shape_or_dtype_is_named_with_what_it_has_to_be(name, wrong, told):
-    """The message begins with the argument, whichever part of NumPy refuses it."""
-    options = {"shape": 4, "dtype": "u1"} if "fields" not in wrong else {}
-    with pytest.raises((TypeError, ValueError), match=told):
-        gpuring.create(name, slots=2, device="host", **options | wrong)
-    assert segments_of(name) == []
-
-
 def test_a_description_that_does_not_fit_says_how_much_there_is(name):
     fields = {f"field-{k}": ((1, 2, 3), "f8") for k in range(3000)}
     with pytest.raises(ValueError, match="at most 63488 bytes as JSON"):

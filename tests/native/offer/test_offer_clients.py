@@ -93,57 +93,49 @@ def elsewhere(ring, children):
     return child, (child.pid, ring.peek("peer", "start", number), there)
 
 
-def test_a_pidfd_tells_of_a_peer_of_another_namespace_and_nothing_else_does(ring, children):
-    native.offer(ring.creator, fd := slots(b"12345678"))
+@contextlib.contextmanager
+def lost(ring, children):
+    """Such a peer that has given its locks up: who it is, and its pidfd.  It dies in the end, which
+    somebody who has the pidfd must notice."""
+    offers(ring)
     child, who = elsewhere(ring, children)
     child.send()
     child.receive()
-    right = os.pidfd_open(child.pid)
-    for wrong in (fd, ring.fd, right):  # a memfd is readable, as a pidfd is after the death
-        says(of(ring, os.getpid()), hello(who, 2), wrong)
-        for _ in range(2):  # so its watchdog has heard that, and has looked
-            still_answers(ring, children)
-        assert ring.creator.reaps == 0
+    pidfd = os.pidfd_open(child.pid)
+    yield who, pidfd
     child.kill()
     poll(lambda: ring.creator.reaps == 1)
-    for each in (fd, right):
-        os.close(each)
+    os.close(pidfd)
+
+
+def test_a_pidfd_tells_of_a_peer_of_another_namespace_and_nothing_else_does(ring, children):
+    with lost(ring, children) as (who, right):
+        fd = slots()
+        for each in (fd, ring.fd, right):  # a memfd is readable, as a pidfd is after the death
+            says(of(ring, os.getpid()), hello(who, 2), each)
+            for _ in range(2):  # so its watchdog has heard that, and has looked
+                still_answers(ring, children)
+            assert ring.creator.reaps == 0
+        os.close(fd)
 
 
 def test_a_peer_of_another_namespace_whose_pidfd_did_not_come_is_asked_for_it(ring, children):
-    native.offer(ring.creator, fd := slots(b"12345678"))
-    child, who = elsewhere(ring, children)
-    child.send()
-    child.receive()
-    pid, start, there = who
-    right = os.pidfd_open(child.pid)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
-        listener.settimeout(PATIENCE_S)
-        listener.bind(str(directory(ring) / f"{there:x}-{pid:x}-{start:x}"))
-        listener.listen()
-        asker, _ = listener.accept()
-    with asker:
-        socket.send_fds(asker, [hello(who, 2)], [right])
-    child.kill()
-    poll(lambda: ring.creator.reaps == 1)
-    for each in (fd, right):
-        os.close(each)
+    with lost(ring, children) as (who, right):
+        pid, start, there = who
+        with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener:
+            listener.settimeout(PATIENCE_S)
+            listener.bind(str(directory(ring) / f"{there:x}-{pid:x}-{start:x}"))
+            listener.listen()
+            asker, _ = listener.accept()
+        with asker:
+            socket.send_fds(asker, [hello(who, 2)], [right])
 
 
 def test_who_dies_before_it_has_read_the_answer_is_heard(ring, children):
     """The kernel then tells of the reset of the connection first."""
-    native.offer(ring.creator, fd := slots(b"12345678"))
-    child, who = elsewhere(ring, children)
-    child.send()
-    child.receive()
-    right = os.pidfd_open(child.pid)
-    with connect(of(ring, os.getpid())) as client:
+    with lost(ring, children) as (who, right), connect(of(ring, os.getpid())) as client:
         client.recv(1, socket.MSG_PEEK)  # it is answered
         socket.send_fds(client, [hello(who, 2)], [right])
-    child.kill()
-    poll(lambda: ring.creator.reaps == 1)
-    for each in (fd, right):
-        os.close(each)
 
 
 def test_what_the_dead_have_said_before_is_heard(ring, stopped, children):
