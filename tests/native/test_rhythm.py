@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.compiled import BUILD_S, build, needs_compiler, run
+from tests.helpers.compiled import BUILD_S, FAULTS, build, needs_compiler, run
 
 RUN_S, WAITS = 100, 400
-FLAGS = ["-O1", "-g", "-w", "-Wl,--wrap=gr_now_ns,--wrap=syscall"]
+FLAGS = [*FAULTS, "-Wl,--wrap=gr_now_ns,--wrap=syscall"]
 SHARE, BEFORE_IT_ADAPTED_NS = 0.02, 100_000
 
 REGULAR = [

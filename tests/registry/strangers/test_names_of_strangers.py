@@ -312,6 +312,7 @@ def looks(_pipe, name, ring, rounds):
     "`doctor` and `clean` read copies of headers, and so do engines that tidy up after the dead. "
     "So a file that shrinks meanwhile does no harm.",
 )
+@pytest.mark.slow
 def test_a_file_whose_size_changes_harms_nobody_who_looks(name, stranger, children):
     ring = f"{name}.{1:016x}"  # as of a client
     child = stranger(breathe, f"gpuring.{ring}")
