@@ -157,7 +157,6 @@ def kills(place: Path, most: int, *edits: Edit) -> CompletedProcess[str]:
 
 
 @needs_compiler
-@pytest.mark.slow
 @pytest.mark.deadline(BUILD_S + RUN_S)
 def test_each_near_frame_comes_once_wherever_importers_are_killed(tmp_path):
     done = kills(tmp_path, 400)
