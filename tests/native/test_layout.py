@@ -11,6 +11,9 @@ import pytest
 from gpuring import native
 from gpuring.native.snapshot import SLOT_PHASES, TAKE_PHASES
 from tests.docs import fields
+from tests.helpers import raw_verbs
+from tests.helpers.compiled import CC, needs_compiler
+from tests.helpers.layout import FIELDS, HEADER, TABLES
 from tests.helpers.support import Segment
 
 TEXT = fields.PAGE.read_text()

@@ -11,7 +11,6 @@ import pytest
 import gpuring
 from gpuring.registry import directory
 from gpuring.registry import segment as segments
-from tests.helpers import raw_verbs
 from tests.helpers.commands import gpuring as command
 from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, segments_of
