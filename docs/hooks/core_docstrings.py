@@ -10,7 +10,7 @@ from typing import Any
 
 import griffe
 
-DERIVED = {f"gpuring.service.{name}" for name in ("call", "client", "pending", "server")}
+DERIVED = {f"gpuring.service.{name}" for name in ("call", "client", "pending")}
 """Modules of classes that derive from compiled ones and say more exactly what these return."""
 
 

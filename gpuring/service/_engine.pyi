@@ -1,9 +1,10 @@
 """Types of how an engine takes calls; what each does stands in _engine.pyx."""
 
-from typing import Any
+from typing import Any, Literal
 
 from gpuring.service._reach import Reach
 from gpuring.service._taken import Taken, TakesCalls
+from gpuring.service.call import Batch
 
 TIDY_S: float
 
@@ -28,6 +29,14 @@ class Taker(TakesCalls):
         engine: bool,
     ) -> None: ...
     def _open(self, requests: Any) -> None: ...
+    def take(
+        self,
+        max_batch: int = 1,
+        max_wait_s: float | Literal["learn"] | None = "learn",
+        timeout: float | None = None,
+        *,
+        stream: Any = None,
+    ) -> Batch: ...
     def _let_go(self, call: Any) -> None: ...
     def _end_cancelled(self, call: Any) -> None: ...
     def _claim_part(

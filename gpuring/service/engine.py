@@ -12,11 +12,11 @@ from gpuring import arguments
 from gpuring.deadlines import deadline_of, left_s
 from gpuring.errors import EndOfStream, RingError, RingTimeout
 from gpuring.ring import inner, waiting
-from gpuring.service._engine import batch_size, fill_seconds
+from gpuring.service._engine import Taker, batch_size, fill_seconds
+from gpuring.service.metrics import Measures, Metrics
 from gpuring.service.work import Work
 
 if TYPE_CHECKING:
-    from gpuring.ring.consumer import Consumer
     from gpuring.ring.ring import Ring
     from gpuring.service.call import Batch
     from gpuring.service.wire import Terms
@@ -31,31 +31,32 @@ _GPU_S = 0.001
 """With the host gate: how long a call that is there may wait for the GPU."""
 
 
-class Engine:
+class Engine(Taker):
     """What takes calls.  `Server` derives from it."""
 
+    _ring: Ring
+    _terms: Terms
+    _measures: Measures | None
     _work: Work | None = None
     _stopping: Literal["", "stopped", "SIGTERM"] = ""
     """Why `run` shall return."""
 
-    if TYPE_CHECKING:  # of Server
-        _ring: Ring
-        _requests: Consumer
-        _terms: Terms
+    @property
+    def name(self) -> str:
+        """The name of the service."""
+        return self._ring.name
 
-        @property
-        def name(self) -> str: ...
+    def metrics(self) -> Metrics:
+        """What this engine has measured: how long calls waited, the sizes of batches, and how long
+        they took, also for each client.  It measures from the first time on that this is called or
+        `run` begins, so call it once before the first call is taken.  Any thread may call it.
 
-        def metrics(self) -> object: ...
-
-        def take(
-            self,
-            max_batch: int = ...,
-            max_wait_s: float | Literal["learn"] | None = ...,
-            timeout: float | None = ...,
-            *,
-            stream: Any = ...,
-        ) -> Batch: ...
+        Only the engine knows these figures, so they are in no header, and `gpuring metrics` does
+        not have them.  `gpuring.service.prometheus` serves them from the engine's own process.
+        """
+        if self._measures is None:
+            self._measures = Measures()
+        return self._measures.read()
 
     def batch(
         self,

@@ -6,7 +6,7 @@ import contextlib
 import time
 from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from gpuring.errors import EndOfStream, FrameTorn, RingClosed, RingError, raise_first
 from gpuring.ring import inner
@@ -14,11 +14,9 @@ from gpuring.ring.caller import Whole
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.not_copyable import Unique
 from gpuring.ring.whose import references
-from gpuring.service._engine import Taker
 from gpuring.service.call import Batch, Call
 from gpuring.service.delivery import Delivery
 from gpuring.service.engine import Engine
-from gpuring.service.metrics import Measures, Metrics
 from gpuring.service.wire import ENGINES, NEVER, Enveloped, Terms, remove_if_dead
 
 if TYPE_CHECKING:
@@ -30,6 +28,7 @@ if TYPE_CHECKING:
     from gpuring.registry.stats import RingStats
     from gpuring.ring.ring import Ring
     from gpuring.ring.slot import ReadSlot
+    from gpuring.service.metrics import Measures
 
 
 @dataclass
@@ -108,14 +107,12 @@ class RequestReader(Consumer, Enveloped):
         return [*self._delivery.void(every=True), *self.give_back()]
 
 
-class Server(Taker, Engine, Unique):
+class Server(Engine, Unique):
     """An engine of a service, or a keeper that holds it open.  `serve` makes it.  One thread at a
     time may use it."""
 
-    _ring: Ring
     _requests: RequestReader
     _delivery: Delivery
-    _measures: Measures | None
     counts: Counts
     """What this engine has done so far."""
 
@@ -140,11 +137,6 @@ class Server(Taker, Engine, Unique):
         self._delivery.sweep()
 
     @property
-    def name(self) -> str:
-        """The name of the service."""
-        return self._ring.name
-
-    @property
     def ring(self) -> Ring:
         """The ring that requests go through, shared by all clients and engines."""
         return self._ring
@@ -158,30 +150,7 @@ class Server(Taker, Engine, Unique):
         """Statistics of the request ring.  `counts` says what this engine has done."""
         return self._ring.stats()
 
-    def metrics(self) -> Metrics:
-        """What this engine has measured: how long calls waited, the sizes of batches, and how long
-        they took, also for each client.  It measures from the first time on that this is called or
-        `run` begins, so call it once before the first call is taken.  Any thread may call it.
-
-        Only the engine knows these figures, so they are in no header, and `gpuring metrics` does
-        not have them.  `gpuring.service.prometheus` serves them from the engine's own process.
-        """
-        if self._measures is None:
-            self._measures = Measures()
-        return self._measures.read()
-
     # ---- taking --------------------------------------------------------------------------------
-
-    if TYPE_CHECKING:  # of _engine.Taker, which has its docstring
-
-        def take(
-            self,
-            max_batch: int = 1,
-            max_wait_s: float | Literal["learn"] | None = "learn",
-            timeout: float | None = None,
-            *,
-            stream: Any = None,
-        ) -> Batch: ...
 
     def _ended(self, error: RingError) -> RingError:
         """What `take` raises for the end of its ring."""
