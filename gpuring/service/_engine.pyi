@@ -3,15 +3,13 @@
 from typing import Any, Literal
 
 from gpuring.service._reach import Reach
-from gpuring.service._taken import Taken, TakesCalls
+from gpuring.service._taken import Taken
 from gpuring.service.call import Batch
-
-TIDY_S: float
 
 def batch_size(max_batch: int, slots: int) -> int: ...
 def fill_seconds(max_wait_s: float | str | None) -> float: ...
 
-class Taker(TakesCalls):
+class Taker:
     _ring: Any
     _requests: Any
     _delivery: Any

@@ -1,7 +1,6 @@
 """Types of how a client sends requests; what each does stands in _sender.pyx."""
 
 from typing import Any
-from weakref import ref
 
 from gpuring.native import Header
 from gpuring.ring.slot import WriteSlot
@@ -14,13 +13,8 @@ def has_engines(header: Header, kept: bool) -> bool: ...
 def is_closed(header: Header) -> bool: ...
 
 class Sender:
-    _ring: Any
-    _requests: Any
     _sending: Turn
-    _mailbox: Any
     _calls: Calls
-    _former: list[Any]
-    id: int
     def __init__(
         self,
         ring: Any,
@@ -43,6 +37,4 @@ class Sender:
     ) -> Any: ...
 
 class SendsRequest(WriteSlot):
-    _call: ref[Any] | None
     def _done(self, well: bool) -> None: ...
-    def _end(self) -> None: ...

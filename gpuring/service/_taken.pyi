@@ -3,14 +3,8 @@
 from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
-from weakref import ref
 
 from gpuring.ring.slot import WriteSlot
-
-class TakesCalls:
-    def _claim_answer(
-        self, call: Any, stream: Any, shape: Any, status: int = ..., text: str = ...
-    ) -> Any: ...
 
 class Taken:
     _server: Any
@@ -35,7 +29,4 @@ def exit_calls(
 ) -> None: ...
 
 class SendsAnswer(WriteSlot):
-    _call: ref[Any] | None
     def _done(self, well: bool) -> None: ...
-    def _end(self) -> None: ...
-    def _of(self) -> Any: ...
