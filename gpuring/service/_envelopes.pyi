@@ -5,6 +5,7 @@ from gpuring.native import Header
 FAILED: int
 END: int
 TEXT_NBYTES: int
+NEVER: int
 ENVELOPES: tuple[int, int]
 
 def call_of(header: Header, seq: int) -> tuple[int, int, bool] | None: ...

@@ -7,6 +7,7 @@ cdef extern from "core/atomics.h" nogil:
 
 TEXT_NBYTES = 240
 NEVER = 2**64 - 1
+"""`until_ns` of a call that does not expire."""
 
 ENVELOPES = sizeof(Request), sizeof(Response)
 """The sizes of the two envelopes, with which a frame's metadata begins (gpuring/service/wire.py)."""

@@ -18,12 +18,13 @@ from gpuring.ring.ring import attach
 from gpuring.service.client import Client
 from gpuring.service.server import Server
 from gpuring.service.wire import (
+    ANSWER,
+    REQUEST,
     SPARE,
     Slots,
     Terms,
     check_service_name,
-    describe_request,
-    describe_response,
+    describe,
     differences,
     request_of,
     time_namespace,
@@ -93,9 +94,9 @@ def serve(
         if not engine or replace:
             raise TypeError("who creates a service describes it: request= and response=")
         return _join(name, deadline_of(timeout), lambda ring: Server(ring, engine=True))
-    described = describe_request(request, request_meta)
+    described = describe("request", request, request_meta, REQUEST)
     terms = Terms(
-        describe_response(response, response_meta),
+        describe("response", response, response_meta, ANSWER),
         "host" if "host" in (device, answers) else "cuda",
         redeliver,
         not engine,

@@ -14,10 +14,11 @@ from gpuring.ring.caller import Whole
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.not_copyable import Unique
 from gpuring.ring.whose import references
+from gpuring.service._envelopes import NEVER
 from gpuring.service.call import Batch, Call
 from gpuring.service.delivery import Delivery
 from gpuring.service.engine import Engine
-from gpuring.service.wire import ENGINES, NEVER, Enveloped, Terms, remove_if_dead
+from gpuring.service.wire import ENGINES, Enveloped, Terms, remove_if_dead
 
 if TYPE_CHECKING:
     from collections.abc import Collection

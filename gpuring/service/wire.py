@@ -44,10 +44,10 @@ SPARE = 4
 """How many slots a client's ring has beside one for each call.  Engines that die before the client
 looks may have begun so many answers, or sent so many twice, and no other answer is overwritten."""
 
-_REQUEST = np.dtype(
+REQUEST = np.dtype(
     [("client", "u8"), ("call", "u8"), ("until_ns", "u8"), ("credit", "u8"), ("parts", "u8")]
 )
-_ANSWER = np.dtype(
+ANSWER = np.dtype(
     [
         ("call", "u8"),
         ("request", "u8"),
@@ -56,9 +56,7 @@ _ANSWER = np.dtype(
         ("text", f"S{TEXT_NBYTES}"),
     ]
 )
-assert (_REQUEST.itemsize, _ANSWER.itemsize) == ENVELOPES
-NEVER = int(np.iinfo("u8").max)
-"""`until_ns` of a call that does not expire."""
+assert (REQUEST.itemsize, ANSWER.itemsize) == ENVELOPES
 _VERSION = 2
 
 Fields = Mapping[str, tuple[Sequence[int] | int, npt.DTypeLike]]
@@ -177,14 +175,6 @@ def in_words(described: Spec) -> str:
     meta = described.meta
     user = meta["user"] if meta is not None and "user" in (meta.names or ()) else None
     return f"{', '.join(arrays)} and {'no metadata' if user is None else f'metadata {user}'}"
-
-
-def describe_request(slots: Slots, meta: npt.DTypeLike | None) -> Spec:
-    return describe("request", slots, meta, _REQUEST)
-
-
-def describe_response(slots: Slots, meta: npt.DTypeLike | None) -> Spec:
-    return describe("response", slots, meta, _ANSWER)
 
 
 def answers_name(service: str, client: int) -> str:
