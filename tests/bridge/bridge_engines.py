@@ -53,7 +53,6 @@ def slab(slots: int, slot_nbytes: int, window: int = 0) -> Slab:
         slot_nbytes=slot_nbytes,
         memory="host",
         gpu=None,
-        imported=False,
         owner=memoryview(memory),
         window=window or slots,
     )

@@ -20,7 +20,7 @@ class HostBounceBuffer:
         memory = memoryview(mmap.mmap(-1, slots * ring.slot_nbytes))
         pointer = ctypes.addressof(ctypes.c_char.from_buffer(memory))
         self.copies = Copies()
-        self.slab = replace(ring, pointer=pointer, slots=slots, imported=False, owner=memory)
+        self.slab = replace(ring, pointer=pointer, slots=slots, owner=memory)
 
     def close(self) -> None:
         self.copies.done()

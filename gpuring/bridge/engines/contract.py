@@ -61,8 +61,6 @@ class Slab:
     """ "host", "ipc", "vmm" or "pool", as `Ring.memory`."""
     gpu: int | None
     """The ordinal of the GPU in this process.  None: host memory."""
-    imported: bool
-    """Whether another process has allocated the memory."""
     owner: Any
     """Keeps the memory mapped.  On the host it is a `memoryview` of all bytes, which may be written
     on the far side; on a GPU it is a flat `cupy.ndarray` of uint8."""

@@ -33,7 +33,6 @@ def slab_of(ring: Ring, *, writable: bool) -> Slab:
         slot_nbytes=ring.spec.slot_nbytes,
         memory=ring.memory,
         gpu=None if on_host else int(array.device.id),
-        imported=not on_host and not inner.is_creator(ring),
         owner=memoryview(array) if on_host else array,
         window=ring.slots,
     )

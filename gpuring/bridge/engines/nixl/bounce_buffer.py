@@ -73,7 +73,6 @@ class BounceBuffer:
             pointer=int(self._memory.data.ptr),
             slots=slots,
             memory="ipc",
-            imported=False,
             owner=self._memory,
         )
 
