@@ -11,7 +11,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -25,38 +25,15 @@ _MAX_BLOCKS = 1024
 SOURCE = Path(__file__).with_name("kernels.cu")
 
 
-class Pattern(Protocol):
-    def stamp(self, slot: Any) -> None:
-        """Writes the first words of the frame, on this process's benchmark stream."""
-
-    def check(self, slot: Any) -> None:
-        """Counts those that are not of the frame's sequence."""
-
-    def stamp_all(self, slot: Any) -> None:
-        """Writes the whole frame."""
-
-    def check_all(self, slot: Any) -> None:
-        """Checks the whole frame."""
-
-    def spoil(self, slot: Any) -> None:
-        """Damages one word."""
-
-    def pending(self) -> bool:
-        """Whether something that was enqueued is not done yet."""
-
-    def finish(self) -> None:
-        """Waits until all that was enqueued is done."""
-
-    def wrong(self) -> int:
-        """The count so far."""
-
-
-def pattern_for(ring: gpuring.Ring, launch: str = "driver") -> Pattern:
+def pattern_for(ring: gpuring.Ring, launch: str = "driver") -> HostPattern | CudaPattern:
     """launch: how kernels are launched, "driver" (cuda-bindings) or "cupy"."""
     return HostPattern() if ring.memory == "host" else CudaPattern(launch)
 
 
 class HostPattern:
+    """A pattern of frames in host memory.  `CudaPattern` has the same methods, on this process's
+    benchmark stream."""
+
     def __init__(self) -> None:
         self._wrong = 0
         self._views: dict[int, Any] = {}  # of each slot's first words: slots never move
@@ -68,36 +45,42 @@ class HostPattern:
         return view
 
     def stamp(self, slot: Any) -> None:
+        """Writes the first words of the frame."""
         self._view(slot).fill(slot.seq)
 
     def check(self, slot: Any) -> None:
+        """Counts those that are not of the frame's sequence."""
         same = self._view(slot) == slot.seq
         if not same.all():
             self._wrong += int(np.count_nonzero(~same))
 
     def stamp_all(self, slot: Any) -> None:
+        """Writes the whole frame."""
         slot.array.fill(slot.seq)
 
     def check_all(self, slot: Any) -> None:
+        """Checks the whole frame."""
         self._wrong += int(np.count_nonzero(slot.array != slot.seq))
 
     def spoil(self, slot: Any) -> None:
+        """Damages one word."""
         slot.array[-1] += 1
 
     def pending(self) -> bool:
+        """Whether something that was enqueued is not done yet."""
         return False
 
     def finish(self) -> None:
-        pass
+        """Waits until all that was enqueued is done."""
 
     def wrong(self) -> int:
+        """The count so far."""
         return self._wrong
 
 
 class CudaPattern:
     def __init__(self, launch: str) -> None:
         tools = cuda_tools()
-        self._cupy = tools.cupy
         self._stream = tools.stream
         self._query = tools.cupy.cuda.runtime.streamQuery
         self._stream.use()  # as at first; `with` would leave the default stream current
