@@ -55,13 +55,12 @@ def write(pipe: Pipe, name: str, options: Options, ordinal: int, patience_s: flo
     ):
         pipe.send(f"{ring.sync}, gate {ring.gate}")
         pipe.receive()
-        backlog = _Backlog(stream)
         for k in range(FRAMES):
             with producer.claim(patience_s) as slot:
                 if stream is None:
                     slot.array[...] = _byte(k)
                 else:
-                    backlog.add()
+                    stream.keep_busy()
                     stream.memset(slot.array.data.ptr, _byte(k), NBYTES)
                 slot.meta["k"] = k
             pending += any(peer.pending for peer in ring.stats().producers)
@@ -119,11 +118,19 @@ class _Stream:
     """A CuPy stream with the one operation that a probe needs."""
 
     def __init__(self, cupy: Any) -> None:
-        self.cupy = cupy
+        self._cupy = cupy
+        self._scratch: Any = None
         self.raw = cupy.cuda.Stream(non_blocking=True)
 
     def memset(self, ptr: int, value: int, nbytes: int) -> None:
-        self.cupy.cuda.runtime.memsetAsync(ptr, value, nbytes, self.raw.ptr)
+        self._cupy.cuda.runtime.memsetAsync(ptr, value, nbytes, self.raw.ptr)
+
+    def keep_busy(self) -> None:
+        """Gives it work to do before it comes to the frame."""
+        if self._scratch is None:
+            self._scratch = self._cupy.cuda.Memory(_BACKLOG_NBYTES)
+        for k in range(_BACKLOG):
+            self.memset(self._scratch.ptr, k, _BACKLOG_NBYTES)
 
 
 @contextlib.contextmanager
@@ -140,20 +147,6 @@ def _stream(options: Options, ordinal: int) -> Iterator[_Stream | None]:
         stream = _Stream(cupy)
         with stream.raw:
             yield stream
-
-
-class _Backlog:
-    """Work that a stream has to do before it comes to the frame."""
-
-    def __init__(self, stream: _Stream | None) -> None:
-        self._stream = stream
-        self._scratch = stream.cupy.cuda.Memory(_BACKLOG_NBYTES) if stream else None
-
-    def add(self) -> None:
-        assert self._stream is not None
-        assert self._scratch is not None
-        for k in range(_BACKLOG):
-            self._stream.memset(self._scratch.ptr, k, _BACKLOG_NBYTES)
 
 
 # ---- probes ------------------------------------------------------------------------------------
