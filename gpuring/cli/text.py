@@ -147,6 +147,6 @@ def seconds(s: float) -> str:
     return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s"
 
 
-def counted(n: int, noun: str, plural: str = "") -> str:
+def counted(n: int, noun: str) -> str:
     """1, "peer" -> "1 peer"; 2, "peer" -> "2 peers"."""
-    return f"{n} {noun if n == 1 else plural or f'{noun}s'}"
+    return f"{n} {noun if n == 1 else f'{noun}s'}"
