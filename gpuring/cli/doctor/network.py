@@ -6,13 +6,13 @@ it says.  Bridges are optional, so nothing that is missing is a failure.
 
 from __future__ import annotations
 
-import importlib.metadata
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from gpuring.bridge.engines.contract import EngineError
 from gpuring.bridge.engines.nixl import agent, rdma_devices
+from gpuring.cli.measure.card import version_of
 
 from .finding import Finding
 
@@ -48,8 +48,8 @@ def look(_pipe: Any, gpus: bool) -> Network:
     """This machine.  A role for a process of its own."""
     name, error, back_ends = _ask_nixl()
     return Network(
-        zmq=_version("pyzmq"),
-        nixl=f"{name} {_version(name)}".strip() if name else "",
+        zmq=version_of("pyzmq"),
+        nixl=f"{name} {version_of(name)}".strip() if name else "",
         nixl_error=error,
         back_ends=back_ends,
         ports=rdma_devices.look(),
@@ -70,13 +70,6 @@ def _ask_nixl() -> tuple[str, str, tuple[str, ...]]:
         return name, "", tuple(sorted(started.get_plugin_list()))
     except Exception as error:
         return name, f"{name} does not start ({error})", ()
-
-
-def _version(package: str) -> str:
-    try:
-        return importlib.metadata.version(package.replace("_", "-"))
-    except importlib.metadata.PackageNotFoundError:
-        return ""
 
 
 # ---- checks ------------------------------------------------------------------------------------

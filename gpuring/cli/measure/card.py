@@ -35,7 +35,7 @@ def machine_card() -> dict[str, Any]:
         "load": round(os.getloadavg()[0], 1),
         "gpus": _gpus(),
         "mps": bool(_output("pgrep", "-f", "nvidia-cuda-mps-control")),
-        "packages": {name: version for name in PACKAGES if (version := _version(name))},
+        "packages": {name: version for name in PACKAGES if (version := version_of(name))},
     }
 
 
@@ -71,8 +71,9 @@ def _cpu() -> str:
     return platform.machine()
 
 
-def _version(package: str) -> str | None:
+def version_of(package: str) -> str:
+    """Empty: it is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
-        return None
+        return ""
