@@ -24,10 +24,13 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
+from gpuring import native
 from gpuring.arguments import between_one_and, integer, seconds_from
 from gpuring.bridge.exporter.supervisor import Export
 from gpuring.bridge.importer.supervisor import Import
+from gpuring.bridge.network.addresses import hostname
 from gpuring.bridge.stats import BridgeStats, LinkStats
+from gpuring.errors import RingError
 from gpuring.registry import segment
 
 __all__ = ["BridgeStats", "Export", "Import", "LinkStats", "export", "import_", "keygen"]
@@ -67,8 +70,6 @@ def export(
     Raises DeviceError if there is no such GPU, RingError if pyzmq is missing, ValueError,
     TypeError, OSError (the key file).  What goes wrong later, `wait()` raises.
     """
-    from gpuring.bridge.network.addresses import hostname
-
     _need_zmq()
     segment.check_name(name)
     options = {
@@ -126,8 +127,6 @@ def import_(
     DeviceError if there is no such GPU, RingError if pyzmq is missing, ValueError, TypeError,
     OSError (the key file).  What goes wrong later, `wait()` raises.
     """
-    from gpuring.bridge.network.addresses import hostname
-
     _need_zmq()
     where, near = _split(address)
     own = segment.check_name(near if name is None else name)
@@ -153,8 +152,6 @@ def import_(
         "timeout_s": seconds_from(0.1, timeout, "timeout"),
         "give_up_s": None if give_up is None else seconds_from(0, give_up, "give_up"),
     }
-    from gpuring import native
-
     slots = between_one_and(native.MAX_SLOTS, slots, "slots")
     # The ring is made later, when the exporter has been reached.
     _check_device("cuda" if device is None else device)
@@ -174,8 +171,6 @@ def keygen(folder: str | Path = ".") -> tuple[Path, Path]:
 
 
 def _need_zmq() -> None:
-    from gpuring.errors import RingError
-
     if find_spec("zmq") is None:
         raise RingError("bridges need pyzmq: pip install 'gpuring[bridge]'")
 
