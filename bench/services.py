@@ -383,12 +383,6 @@ class Pair:
         stack.callback(_end, process)
         return process
 
-    def pin(self, client: int, engine: int) -> None:
-        """Each process runs on one processor from now on."""
-        for process, cpu in ((self._client, client), (self._engine, engine)):
-            for thread in os.listdir(f"/proc/{process.pid}/task"):  # noqa: PTH208
-                os.sched_setaffinity(int(thread), {cpu})
-
     def measure(self, program: str, form: str, seconds: float) -> dict[str, float]:
         _tell(self._engine, f"{program} {form}")
         _tell(self._client, f"{program} {form} {seconds}")
