@@ -158,18 +158,26 @@ def writes_an_answer(pipe, name):
     slot.publish()
 
 
-@promise("services.md", "the same as for a call that was not answered")
-@pytest.mark.slow
-def test_an_engine_killed_while_it_writes_an_answer(name, children):
-    with serve(name, engine=False), gpuring.connect(name) as client:
-        victim = up(children(writes_an_answer, name))
-        call = send(client, 0)
-        assert victim.receive() == "writing"
+@promise(
+    "services.md",
+    "the same as for a call that was not answered",
+    "later answers to that client wait behind it",
+)
+def test_later_answers_wait_behind_a_stopped_engines_half_written_one_until_it_dies(name, children):
+    with serve(name, engine=False), gpuring.connect(name) as client, gpuring.connect(name) as third:
+        stopped = up(children(writes_an_answer, name))
+        first = send(client, 0)
+        assert stopped.receive() == "writing"
+        stopped.stop()
         with serve(name) as other:
-            victim.kill()
-            (taken,) = other.take(timeout=10)
-            answer(taken)
-            finish(client, 0, call)
+            second = send(client, 1)
+            answer(other.take(timeout=10)[0])
+            assert not second.wait(0.05)
+            ask_here(other, third, 0)  # another client's do not
+            stopped.kill()
+            finish(client, 1, second)
+            answer(other.take(timeout=10)[0])
+            finish(client, 0, first)
         assert client.late == 0
 
 
@@ -192,22 +200,24 @@ def test_a_client_that_is_stopped_holds_nobody_up(name, children):
     "services.md",
     "its calls time out, and others go on; everybody waits for it a full lap of the request ring "
     "later, as for any holder of a slot",
+    "`slots` counts requests that wait *and* requests that engines work on.",
 )
-@pytest.mark.slow
-def test_a_stopped_engine_holds_up_its_own_calls_only(name, children):
-    with serve(name, engine=False), gpuring.connect(name) as client:
+def test_a_stopped_engine_holds_up_its_own_calls_and_everybody_a_lap_later(name, children):
+    with serve(name, engine=False, slots=4), gpuring.connect(name) as client:
         stopped = up(children(holder, name, 1))
         call = send(client, 0)
         assert stopped.receive() == [0]
-        os.kill(stopped.pid, signal.SIGSTOP)
+        stopped.stop()
         with serve(name) as other:
-            for k in range(1, 20):
+            for k in range(1, 4):
                 ask_here(other, client, k)
+            with pytest.raises(gpuring.RingFull, match=rf"pid {stopped.pid}.*'engines'"):
+                client.request(0)
             with pytest.raises(gpuring.RingTimeout):
                 call.result(0.1)
             stopped.kill()
             assert poll(lambda: passes_over(other)) == 1
-            ask_here(other, client, 20)
+            ask_here(other, client, 4)
         assert (client.late, client.in_flight) == (1, 0)
 
 
@@ -326,16 +336,30 @@ def claims_a_request(pipe, name):
     client.close()
 
 
-@promise("services.md", "nothing")
-@pytest.mark.slow
-def test_a_client_killed_while_it_writes_a_request(name, children):
+@promise("services.md", "engines wait behind it for the requests that were begun later", "nothing")
+@pytest.mark.parametrize("dies", [True, False])
+def test_engines_wait_behind_a_stopped_clients_half_written_request_until_it_dies(
+    name, children, dies
+):
     with serve(name) as server, gpuring.connect(name) as client:
-        victim = children(claims_a_request, name)
-        victim.receive()
+        stopped = children(claims_a_request, name)
+        stopped.receive()
+        stopped.stop()
         call = send(client, 0)
-        victim.kill()
-        answer(server.take(timeout=10)[0])
+        with pytest.raises(gpuring.RingTimeout):
+            server.take(timeout=0.05)
+        if dies:
+            stopped.kill()
+        else:
+            os.kill(stopped.pid, signal.SIGCONT)
+            stopped.send()
+        for k in (0,) if dies else (7, 0):
+            (taken,) = server.take(timeout=10)
+            assert taken.meta["k"] == k
+            answer(taken)
         finish(client, 0, call)
+        if not dies:
+            stopped.result()
 
 
 def connects(pipe, name):
@@ -345,11 +369,6 @@ def connects(pipe, name):
     client.close()
 
 
-@promise(
-    "services.md",
-    "engines drop them when they take them, or their answers go nowhere; an engine removes the "
-    "names of the client's ring",
-)
 @pytest.mark.slow
 def test_what_a_dead_client_left_is_removed_by_an_engine_that_never_met_it(name, children):
     with serve(name, engine=False):

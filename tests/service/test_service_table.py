@@ -1,9 +1,7 @@
-"""What docs/services.md says and no other file of tests holds: who dies or stops, what is left."""
+"""What docs/services.md says and no other file of tests holds."""
 
 from __future__ import annotations
 
-import os
-import signal
 import threading
 
 import numpy as np
@@ -13,8 +11,7 @@ import gpuring
 from tests.helpers.promise import promise
 from tests.helpers.support import poll, set_fence
 from tests.service import services
-from tests.service.services import answer, ask_here, finish, holder, in_thread, send, serve, up
-from tests.service.test_service_death import claims_a_request, writes_an_answer
+from tests.service.services import answer, ask_here, finish, in_thread, send, serve, up
 
 # ---- calls --------------------------------------------------------------------------------------
 
@@ -147,68 +144,6 @@ def test_a_client_needs_one_peer_and_an_engine_or_keeper_two(name):
                 gpuring.connect(name)
             for each in (*clients, *others):
                 each.close()
-
-
-# ---- stopped ------------------------------------------------------------------------------------
-
-
-@promise(
-    "services.md",
-    "its calls time out, and others go on; everybody waits for it a full lap of the request ring "
-    "later, as for any holder of a slot",
-    "`slots` counts requests that wait *and* requests that engines work on.",
-)
-def test_a_lap_behind_a_stopped_engines_call_everybody_waits_for_it(name, children):
-    with serve(name, engine=False, slots=4), gpuring.connect(name) as client:
-        stopped = up(children(holder, name, 1))
-        send(client, 0)
-        assert stopped.receive() == [0]
-        stopped.stop()
-        with serve(name) as other:
-            for k in range(1, 4):
-                ask_here(other, client, k)
-            with pytest.raises(gpuring.RingFull, match=rf"pid {stopped.pid}.*'engines'"):
-                client.request(0)
-            stopped.kill()
-            answer(other.take(timeout=10)[0])
-            ask_here(other, client, 4)
-
-
-@promise("services.md", "later answers to that client wait behind it")
-def test_behind_a_stopped_engines_half_written_answer_later_ones_wait(name, children):
-    with serve(name, engine=False), gpuring.connect(name) as client, gpuring.connect(name) as third:
-        stopped = up(children(writes_an_answer, name))
-        first = send(client, 0)
-        assert stopped.receive() == "writing"
-        stopped.stop()
-        with serve(name) as other:
-            second = send(client, 1)
-            answer(other.take(timeout=10)[0])
-            assert not second.wait(0.05)
-            ask_here(other, third, 0)  # another client's do not
-            stopped.kill()
-            finish(client, 1, second)
-            answer(other.take(timeout=10)[0])
-            finish(client, 0, first)
-
-
-@promise("services.md", "engines wait behind it for the requests that were begun later")
-def test_behind_a_stopped_clients_half_written_request_engines_wait(name, children):
-    with serve(name) as server, gpuring.connect(name) as client:
-        stopped = children(claims_a_request, name)
-        stopped.receive()
-        stopped.stop()
-        call = send(client, 0)
-        with pytest.raises(gpuring.RingTimeout):
-            server.take(timeout=0.05)
-        os.kill(stopped.pid, signal.SIGCONT)
-        stopped.send()
-        for k in (7, 0):
-            (taken,) = server.take(timeout=10)
-            assert taken.meta["k"] == k
-            answer(taken)
-        finish(client, 0, call)
-        stopped.result()
 
 
 # ---- an answer whose GPU work died with its engine ----------------------------------------------
