@@ -225,11 +225,6 @@ def create_and_wait(pipe, name, safe):
     "Those inside go on, because the driver keeps the memory while any process has it open. Nobody "
     "new can attach: `attach` raises `PeerLost`.",
 )
-@promise(
-    "services.md",
-    "those inside go on; nobody new can open its memory, and the next `serve` that describes the "
-    "service starts a new one",
-)
 def test_those_inside_finish_after_the_creators_death(safe, name, children):
     cupy, kernels = tools()
     creator = children(create_and_wait, name, safe)

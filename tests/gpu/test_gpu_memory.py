@@ -60,11 +60,6 @@ def wrong_words(consumer, frames=FRAMES):
 # ---- who may write -------------------------------------------------------------------------------
 
 
-@promise(
-    "failure.md",
-    'On a GPU a consumer can write into its arrays with `memory="ipc"` and `"pool"`, which have no '
-    'read-only mapping. With `"vmm"` it cannot.',
-)
 def test_only_readers_of_vmm_are_kept_from_writing(name, kind):
     with make(name, kind) as ring:
         with ring.producer() as producer, ring.consumer() as consumer:

@@ -172,7 +172,6 @@ def test_many_different_shapes_are_no_leak(ring):
                 assert slot.array.shape == (1 + k % 15,)
 
 
-@promise("README.md", "Slots have a fixed size, but a frame may be smaller than its slot.")
 @pytest.mark.parametrize("shape", [(4, 5), (16,), (0,), (-1,), (1.5,), (1,) * 9, (), "ab"])
 def test_a_shape_that_does_not_fit_claims_nothing(ring, shape):
     with ring.producer() as producer:

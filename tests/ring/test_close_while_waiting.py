@@ -91,11 +91,6 @@ def test_close_ends_a_wait_of_another_thread(name, verb, what):
         assert ring._header.live_peers() == [keeper.peer]
 
 
-@promise(
-    "failure.md",
-    "`close()` by another thread ends a waiting call with `RingClosed`, and waits until that call "
-    "has returned.",
-)
 def test_close_ends_a_select_of_another_thread(name):
     with small_ring(name, 2) as ring:
         one, other = ring.consumer(), ring.consumer()

@@ -95,7 +95,6 @@ class InADrop(Interrupt):
     IN_DROPS = True
 
 
-@promise("failure.md", "It leaves even if a Ctrl-C comes while Python drops it.")
 @pytest.mark.slow(keep=1)
 @PEERS
 def test_nor_does_one_that_comes_meanwhile(name, make):
@@ -250,7 +249,6 @@ def test_who_drops_waits_for_nobody_and_the_watchdog_leaves(name, ring, make):
     assert ring._header.reaps == 0  # it left, and did not die
 
 
-@promise("failure.md", "The watchdog of its own process leaves for it as soon as the lock is free.")
 def test_the_last_producer_that_left_late_is_the_end_of_the_stream(name, ring):
     with ring.consumer() as frames:
         producer = ring.producer()
@@ -262,11 +260,6 @@ def test_the_last_producer_that_left_late_is_the_end_of_the_stream(name, ring):
             frames.acquire(20)
 
 
-@promise(
-    "failure.md",
-    "If another process keeps the membership lock, for example because it is stopped, the thread "
-    "that drops the producer or consumer does not wait.",
-)
 def test_a_drop_lets_the_other_threads_run(name, ring):
     """Of a peer alone, as after a join that was cut short.  There are several, because a busy
     scheduler may keep the other thread off the CPU while one of them is dropped."""

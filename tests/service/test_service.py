@@ -175,7 +175,6 @@ def test_wait_done_and_cancel(name):
 # ---- batches ------------------------------------------------------------------------------------
 
 
-@promise("services.md", "`server.take(max_batch, max_wait_s, timeout)` returns at least one call.")
 def test_a_batch_takes_what_is_there(name):
     with serve(name) as server, gpuring.connect(name) as client:
         for k in range(5):
@@ -223,7 +222,6 @@ def test_a_batch_waits_for_the_calls_that_it_expects_and_for_no_others(name):
         assert 0 < server.counts.waited_s < 20
 
 
-@promise("services.md", "Where calls come one at a time it does not wait.")
 def test_where_calls_come_one_at_a_time_an_engine_waits_for_no_other(name):
     with serve(name) as server, gpuring.connect(name) as client:
         for k in range(100):

@@ -165,7 +165,6 @@ def test_a_client_that_is_dropped_leaves_while_the_loop_runs(name):
         asyncio.run(main(server))
 
 
-@promise("services.md", "Each event loop receives answers for all of its own tasks.")
 @pytest.mark.parametrize("order", ["0 1 2", "2 1 0", "1 2 0", "01 2"])
 def test_a_task_that_is_done_hands_the_listening_on(name, no_slices, order):
     """The listener receives two that are answered at once, and chooses the second as the next."""
@@ -335,9 +334,6 @@ def test_two_tasks_may_wait_for_one_call(name):
 # ---- requests ----------------------------------------------------------------------------------
 
 
-@promise(
-    "services.md", "Tasks use `request_async`, `result_async` (or `await call`) and `call_async`:"
-)
 def test_tasks_send_in_the_order_in_which_they_came(name, no_slices):
     """The request ring has one slot, and who waits is woken when the engine gives it back."""
 

@@ -321,7 +321,6 @@ def test_what_is_not_the_answers_fails_the_whole_batch(name, result, why, caplog
         caplog.clear()
 
 
-@promise("services.md", "They also fail if it returns something of another shape, dtype or count.")
 @pytest.mark.parametrize("result", [lambda x: x, lambda x: {"a": x}, lambda x: {"a": x, "c": x}])
 def test_what_are_not_the_fields_of_an_answer_fails_the_batch(name, result, caplog):
     fields = {"a": (WORDS, "i8"), "b": (WORDS, "i8")}

@@ -36,7 +36,6 @@ from tests.service.services import (
     "services.md",
     "`call.redelivered` says that another engine died with this call, and perhaps because of it.",
     "another engine gets them, and `call.redelivered` is set",
-    "Clients need no other service as long as this keeper lives.",
 )
 def test_a_dead_engines_calls_go_to_another_one(name, children):
     with serve(name, engine=False), gpuring.connect(name) as client:
@@ -242,7 +241,6 @@ def test_a_full_ring_names_the_stopped_engine(name, children, tasks):
 @promise(
     "services.md",
     "all others go on, and new ones may join; the last one to leave removes the names",
-    "When the creator is killed, the others go on as the table says.",
 )
 @pytest.mark.slow
 def test_the_creators_death_leaves_the_others_going_on(name, children):

@@ -34,7 +34,6 @@ def test_a_client_is_readable_when_an_answer_has_come(name):
             finish(client, k, calls[k])
 
 
-@promise("services.md", "Every other event loop takes `client.fileno()`, or the client itself.")
 def test_when_all_calls_are_done_a_client_is_not_readable(name):
     with serve(name) as server, gpuring.connect(name) as client:
         call = send(client, 0)

@@ -43,11 +43,6 @@ def test_an_engine_that_waits_is_ready(name):
         join()
 
 
-@promise(
-    "services.md",
-    "An engine is ready if it lives, is not stopped, and has waited for calls or taken some within "
-    "the last 10 seconds, or as long as `within_s` says.",
-)
 def test_an_engine_that_waits_for_long_says_so_again(name):
     with serve(name) as server, gpuring.connect(name) as client:
         join = in_thread(server.take)

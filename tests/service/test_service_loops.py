@@ -63,7 +63,6 @@ def test_nobody_waits_for_a_loop_that_was_left_with_its_tasks(name, no_slices, l
         assert client.in_flight == 0
 
 
-@promise("services.md", "No loop waits for another one.")
 def test_nobody_waits_for_a_busy_loop(name, no_slices):
     async def busy():
         waits = asyncio.create_task(finish(client, 0, calls[0]))

@@ -297,8 +297,6 @@ def test_an_exception_fails_the_calls_of_its_batch(name):
 @promise(
     "services.md",
     "A call that the block of `with server.take(…) as calls` leaves unanswered fails.",
-    "The client gets `CallFailed` with the text.",
-    "To answer calls later, call `take` without `with`: then no block fails them.",
 )
 def test_what_a_batch_leaves_unanswered_fails(name):
     with serve(name) as server, gpuring.connect(name) as client:

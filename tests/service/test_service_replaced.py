@@ -120,10 +120,6 @@ def test_a_request_says_that_no_service_came(name):
             ask_here(other, client, 0)
 
 
-@promise(
-    "services.md",
-    "Threads and tasks that wait to send a request go there, too, and tasks keep their turn.",
-)
 def test_who_has_to_wait_for_room_goes_to_the_next_service(name, replaced):
     replaced()
     with gpuring.connect(name, calls=2) as client, serve(name) as other:
@@ -158,9 +154,6 @@ def test_who_waits_for_a_slot_goes_to_the_next_service(name, replaced):
             lost.result(PATIENCE_S)
 
 
-@promise(
-    "services.md", "Its clients need not connect again: the next `request` goes to the new service."
-)
 def test_a_call_in_one_line_goes_to_the_next_service(name, replaced):
     replaced()
     with gpuring.connect(name) as client:
@@ -185,9 +178,7 @@ def test_a_name_that_was_taken_from_a_service_without_engines_leads_to_the_next(
 
 
 @promise(
-    "services.md",
-    "A call that another engine of the former service has taken is still answered.",
-    "Then a request or a look at `in_flight` leaves the former service, and nothing is left of it.",
+    "services.md", "A call that another engine of the former service has taken is still answered."
 )
 def test_what_another_engine_has_taken_is_still_answered(name, replaced):
     replaced()
@@ -352,11 +343,6 @@ def test_what_engines_agree_on_may_be_another(name, replaced):
 # ---- processes ----------------------------------------------------------------------------------
 
 
-@promise(
-    "services.md",
-    "A call that no engine of the former service has taken, or will take, is lost: `result()` "
-    "raises `PeerLost`.",
-)
 def test_a_service_is_replaced_while_its_engines_are_dead(name, children):
     victim = up(children(holder, name, 1))
     with gpuring.connect(name, engine_s=PATIENCE_S) as client:

@@ -112,10 +112,6 @@ def test_tasks_keep_their_turn_in_the_next_service(name, replaced):
         asyncio.run(main(client))
 
 
-@promise(
-    "services.md",
-    "Threads and tasks that wait to send a request go there, too, and tasks keep their turn.",
-)
 def test_tasks_that_wait_for_room_go_to_the_next_service(name, replaced):
     async def main(client, other):
         first = await send_async(client, 0)

@@ -131,10 +131,6 @@ def test_sigterm_ends_an_engine_when_its_batch_is_answered(name, children):
             finish(client, k, call)
 
 
-@promise(
-    "services.md",
-    'After SIGTERM the engine answers the batch that it has, and `run` returns "SIGTERM".',
-)
 def test_sigterm_ends_an_engine_that_waits(name, children):
     with serve(name, engine=False) as keeper:
         engine = up(children(worker, name))

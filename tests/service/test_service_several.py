@@ -58,9 +58,6 @@ def test_a_call_to_any_of_several_services_ends_the_wait(two, index, place):
     finish(client, 7, call, place)
 
 
-@promise(
-    "services.md", "All calls of a batch are of one service, and `calls.server` says of which."
-)
 def test_a_batch_of_several_services_is_filled_from_one(two, place):
     urgent, normal, first, second = two
     send(second, 0, place)

@@ -36,10 +36,6 @@ assert watched  # a fixture
 # ---- threads ------------------------------------------------------------------------------------
 
 
-@promise(
-    "services.md",
-    "Several threads, and tasks of several event loops, may use one client at the same time.",
-)
 def test_threads_may_share_a_client(name, children, watched):
     """More threads than it has room for calls: they wait for each other."""
     worker = up(children(engine, name))
@@ -71,7 +67,6 @@ def test_threads_wait_in_turn_for_a_slot(name, watched):
             services.finish(client, k, call)
 
 
-@promise("services.md", "One thread receives answers for all threads.")
 def test_a_thread_that_is_done_hands_the_receiving_on(name, monkeypatch):
     """Who receives does it for all; when its own answer has come the others are not forgotten."""
     monkeypatch.setattr("gpuring.service._inbox.SLICE_S", 60)  # they are woken, and do not poll
@@ -159,8 +154,6 @@ def test_who_looks_after_the_calls_does_not_mind_threads_that_send(name):
     "services.md",
     "It leaves out calls that were given up, calls whose client is dead or has left, and calls "
     "that have expired.",
-    "It ends with an answer, with `CallFailed` or with `PeerLost`. It ends with `RingTimeout` if "
-    "it was given a time-out, and with `RingClosed` if its own client was closed.",
 )
 def test_closing_a_client_wakes_who_waits_and_drops_its_calls(name, watched):
     with serve(name) as server:
@@ -205,11 +198,7 @@ def test_engines_join_by_name_or_by_the_same_terms(name):
                 ask_here(server, client, k)
 
 
-@promise(
-    "services.md",
-    "`serve` creates the service. If the service is there and has the same terms, `serve` joins "
-    "it. If it has other terms, `serve` raises `RingIncompatible`.",
-)
+@promise("services.md", "If it has other terms, `serve` raises `RingIncompatible`.")
 @pytest.mark.parametrize(
     ("other", "told"),
     [
@@ -323,11 +312,6 @@ def test_a_request_waits_for_an_engine(name):
             impatient.request()
 
 
-@promise(
-    "services.md",
-    "`call.redelivered` says that another engine died with this call, and perhaps because of it.",
-    "The process that creates a service owns it.",
-)
 def test_an_engine_that_leaves_gives_its_calls_back(name):
     with serve(name, engine=False), gpuring.connect(name) as client:
         with serve(name) as leaver:

@@ -200,11 +200,7 @@ async def several(client):
     await asyncio.wait(begin(asyncio.get_running_loop(), client))
 
 
-@promise(
-    "services.md",
-    "No other thread, task or loop waits for the one that was interrupted. Any of them can `close` "
-    "the client.",
-)
+@promise("services.md", "No other thread, task or loop waits for the one that was interrupted.")
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     "each", [lambda: signals(7), lambda: interrupts(151)], ids=["signals", "all"]
@@ -290,7 +286,6 @@ def test_a_thread_that_was_interrupted_leaves_its_client_whole(served, each):
             check_whole(client, interrupt.where, isinstance(interrupt, Signal))
 
 
-@promise("services.md", "No other thread, task or loop waits for the one that was interrupted.")
 @pytest.mark.slow
 def test_other_threads_go_on_without_the_one_that_was_interrupted(served):
     """Which does nothing more with the client."""

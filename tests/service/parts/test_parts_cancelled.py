@@ -87,7 +87,6 @@ def test_a_part_that_waits_hears_that_its_call_was_cancelled(pair):
         join()
 
 
-@promise("services.md", "**Cancelling.** Whoever leaves the loop before the end cancels the call.")
 def test_a_task_that_is_cancelled_cancels_its_call(pair):
     server, client = pair
 

@@ -67,11 +67,6 @@ def test_a_part_that_waits_goes_on_when_the_client_releases_one(pair):
     assert read(parts) == []
 
 
-@promise(
-    "services.md",
-    "**A client that reads slowly.** `connect(parts=8)` gives each call room for 8 parts that were "
-    "sent and not released.",
-)
 def test_all_calls_of_a_client_have_all_their_parts_and_none_is_overwritten(pair):
     """Every slot is used, and the answers still have theirs."""
     server, client = pair

@@ -112,7 +112,6 @@ def test_if_nobody_has_taken_a_part_another_engine_gives_them_from_the_first(nam
         assert client.in_flight == 0
 
 
-@promise("services.md", "If no part was taken, another engine gives the answer from its beginning.")
 def test_parts_of_a_dead_engine_that_nobody_has_taken_are_forgotten(name, children):
     """Also before another engine has sent anything."""
     with serve(name, engine=False), gpuring.connect(name, parts=4, engine_s=100) as client:
@@ -223,9 +222,6 @@ def test_a_stream_ends_with_its_client(name):
         assert taken.cancelled
 
 
-@promise(
-    "services.md", "A part that is missing, because it is torn, ends the loop with `PeerLost`, too."
-)
 def test_a_part_that_is_missing_ends_the_stream(pair):
     """It was overwritten, or torn.  What comes behind it is not handed out as the next one."""
     server, client = pair

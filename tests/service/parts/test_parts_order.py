@@ -157,7 +157,6 @@ def test_one_part_is_written_at_a_time(pair):
             verb()
 
 
-@promise("services.md", "The client gets the parts in the order in which they were sent.")
 def test_a_part_whose_block_raises_is_not_sent_and_its_slot_keeps_the_order(pair):
     """The slot of one call is used by another one only where that does not change its order."""
     server, client = pair
