@@ -1,12 +1,16 @@
-"""Each side of a bridge, as a test plays it."""
+"""Each side of a bridge, as a test plays it.  Needs pyzmq."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import zmq
 
 from gpuring import slot_layout
+from gpuring.bridge import Export
 from gpuring.bridge.network import wire
 
 WAIT_S = 60.0
@@ -74,23 +78,50 @@ class Far:
     """An importer that the test plays, with all of its sessions over one connection."""
 
     def __init__(self, socket: Any, ring: str, address: str) -> None:
-        self._socket, self._ring = socket, ring
+        self.socket, self._ring = socket, ring
         socket.linger = 0
         socket.connect(f"tcp://{address}")
 
     def say(self, session: int, *messages: wire.Message) -> None:
         for message in messages:
-            self._socket.send_multipart(wire.encode(session, message))
+            self.socket.send_multipart(wire.encode(session, message))
+
+    def hello(
+        self, policy: str = "lossless", epoch: str = "", seq: int = 0, *, session: int = 7,
+        who: str = "far/x", run: str = "0" * 16, **more: Any,
+    ) -> None:  # fmt: skip
+        """As one that has everything of this epoch up to this sequence."""
+        self.say(session, wire.Hello(self._ring, who, run, policy, epoch, seq, **more))
+
+    def next(self) -> wire.Message:
+        assert self.socket.poll(1000 * WAIT_S), "it says nothing"
+        return wire.decode(self.socket.recv_multipart())[1]
 
     def heard(self, *kinds: type[wire.Message]) -> Any:
         """The next message of these kinds.  All others are left out."""
-        while True:
-            assert self._socket.poll(1000 * WAIT_S), f"none of {kinds}"
-            _, message = wire.decode(self._socket.recv_multipart())
-            if isinstance(message, kinds):
-                return message
+        while not isinstance(message := self.next(), kinds):
+            pass
+        return message
 
     def begin(self, session: int, *credits: int) -> None:
-        self.say(session, wire.Hello(self._ring, "far/x", "0" * 16, "lossless", "", 0))
+        self.hello(session=session)
         self.heard(wire.Welcome)
         self.say(session, wire.Open("zmq", 8), wire.Flow(0, credits))
+
+
+@contextlib.contextmanager
+def exporter() -> Iterator[Near]:
+    """With a port of its own."""
+    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
+        socket.linger = 0
+        socket.bind("tcp://127.0.0.1:0")
+        yield Near(socket)
+
+
+@contextlib.contextmanager
+def importer(ring: str, out: Export, **options: int) -> Iterator[Far]:
+    """It is connected to an exporter of the ring.  options: of its socket."""
+    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
+        for option, value in options.items():
+            setattr(socket, option, value)
+        yield Far(socket, ring, out.address)

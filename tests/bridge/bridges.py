@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +13,7 @@ from typing import Any
 import gpuring
 from gpuring import bridge
 from gpuring.bridge import Export, Import
+from tests.helpers.support import poll
 
 WAIT_S = 60.0
 META = [("n", "i8")]
@@ -62,6 +65,12 @@ def take(frames: gpuring.Consumer) -> int:
 def connected(side: Export | Import) -> bool:
     links = side.stats().links
     return bool(links) and all(link.connected for link in links)
+
+
+def kill_worker(side: Export | Import) -> None:
+    """Returns when another one has taken its place."""
+    os.kill(pid := poll(lambda: side.pid), signal.SIGKILL)
+    poll(lambda: side.pid not in (0, pid), WAIT_S)
 
 
 @dataclass

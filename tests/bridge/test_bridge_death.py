@@ -6,7 +6,6 @@ Both "hosts" are this one, so the two rings have different names.
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import signal
 import socket
@@ -16,7 +15,6 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 import gpuring
@@ -30,7 +28,6 @@ from gpuring import bridge  # noqa: E402
 from gpuring.bridge import supervisor  # noqa: E402
 from gpuring.bridge.network import wire  # noqa: E402
 from tests.bridge.bridges import (  # noqa: E402
-    META,
     WAIT_S,
     both_ends,
     bridged,
@@ -365,47 +362,3 @@ def test_a_worker_ends_with_its_supervisor_even_if_a_fork_of_that_lives(far):
             poll(lambda: not Path(f"/proc/{pid}").exists(), WAIT_S)
         finally:
             maker.stdin.close()  # the fork ends by that
-
-
-@pytest.mark.slow(keep=1)
-@pytest.mark.parametrize("policy", wire.POLICIES[:2])
-def test_an_exporter_that_ends_sends_nothing_from_slots_that_it_gave_back(near, policy):
-    """An importer on a slow link: most of the bytes go after the exporter has waited for them."""
-    over, whole = threading.Event(), []
-
-    def produce(ring: gpuring.Ring) -> None:
-        with ring.producer() as producer:
-            for n in itertools.takewhile(lambda _: not over.is_set(), itertools.count()):
-                with contextlib.suppress(RingFull), producer.claim(0.1) as slot:
-                    slot.array[...] = slot.meta["n"] = n
-
-    with (
-        gpuring.create(near, slots=64, shape=1 << 17, dtype="i8", meta=META, device="host") as ring,
-        bridge.export(near, listen="127.0.0.1:0") as out,
-        zmq.Context() as context,
-        context.socket(zmq.DEALER) as socket,
-    ):
-        socket.linger, socket.rcvhwm, socket.rcvbuf = 0, 1, 1 << 16
-        socket.connect(f"tcp://{out.address}")
-        hello = wire.Hello(near, "h/x", "0" * 16, policy, "", 0)
-        socket.send_multipart(wire.encode(7, hello))
-        while not isinstance(wire.decode(socket.recv_multipart())[1], wire.Welcome):
-            pass
-        socket.send_multipart(wire.encode(7, wire.Open("zmq", 64)))
-        socket.send_multipart(wire.encode(7, wire.Flow(0, tuple(range(1, 33)))))
-        writing = threading.Thread(target=produce, args=(ring,))
-        writing.start()
-        poll(lambda: out.stats().links[0].lag == 32, WAIT_S)
-        ending = threading.Thread(target=out.close)
-        ending.start()
-        ending.join(0.45)  # it waits for 0.4 s, and sends what it can for 0.1 s
-        while socket.poll(500):
-            message = wire.decode(socket.recv_multipart())[1]
-            if isinstance(message, wire.Frame):
-                frame = np.frombuffer(message.part, "i8")
-                whole.append(bool((frame == np.frombuffer(message.meta, "i8")[0]).all()))
-        over.set()
-        writing.join()
-        ending.join()
-    assert whole
-    assert all(whole)

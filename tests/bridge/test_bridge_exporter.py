@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import signal
 import threading
@@ -15,12 +16,61 @@ import pytest
 import gpuring
 from tests.helpers.support import poll
 
-zmq = pytest.importorskip("zmq")
+pytest.importorskip("zmq")
 
-from gpuring import bridge  # noqa: E402
-from gpuring.bridge import supervisor  # noqa: E402
-from gpuring.bridge.network import wire  # noqa: E402
-from tests.bridge.bridge_sides import EPOCH, WAIT_S, Far  # noqa: E402
+from gpuring import bridge
+from gpuring.bridge import supervisor
+from gpuring.bridge.network import wire
+from tests.bridge.bridge_sides import EPOCH, WAIT_S, Far, importer
+from tests.bridge.bridges import kill_worker
+
+
+@contextlib.contextmanager
+def slow_importer(
+    name: str, policy: str, **options: Any
+) -> Iterator[tuple[bridge.Export, gpuring.Ring, Far]]:
+    """An importer that was sent 32 frames.  Most of their bytes wait in the exporter, while a
+    producer goes round and round through the slots."""
+    over, meta = threading.Event(), [("n", "i8")]
+
+    def produce() -> None:
+        with ring.producer() as producer:
+            for n in itertools.takewhile(lambda _: not over.is_set(), itertools.count()):
+                with contextlib.suppress(gpuring.RingFull), producer.claim(0.1) as slot:
+                    slot.array[...] = slot.meta["n"] = n
+
+    def all_are_taken() -> bool:
+        far.say(7, wire.Ping())  # it is not silent yet
+        links = out.stats().links
+        return not links or links[0].lag == 32  # or it was given up already
+
+    with (
+        gpuring.create(name, slots=64, shape=1 << 17, dtype="i8", meta=meta, device="host") as ring,
+        bridge.export(name, listen="127.0.0.1:0", **options) as out,
+        importer(name, out, rcvhwm=1, rcvbuf=1 << 16) as far,
+    ):
+        far.hello(policy, timeout_ms=60_000)
+        far.heard(wire.Welcome)
+        far.say(7, wire.Open("zmq", 64), wire.Flow(0, tuple(range(1, 33))))
+        writing = threading.Thread(target=produce)
+        writing.start()
+        try:
+            poll(all_are_taken, WAIT_S)
+            yield out, ring, far
+        finally:
+            over.set()
+            writing.join()
+
+
+def whole(far: Far) -> list[bool]:
+    """Whether each frame that still comes is whole."""
+    found = []
+    while far.socket.poll(500):
+        message = far.next()
+        if isinstance(message, wire.Frame):
+            number = np.frombuffer(message.meta, "i8")[0]
+            found.append(bool((np.frombuffer(message.part, "i8") == number).all()))
+    return found
 
 
 @pytest.mark.slow(keep=1)
@@ -28,95 +78,58 @@ from tests.bridge.bridge_sides import EPOCH, WAIT_S, Far  # noqa: E402
 def test_an_importer_that_was_given_up_gets_no_bytes_of_later_frames(
     name: str, policy: str
 ) -> None:
+    """The exporter ends the session, and gives the slots back.  The importer goes on to take."""
     for silence_s in (0.1, 2.0, 20.0):  # a busy machine may not let it speak before anything came
-        if whole := frames_after_silence(name, policy, silence_s):
-            break
-    assert all(whole), f"{whole.count(False)} of {len(whole)} frames were torn"
-    assert whole
+        with slow_importer(name, policy, timeout=silence_s, patience=0) as (out, ring, far):
+            poll(lambda out=out: not out.stats().links, WAIT_S)
+            until = ring.stats().cursor + 80
+            poll(lambda ring=ring, until=until: ring.stats().cursor >= until, WAIT_S)
+            if found := whole(far):
+                break
+    assert all(found), f"{found.count(False)} of {len(found)} frames were torn"
+    assert found
 
 
-def frames_after_silence(name: str, policy: str, silence_s: float) -> list[bool]:
-    """Whether each frame that still comes is whole.  Most of the bytes wait in the exporter when it
-    ends the session and gives the slots back.  The importer says nothing, and goes on to take."""
-    over, whole, put = threading.Event(), [], 0
-    shape, meta = 1 << 17, [("n", "i8")]
-    with (
-        gpuring.create(name, slots=64, shape=shape, dtype="i8", meta=meta, device="host") as ring,
-        bridge.export(name, listen="127.0.0.1:0", timeout=silence_s, patience=0) as out,
-        zmq.Context() as context,
-        context.socket(zmq.DEALER) as socket,
-    ):
-
-        def produce() -> None:
-            nonlocal put
-            with ring.producer() as producer:
-                while not over.is_set():
-                    with contextlib.suppress(gpuring.RingFull), producer.claim(0.1) as slot:
-                        slot.array[...] = slot.meta["n"] = put
-                        put += 1
-
-        def all_are_taken() -> bool:
-            socket.send_multipart(wire.encode(7, wire.Ping()))  # it is not silent yet
-            links = out.stats().links
-            return not links or links[0].lag == 32  # or it was given up already
-
-        socket.linger, socket.rcvhwm, socket.rcvbuf = 0, 1, 1 << 16
-        socket.connect(f"tcp://{out.address}")
-        hello = wire.Hello(name, "h/x", "0" * 16, policy, "", 0, timeout_ms=60_000)
-        socket.send_multipart(wire.encode(7, hello))
-        while not isinstance(wire.decode(socket.recv_multipart())[1], wire.Welcome):
-            pass
-        socket.send_multipart(wire.encode(7, wire.Open("zmq", 64)))
-        socket.send_multipart(wire.encode(7, wire.Flow(0, tuple(range(1, 33)))))
-        writing = threading.Thread(target=produce)
-        writing.start()
-        try:
-            poll(all_are_taken, WAIT_S)
-            poll(lambda: not out.stats().links, WAIT_S)
-            until = put + 80
-            poll(lambda: put >= until, WAIT_S)
-            while socket.poll(500):
-                message = wire.decode(socket.recv_multipart())[1]
-                if isinstance(message, wire.Frame):
-                    number = np.frombuffer(message.meta, "i8")[0]
-                    whole.append(bool((np.frombuffer(message.part, "i8") == number).all()))
-        finally:
-            over.set()
-            writing.join()
-    return whole
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("policy", wire.POLICIES[:2])
+def test_an_exporter_that_ends_sends_nothing_from_slots_that_it_gave_back(
+    name: str, policy: str
+) -> None:
+    """Most of the bytes go after it has waited for them."""
+    with slow_importer(name, policy) as (out, _, far):
+        ending = threading.Thread(target=out.close)
+        ending.start()
+        ending.join(0.45)  # it waits for 0.4 s, and sends what it can for 0.1 s
+        found = whole(far)
+        ending.join()
+    assert found
+    assert all(found)
 
 
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("policy", wire.POLICIES[1:])
 def test_lossy_importers_that_take_nothing_leave_half_of_the_slots(name: str, policy: str) -> None:
     """They have many credits, and acknowledge nothing."""
-    said: list[int] = []
+    said = [0, 0]
     with (
         gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring,
         ring.producer() as producer,
         bridge.export(name, listen="127.0.0.1:0", timeout=WAIT_S) as out,
-        zmq.Context() as context,
-        context.socket(zmq.DEALER) as one,
-        context.socket(zmq.DEALER) as other,
+        importer(name, out) as one,
+        importer(name, out) as other,
     ):
-        for socket in (one, other):
-            socket.linger = 0
-            socket.connect(f"tcp://{out.address}")
-            hello = wire.Hello(name, f"h/{len(said)}", "0" * 16, policy, "", 0, timeout_ms=1000)
-            socket.send_multipart(wire.encode(7, hello))
-            while not isinstance(wire.decode(socket.recv_multipart())[1], wire.Welcome):
-                pass
-            said.append(0)
-        for socket in (one, other):
-            socket.send_multipart(wire.encode(7, wire.Open("zmq", 64)))
-            socket.send_multipart(wire.encode(7, wire.Flow(0, tuple(range(1, 33)))))
+        for k, far in enumerate((one, other)):
+            far.hello(policy, who=f"h/{k}", timeout_ms=1000)
+            far.heard(wire.Welcome)
+        for far in (one, other):
+            far.say(7, wire.Open("zmq", 64), wire.Flow(0, tuple(range(1, 33))))
         more = 40  # rounds after both have all that they get
         while more:
             with producer.claim(timeout=0):
                 pass
-            for k, socket in enumerate((one, other)):
-                while socket.poll(10):
-                    said[k] += isinstance(wire.decode(socket.recv_multipart())[1], wire.Frame)
+            for k, far in enumerate((one, other)):
+                while far.socket.poll(10):
+                    said[k] += isinstance(far.next(), wire.Frame)
             more -= min(said) >= 2
         assert [link.lag for link in out.stats().links] == said == [2, 2]
 
@@ -127,10 +140,9 @@ def exported(name: str) -> Iterator[tuple[Far, gpuring.Ring]]:
     with (
         gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring,
         bridge.export(name, listen="127.0.0.1:0") as out,
-        zmq.Context() as context,
-        context.socket(zmq.DEALER) as socket,
+        importer(name, out) as far,
     ):
-        yield Far(socket, name, out.address), ring
+        yield far, ring
 
 
 def put(producer: gpuring.Producer, frames: int) -> None:
@@ -174,14 +186,10 @@ def test_nobody_is_waited_for_longer_than_the_patience(name: str) -> None:
     with (
         gpuring.create(name, slots=4, shape=4, dtype="i8", device="host"),
         bridge.export(name, listen="127.0.0.1:0", timeout=0.1, patience=0.1) as out,
-        zmq.Context() as context,
-        context.socket(zmq.DEALER) as socket,
+        importer(name, out) as far,
     ):
-        socket.linger = 0
-        socket.connect(f"tcp://{out.address}")
-        hello = wire.Hello(name, "h/x", "0" * 16, "lossless", "", 0, timeout_ms=10**12)
-        socket.send_multipart(wire.encode(7, hello))
-        assert socket.poll(1000 * WAIT_S)  # it is served
+        far.hello(timeout_ms=10**12)
+        far.heard(wire.Welcome)
         poll(lambda: not out.stats().links, WAIT_S)
 
 
@@ -192,32 +200,17 @@ def test_a_frame_that_has_arrived_is_not_lost_when_the_exporter_did_not_hear_of_
     with (
         gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring,
         bridge.export(name, listen="127.0.0.1:0") as out,
-        zmq.Context() as context,
         ring.producer() as producer,
     ):
 
         def session(mark: tuple[str, int], credit: int, frames: int) -> tuple[wire.Frame, str]:
-            with context.socket(zmq.DEALER) as socket:
-                socket.linger, socket.rcvtimeo = 0, int(1000 * WAIT_S)
-
-                def heard(kind: Any) -> Any:
-                    while not isinstance(said := wire.decode(socket.recv_multipart())[1], kind):
-                        pass
-                    return said
-
-                def say(*messages: wire.Message) -> None:
-                    for message in messages:
-                        socket.send_multipart(wire.encode(7, message))
-
-                socket.connect(f"tcp://{out.address}")
-                say(wire.Hello(name, "h/x", "0" * 16, "latest", *mark))
-                epoch = heard(wire.Welcome).epoch
+            with importer(name, out) as far:
+                far.hello("latest", *mark)
+                epoch = far.heard(wire.Welcome).epoch
                 put(producer, frames)
-                say(wire.Open("zmq", 4), wire.Flow(mark[1], (credit,)))
-                frame = heard(wire.Frame)
-                pid = out.pid
-                os.kill(pid, signal.SIGKILL)
-                poll(lambda: out.pid not in (0, pid), WAIT_S)
+                far.say(7, wire.Open("zmq", 4), wire.Flow(mark[1], (credit,)))
+                frame = far.heard(wire.Frame)
+                kill_worker(out)
                 return frame, epoch
 
         first, epoch = session(("", 0), 1, 1)
@@ -235,15 +228,13 @@ def test_what_was_lost_while_there_was_no_exporter_counts_though_its_worker_dies
     with (
         gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring,
         ring.producer() as producer,
-        zmq.Context() as context,
         bridge.export(name, listen="127.0.0.1:0") as out,
     ):
 
         @contextlib.contextmanager
         def welcomed(seq: int) -> Iterator[Far]:
-            with context.socket(zmq.DEALER) as socket:
-                far = Far(socket, name, out.address)
-                far.say(7, wire.Hello(name, "far/x", "0" * 16, policy, ring._epoch.hex(), seq))
+            with importer(name, out) as far:
+                far.hello(policy, ring._epoch.hex(), seq)
                 far.heard(wire.Welcome)
                 yield far
 
@@ -253,13 +244,9 @@ def test_what_was_lost_while_there_was_no_exporter_counts_though_its_worker_dies
                 frame = far.heard(wire.Frame)
                 return frame.seq, frame.lost
 
-        def kill() -> None:
-            os.kill(pid := out.pid, signal.SIGKILL)
-            poll(lambda: out.pid not in (0, pid), WAIT_S)
-
         put(producer, 20)
         with welcomed(9):
-            kill()
+            kill_worker(out)
         seq, lost = frame_after(9)
         assert lost == seq - 10 > 0
         if policy == "lossless":
@@ -267,7 +254,7 @@ def test_what_was_lost_while_there_was_no_exporter_counts_though_its_worker_dies
                 far.say(7, wire.Open("zmq", 4), wire.Flow(27, (4,)))
                 for _ in range(20):
                     producer.claim(WAIT_S).abandon()
-                kill()
+                kill_worker(out)
             put(producer, 1)
             assert frame_after(27) == (48, 0)
 
@@ -280,11 +267,7 @@ def test_what_only_replaced_rings_had_counts_until_a_frame_of_the_new_one_has_ar
     """Each time the worker dies before it has sent a frame.  The supervisor has counted what was
     lost, and goes on to know it.  Only three frames of the first ring had arrived."""
     monkeypatch.setattr(supervisor, "_QUICK_S", 0.0)  # no rest before another worker
-    with (
-        contextlib.ExitStack() as stack,
-        zmq.Context() as context,
-        bridge.export(name, listen="127.0.0.1:0") as out,
-    ):
+    with contextlib.ExitStack() as stack, bridge.export(name, listen="127.0.0.1:0") as out:
 
         def replaced(*before: Any) -> tuple[gpuring.Ring, gpuring.Producer]:
             for each in before:
@@ -295,14 +278,9 @@ def test_what_only_replaced_rings_had_counts_until_a_frame_of_the_new_one_has_ar
 
         @contextlib.contextmanager
         def welcomed(epoch: str, seq: int) -> Iterator[tuple[Far, wire.Welcome]]:
-            with context.socket(zmq.DEALER) as socket:
-                far = Far(socket, name, out.address)
-                far.say(7, wire.Hello(name, "far/x", "0" * 16, policy, epoch, seq))
+            with importer(name, out) as far:
+                far.hello(policy, epoch, seq)
                 yield far, far.heard(wire.Welcome)
-
-        def kill() -> None:
-            os.kill(pid := out.pid, signal.SIGKILL)
-            poll(lambda: out.pid not in (0, pid), WAIT_S)
 
         def frame_after(epoch: str, seq: int) -> tuple[int, int]:
             with welcomed(epoch, seq) as (far, near):
@@ -315,17 +293,17 @@ def test_what_only_replaced_rings_had_counts_until_a_frame_of_the_new_one_has_ar
         with welcomed("", 0) as (_, near):
             has = near.epoch, near.seq + 3
             put(producer, 7)
-            kill()
+            kill_worker(out)
         for _ in range(times):
             ring, producer = replaced(producer, ring)
             put(producer, 2)
             with welcomed(*has) as (_, near):
-                kill()
+                kill_worker(out)
         lost = 4 + 2 * (times - 1)
         assert frame_after(*has) == (8, lost)  # the importer was killed, too, before it had a ring
-        kill()
+        kill_worker(out)
         assert frame_after(near.epoch, near.seq) == (8, lost)
-        kill()
+        kill_worker(out)
         assert frame_after(near.epoch, 8) == (9, 0)  # it had the first one, though we did not hear
 
 
@@ -337,15 +315,11 @@ def test_what_a_lossy_importer_lost_with_its_session_counts_though_the_ring_is_r
     """Of three frames that were sent, it has the first one when its session ends.  The stream ends
     before that or after it."""
     options: dict[str, Any] = {"slots": 8, "shape": 4, "dtype": "i8", "device": "host"}
-    with (
-        zmq.Context() as context,
-        bridge.export(name, listen="127.0.0.1:0") as out,
-        contextlib.ExitStack() as stack,
-    ):
+    with bridge.export(name, listen="127.0.0.1:0") as out, contextlib.ExitStack() as stack:
 
         def session(*hello: Any, credit: int) -> tuple[Far, wire.Welcome]:
-            far = Far(stack.enter_context(context.socket(zmq.DEALER)), name, out.address)
-            far.say(7, wire.Hello(name, "far/x", "0" * 16, "lossy", *hello))
+            far = stack.enter_context(importer(name, out))
+            far.hello("lossy", *hello)
             welcome = far.heard(wire.Welcome)
             passed = hello[1] if hello[0] == welcome.epoch else welcome.seq
             credits = tuple(range(credit, credit + 4))
@@ -375,12 +349,9 @@ def test_an_importer_that_has_said_more_than_was_heard_can_be_hung_up_on(name: s
     with (
         gpuring.create(name, slots=8, shape=1 << 20, dtype="i8", device="host") as ring,
         bridge.export(name, listen="127.0.0.1:0") as out,
-        zmq.Context() as context,
-        context.socket(zmq.DEALER) as socket,
+        importer(name, out, rcvhwm=1, rcvbuf=1 << 16) as far,
         ring.producer() as producer,
     ):
-        socket.rcvhwm, socket.rcvbuf = 1, 1 << 16
-        far = Far(socket, name, out.address)
         far.begin(1, *range(8, 16))
         put(producer, 8)
         poll(lambda: out.stats().links[0].lag == 8, WAIT_S)
