@@ -10,7 +10,6 @@ import numpy as np
 import zmq
 
 from gpuring import slot_layout
-from gpuring.bridge import Export
 from gpuring.bridge.network import wire
 
 WAIT_S = 60.0
@@ -119,9 +118,9 @@ def exporter() -> Iterator[Near]:
 
 
 @contextlib.contextmanager
-def importer(ring: str, out: Export, **options: int) -> Iterator[Far]:
+def importer(ring: str, address: str, **options: int) -> Iterator[Far]:
     """It is connected to an exporter of the ring.  options: of its socket."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         for option, value in options.items():
             setattr(socket, option, value)
-        yield Far(socket, ring, out.address)
+        yield Far(socket, ring, address)

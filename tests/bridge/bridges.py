@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import gpuring
@@ -71,6 +73,12 @@ def kill_worker(side: Export | Import) -> None:
     """Returns when another one has taken its place."""
     os.kill(pid := poll(lambda: side.pid), signal.SIGKILL)
     poll(lambda: side.pid not in (0, pid), WAIT_S)
+
+
+def most_mib(pid: int) -> float:
+    """The most memory that a process has ever had."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1024
 
 
 @dataclass

@@ -21,12 +21,13 @@ from gpuring.errors import RingFull
 from tests.helpers import commands
 from tests.helpers.support import PLACES, poll
 
-zmq = pytest.importorskip("zmq")
+pytest.importorskip("zmq")
 
-from gpuring import bridge  # noqa: E402
-from gpuring.bridge import Export  # noqa: E402
-from gpuring.bridge.network import wire  # noqa: E402
-from tests.bridge.bridges import (  # noqa: E402
+from gpuring import bridge
+from gpuring.bridge import Export
+from gpuring.bridge.network import wire
+from tests.bridge.bridge_sides import importer
+from tests.bridge.bridges import (
     META,
     WAIT_S,
     both_ends,
@@ -128,26 +129,15 @@ def test_a_frame_is_announced_with_its_last_bytes(near, nbytes, messages):
     with (
         ring_of(near, shape=nbytes // 2) as ring,
         bridge.export(near, listen="127.0.0.1:0") as out,
-        zmq.Context() as context,
-        context.socket(zmq.DEALER) as socket,
+        importer(near, out.address) as far,
+        ring.producer() as producer,
     ):
-        socket.linger, socket.rcvtimeo = 0, int(1000 * WAIT_S)
-        socket.connect(f"tcp://{out.address}")
-
-        def heard(*kinds: type) -> Any:
-            while not isinstance(message := wire.decode(socket.recv_multipart())[1], kinds):
-                pass
-            return message
-
-        with ring.producer() as producer:
-            hello = wire.Hello(near, "h/x", "0" * 16, "lossless", "", 0)
-            socket.send_multipart(wire.encode(7, hello))
-            heard(wire.Welcome)
-            for n in range(4):
-                put(producer, n)
-            socket.send_multipart(wire.encode(7, wire.Open("zmq", 8)))
-            socket.send_multipart(wire.encode(7, wire.Flow(0, (1, 2, 3, 4))))
-            said = [heard(wire.Data, wire.Frame) for _ in range(4 * len(messages))]
+        far.hello()
+        far.heard(wire.Welcome)
+        for n in range(4):
+            put(producer, n)
+        far.say(7, wire.Open("zmq", 8), wire.Flow(0, (1, 2, 3, 4)))
+        said = [far.heard(wire.Data, wire.Frame) for _ in range(4 * len(messages))]
     assert [type(message) for message in said] == 4 * messages
     for n, frame in enumerate(said[len(messages) - 1 :: len(messages)]):
         assert frame.part == np.full(wire.MAX_PART // 2, n, "u2").tobytes()

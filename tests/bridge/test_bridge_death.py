@@ -33,6 +33,7 @@ from tests.bridge.bridges import (  # noqa: E402
     bridged,
     connected,
     got,
+    kill_worker,
     put,
     put_all,
     ring_of,
@@ -60,13 +61,11 @@ def test_workers_that_are_killed_cost_nothing(near, far, victims):
 def test_nobody_else_gets_the_port_of_a_worker_that_is_dead(near, host):
     family = socket.AF_INET6 if "[" in host else socket.AF_INET
     with bridge.export(near, listen=f"{host}:0") as out:
-        port, dead = int(out.address.rpartition(":")[2]), out.pid
+        port = int(out.address.rpartition(":")[2])
         for _ in range(2):
-            os.kill(dead, signal.SIGKILL)
-            poll(lambda dead=dead: out.pid not in (0, dead))
+            kill_worker(out)
             with socket.socket(family) as other, pytest.raises(OSError, match="in use"):
                 other.bind((host.strip("[]"), port))
-            dead = out.pid
 
 
 @pytest.mark.parametrize("victim", ["out", "into"])

@@ -47,7 +47,7 @@ def slow_importer(
     with (
         gpuring.create(name, slots=64, shape=1 << 17, dtype="i8", meta=meta, device="host") as ring,
         bridge.export(name, listen="127.0.0.1:0", **options) as out,
-        importer(name, out, rcvhwm=1, rcvbuf=1 << 16) as far,
+        importer(name, out.address, rcvhwm=1, rcvbuf=1 << 16) as far,
     ):
         far.hello(policy, timeout_ms=60_000)
         far.heard(wire.Welcome)
@@ -115,8 +115,8 @@ def test_lossy_importers_that_take_nothing_leave_half_of_the_slots(name: str, po
         gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring,
         ring.producer() as producer,
         bridge.export(name, listen="127.0.0.1:0", timeout=WAIT_S) as out,
-        importer(name, out) as one,
-        importer(name, out) as other,
+        importer(name, out.address) as one,
+        importer(name, out.address) as other,
     ):
         for k, far in enumerate((one, other)):
             far.hello(policy, who=f"h/{k}", timeout_ms=1000)
@@ -140,7 +140,7 @@ def exported(name: str) -> Iterator[tuple[Far, gpuring.Ring]]:
     with (
         gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring,
         bridge.export(name, listen="127.0.0.1:0") as out,
-        importer(name, out) as far,
+        importer(name, out.address) as far,
     ):
         yield far, ring
 
@@ -186,7 +186,7 @@ def test_nobody_is_waited_for_longer_than_the_patience(name: str) -> None:
     with (
         gpuring.create(name, slots=4, shape=4, dtype="i8", device="host"),
         bridge.export(name, listen="127.0.0.1:0", timeout=0.1, patience=0.1) as out,
-        importer(name, out) as far,
+        importer(name, out.address) as far,
     ):
         far.hello(timeout_ms=10**12)
         far.heard(wire.Welcome)
@@ -204,7 +204,7 @@ def test_a_frame_that_has_arrived_is_not_lost_when_the_exporter_did_not_hear_of_
     ):
 
         def session(mark: tuple[str, int], credit: int, frames: int) -> tuple[wire.Frame, str]:
-            with importer(name, out) as far:
+            with importer(name, out.address) as far:
                 far.hello("latest", *mark)
                 epoch = far.heard(wire.Welcome).epoch
                 put(producer, frames)
@@ -233,7 +233,7 @@ def test_what_was_lost_while_there_was_no_exporter_counts_though_its_worker_dies
 
         @contextlib.contextmanager
         def welcomed(seq: int) -> Iterator[Far]:
-            with importer(name, out) as far:
+            with importer(name, out.address) as far:
                 far.hello(policy, ring._epoch.hex(), seq)
                 far.heard(wire.Welcome)
                 yield far
@@ -278,7 +278,7 @@ def test_what_only_replaced_rings_had_counts_until_a_frame_of_the_new_one_has_ar
 
         @contextlib.contextmanager
         def welcomed(epoch: str, seq: int) -> Iterator[tuple[Far, wire.Welcome]]:
-            with importer(name, out) as far:
+            with importer(name, out.address) as far:
                 far.hello(policy, epoch, seq)
                 yield far, far.heard(wire.Welcome)
 
@@ -318,7 +318,7 @@ def test_what_a_lossy_importer_lost_with_its_session_counts_though_the_ring_is_r
     with bridge.export(name, listen="127.0.0.1:0") as out, contextlib.ExitStack() as stack:
 
         def session(*hello: Any, credit: int) -> tuple[Far, wire.Welcome]:
-            far = stack.enter_context(importer(name, out))
+            far = stack.enter_context(importer(name, out.address))
             far.hello("lossy", *hello)
             welcome = far.heard(wire.Welcome)
             passed = hello[1] if hello[0] == welcome.epoch else welcome.seq
@@ -349,7 +349,7 @@ def test_an_importer_that_has_said_more_than_was_heard_can_be_hung_up_on(name: s
     with (
         gpuring.create(name, slots=8, shape=1 << 20, dtype="i8", device="host") as ring,
         bridge.export(name, listen="127.0.0.1:0") as out,
-        importer(name, out, rcvhwm=1, rcvbuf=1 << 16) as far,
+        importer(name, out.address, rcvhwm=1, rcvbuf=1 << 16) as far,
         ring.producer() as producer,
     ):
         far.begin(1, *range(8, 16))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import resource
 import socket
 import struct
@@ -28,8 +27,8 @@ from gpuring.bridge.exporter.connection_limits import ConnectionLimits  # noqa: 
 from gpuring.bridge.exporter.listener import RouterChannel, listen  # noqa: E402
 from gpuring.bridge.exporter.worker import Exporter  # noqa: E402
 from gpuring.bridge.network import wire  # noqa: E402
-
-WAIT_S = 60.0
+from tests.bridge.bridge_sides import WAIT_S, Far, importer  # noqa: E402
+from tests.bridge.bridges import most_mib  # noqa: E402
 
 
 @pytest.fixture
@@ -155,7 +154,6 @@ def test_who_asks_as_soon_as_it_has_connected_is_known(name):
     up = SimpleNamespace(fileno=lambda: ends[0], say=lambda **_: None, log=lambda _: None)
     told = {"ring": name, "listen": "127.0.0.1:0", "key": None, "host": "here", "device": None}
     times = {"timeout_s": 3.0, "patience_s": 60.0, "kept": {}}
-    hello = wire.Hello(name, "there/far", "0" * 16, "lossless", "", 0, 3000)
     with contextlib.ExitStack() as stack:
         ends = os.pipe()
         for end in ends:
@@ -164,10 +162,8 @@ def test_who_asks_as_soon_as_it_has_connected_is_known(name):
         one = Exporter({**told, **times}, up)
         stack.callback(one._context.destroy, 0)
         stack.callback(one._connections.close)
-        dealer = stack.enter_context(stack.enter_context(zmq.Context()).socket(zmq.DEALER))
-        dealer.linger = 0
-        dealer.connect(one._router.last_endpoint)
-        dealer.send_multipart(wire.encode(7, hello))
+        where = one._router.last_endpoint.decode().removeprefix("tcp://")
+        stack.enter_context(importer(name, where)).hello()
         assert one._router.poll(1000 * WAIT_S)
         one._hear()  # in the turn of the loop in which nobody had connected yet
         (caller,) = one._callers.values()
@@ -200,11 +196,9 @@ def test_who_reads_nothing_is_sent_no_more_than_so_much_in_all_of_its_sessions(
     """A part of 64 KiB is copied for sending, so the slot that it is from can be written again.  Of
     a shorter one pyzmq says at once that it was sent."""
     known, part = ConnectionLimits(router), bytes(nbytes)
-    with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
-        dealer.linger, dealer.rcvhwm, dealer.rcvbuf = 0, 1, 1 << 16
-        dealer.rcvtimeo = int(1000 * WAIT_S)
-        dealer.connect(router.last_endpoint)
-        dealer.send(b"x")
+    where = router.last_endpoint.decode().removeprefix("tcp://")
+    with importer("", where, rcvhwm=1, rcvbuf=1 << 16, rcvtimeo=int(1000 * WAIT_S)) as far:
+        far.socket.send(b"x")
         route, _ = router.recv_multipart(copy=False)
         guest, sent = known.of(route), 0
 
@@ -219,34 +213,19 @@ def test_who_reads_nothing_is_sent_no_more_than_so_much_in_all_of_its_sessions(
             send((128 << 20) // nbytes)
         assert 32 << 20 < sent * len(part) < 80 << 20  # the kernel has some as well
         for _ in range(sent):
-            dealer.recv_multipart()
+            far.socket.recv_multipart()
         send(100)
 
 
 # ---- a whole exporter ----------------------------------------------------------------------------
 
 
-def hello(near: str, who: str) -> list[Any]:
-    return wire.encode(7, wire.Hello(near, who, "0" * 16, "lossy", "", 0))
-
-
 @contextlib.contextmanager
-def asking(context: Any, out: Any, near: str, who: str) -> Iterator[Any]:
-    """A socket that has said Hello."""
-    with context.socket(zmq.DEALER) as dealer:
-        dealer.linger, dealer.rcvtimeo = 0, int(1000 * WAIT_S)
-        dealer.connect(f"tcp://{out.address}")
-        dealer.send_multipart(hello(near, who))
-        yield dealer
-
-
-def answer(dealer: Any) -> Any:
-    """The answer to a Hello."""
-    while not isinstance(
-        message := wire.decode(dealer.recv_multipart())[1], (wire.Welcome, wire.Refuse)
-    ):
-        pass
-    return message
+def asking(out: bridge.Export, near: str, who: str) -> Iterator[Far]:
+    """A lossy importer that has said Hello."""
+    with importer(near, out.address) as far:
+        far.hello("lossy", who=who)
+        yield far
 
 
 def test_an_exporter_without_free_descriptors_refuses_and_goes_on(name, caplog):
@@ -254,10 +233,9 @@ def test_an_exporter_without_free_descriptors_refuses_and_goes_on(name, caplog):
     with (
         gpuring.create(name, slots=4, shape=4, dtype="i8", device="host"),
         bridge.export(name, listen="127.0.0.1:0") as out,
-        zmq.Context() as context,
-        asking(context, out, name, "h/first") as first,
+        asking(out, name, "h/first") as first,
     ):
-        assert isinstance(answer(first), wire.Welcome)
+        first.heard(wire.Welcome)
         pid = out.pid
         limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         files = {int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()}
@@ -265,20 +243,18 @@ def test_an_exporter_without_free_descriptors_refuses_and_goes_on(name, caplog):
         refused = []
         for n in range(4):
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (free[n], limits[1]))
-            with asking(context, out, name, f"h/{n}") as other:
-                other.rcvtimeo = 300
-                with contextlib.suppress(zmq.Again):  # it may not even be connected
-                    refused.append(answer(other))
-            first.send_multipart(wire.encode(7, wire.Ping()))
-            while not isinstance(wire.decode(first.recv_multipart())[1], wire.Ping):
-                pass
+            with asking(out, name, f"h/{n}") as other:
+                if other.socket.poll(300):  # it may not even be connected
+                    refused.append(other.next())
+            first.say(7, wire.Ping())
+            first.heard(wire.Ping)
             assert out.stats().links[0].connected
         assert refused
         assert all("Too many open files" in each.reason for each in refused)
         assert any("was refused: " in line for line in caplog.messages)
         resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
-        with asking(context, out, name, "h/last") as last:
-            assert isinstance(answer(last), wire.Welcome)
+        with asking(out, name, "h/last") as last:
+            last.heard(wire.Welcome)
         assert (out.pid, out.stats().restarts) == (pid, 0)
 
 
@@ -288,12 +264,11 @@ def test_a_ring_takes_no_more_importers_than_it_has_subscriptions(name, caplog):
     with (
         gpuring.create(name, max_subscriptions=1, **shape),
         bridge.export(name, listen="127.0.0.1:0") as out,
-        zmq.Context() as context,
-        asking(context, out, name, "h/first") as first,
+        asking(out, name, "h/first") as first,
     ):
-        assert isinstance(answer(first), wire.Welcome)
-        with asking(context, out, name, "h/second") as second:
-            refused = answer(second)
+        first.heard(wire.Welcome)
+        with asking(out, name, "h/second") as second:
+            refused = second.heard(wire.Welcome, wire.Refuse)
         assert (type(refused), refused.again) == (wire.Refuse, True)
         poll(lambda: any("h/second was refused" in line for line in caplog.messages))
         assert [link.connected for link in out.stats().links] == [True]
@@ -304,10 +279,10 @@ def test_the_log_has_each_refusal_once_until_the_importer_was_served(name, caplo
     shape = {"slots": 4, "shape": 4, "dtype": "i8", "device": "host"}
 
     def ask(who: str) -> type:
-        with asking(context, out, name, who) as dealer:
-            kind = type(answer(dealer))
+        with asking(out, name, who) as far:
+            kind = type(far.heard(wire.Welcome, wire.Refuse))
             if kind is wire.Welcome:
-                dealer.send_multipart(wire.encode(7, wire.Bye("it was a test", False)))
+                far.say(7, wire.Bye("it was a test", False))
                 poll(lambda: not out.stats().links)
         return kind
 
@@ -318,7 +293,6 @@ def test_the_log_has_each_refusal_once_until_the_importer_was_served(name, caplo
     with (
         gpuring.create(name, max_subscriptions=1, **shape) as ring,
         bridge.export(name, listen="127.0.0.1:0") as out,
-        zmq.Context() as context,
     ):
         with ring.consumer("somebody"):
             assert [ask(who) for who in ("h/a", "h/b", "h/a", "h/b")] == 4 * [wire.Refuse]
@@ -340,18 +314,15 @@ def test_who_acknowledges_frames_without_reading_them_is_disconnected(name, capl
     with (
         gpuring.create(name, **shape) as ring,
         bridge.export(name, listen="127.0.0.1:0") as out,
-        zmq.Context() as context,
-        context.socket(zmq.DEALER) as dealer,
+        importer(name, out.address, rcvhwm=1, rcvbuf=1 << 16) as far,
         ring.producer() as producer,
     ):
-        dealer.linger, dealer.rcvhwm, dealer.rcvbuf, dealer.rcvtimeo = 0, 1, 1 << 16, 30_000
-        dealer.connect(f"tcp://{out.address}")
-        dealer.send_multipart(wire.encode(7, wire.Hello(name, "h/x", "0" * 16, "lossless", "", 0)))
-        before = answer(dealer).seq
-        dealer.send_multipart(wire.encode(7, wire.Open("zmq", 8)))
+        far.hello(who="h/x")
+        before = far.heard(wire.Welcome).seq
+        far.say(7, wire.Open("zmq", 8))
         sent = acked = 0
         while sent < 400:
-            dealer.send_multipart(wire.encode(7, wire.Flow(acked, (sent + 1,))))
+            far.say(7, wire.Flow(acked, (sent + 1,)))
             producer.claim(WAIT_S).publish()
             sent += 1
             link = poll(lambda n=sent: went_on(out.stats().links[0], n))
@@ -366,13 +337,12 @@ def test_nobody_can_fill_the_log(name, caplog):
     caplog.set_level("INFO", "gpuring.bridge")
     with (
         bridge.export(name, listen="127.0.0.1:0") as out,
-        zmq.Context() as context,
-        asking(context, out, "another ring", "h/x") as dealer,
+        asking(out, "another ring", "h/x") as far,
     ):
         for _ in range(400):
-            dealer.send_multipart(hello("another ring", "h/x"))
+            far.hello("lossy", who="h/x")
         for _ in range(401):
-            assert "and not 'another ring'" in answer(dealer).reason
+            assert "and not 'another ring'" in far.heard(wire.Refuse).reason
         assert out.stats().restarts == 0  # all lines before this answer have come
     assert 100 <= len(caplog.messages) < 300
 
@@ -383,13 +353,12 @@ def test_nobody_writes_lines_of_the_log(name, caplog):
     with (
         gpuring.create(name, slots=2, shape=4, dtype="i8", device="host"),
         bridge.export(name, listen="127.0.0.1:0") as out,
-        zmq.Context() as context,
-        asking(context, out, name, "h/x") as dealer,
+        asking(out, name, "h/x") as far,
     ):
-        assert isinstance(answer(dealer), wire.Welcome)
-        dealer.send_multipart(wire.encode(7, wire.Ping(evil, evil)))
+        far.heard(wire.Welcome)
+        far.say(7, wire.Ping(evil, evil))
         shown = poll(lambda: out.stats().links[0].blocked)
-        dealer.send_multipart(wire.encode(7, wire.Bye(evil, True)))
+        far.say(7, wire.Bye(evil, True))
         poll(lambda: "is gone" in caplog.text)
     assert all(map(str.isprintable, [shown, *caplog.messages]))
     assert r"\x1b[2J" in shown
@@ -398,19 +367,18 @@ def test_nobody_writes_lines_of_the_log(name, caplog):
 @pytest.mark.parametrize("greeting", [b"", b"\xff" + bytes(8) + b"\x7f\x01\x05"], ids=["1", "2"])
 def test_peers_of_old_versions_are_not_heard(name, greeting):
     """Their messages do not say over which connection they have come (ZMTP 1.0 and 2.0)."""
-    (said,) = hello(name, "h/old")
+    (said,) = wire.encode(7, wire.Hello(name, "h/old", "0" * 16, "lossy", "", 0))
     frame = b"\x00" + bytes([len(said)]) if greeting else bytes([len(said) + 1]) + b"\x00"
     with (
         gpuring.create(name, slots=4, shape=4, dtype="i8", device="host") as ring,
         bridge.export(name, listen="127.0.0.1:0") as out,
-        zmq.Context() as context,
     ):
         host, _, port = out.address.partition(":")
         with socket.create_connection((host, int(port)), timeout=WAIT_S) as old:
             old.sendall(greeting + (b"\x00\x00" if greeting else b"\x01\x00") + frame + said)
             assert old.recv(1 << 10)  # it is connected
-            with asking(context, out, name, "h/x") as other:
-                assert isinstance(answer(other), wire.Welcome)
+            with asking(out, name, "h/x") as other:
+                other.heard(wire.Welcome)
         assert [each.name for each in ring.stats().subscriptions] == ["bridge: h/x"]
         assert out.stats().restarts == 0
 
@@ -427,14 +395,8 @@ def test_a_message_of_a_million_parts_costs_little(name):
     ):
         peer.sendall(said)
         assert b"exports ring" in peer.recv(1 << 10)
-        before = grown_mib(out.pid)
+        before = most_mib(out.pid)
         peer.sendall(b"\x01\x00" * 1_000_000 + b"\x00\x00" + said)
         assert b"exports ring" in peer.recv(1 << 10)  # it has heard all of that
-        assert grown_mib(out.pid) < before + 100
+        assert most_mib(out.pid) < before + 100
         assert out.stats().restarts == 0
-
-
-def grown_mib(pid: int) -> float:
-    """The most memory that a process has ever had."""
-    status = Path(f"/proc/{pid}/status").read_text()
-    return int(re.findall(r"VmHWM:\s+(\d+) kB", status)[0]) / 1024

@@ -20,8 +20,8 @@ zmq = pytest.importorskip("zmq")
 
 from gpuring import bridge  # noqa: E402
 from gpuring.bridge.network import keys, wire  # noqa: E402
+from tests.bridge.bridges import WAIT_S, most_mib  # noqa: E402
 
-WAIT_S = 60.0
 GROWTH_MIB = 48
 """What attacks may add to the worker's memory.  Each of them sends more."""
 HELLO = wire.Hello("other", "h/x", "0" * 16, "lossy", "", 0)
@@ -57,12 +57,6 @@ class Served:
                 keys.use(dealer, known | {"public": public, "secret": secret})
             dealer.connect(f"tcp://{self.exporter.address}")
             yield dealer
-
-    def memory_mib(self) -> float:
-        """The most that the worker has ever had."""
-        status = Path(f"/proc/{self.exporter.pid}/status").read_text()
-        (line,) = [each for each in status.splitlines() if each.startswith("VmHWM")]
-        return int(line.split()[1]) / 1024
 
     def files(self) -> int:
         return len(list(Path(f"/proc/{self.exporter.pid}/fd").iterdir()))
@@ -257,10 +251,10 @@ ATTACKS: list[Callable[[Served], None]] = [
 
 def test_an_exporter_goes_on_serving(served: Served) -> None:
     """One after another, because each start of a bridge takes seconds on a busy machine."""
-    files, memory_mib = served.files(), served.memory_mib()
+    files, memory_mib = served.files(), most_mib(served.exporter.pid)
     for attack in ATTACKS:
         print(attack.__name__)  # for whom it fails
         attack(served)
         served.goes_on()
     poll(lambda: served.files() <= files + 1, WAIT_S)
-    assert served.memory_mib() < memory_mib + GROWTH_MIB
+    assert most_mib(served.exporter.pid) < memory_mib + GROWTH_MIB

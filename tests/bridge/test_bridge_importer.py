@@ -17,22 +17,20 @@ from gpuring.errors import RingError
 from gpuring.ring import inner
 from tests.helpers.support import Child, Pipe, create_far, poll
 
-zmq = pytest.importorskip("zmq")
+pytest.importorskip("zmq")
 
-from gpuring import bridge, native  # noqa: E402
-from gpuring.bridge.importer.ring_writer import RingWriter  # noqa: E402
-from gpuring.bridge.importer.worker import again_at  # noqa: E402
-from gpuring.bridge.network import wire  # noqa: E402
-from gpuring.registry import directory  # noqa: E402
-from tests.bridge.bridge_sides import EPOCH, NBYTES, SPEC, WAIT_S, Near  # noqa: E402
+from gpuring import bridge, native
+from gpuring.bridge.importer.ring_writer import RingWriter
+from gpuring.bridge.importer.worker import again_at
+from gpuring.bridge.network import wire
+from gpuring.registry import directory
+from tests.bridge.bridge_sides import EPOCH, NBYTES, SPEC, WAIT_S, Near, exporter
 
 
 @pytest.fixture
 def near() -> Iterator[Near]:
-    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
-        socket.linger = 0
-        socket.bind("tcp://127.0.0.1:0")
-        yield Near(socket)
+    with exporter() as near:
+        yield near
 
 
 @contextlib.contextmanager

@@ -16,61 +16,29 @@ from gpuring.errors import RingError
 from tests.helpers.commands import exporting
 from tests.helpers.support import poll
 
-zmq = pytest.importorskip("zmq")
+pytest.importorskip("zmq")
 
-from gpuring import bridge  # noqa: E402
-from gpuring.bridge.exporter.links import Links  # noqa: E402
-from gpuring.bridge.network import wire  # noqa: E402
-from tests.bridge import bridges  # noqa: E402
+from gpuring import bridge
+from gpuring.bridge.exporter.links import Links
+from gpuring.bridge.network import wire
+from tests.bridge.bridge_sides import Far, importer
+from tests.bridge.bridges import connected, kill_worker
 
 WAIT_S = 60.0
 
 
-class Importer:
-    """One that the test plays, with one connection and one session."""
-
-    def __init__(self, near: gpuring.Ring, address: str, socket: Any) -> None:
-        self._near, self._socket = near, socket
-        self._hello: Any = None
-        socket.linger, socket.rcvtimeo = 0, int(1000 * WAIT_S)
-        socket.connect(f"tcp://{address}")
-
-    def say(self, *messages: wire.Message) -> None:
-        for message in messages:
-            self._socket.send_multipart(wire.encode(7, message))
-
-    def heard(self, *kinds: type[wire.Message]) -> Any:
-        """The next message of these kinds.  All others are left out."""
-        while not isinstance(said := wire.decode(self._socket.recv_multipart())[1], kinds):
-            pass
-        return said
-
-    def has_heard(self) -> bool:
-        return bool(self._socket.poll(0))
-
-    def ask(self, seq: int = 0, policy: str = "lossless") -> None:
-        """Says Hello, as one that has everything up to this sequence."""
-        epoch = self._near._epoch.hex() if seq else ""
-        self._hello = wire.Hello(self._near.name, "h/x", "0" * 16, policy, epoch, seq)
-        self.say(self._hello)
-
-    def welcomed(self) -> wire.Welcome:
-        """The answer.  It asks again as long as it is refused for now."""
-        while isinstance(answer := self.heard(wire.Welcome, wire.Refuse), wire.Refuse):
-            assert answer.again, answer.reason
-            self.say(self._hello)
-        return answer
-
-    def frames(self, n: int) -> list[wire.Frame]:
-        """Opens the session, and takes so many frames."""
-        self.say(wire.Open("zmq", 8), wire.Flow(0, tuple(range(1, n + 1))))
-        return [self.heard(wire.Frame) for _ in range(n)]
+def welcomed(far: Far, *hello: Any) -> wire.Welcome:
+    """The answer to this Hello, which is said again as long as it is refused for now."""
+    while isinstance(answer := far.heard(wire.Welcome, wire.Refuse), wire.Refuse):
+        assert answer.again, answer.reason
+        far.hello(*hello)
+    return answer
 
 
-@contextlib.contextmanager
-def calling(near: gpuring.Ring, address: str) -> Iterator[Importer]:
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
-        yield Importer(near, address, socket)
+def take(far: Far, n: int) -> list[wire.Frame]:
+    """Opens the session, and takes so many frames."""
+    far.say(7, wire.Open("zmq", 8), wire.Flow(0, tuple(range(1, n + 1))))
+    return [far.heard(wire.Frame) for _ in range(n)]
 
 
 def put(producer: gpuring.Producer, frames: int) -> None:
@@ -91,21 +59,22 @@ def members(near: gpuring.Ring) -> int:
 def test_an_importer_that_comes_back_while_it_is_given_up_misses_nothing_uncounted(near):
     """The worker has given the subscription up, and the supervisor has not done so yet."""
     with exporting(near.name, "--patience", 0.2) as (run, address), near.producer() as producer:
-        with calling(near, address) as importer:
-            importer.ask()
-            importer.welcomed()
+        with importer(near.name, address) as far:
+            far.hello()
+            welcomed(far)
             put(producer, 4)
-            frames = importer.frames(4)
+            frames = take(far, 4)
             os.kill(run.pid, signal.SIGSTOP)
-            importer.say(wire.Bye("it was a test", True))
+            far.say(7, wire.Bye("it was a test", True))
             poll(lambda: members(near) == 1, WAIT_S)
-        with calling(near, address) as importer:
-            importer.ask(frames[0].seq)  # the first one has arrived
-            poll(lambda: importer.has_heard() or members(near) == 2, WAIT_S)
+        with importer(near.name, address) as far:
+            has = "lossless", near._epoch.hex(), frames[0].seq  # the first one has arrived
+            far.hello(*has)
+            poll(lambda: far.socket.poll(0) or members(near) == 2, WAIT_S)
             os.kill(run.pid, signal.SIGCONT)
-            importer.welcomed()
+            welcomed(far, *has)
             put(producer, 1)
-            (frame,) = importer.frames(1)
+            (frame,) = take(far, 1)
             assert frame.seq - frame.lost == frames[1].seq
 
 
@@ -113,21 +82,21 @@ def test_what_an_importer_had_does_not_come_again_though_the_exporters_worker_di
     """The importer is terminated after that, before another frame has come, so the next one makes a
     new ring and has to be told where the last one was."""
     with bridge.export(near.name, listen="127.0.0.1:0") as out, near.producer() as producer:
-        with calling(near, out.address) as importer:
-            importer.ask()
-            importer.welcomed()
+        with importer(near.name, out.address) as far:
+            far.hello()
+            welcomed(far)
             put(producer, 4)
-            frames = importer.frames(4)  # three of them have arrived, and the worker does not know
-            os.kill(pid := out.pid, signal.SIGKILL)
-            poll(lambda: out.pid not in (0, pid), WAIT_S)
-        with calling(near, out.address) as importer:
-            importer.ask(frames[2].seq)
-            importer.welcomed()
-            importer.say(wire.Bye("it was terminated", True))
-            importer.heard(wire.Bye)
-            importer.ask()
-            assert importer.welcomed().seq == frames[2].seq
-            assert importer.frames(1)[0].seq == frames[3].seq
+            frames = take(far, 4)  # three of them have arrived, and the worker does not know
+            kill_worker(out)
+        with importer(near.name, out.address) as far:
+            has = "lossless", near._epoch.hex(), frames[2].seq
+            far.hello(*has)
+            welcomed(far, *has)
+            far.say(7, wire.Bye("it was terminated", True))
+            far.heard(wire.Bye)
+            far.hello()
+            assert welcomed(far).seq == frames[2].seq
+            assert take(far, 1)[0].seq == frames[3].seq
 
 
 @pytest.mark.slow
@@ -139,12 +108,12 @@ def test_what_was_lost_after_an_importer_was_terminated_counts_though_the_export
     with contextlib.ExitStack() as stack:
         out = stack.enter_context(bridge.export(near.name, listen="127.0.0.1:0"))
         producer = stack.enter_context(near.producer())
-        with calling(near, out.address) as importer:
-            importer.ask(policy=policy)
-            importer.welcomed()
+        with importer(near.name, out.address) as far:
+            far.hello(policy)
+            welcomed(far, policy)
             put(producer, 2)
-            frames = importer.frames(2)
-            importer.say(wire.Flow(frames[1].seq, ()), wire.Bye("it was terminated", True))
+            frames = take(far, 2)
+            far.say(7, wire.Flow(frames[1].seq, ()), wire.Bye("it was terminated", True))
             poll(lambda: not out.stats().links[0].connected, WAIT_S)
         lost = 3
         put(producer, 3 if replaced else 20)
@@ -152,13 +121,12 @@ def test_what_was_lost_after_an_importer_was_terminated_counts_though_the_export
             near.close()
             ring = gpuring.create(near.name, slots=8, shape=4, dtype="i8", device="host")
             producer = stack.enter_context(stack.enter_context(ring).producer())
-        os.kill(pid := out.pid, signal.SIGKILL)
-        poll(lambda: out.pid not in (0, pid), WAIT_S)
-        with calling(near, out.address) as importer:
-            importer.ask(policy=policy)
-            importer.welcomed()
+        kill_worker(out)
+        with importer(near.name, out.address) as far:
+            far.hello(policy)
+            welcomed(far, policy)
             put(producer, 1)
-            (frame,) = importer.frames(1)
+            (frame,) = take(far, 1)
             if not replaced:
                 lost = frame.seq - frames[1].seq - 1
             assert frame.lost == lost > 0
@@ -174,7 +142,7 @@ def test_losses_count_over_the_rings_of_importers_that_were_terminated(near, far
         into = stack.enter_context(bridge.import_(where, name=far, slots=2, **lossy))
         there = stack.enter_context(gpuring.attach(far, timeout=WAIT_S))
         frames = stack.enter_context(there.consumer(start="oldest", reattach=True))
-        poll(lambda: bridges.connected(into) and bridges.connected(out), WAIT_S)
+        poll(lambda: connected(into) and connected(out), WAIT_S)
         put(producer, 1)
         loop = iter(frames)
         seq, restarts = next(loop).origin.seq, 0
@@ -234,7 +202,7 @@ def test_what_was_lost_before_a_ring_in_the_middle_was_replaced_counts_at_the_en
         there = stack.enter_context(gpuring.attach(last, timeout=WAIT_S))
         frames = stack.enter_context(there.consumer(start="oldest", reattach=True))
         for each in (into, out, more):
-            poll(lambda each=each: bridges.connected(each), WAIT_S)
+            poll(lambda each=each: connected(each), WAIT_S)
         loop = iter(frames)
         for n in range(30):
             with producer.claim(WAIT_S) as slot:

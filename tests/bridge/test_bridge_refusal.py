@@ -14,12 +14,13 @@ from gpuring.errors import RingError, RingExists
 from gpuring.ring import inner
 from tests.helpers.support import Pipe, create_far, open_files, poll
 
-zmq = pytest.importorskip("zmq")
+pytest.importorskip("zmq")
 
-from gpuring import bridge  # noqa: E402
-from gpuring.bridge import Import  # noqa: E402
-from gpuring.bridge.network import wire  # noqa: E402
-from tests.bridge.bridges import WAIT_S, both_ends, put, ring_of, take  # noqa: E402
+from gpuring import bridge
+from gpuring.bridge import Import
+from gpuring.bridge.network import wire
+from tests.bridge.bridge_sides import importer
+from tests.bridge.bridges import WAIT_S, both_ends, put, ring_of, take
 
 
 def why_over(importer: Import) -> str:
@@ -213,14 +214,10 @@ def test_an_importer_of_another_version(near):
     (hello,) = wire.encode(7, wire.Hello("x", "h/x", "0" * 16, "lossy", "", 0))
     with (
         bridge.export(near, listen="127.0.0.1:0") as out,
-        zmq.Context() as context,
-        context.socket(zmq.DEALER) as dealer,
+        importer(near, out.address, rcvtimeo=int(1000 * WAIT_S)) as far,
     ):
-        dealer.linger = 0
-        dealer.connect(f"tcp://{out.address}")
-        dealer.send(hello.partition(b"{")[0] + b'{"version": 2}')
-        assert dealer.poll(1000 * WAIT_S)
-        number, refused = wire.decode(dealer.recv_multipart())
+        far.socket.send(hello.partition(b"{")[0] + b'{"version": 2}')
+        number, refused = wire.decode(far.socket.recv_multipart())
     assert (number, refused.again) == (7, False)
     assert "speaks version 2, and this one 1" in refused.reason
 

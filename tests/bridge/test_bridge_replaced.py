@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import signal
 from collections.abc import Iterator
 
 import pytest
 
 from tests.helpers.support import poll
 
-zmq = pytest.importorskip("zmq")
+pytest.importorskip("zmq")
 
-from gpuring import bridge  # noqa: E402
-from gpuring.bridge import Export  # noqa: E402
-from gpuring.bridge.network import wire  # noqa: E402
-from tests.bridge.bridge_sides import WAIT_S, Far  # noqa: E402
-from tests.bridge.bridges import put, ring_of  # noqa: E402
+from gpuring import bridge
+from gpuring.bridge import Export
+from gpuring.bridge.network import wire
+from tests.bridge import bridge_sides
+from tests.bridge.bridge_sides import WAIT_S, Far
+from tests.bridge.bridges import kill_worker, put, ring_of
 
 SLOTS = 8
 """Of each ring, so their first sequence is 8."""
@@ -26,16 +25,15 @@ SLOTS = 8
 class Importer:
     """One that the test plays, and what it has."""
 
-    def __init__(self, far: Far, ring: str) -> None:
-        self.far, self._ring = far, ring
+    def __init__(self, far: Far) -> None:
+        self.far = far
         self._session, self._epoch, self._seq = 0, "", 0
 
     def comes(self) -> str:
         """Begins a session with what it has.  Returns the epoch of the ring that it is given."""
         self._session += 1
-        has = self._epoch, self._seq
-        hello = wire.Hello(self._ring, "far/x", "0" * 16, "lossless", *has, int(1000 * WAIT_S))
-        self.far.say(self._session, hello)
+        has = "lossless", self._epoch, self._seq
+        self.far.hello(*has, session=self._session, timeout_ms=int(1000 * WAIT_S))
         self._epoch = self.far.heard(wire.Welcome).epoch
         self.far.say(self._session, wire.Open("zmq", SLOTS), wire.Flow(0, (*range(8, 16),)))
         return self._epoch
@@ -62,10 +60,9 @@ def behind(name: str) -> Iterator[tuple[Export, Importer, str]]:
     epoch of the second one.  That had three frames, and both rings are closed."""
     with (
         bridge.export(name, listen="127.0.0.1:0", timeout=WAIT_S) as out,
-        zmq.Context() as context,
-        context.socket(zmq.DEALER) as socket,
+        bridge_sides.importer(name, out.address) as far,
     ):
-        importer = Importer(Far(socket, name, out.address), name)
+        importer = Importer(far)
         with ring_of(name, SLOTS) as first, first.producer() as producer:
             importer.comes()
             for n in range(4):
@@ -101,15 +98,9 @@ def test_two_rings_that_replace_each_other_while_an_importer_is_behind_come_in_o
 @pytest.mark.slow
 def test_what_only_the_rings_between_had_counts_though_the_exporters_worker_dies(name):
     with behind(name) as (out, importer, _), ring_of(name, SLOTS) as third:
-        worker = out.pid
-        os.kill(worker, signal.SIGKILL)
-        poll(lambda: out.pid not in (0, worker), WAIT_S)
-        with (
-            third.producer() as producer,
-            zmq.Context() as context,
-            context.socket(zmq.DEALER) as socket,
-        ):
-            importer.far = Far(socket, name, out.address)
+        kill_worker(out)
+        with third.producer() as producer, bridge_sides.importer(name, out.address) as far:
+            importer.far = far
             assert importer.comes() == third._epoch.hex()
             put(producer, 0)
             assert importer.takes(1) == [(8, 3)]

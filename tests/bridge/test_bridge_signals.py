@@ -20,12 +20,12 @@ from tests.helpers.commands import exporting, line_with
 from tests.helpers.interrupted import PACKAGE, Interrupt, at_each_place
 from tests.helpers.support import Pipe, open_files, poll, segments_of
 
-zmq = pytest.importorskip("zmq")
+pytest.importorskip("zmq")
 
-from gpuring import bridge  # noqa: E402
-from gpuring.bridge.supervisor import Bridge  # noqa: E402
-from tests.bridge.bridge_sides import WAIT_S, Far, Near  # noqa: E402
-from tests.bridge.bridges import both_ends, connected, put, ring_of, take  # noqa: E402
+from gpuring import bridge
+from gpuring.bridge.supervisor import Bridge
+from tests.bridge.bridge_sides import WAIT_S, exporter, importer
+from tests.bridge.bridges import both_ends, connected, put, ring_of, take
 
 
 def test_a_signal_that_came_to_another_thread_interrupts_a_wait(near):
@@ -95,21 +95,19 @@ def ours() -> dict[int, str]:
 @contextlib.contextmanager
 def exported(name: str) -> Iterator[Bridge]:
     """An exporter with a lossless importer, which the test plays."""
-    with zmq.Context() as context, context.socket(zmq.DEALER) as socket, ring_of(name) as ring:
+    with ring_of(name) as ring:
         out = bridge.export(name, listen="127.0.0.1:0")
-        Far(socket, name, out.address).begin(1)
-        poll(lambda: ring.stats().subscriptions, WAIT_S)
-        yield out
-        assert not ring.stats().subscriptions
+        with importer(name, out.address) as far:
+            far.begin(1)
+            poll(lambda: ring.stats().subscriptions, WAIT_S)
+            yield out
+            assert not ring.stats().subscriptions
 
 
 @contextlib.contextmanager
 def imported(name: str) -> Iterator[Bridge]:
     """An importer whose exporter the test plays."""
-    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
-        socket.linger = 0
-        socket.bind("tcp://127.0.0.1:0")
-        near = Near(socket)
+    with exporter() as near:
         into = bridge.import_(f"{near.address}/x", name=name, device="host")
         near.welcome()
         yield into

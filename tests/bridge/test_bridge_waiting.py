@@ -15,13 +15,13 @@ import gpuring
 from gpuring.errors import RingError
 from tests.helpers.support import poll
 
-zmq = pytest.importorskip("zmq")
+pytest.importorskip("zmq")
 
-from gpuring import bridge  # noqa: E402
-from gpuring.bridge.exporter import worker  # noqa: E402
-from gpuring.bridge.network import wire  # noqa: E402
-from tests.bridge.bridge_sides import SPEC, WAIT_S, Far, Near  # noqa: E402
-from tests.bridge.bridges import bridged, put, ring_of, take  # noqa: E402
+from gpuring import bridge
+from gpuring.bridge.exporter import worker
+from gpuring.bridge.network import wire
+from tests.bridge.bridge_sides import SPEC, WAIT_S, exporter, importer
+from tests.bridge.bridges import bridged, kill_worker, put, ring_of, take
 
 MISSING = "No ring or service named"
 
@@ -51,19 +51,9 @@ def exporting(name: str) -> Iterator[tuple[Any, Any]]:
     """An exporter without a ring, and a function that makes importers."""
     with (
         bridge.export(name, listen="127.0.0.1:0", timeout=WAIT_S / 2) as out,
-        zmq.Context() as context,
         contextlib.ExitStack() as stack,
     ):
-
-        def far() -> Far:
-            socket = stack.enter_context(context.socket(zmq.DEALER))
-            return Far(socket, name, out.address)
-
-        yield out, far
-
-
-def hello(name: str, who: str = "far/x", run: str = "0" * 16, policy: str = "lossless") -> Any:
-    return wire.Hello(name, who, run, policy, "", 0)
+        yield out, lambda: stack.enter_context(importer(name, out.address))
 
 
 @pytest.mark.slow(keep=1)
@@ -74,9 +64,9 @@ def test_what_was_overwritten_before_an_importer_was_served_that_waits_is_counte
 ):
     """The exporter is stopped while the ring comes, and ten frames go into its four slots.  If its
     worker dies then, the importer has no far ring yet."""
-    with exporting(name) as (out, importer):
-        far = importer()
-        far.say(7, hello(name, policy=policy))
+    with exporting(name) as (out, connect):
+        far = connect()
+        far.hello(policy)
         assert MISSING in far.heard(wire.Ping).blocked
         os.kill(out.pid, signal.SIGSTOP)
         with (
@@ -88,10 +78,9 @@ def test_what_was_overwritten_before_an_importer_was_served_that_waits_is_counte
             os.kill(out.pid, signal.SIGCONT)
             assert far.heard(wire.Welcome).seq == 3  # a ring of four slots begins with 4
             if dies:
-                os.kill(pid := out.pid, signal.SIGKILL)
-                poll(lambda: out.pid not in (0, pid), WAIT_S)
-                far = importer()
-                far.say(7, hello(name, policy=policy))
+                kill_worker(out)
+                far = connect()
+                far.hello(policy)
                 assert far.heard(wire.Welcome).seq == 3
             far.say(7, wire.Open("zmq", 4), wire.Flow(0, (4,)))
             frame = far.heard(wire.Frame)
@@ -122,12 +111,12 @@ def test_who_reads_the_far_ring_from_its_beginning_is_told_what_was_overwritten(
 
 def test_who_asks_when_the_ring_is_there_begins_with_the_next_frame(name):
     with (
-        exporting(name) as (_, importer),
+        exporting(name) as (_, connect),
         gpuring.create(name, slots=4, shape=4, dtype="i8", device="host") as ring,
         ring.producer() as producer,
     ):
         producer.claim().publish()
-        far = importer()
+        far = connect()
         far.begin(7, 4)
         producer.claim().publish()
         frame = far.heard(wire.Frame)
@@ -136,18 +125,17 @@ def test_who_asks_when_the_ring_is_there_begins_with_the_next_frame(name):
 
 def test_an_importer_that_waits_says_that_it_lives_and_logs_once_why_it_waits(far, caplog):
     caplog.set_level("INFO", "gpuring.bridge")
-    with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
-        socket.linger = 0
-        socket.bind("tcp://127.0.0.1:0")
-        near = Near(socket)
-        with bridge.import_(f"{near.address}/x", name=far, device="host", timeout=WAIT_S / 6):
-            near.heard(wire.Hello)
-            for _ in range(2):
-                near.say(wire.Ping("the ring is not there"))
-                near.heard(wire.Ping)
-            near.say(wire.Welcome("h", "0" * 32, 0, SPEC, {"zmq": {}}))
-            near.heard(wire.Open)
-            poll(lambda: ", engine zmq" in caplog.text, WAIT_S)
+    with (
+        exporter() as near,
+        bridge.import_(f"{near.address}/x", name=far, device="host", timeout=WAIT_S / 6),
+    ):
+        near.heard(wire.Hello)
+        for _ in range(2):
+            near.say(wire.Ping("the ring is not there"))
+            near.heard(wire.Ping)
+        near.say(wire.Welcome("h", "0" * 32, 0, SPEC, {"zmq": {}}))
+        near.heard(wire.Open)
+        poll(lambda: ", engine zmq" in caplog.text, WAIT_S)
     told = f"connected to {near.address}, and waits: the exporter says: the ring is not there"
     assert caplog.text.count(told) == 1
 
@@ -155,41 +143,39 @@ def test_an_importer_that_waits_says_that_it_lives_and_logs_once_why_it_waits(fa
 def test_an_importer_that_waits_in_silence_is_given_up(name):
     with (
         bridge.export(name, listen="127.0.0.1:0", timeout=0.1, patience=0.1) as out,
-        zmq.Context() as context,
-        context.socket(zmq.DEALER) as socket,
+        importer(name, out.address) as far,
     ):
-        far = Far(socket, name, out.address)
-        far.say(7, hello(name))
+        far.hello()
         assert "said nothing for 0.1 s" in far.heard(wire.Bye).reason
 
 
 def test_those_who_wait_exclude_others_of_their_name(name):
-    with exporting(name) as (_, importer):
-        first, again, other = importer(), importer(), importer()
-        first.say(7, hello(name))
+    with exporting(name) as (_, connect):
+        first, again, other = connect(), connect(), connect()
+        first.hello()
         first.heard(wire.Ping)
-        other.say(7, hello(name, run="1" * 16))
+        other.hello(run="1" * 16)
         refused = other.heard(wire.Refuse)
         assert ("from another process" in refused.reason, refused.again) == (True, True)
-        again.say(8, hello(name))
+        again.hello(session=8)
         assert first.heard(wire.Bye).reason == "there is a newer session"
         again.heard(wire.Ping)
 
 
 def test_no_more_than_so_many_wait(name):
-    with exporting(name) as (_, importer):
-        waiting = [importer() for _ in range(worker._WAITING)]
+    with exporting(name) as (_, connect):
+        waiting = [connect() for _ in range(worker._WAITING)]
         for n, far in enumerate(waiting):
-            far.say(7, hello(name, f"far/{n}"))
+            far.hello(who=f"far/{n}")
         for far in waiting:
             far.heard(wire.Ping)
-        one_more = importer()
-        one_more.say(7, hello(name, "far/one-more"))
+        one_more = connect()
+        one_more.hello(who="far/one-more")
         refused = one_more.heard(wire.Refuse)
         assert (MISSING in refused.reason, refused.again) == (True, True)
         waiting[0].say(7, wire.Bye("it was a test", False))
         waiting[0].heard(wire.Bye)
-        one_more.say(7, hello(name, "far/one-more"))
+        one_more.hello(who="far/one-more")
         one_more.heard(wire.Ping)
 
 
