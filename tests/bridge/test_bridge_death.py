@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -235,15 +236,23 @@ def test_a_killed_producer_is_a_lost_one_over_there(
         loop.close()
 
 
+def carried(stack: contextlib.ExitStack, near: str, far: str, **options: Any) -> Any:
+    """A near ring and its producer, which may both be replaced, both sides of a bridge, and a loop
+    over the far ring that goes on over that."""
+    first = ring_of(near)
+    producer = stack.enter_context(first.producer())
+    out, into = stack.enter_context(bridged(near, far, **options))
+    there = stack.enter_context(gpuring.attach(far, timeout=WAIT_S))
+    frames = stack.enter_context(there.consumer("reader", start="oldest", reattach=True))
+    loop = iter(frames)
+    stack.callback(loop.close)
+    return first, producer, out, into, loop
+
+
 def test_a_ring_that_is_replaced_is_replaced_over_there(near, far):
     with contextlib.ExitStack() as stack:
-        first = ring_of(near)
-        producer = stack.enter_context(first.producer())
-        stack.enter_context(bridged(near, far))
-        there = stack.enter_context(gpuring.attach(far, timeout=WAIT_S))
-        frames = stack.enter_context(there.consumer(start="oldest", reattach=True))
+        first, producer, _, _, loop = carried(stack, near, far)
         put(producer, 0)
-        loop = iter(frames)
         assert got(next(loop)) == 0
         first.close()
         again = stack.enter_context(ring_of(near, shape=32))
@@ -253,19 +262,13 @@ def test_a_ring_that_is_replaced_is_replaced_over_there(near, far):
         slot = next(loop)
         assert (got(slot), slot.restarted, slot.array.shape) == (1, True, (32,))
         assert [got(next(loop)) for _ in range(3)] == [2, 3, 4]
-        loop.close()
 
 
 @pytest.mark.slow
 def test_producers_of_a_new_ring_wait_for_an_importer_that_needs_the_old_one(near, far):
     with contextlib.ExitStack() as stack:
-        first = ring_of(near)
-        producer = stack.enter_context(first.producer())
-        _, into = stack.enter_context(bridged(near, far))
-        there = stack.enter_context(gpuring.attach(far, timeout=WAIT_S))
-        frames = stack.enter_context(there.consumer(start="oldest", reattach=True))
+        first, producer, _, into, loop = carried(stack, near, far)
         put(producer, 0)
-        loop = iter(frames)
         assert got(next(loop)) == 0
         os.kill(stopped := into.pid, signal.SIGSTOP)
         for n in range(1, 4):
@@ -285,7 +288,6 @@ def test_producers_of_a_new_ring_wait_for_an_importer_that_needs_the_old_one(nea
             slot = next(loop)
             assert (got(slot), slot.lost) == (n, 0)
         thread.join()
-        loop.close()
 
 
 @pytest.mark.slow(keep=1)
@@ -293,13 +295,8 @@ def test_producers_of_a_new_ring_wait_for_an_importer_that_needs_the_old_one(nea
 def test_what_a_new_ring_lost_before_the_exporter_came_is_counted(near, far, policy):
     """The exporter's worker is stopped while the ring is replaced and goes round three times."""
     with contextlib.ExitStack() as stack:
-        first = ring_of(near)
-        producer = stack.enter_context(first.producer())
-        out, _ = stack.enter_context(bridged(near, far, policy=policy))
-        there = stack.enter_context(gpuring.attach(far, timeout=WAIT_S))
-        frames = stack.enter_context(there.consumer(start="oldest", reattach=True))
+        first, producer, out, _, loop = carried(stack, near, far, policy=policy)
         put(producer, 0)
-        loop = iter(frames)
         assert got(next(loop)) == 0
         poll(lambda: out.stats().links[0].lag == 0, WAIT_S)
         os.kill(out.pid, signal.SIGSTOP)
@@ -312,7 +309,6 @@ def test_what_a_new_ring_lost_before_the_exporter_came_is_counted(near, far, pol
         slot = next(loop)
         assert slot.restarted
         assert slot.lost == got(slot) - 1 > 8
-        loop.close()
 
 
 @pytest.mark.slow
@@ -320,25 +316,20 @@ def test_what_a_new_ring_lost_before_the_exporter_came_is_counted(near, far, pol
 def test_frames_that_only_a_replaced_ring_has_are_lost_and_counted(near, far, policy):
     """It is replaced while the exporter has no worker that could send them."""
     with contextlib.ExitStack() as stack:
-        first = ring_of(near)
-        producer = stack.enter_context(first.producer())
-        out, into = stack.enter_context(bridged(near, far, slots=4, policy=policy))
-        there = stack.enter_context(gpuring.attach(far, timeout=WAIT_S))
-        frames = stack.enter_context(there.consumer("reader", start="oldest", reattach=True))
+        first, producer, out, into, loop = carried(stack, near, far, slots=4, policy=policy)
         for n in range(7):  # the far ring has room for four of them
             put(producer, n)
-        poll(lambda: there.stats().link.seq == 11)
+        with gpuring.attach(far) as there:
+            poll(lambda: there.stats().link.seq == 11)
         os.kill(stopped := poll(lambda: into.pid), signal.SIGSTOP)
         os.kill(out.pid, signal.SIGKILL)
         first.close()
         producer = stack.enter_context(stack.enter_context(ring_of(near)).producer())
         os.kill(stopped, signal.SIGCONT)
         put(producer, 7)
-        loop = iter(frames)
         assert [got(next(loop)) for _ in range(4)] == [0, 1, 2, 3]
         slot = next(loop)
         assert (got(slot), slot.restarted, slot.lost) == (7, True, 3)
-        loop.close()
 
 
 FORKS = """
