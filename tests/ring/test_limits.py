@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import ast
 import os
+import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -28,26 +28,19 @@ def put(producer):
 
 
 @promise("README.md", "A ring has 1 to 1,024 slots.")
-def test_1024_slots_and_no_more(name):
-    with gpuring.create(name, **SMALL | {"slots": 1024}) as ring, ring.producer() as producer:
+@pytest.mark.parametrize("slots", [1, 1024])
+def test_1_to_1024_slots_and_no_more(name, slots):
+    with gpuring.create(name, **SMALL | {"slots": slots}) as ring, ring.producer() as producer:
         frames = ring.consumer()
-        seqs = [put(producer) for _ in range(1024)]
+        seqs = [put(producer) for _ in range(slots)]
         with pytest.raises(gpuring.RingFull):
             producer.claim(0)
-        assert [slot.seq for slot in frames.acquire_many(1024, 0)] == seqs
-    for slots in (0, 1025):
+        with frames.acquire_many(slots, 0) as batch:
+            assert [slot.seq for slot in batch] == seqs
+        assert put(producer) == seqs[-1] + 1
+    for wrong in (0, 1025):
         with pytest.raises(ValueError, match=r"slots is 1 … 1024"):
-            gpuring.create(name, **SMALL | {"slots": slots})
-
-
-@promise("README.md", "A ring has 1 to 1,024 slots.")
-def test_one_slot_is_a_ring(name):
-    with gpuring.create(name, **SMALL | {"slots": 1}) as ring:
-        frames, producer = ring.consumer(), ring.producer()
-        for _ in range(3):
-            seq = put(producer)
-            with frames.acquire(0) as slot:
-                assert slot.seq == seq
+            gpuring.create(name, **SMALL | {"slots": wrong})
 
 
 @promise("README.md", "It has at most 250 peers and 250 subscriptions.")
@@ -150,34 +143,14 @@ def test_who_may_attach_may_write_every_slot(name, children):
 # ---- what is read from shared memory -----------------------------------------------------------
 
 
-def imports(path):
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            yield from (each.name for each in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield node.module or ""
-
-
 @promise("failure.md", "Nothing pickled is ever read from shared memory.")
 def test_nothing_of_the_package_can_unpickle():
     package = Path(gpuring.__file__).parent
     files = sorted(package.rglob("*.py"))
     assert len(files) > 50
+    unpickles = r"^\s*(?:import|from)\b.*\b(?:_?pickle|cPickle|marshal|shelve|dill)\b|np\.load"
     for path in files:
-        found = {name.split(".")[0] for name in imports(path)}
-        assert not found & {"pickle", "_pickle", "cPickle", "marshal", "shelve", "dill"}, path
-        assert "np.load" not in path.read_text(), path
-
-
-@promise("failure.md", "A file that is damaged, or is no ring, gives `RingIncompatible`.")
-def test_a_foreign_file_is_no_ring(name):
-    path = Path(f"/dev/shm/gpuring.{name}")
-    path.write_bytes(b"not ours" * 4096)
-    try:
-        with pytest.raises(gpuring.RingIncompatible, match=name):
-            gpuring.attach(name)
-    finally:
-        path.unlink()
+        assert not re.search(unpickles, path.read_text(), re.M), path
 
 
 @promise("failure.md", "Metadata is the raw bytes of a dtype without objects.")

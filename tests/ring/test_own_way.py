@@ -13,33 +13,33 @@ from tests.helpers.commands import python
 
 PROGRAM = """
 import sys, warnings, gpuring
-name, which = sys.argv[1:]
 warnings.simplefilter("error", RuntimeWarning)  # else it would wait for ever
-options = {"slots": 2, "shape": 4, "dtype": "u1", "device": "host"}
-with gpuring.create(name, **options) as ring, ring.producer() as producer:
-    if which in ("claim", "claim_many"):
+
+def waits(which, ring, producer):
+    if which.startswith("claim"):
         held = [producer.claim(), producer.claim()]
-        call = (lambda: producer.claim()) if which == "claim" else (lambda: producer.claim_many(2))
-    elif which == "a reader that reads nothing":
-        reader = ring.consumer()
-        for _ in range(2):
-            producer.claim().publish()
-        call = producer.claim
-    elif which == "a reader that holds":
-        reader = ring.consumer("named")
-        for _ in range(2):
-            producer.claim().publish()
-        held = [reader.acquire(), reader.acquire()]
-        call = producer.claim
-    else:
-        reader = ring.consumer()
+        return producer.claim() if which == "claim" else producer.claim_many(2)
+    reader = ring.consumer()
+    if which.startswith("acquire"):
         held = producer.claim()
-        call = (lambda: reader.acquire()) if which == "acquire" else lambda: reader.acquire_many(2)
-    try:
-        call()
-    except RuntimeWarning as warning:
-        print(warning)
+        return reader.acquire() if which == "acquire" else reader.acquire_many(2)
+    for _ in range(2):
+        producer.claim().publish()
+    held = [reader.acquire(), reader.acquire()] if which == "a reader that holds" else []
+    producer.claim()
+
+for k, which in enumerate(sys.argv[2:]):
+    name = f"{sys.argv[1]}-{k}"
+    with gpuring.create(name, slots=2, shape=4, dtype="u1", device="host") as ring:
+        try:
+            waits(which, ring, ring.producer())
+        except RuntimeWarning as warning:
+            print(warning)
 """
+WAITS = (
+    "claim", "claim_many", "a reader that reads nothing", "a reader that holds",
+    "acquire", "acquire_many",
+)  # fmt: skip
 
 
 IN_A_CONTAINER = """
@@ -147,15 +147,11 @@ def test_the_callback_of_a_native_thread_may_end_the_wait(name):
     assert done.stdout.startswith("warned\nclaimed 2\n"), done.stderr
 
 
-@pytest.mark.parametrize(
-    "which",
-    [
-        "claim", "claim_many", "a reader that reads nothing", "a reader that holds",
-        "acquire", "acquire_many",
-    ],
-)  # fmt: skip
-def test_a_wait_for_oneself_is_warned_of(name, which):
+def test_a_wait_for_oneself_is_warned_of(name):
     """In a process that has one thread of Python, with timeout=None."""
-    done = python(PROGRAM, name, which, check=True)
-    assert done.stdout.startswith(f"ring {name!r}: this wait may never end: "), done.stderr
-    assert "this process" in done.stdout
+    done = python(PROGRAM, name, *WAITS, check=True)
+    told = done.stdout.splitlines()
+    assert len(told) == len(WAITS), done.stderr
+    for k, line in enumerate(told):
+        assert line.startswith(f"ring '{name}-{k}': this wait may never end: "), WAITS[k]
+        assert "this process" in line, WAITS[k]
