@@ -133,8 +133,9 @@ def test_a_consumers_verbs_run_nothing_that_can_be_interrupted(name, verb):
         assert interrupt.where is None
 
 
-@pytest.mark.filterwarnings("ignore:coroutine '(Consumer.)?acquire_async' was never awaited")
-def test_an_interrupted_loop_of_a_task_holds_nothing_after_the_next_verb(name):
+@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited", "ignore::ResourceWarning")
+@pytest.mark.parametrize("kind", [Interrupt, InterruptOfALoop])
+def test_an_interrupted_loop_of_a_task_holds_nothing_after_the_next_verb(name, kind):
     """A task keeps the error, whose traceback keeps the arguments of all functions, until the
     garbage collector comes.  Python warns of an interrupt between a call and its `await`."""
 
@@ -147,7 +148,7 @@ def test_an_interrupted_loop_of_a_task_holds_nothing_after_the_next_verb(name):
 
     gc.disable()
     try:
-        for interrupt in at_each_place(InterruptOfALoop, 1):
+        for interrupt in at_each_place(kind, 1):
             with (
                 small_ring(name, 2) as ring,
                 ring.producer() as producer,

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import signal
 import threading
 
 import pytest
 
 import gpuring
-from tests.helpers.interrupted import interrupts
 from tests.helpers.rings import small_ring
 from tests.helpers.support import poll
 from tests.ring.test_interrupt import names, put
@@ -56,27 +53,6 @@ def test_a_frame_that_nobody_has_looked_at_comes_again_when_it_is_dropped_later(
         del slot
         with reader.acquire(0) as again:
             assert again.seq == first
-
-
-def test_an_interrupted_asynchronous_loop_holds_nothing_after_the_next_verb(name):
-    """Its task keeps the error, and that all that its frames have, until that is garbage."""
-    for interrupt in interrupts():
-        with small_ring(name, 2) as ring, ring.producer() as producer, ring.consumer() as reader:
-            put(producer)
-
-            async def main(reader: gpuring.Consumer = reader) -> None:
-                async for slot in reader:
-                    assert slot.seq
-                    put(producer)
-                    if slot.seq > 2:
-                        return
-
-            with interrupt:
-                asyncio.run(main())
-            with contextlib.suppress(gpuring.RingTimeout):
-                reader.acquire(0).release()
-            assert held(ring, reader) == [], interrupt.where
-            producer.close()
 
 
 def test_a_slot_that_is_ended_while_a_verb_waits_is_remembered_once(name):
