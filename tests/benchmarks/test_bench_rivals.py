@@ -5,8 +5,6 @@ from __future__ import annotations
 import importlib.util
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import replace
 from types import SimpleNamespace
@@ -23,7 +21,6 @@ from bench.rivals.rival import Inlet, Outlet, Rival
 from bench.rivals.work import HostWork, Terms
 from gpuring.cli.measure.crew import Crew, RoleFailed
 from gpuring.cli.measure.figures import Figure, select
-from tests.helpers.processes import poll, runs
 
 RIVALS = {rival.name: rival for rival in rivals.RIVALS}
 HOST = [rival.name for rival in rivals.RIVALS if rival.memory == "host"]
@@ -46,21 +43,6 @@ def installed(rival: Rival) -> Rival:
     for module, _ in rival.needs:
         pytest.importorskip(module)
     return rival
-
-
-WAITS = """
-import time
-from gpuring.cli.measure.crew import Crew
-from bench.rivals.host import RIVALS
-from bench.rivals.pair import pair
-
-if __name__ == "__main__":
-    with Crew() as crew, pair(RIVALS[0], crew) as (a, b):
-        b.send(("receive", 1, 1))
-        print(a.pid, b.pid, flush=True)
-        time.sleep(60)
-"""
-"""A benchmark in which one player waits for a frame that never comes."""
 
 
 class Forgetful(HostWork):
@@ -230,19 +212,6 @@ def test_no_player_is_left(crew: Crew) -> None:
     for pid in seen:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)
-
-
-@pytest.mark.slow
-def test_players_end_with_the_benchmark() -> None:
-    benchmark = subprocess.Popen([sys.executable, "-c", WAITS], stdout=subprocess.PIPE, text=True)
-    try:
-        assert benchmark.stdout is not None
-        pids = [int(pid) for pid in benchmark.stdout.readline().split()]
-        assert len(pids) == 2
-    finally:
-        benchmark.kill()
-        benchmark.wait()
-    poll(lambda: not any(runs(pid) for pid in pids))
 
 
 def test_every_peer_is_named_once_and_runs_or_says_why(

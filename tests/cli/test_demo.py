@@ -19,6 +19,7 @@ import pytest
 
 from tests.helpers.commands import gpuring as command
 from tests.helpers.commands import running
+from tests.helpers.processes import runs
 from tests.helpers.support import poll
 
 pytest.importorskip("av", reason="gpuring[demo] is not installed")
@@ -154,7 +155,7 @@ def test_interrupt_leaves_nothing_behind(tmp_path: Path, stop: signal.Signals) -
         assert process.returncode == 130
         assert errors == "gpuring demo: interrupted\n"
         # Python's own resource tracker goes when it sees that its parent is gone: a moment later.
-        poll(lambda: not any(map(_alive, children)))
+        poll(lambda: not any(map(runs, children)))
         assert litter(process.pid) == []
 
 
@@ -202,13 +203,6 @@ def _started(out: Path) -> Iterator[subprocess.Popen[str]]:
 def _children(pid: int) -> list[int]:
     text = Path(f"/proc/{pid}/task/{pid}/children").read_text()
     return [int(child) for child in text.split()]
-
-
-def _alive(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 def _consumers_at_work(process: subprocess.Popen[str]) -> list[int]:

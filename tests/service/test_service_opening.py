@@ -20,6 +20,8 @@ from tests.helpers.layout import FIELDS
 from tests.helpers.promise import promise
 from tests.service.services import TERMS, ask_here, in_thread, serve
 
+BOTH = pytest.mark.parametrize("join", [gpuring.connect, gpuring.serve], ids=["connect", "serve"])
+
 # ---- restarts -----------------------------------------------------------------------------------
 
 
@@ -42,21 +44,14 @@ def restarting(name):
 @promise(
     "services.md", "`connect(timeout=)` and `serve(timeout=)` wait through restarts of the service."
 )
-def test_a_client_waits_for_a_service_that_is_being_restarted(restarting):
-    for _ in range(100):
-        gpuring.connect(restarting, timeout=20).close()
+@BOTH
+def test_who_joins_waits_for_a_service_that_is_being_restarted(restarting, join):
+    for _ in range(50):
+        join(restarting, timeout=20).close()
 
 
-@promise(
-    "services.md", "`connect(timeout=)` and `serve(timeout=)` wait through restarts of the service."
-)
-def test_an_engine_waits_for_a_service_that_is_being_restarted(restarting):
-    for _ in range(100):
-        gpuring.serve(restarting, timeout=20).close()
-
-
-@pytest.mark.parametrize("kind", ["client", "engine"])
-def test_one_that_is_closed_just_when_it_is_joined_is_waited_for(name, monkeypatch, kind):
+@BOTH
+def test_one_that_is_closed_just_when_it_is_joined_is_waited_for(name, monkeypatch, join):
     first, created = serve(name), []
     attach = gpuring.service.opening.attach
 
@@ -68,7 +63,6 @@ def test_one_that_is_closed_just_when_it_is_joined_is_waited_for(name, monkeypat
         return ring
 
     monkeypatch.setattr("gpuring.service.opening.attach", closing)
-    join = gpuring.connect if kind == "client" else gpuring.serve
     with join(name, timeout=10) as joined, created[0] as server:
         with gpuring.connect(name) as client:
             ask_here(server, client, 0)
@@ -228,25 +222,22 @@ def test_tidying_stops_after_a_look_and_goes_on_the_next_time(name, monkeypatch,
 
 JOIN = """
 import sys, gpuring
-try:
-    {open}(sys.argv[1], timeout=1).close()
-except gpuring.RingIncompatible as error:
-    print(error)
+for join in gpuring.connect, gpuring.serve:
+    try:
+        join(sys.argv[1], timeout=1).close()
+    except gpuring.RingIncompatible as error:
+        print(error)
 """
 
 
-def elsewhere(program, name, *unshare):
-    """Runs it in a time namespace whose clock is behind; what it printed."""
-    command = [*unshare, sys.executable, "-c", program, name]
+def elsewhere(name, *unshare):
+    """Joins in each way, in a process that is started by `unshare`; why it could not."""
     path = os.pathsep.join(sys.path)
     ran = subprocess.run(
-        command,
-        check=False,
-        capture_output=True,
-        text=True,
-        timeout=60,
+        [*unshare, sys.executable, "-c", JOIN, name],
+        check=False, capture_output=True, text=True, timeout=60,
         env=os.environ | {"PYTHONPATH": path},
-    )
+    )  # fmt: skip
     assert ran.returncode == 0, ran.stderr
     return ran.stdout
 
@@ -266,15 +257,13 @@ def why_not():
     "All its processes must have the same clock. A process in another time namespace is refused "
     "with `RingIncompatible`.",
 )
-@pytest.mark.parametrize("open_", ["connect", "serve"])
-def test_a_process_whose_clock_is_another_one_is_refused(name, open_):
+def test_a_process_whose_clock_is_another_one_is_refused(name):
     if reason := why_not():
         pytest.skip(reason)
-    behind = "unshare", "-T", "--monotonic", "-1000"
     with serve(name):
-        said = elsewhere(JOIN.format(open=f"gpuring.{open_}"), name, *behind)
-        assert "time namespace" in said
-        assert elsewhere(JOIN.format(open=f"gpuring.{open_}"), name) == ""
+        refused = elsewhere(name, "unshare", "-T", "--monotonic", "-1000").splitlines()
+        assert ["time namespace" in said for said in refused] == [True, True]
+        assert elsewhere(name) == ""
 
 
 def test_where_nobody_knows_its_clock_nobody_is_refused(name, monkeypatch):
