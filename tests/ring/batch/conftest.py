@@ -13,7 +13,7 @@ from tests.helpers.support import HOST, STREAM_GATED
 )
 def place(request):
     """With the host gate a call that may not block may find that the GPU is not done: that is for
-    test_gpu_batches.py."""
+    test_gpu_order.py."""
     return request.param
 
 

@@ -1,7 +1,7 @@
 """Several slots by one call: how many, which, and what is waited for.
 
 Device order of batches: the tests over a fake driver say which driver calls are made,
-test_gpu_batches.py that they order anything.
+test_gpu_order.py that they order anything.
 """
 
 from __future__ import annotations
