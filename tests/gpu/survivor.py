@@ -33,8 +33,19 @@ def my_turn(pipe):
     return stream, kernels, kernels.Latch(limit_s=HELD_S)
 
 
-def publish_and_hang(pipe, name):
-    """Publishes a frame that its GPU does not write."""
+def started(children, count, target, *args):
+    """Children that are up: each has a CUDA context already."""
+    found = [children(target, *args) for _ in range(count)]
+    for child in found:
+        assert child.receive() == "up"
+    return found
+
+
+def publish_and_hang(pipe, name, device=0):
+    """Publishes a frame that this GPU does not write."""
+    import cupy
+
+    cupy.cuda.Device(device).use()
     stream, kernels, latch = my_turn(pipe)
     producer = gpuring.attach(name, timeout=20).producer(gate="stream")
     slot = producer.claim(10, stream=stream)

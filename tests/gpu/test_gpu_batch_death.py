@@ -8,21 +8,13 @@ import pytest
 
 import gpuring
 from tests.gpu.ordering import done, tools
-from tests.gpu.survivor import RECOVERY_S, my_turn, ring_is_whole, still_healthy
+from tests.gpu.survivor import RECOVERY_S, my_turn, ring_is_whole, started, still_healthy
 from tests.helpers.support import poll
 
 pytestmark = pytest.mark.gpu
 WORDS = 1 << 16
 BATCH = 3
 ROUNDS = 5
-
-
-def _ready(children, target, name):
-    """ROUNDS children that are up: each has a CUDA context already."""
-    victims = [children(target, name) for _ in range(ROUNDS)]
-    for victim in victims:
-        assert victim.receive() == "up"
-    return victims
 
 
 def claim_and_hang(pipe, name):
@@ -43,7 +35,7 @@ def claim_and_hang(pipe, name):
 def test_a_producer_dies_with_a_claimed_batch(safe, name, children):
     cupy, _ = tools()
     stream = cupy.cuda.Stream(non_blocking=True)
-    victims = _ready(children, claim_and_hang, name)
+    victims = started(children, ROUNDS, claim_and_hang, name)
     with gpuring.create(name, slots=4, shape=(WORDS,), dtype="u8", **safe) as ring:
         for number, victim in enumerate(victims):
             with ring.consumer() as consumer, stream:
@@ -93,7 +85,7 @@ def hold_batch(pipe, name):
 def test_a_consumer_dies_holding_a_batch_and_another_member_gets_the_frames(safe, name, children):
     cupy, kernels = tools()
     wrong = kernels.counter()
-    victims = _ready(children, hold_batch, name)
+    victims = started(children, ROUNDS, hold_batch, name)
     with (
         gpuring.create(name, slots=4, shape=(WORDS,), dtype="u8", **safe) as ring,
         ring.producer() as producer,
@@ -148,7 +140,7 @@ def release_and_hang(pipe, name):
 def test_a_consumer_dies_whose_batch_the_gpu_still_reads(safe, name, children):
     cupy, kernels = tools()
     stream = cupy.cuda.Stream(non_blocking=True)
-    victims = _ready(children, release_and_hang, name)
+    victims = started(children, ROUNDS, release_and_hang, name)
     with (
         gpuring.create(name, slots=BATCH, shape=(WORDS,), dtype="u8", **safe) as ring,
         ring.producer() as producer,

@@ -22,6 +22,7 @@ from tests.gpu.survivor import (
     publish_and_hang,
     report,
     ring_is_whole,
+    started,
     still_healthy,
 )
 from tests.helpers.promise import promise
@@ -40,9 +41,7 @@ def _victims(children, target, name):
     for number in count():
         if not waiting:
             wanted = min(BATCH, ROUNDS - number)
-            waiting = [children(target, name) for _ in range(max(1, wanted))]
-            for child in waiting:
-                assert child.receive() == "up"
+            waiting = started(children, max(1, wanted), target, name)
         yield waiting.pop()
 
 

@@ -11,7 +11,7 @@ import gpuring
 from gpuring.memory import kinds
 from gpuring.native import dlpack
 from tests.gpu.ordering import tools
-from tests.gpu.survivor import ring_is_whole
+from tests.gpu.survivor import ring_is_whole, started
 from tests.helpers.promise import promise
 from tests.helpers.support import open_files, poll, segments_of
 
@@ -182,13 +182,6 @@ def stay(pipe, name):
     with gpuring.attach(name, timeout=20) as ring, ring.consumer(lossless=False):
         pipe.send("inside")
         pipe.receive()
-
-
-def started(children, count, target, *args):
-    found = [children(target, *args) for _ in range(count)]
-    for child in found:
-        assert child.receive() == "up"
-    return found
 
 
 def told(child):

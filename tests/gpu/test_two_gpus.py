@@ -17,7 +17,14 @@ import gpuring
 from gpuring.memory import kinds
 from gpuring.native import Driver
 from tests.gpu.ordering import done, tools
-from tests.gpu.survivor import HELD_S, RECOVERY_S, Killing, report, ring_is_whole
+from tests.gpu.survivor import (
+    RECOVERY_S,
+    Killing,
+    publish_and_hang,
+    report,
+    ring_is_whole,
+    started,
+)
 from tests.helpers.commands import environment
 from tests.helpers.commands import gpuring as command
 from tests.helpers.support import poll
@@ -124,22 +131,6 @@ def test_the_numbering_of_the_reader_does_not_matter(device, name, children, mon
         assert child.result() == 0
 
 
-def publish_and_hang(pipe, name, device):
-    import cupy
-
-    cupy.cuda.Device(device).use()
-    _, kernels = tools()
-    stream = cupy.cuda.Stream(non_blocking=True)
-    latch = kernels.Latch(limit_s=HELD_S)
-    producer = gpuring.attach(name, timeout=20).producer()
-    slot = producer.claim(10, stream=stream)
-    latch.hold(stream)
-    kernels.stamp(slot.array, slot.seq, stream)
-    slot.publish()
-    pipe.send("published")
-    pipe.receive()
-
-
 @pytest.mark.parametrize("kind", kinds.ON_GPU)
 @pytest.mark.parametrize("owner", [0, 1])
 def test_a_producer_on_another_gpu_dies_with_work_pending(owner, kind, name, children, request):
@@ -150,7 +141,8 @@ def test_a_producer_on_another_gpu_dies_with_work_pending(owner, kind, name, chi
         cupy, _ = tools()
         stream = cupy.cuda.Stream(non_blocking=True)
         with ring.consumer() as consumer:
-            victim = children(publish_and_hang, name, 1 - owner)
+            (victim,) = started(children, 1, publish_and_hang, name, 1 - owner)
+            victim.send()
             assert victim.receive() == "published"
             slot = consumer.acquire(10, stream=stream)
             assert not done(cupy, stream), "nothing to wait for"
