@@ -38,7 +38,7 @@ def run(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
     return status, record
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_answers_right(tmp_path, way):
     count = ["--workers", "1", "--engines", "1", "--calls", "2", "--no-deaths"]

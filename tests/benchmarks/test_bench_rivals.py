@@ -182,7 +182,7 @@ def test_what_is_not_installed_is_named(crew: Crew) -> None:
     assert figure.skipped == "not installed: no-such-package"
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["multiprocessing.Queue", "iceoryx2"])
 def test_a_rival_that_cannot_start_says_why(name: str, crew: Crew) -> None:
     (figure,) = measure(replace(installed(RIVALS[name]), work=Absent), QUICK, crew)

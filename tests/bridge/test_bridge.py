@@ -57,6 +57,7 @@ def test_every_frame_arrives_once_and_in_order_with_its_metadata(near, far):
         assert "zmq: " not in link.engine  # its name once is enough
 
 
+@pytest.mark.slow
 def test_frames_of_several_fields(near, far):
     fields = {"y": ((5, 3), "u1"), "uv": ((2, 3, 2), "f4")}
     with (
@@ -85,6 +86,7 @@ def test_smaller_frames_and_void_sequences(near, far):
             assert (got(slot), slot.lost, slot.array.shape) == (7, 0, (8, 8))
 
 
+@pytest.mark.slow
 def test_large_frames_go_in_parts(near, far):
     with both_ends(near, far, slots=3, shape=(1 << 20) + 77) as ends:
         thread = put_all(ends.producer, 12)
@@ -213,6 +215,7 @@ def test_a_lossy_importer_never_holds_up_the_producer_and_counts_what_is_lost(ne
         assert poll(lambda: ends.out.stats().links[0].lag == 0)
 
 
+@pytest.mark.slow
 def test_the_latest_frame_is_taken_whenever_one_can_be_sent(near, far):
     with both_ends(near, far, policy="latest") as ends:
         for n in range(100):
@@ -258,6 +261,7 @@ def test_a_program_with_more_than_1024_descriptors(near):
             assert out.stats().restarts == 0
 
 
+@pytest.mark.slow
 def test_a_ring_that_comes_after_its_importer(near, far):
     with bridged(near, far), ring_of(near) as ring, ring.producer() as producer:
         put(producer, 5)  # before the importer has come

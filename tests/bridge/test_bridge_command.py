@@ -47,6 +47,7 @@ def both_ends(
     return far, iter(frames), stack.enter_context(near.producer())
 
 
+@pytest.mark.slow
 def test_a_killed_importer_goes_on_where_it_was(name, near):
     there = f"{name}-far"
     with contextlib.ExitStack() as stack:
@@ -165,6 +166,7 @@ def test_an_exporter_says_at_once_that_its_port_is_in_use_and_goes_on_when_it_is
             line_with(run, f"listens at {where}\n")
 
 
+@pytest.mark.slow
 def test_an_exporter_whose_port_is_in_use_can_be_interrupted(name):
     with socket.create_server(("127.0.0.1", 0)) as other:
         where = f"127.0.0.1:{other.getsockname()[1]}"

@@ -46,18 +46,19 @@ from tests.bridge.bridges import (  # noqa: E402
 @pytest.mark.parametrize("victims", [("into", "out"), ("into",), ("out",)], ids="+".join)
 def test_workers_that_are_killed_cost_nothing(near, far, victims):
     with both_ends(near, far) as ends:
-        thread = put_all(ends.producer, 600)
+        thread = put_all(ends.producer, 300)
         sides = [getattr(ends, victim) for victim in victims]
-        for n in range(600):
+        for n in range(300):
             with ends.frames.acquire(timeout=WAIT_S) as slot:
                 assert (got(slot), slot.lost) == (n, 0)
-            if n in (150, 400):
+            if n in (50, 200):
                 for pid in [poll(lambda side=side: side.pid) for side in sides]:
                     os.kill(pid, signal.SIGKILL)
         thread.join()
         assert [side.stats().restarts for side in sides] == [2] * len(sides)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 def test_nobody_else_gets_the_port_of_a_worker_that_is_dead(near, host):
     family = socket.AF_INET6 if "[" in host else socket.AF_INET
@@ -69,6 +70,7 @@ def test_nobody_else_gets_the_port_of_a_worker_that_is_dead(near, host):
                 other.bind((host.strip("[]"), port))
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("victim", ["out", "into"])
 def test_a_bridge_waits_for_who_keeps_the_dead_from_being_cleared(
     near, far, victim, monkeypatch, caplog
@@ -168,6 +170,7 @@ def test_an_importer_without_a_frame_begins_where_it_began_though_the_exporter_r
             assert there.stats().link.lost == come[0] - 6
 
 
+@pytest.mark.slow
 def test_the_end_of_the_stream_is_its_end_over_there_and_it_goes_on(near, far):
     with both_ends(near, far) as ends:
         put(ends.producer, 0)
@@ -290,7 +293,7 @@ def test_producers_of_a_new_ring_wait_for_an_importer_that_needs_the_old_one(nea
         thread.join()
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", wire.POLICIES[:2])
 def test_what_a_new_ring_lost_before_the_exporter_came_is_counted(near, far, policy):
     """The exporter's worker is stopped while the ring is replaced and goes round three times."""

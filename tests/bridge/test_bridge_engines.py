@@ -106,7 +106,7 @@ def test_frames_of_many_lengths_come_into_the_slots_that_were_claimed(
     over.end()
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 def test_several_frames_are_in_flight_and_each_is_told_once(
     session: Callable[..., Session],
 ) -> None:
@@ -166,7 +166,7 @@ def test_a_session_closes_in_the_middle_of_a_frame(session: Callable[..., Sessio
     assert not any(last), "an old session wrote into a slot"
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 def test_a_new_session_over_the_same_slots_has_only_its_own_frames(
     session: Callable[..., Session],
 ) -> None:

@@ -90,7 +90,7 @@ def test_an_importer_that_was_given_up_gets_no_bytes_of_later_frames(
     assert found
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", wire.POLICIES[:2])
 def test_an_exporter_that_ends_sends_nothing_from_slots_that_it_gave_back(
     name: str, policy: str
@@ -218,7 +218,7 @@ def test_a_frame_that_has_arrived_is_not_lost_when_the_exporter_did_not_hear_of_
     assert (second.seq - first.seq, second.lost) == (3, 2)
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", wire.POLICIES)
 def test_what_was_lost_while_there_was_no_exporter_counts_though_its_worker_dies(
     name: str, policy: str

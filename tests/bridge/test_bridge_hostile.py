@@ -249,6 +249,7 @@ ATTACKS: list[Callable[[Served], None]] = [
 ]
 
 
+@pytest.mark.slow
 def test_an_exporter_goes_on_serving(served: Served) -> None:
     """One after another, because each start of a bridge takes seconds on a busy machine."""
     files, memory_mib = served.files(), most_mib(served.exporter.pid)

@@ -195,6 +195,7 @@ def test_an_importer_asks_how_far_the_ring_had_come_when_nobody_fills_it_any_mor
 # ---- when it connects again ----------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_importer_rests_longer_and_longer_if_each_session_ends_at_once(
     near: Near, name: str
 ) -> None:

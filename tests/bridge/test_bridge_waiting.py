@@ -123,6 +123,7 @@ def test_who_asks_when_the_ring_is_there_begins_with_the_next_frame(name):
         assert (frame.seq, frame.lost) == (5, 0)
 
 
+@pytest.mark.slow
 def test_an_importer_that_waits_says_that_it_lives_and_logs_once_why_it_waits(far, caplog):
     caplog.set_level("INFO", "gpuring.bridge")
     with (
@@ -179,6 +180,7 @@ def test_no_more_than_so_many_wait(name):
         one_more.heard(wire.Ping)
 
 
+@pytest.mark.slow
 def test_an_importer_gives_up_though_it_is_connected_while_there_is_no_ring(near, far):
     with (
         bridge.export(near, listen="127.0.0.1:0") as out,
@@ -188,6 +190,7 @@ def test_an_importer_gives_up_though_it_is_connected_while_there_is_no_ring(near
         into.wait(WAIT_S)
 
 
+@pytest.mark.slow
 def test_an_importer_that_gives_up_before_it_was_answered_says_what_it_waits_for(far):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         where = f"127.0.0.1:{silent.getsockname()[1]}/cam0"

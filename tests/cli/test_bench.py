@@ -50,6 +50,7 @@ def short(monkeypatch):
     monkeypatch.setattr(bench, "measure", part)
 
 
+@pytest.mark.slow
 def test_the_command_measures_verifies_and_says_what_is_good(short, tmp_path, capsys):
     path = tmp_path / "bench.json"
     assert main(["bench", "--device", "host", "--json", str(path)]) == 0

@@ -46,6 +46,7 @@ def litter(pid: int) -> list[Path]:
     return [path for path in Path("/dev/shm").iterdir() if f"demo-{pid}" in path.name]
 
 
+@pytest.mark.slow
 def test_host_run_passes_and_writes_everything(tmp_path: Path) -> None:
     _run_and_check(tmp_path, "host", "host")
 
@@ -182,6 +183,7 @@ def test_time_is_up(tmp_path: Path) -> None:
     assert "no progress for 4 s" in result.stderr
 
 
+@pytest.mark.slow
 def test_a_file_that_is_no_video(tmp_path: Path) -> None:
     text = tmp_path / "notes.mp4"
     text.write_text("no video\n")

@@ -66,6 +66,7 @@ def sample():
 # ---- this machine ------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_json_and_a_real_probe(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # where there is a GPU: hide it
     status, found = findings()
@@ -408,8 +409,8 @@ def probed(device="host"):
 @pytest.mark.parametrize(
     ("role", "broken", "said"),
     [
-        ("write", hang, "cannot create: .*said nothing for 2 s"),
         ("write", vanish, "cannot create: .*died"),
+        ("write", hang, "cannot create: .*said nothing for 2 s"),
         ("read", hang, "cannot attach: .*said nothing for 2 s"),
         ("read", vanish, "cannot attach: .*died"),
         ("write", write_wrongly, "1 of 64 frames arrived damaged .*frame 7: 1 bytes"),

@@ -234,6 +234,7 @@ def test_a_killed_producer_ends_it_with_what_was_published(name, children, tmp_p
         gpuring.unlink(name)
 
 
+@pytest.mark.slow
 def test_the_end_of_the_stream_a_timeout_and_ctrl_c(name, tmp_path):
     with gpuring.create(name, **OPTIONS, device="host") as ring:
         with running("tap", name, "--out", tmp_path / "a") as process:

@@ -364,6 +364,7 @@ def test_top_needs_no_package_where_nothing_is_live(name):
 # ---- extras ------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("module", "options"),
     [

@@ -59,6 +59,7 @@ def runs(pipe: Pipe, program: str) -> None:
     obey(pipe, {"run": run})
 
 
+@pytest.mark.slow
 def test_the_programs_of_the_pod_run(children: Callable[..., Child]) -> None:
     with shared_memory() as shm:
         container = functools.partial(start, children, shm, False)

@@ -125,6 +125,7 @@ def test_one_script(start):
     _check(_lines(start("one_script.py")), start.on_host)
 
 
+@pytest.mark.slow
 def test_sensor_latest(start, tmp_path):
     """It checks its log and its plans itself; here, that its figures add up."""
     h5py = pytest.importorskip("h5py", reason="gpuring[examples] is not installed")
@@ -150,6 +151,7 @@ def test_sensor_latest(start, tmp_path):
     "[The token stream](examples/token_stream.md) has prompts in one service, and images in "
     "another one.",
 )
+@pytest.mark.slow
 def test_token_stream(start):
     """Each front end checks its tokens itself; here, that none of the living has missed any."""
     text = "\n".join(_lines(start("token_stream.py", args=["30"])))
@@ -203,6 +205,7 @@ def test_video_pipeline(start, tmp_path):
     _check_video(start, first, _lines(process), 2, tmp_path)
 
 
+@pytest.mark.slow
 def test_a_camera_of_the_video_pipeline_decodes_ahead_before_the_cameras_begin(name, monkeypatch):
     """Otherwise it begins late, and on a slow machine no picture has a signal of it."""
     _needs_video()
@@ -349,7 +352,7 @@ def test_who_is_tied_too_late_ends_with_two_hosts(start, tmp_path, monkeypatch):
     _killed_with_its_children(process, *RINGS["two_hosts/run.py"])
 
 
-@pytest.mark.slow(keep=3)
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     "name", sorted(str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.py"))
 )

@@ -114,6 +114,7 @@ def joins(pipe, name):
         pipe.receive()
 
 
+@pytest.mark.slow
 def test_while_the_lock_is_held_the_dead_cost_the_watchdog_next_to_nothing(name, children):
     """The pidfd of a process that nobody has waited for stays readable."""
     with small_ring(name, 2) as ring, ring.producer():

@@ -74,6 +74,7 @@ with (
 """
 
 
+@pytest.mark.slow
 def test_a_pid_of_another_namespace_is_another_process(name):
     """In each of two containers the program has pid 1, and one waits for the other."""
     unshare = "unshare", "--pid", "--fork", "--kill-child"

@@ -15,13 +15,15 @@ from tests.service.services import WORDS, content, in_thread, send, serve
 
 @contextlib.contextmanager
 def running(*servers):
-    """The engine runs in a thread, until the block ends."""
-    ended = in_thread(gpuring.run, servers)
-    try:
-        yield
-    finally:
-        servers[0].stop()
-        ended()
+    """The engine runs in a thread, until the block ends.  It looks often whether that is so."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("gpuring.service.engine._SLICE_S", 0.01)
+        ended = in_thread(gpuring.run, servers)
+        try:
+            yield
+        finally:
+            servers[0].stop()
+            ended()
 
 
 @pytest.fixture

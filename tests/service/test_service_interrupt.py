@@ -74,7 +74,7 @@ def test_an_engine_that_is_interrupted_in_the_midst_of_a_batch_goes_on(name):
             assert client.in_flight == 0, interrupt.where
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("redeliver", [True, False])
 def test_an_interrupted_close_of_an_engine_can_be_repeated(name, redeliver):
     """Whatever it had goes to another one, or is told to be lost."""

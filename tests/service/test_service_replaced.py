@@ -430,7 +430,7 @@ def test_nothing_is_left_of_the_services_before(name, replaced):
         for k in range(3):
             one_round(k)
         before = left()
-        for k in range(3, 53):
+        for k in range(3, 23):
             one_round(k)
         assert left() == before
         assert len(client._queues) <= 1

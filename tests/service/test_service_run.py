@@ -221,6 +221,7 @@ def replaced(pipe: Pipe, name: str) -> dict[str, int]:
     "twice. This needs a process that owns the service and takes no calls ([Who owns a "
     "service](#who-owns-a-service)).",
 )
+@pytest.mark.slow
 def test_engines_that_are_replaced_under_load_lose_no_call(name, children):
     with serve(name, engine=False):
         engines = [up(children(replaced, name)) for _ in range(2)]

@@ -175,7 +175,7 @@ SLOTS = 32
 RISING = st.lists(st.integers(0, 40), max_size=SLOTS // 2).map(sorted)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     values=st.lists(RISING, min_size=1, max_size=3),
     within=st.integers(0, 5),
@@ -208,7 +208,7 @@ def test_whatever_the_order_of_arrival_the_tuples_are_those_of_the_reference(
             assert not (partial and aligned.unmatched[k])
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(
     arrivals=st.lists(st.tuples(st.integers(0, 2), st.integers(0, 3)), max_size=60),
     within=st.integers(0, 3),
