@@ -15,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.commands import DEADLINE_S, running
-from tests.helpers.commands import gpuring as command
 from tests.helpers.support import poll
 
 pytest.importorskip("rich", reason="gpuring[tools] is not installed")
@@ -88,7 +87,7 @@ def damage(name):
 # ---- top ---------------------------------------------------------------------------------------
 
 
-def test_once_shows_lag_lost_and_holds(name, children):
+def test_once_shows_lag_lost_and_holds(name, children, command):
     child = children(busy, name)
     _, ring = child.receive()
     (lag,) = (sub.lag for sub in ring.subscriptions if sub.name == "slow")
@@ -108,7 +107,7 @@ def test_once_shows_lag_lost_and_holds(name, children):
     assert seen["–"]["KIND"] == "producer"
 
 
-def test_a_dead_peer_is_shown_before_and_after_it_is_cleared(name, children):
+def test_a_dead_peer_is_shown_before_and_after_it_is_cleared(name, children, command):
     with gpuring.create(name, slots=4, **HOST) as ring:
         victim = children(hold_forever, name)
         victim.receive()
@@ -121,7 +120,7 @@ def test_a_dead_peer_is_shown_before_and_after_it_is_cleared(name, children):
         assert re.search(rf"{name}: .* ago: consumer \d+ \(pid {victim.pid}\) died", text), text
 
 
-def test_a_ring_that_is_not_there_is_said_so(name):
+def test_a_ring_that_is_not_there_is_said_so(name, command):
     missing = command("top", "--once", "--interval", 0.01, name)
     assert (missing.returncode, missing.stdout) == (1, "")
     told = "gpuring top: No ring or service named"
@@ -177,14 +176,14 @@ def crowd(pipe, name, subscription):
 @pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("width", [60, 80, 120])
 @pytest.mark.parametrize("tool", ["top", "inspect", "ls"])
-def test_tables_fit_and_cut_nothing_off(name, children, tool, width):
+def test_tables_fit_and_cut_nothing_off(name, children, tool, width, command, monkeypatch):
     long = "object-detection-and-tracking"
     child = children(crowd, name, long)
     child.receive()
     options = {"top": ("--once", "--interval", 0.05, name), "inspect": (name,), "ls": ()}[tool]
-    environment = os.environ | {"COLUMNS": str(width)}
-    text = command(tool, *options, env=environment).stdout
     everything = command(tool, *options).stdout
+    monkeypatch.setenv("COLUMNS", str(width))
+    text = command(tool, *options).stdout
     child.send()
     child.result()
     assert "…" not in text
@@ -237,7 +236,7 @@ def test_a_table_stands_still_while_its_values_change(name):
         assert heads(producer, 0) == wide
 
 
-def test_what_cannot_be_read_for_one_reason_is_told_once(name):
+def test_what_cannot_be_read_for_one_reason_is_told_once(name, command):
     paths = [damage(f"{name}.{k}") for k in range(3)]
     try:
         text = command("ls").stdout
@@ -267,6 +266,7 @@ class Screen:
         os.close(self.theirs)
 
 
+@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("end", ["q", "ctrl-c", "sigterm"])
 def test_live_on_a_terminal(name, end):
     screen = Screen()

@@ -10,7 +10,6 @@ import urllib.request
 import pytest
 
 from tests.helpers.commands import DEADLINE_S, running
-from tests.helpers.commands import gpuring as command
 
 pytest.importorskip("rich", reason="gpuring[tools] is not installed")
 parser = pytest.importorskip("prometheus_client.parser", reason="gpuring[tools] is not installed")
@@ -29,7 +28,7 @@ def parsed(text, ring=None):
     }
 
 
-def test_metrics_once_says_what_the_ring_says(name, children):
+def test_metrics_once_says_what_the_ring_says(name, children, command):
     child = children(busy, name)
     viewer, ring = child.receive()
     lags = {sub.name: sub.lag for sub in ring.subscriptions}
@@ -61,7 +60,7 @@ def test_metrics_once_says_what_the_ring_says(name, children):
     assert parsed(done.stdout)[("gpuring_rings",)] >= 1
 
 
-def test_counters_end_in_total_and_nothing_else_does(name, children):
+def test_counters_end_in_total_and_nothing_else_does(name, children, command):
     child = children(busy, name)
     child.receive()
     text = command("metrics", "--once").stdout
@@ -74,7 +73,7 @@ def test_counters_end_in_total_and_nothing_else_does(name, children):
             assert sample.name.endswith("_total") == (family.type == "counter"), sample.name
 
 
-def test_labels_are_bounded(name):
+def test_labels_are_bounded(name, command):
     with gpuring.create(name, slots=2, **HOST) as ring:
         with ring.consumer() as unnamed:
             seen = parsed(command("metrics", "--once").stdout, name)
@@ -87,7 +86,7 @@ def test_labels_are_bounded(name):
         assert parsed(text, name) == {}
 
 
-def test_metrics_over_http(name):
+def test_metrics_over_http(name, command):
     with running("metrics", "--port", 0) as server:
         url = re.search(r"http://127\.0\.0\.1:\d+/metrics", server.stdout.readline())[0]
 

@@ -8,8 +8,6 @@ import re
 import signal
 
 import gpuring
-from tests.helpers.commands import environment
-from tests.helpers.commands import gpuring as command
 from tests.helpers.support import poll
 from tests.service.services import answer, engine, send, sender, serve, up
 
@@ -19,7 +17,7 @@ def row_of(text, name):
     return next(line for line in text.splitlines() if line.split()[:1] == [name])
 
 
-def test_a_service_is_one_line_of_the_list(name):
+def test_a_service_is_one_line_of_the_list(name, command):
     with serve(name) as server, gpuring.connect(name) as client, gpuring.connect(name) as other:
         calls = [send(client, k) for k in range(3)]
         (taken,) = server.take(timeout=10)
@@ -37,7 +35,7 @@ def test_a_service_is_one_line_of_the_list(name):
         assert "service, 2 calls in flight" in row_of(command("ls").stdout, name)
 
 
-def test_inspect_says_who_is_who_in_a_service(name, children):
+def test_inspect_says_who_is_who_in_a_service(name, children, command):
     with serve(name, engine=False) as keeper, gpuring.connect(name) as client:
         worker = up(children(engine, name))
         call = send(client, 0)
@@ -59,7 +57,7 @@ def test_inspect_says_who_is_who_in_a_service(name, children):
         worker.result()
 
 
-def test_the_dead_of_a_service_are_engines_and_clients(name, children):
+def test_the_dead_of_a_service_are_engines_and_clients(name, children, command):
     with serve(name, engine=False) as keeper:
         dead = {"engine": up(children(engine, name)), "client": children(sender, name, 1)}
         dead["client"].receive()  # it has joined
@@ -72,13 +70,16 @@ def test_the_dead_of_a_service_are_engines_and_clients(name, children):
             assert len(told) == peers, text
 
 
-def test_a_stopped_engine_is_counted_once_and_its_role_is_told_in_a_narrow_terminal(name, children):
+def test_a_stopped_engine_is_counted_once_and_its_role_is_told_in_a_narrow_terminal(
+    name, children, command, monkeypatch
+):
     with serve(name, engine=False), gpuring.connect(name):
         worker = up(children(engine, name))
         os.kill(worker.pid, signal.SIGSTOP)
         try:
             poll(lambda: ", 1 stopped, service, " in row_of(command("ls").stdout, name))
-            text = command("inspect", name, env=environment() | {"COLUMNS": "60"}).stdout
+            monkeypatch.setenv("COLUMNS", "60")
+            text = command("inspect", name).stdout
         finally:
             os.kill(worker.pid, signal.SIGCONT)
         peers = text[text.index("\nPEER") :].splitlines()[2:]
@@ -90,7 +91,7 @@ def test_a_stopped_engine_is_counted_once_and_its_role_is_told_in_a_narrow_termi
         worker.result()
 
 
-def test_top_shows_clients_and_engines(name):
+def test_top_shows_clients_and_engines(name, command):
     with serve(name) as server, gpuring.connect(name) as client:
         call = send(client, 0)
         assert len(server.take(timeout=10)) == 1
@@ -107,7 +108,7 @@ def test_top_shows_clients_and_engines(name):
         call.cancel()
 
 
-def test_a_ring_that_is_only_named_like_a_clients_ring_is_listed(name):
+def test_a_ring_that_is_only_named_like_a_clients_ring_is_listed(name, command):
     odd = f"{name}.{7:016x}"
     options = {"slots": 2, "shape": 1, "dtype": "u1", "device": "host"}
     with gpuring.create(name, **options), gpuring.create(odd, **options):
