@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import _thread
-import dis
 import itertools
 import linecache
-import sys
 import threading
 from types import FrameType
 from typing import Any
@@ -15,7 +13,7 @@ import pytest
 
 import gpuring
 from gpuring.ring import shutdown
-from tests.helpers.interrupted import may_come
+from tests.helpers.interrupted import Interrupt
 from tests.helpers.rings import drain
 from tests.helpers.support import poll
 from tests.ring.test_lost_slots import put, ring
@@ -25,38 +23,23 @@ pytestmark = pytest.mark.filterwarnings("ignore:.*nobody has its slot:ResourceWa
 assert ring  # a fixture
 
 
-class Interrupted:
-    """Calls a function, with KeyboardInterrupt before the k-th opcode of its own frame."""
+class InOneFunction(Interrupt):
+    """KeyboardInterrupt before the k-th opcode of this function's own frame."""
 
-    def __init__(self, k: int) -> None:
-        self._left = k
-        self.where: str | None = None
+    def __init__(self, k: int, function: Any) -> None:
+        super().__init__(k)
+        self._code, self.line = function.__code__, ""
 
-    def __call__(self, function: Any, *args: Any) -> None:
-        def opcode(frame: FrameType, event: str, _: Any) -> Any:
-            if event == "opcode" and self.where is None and may_come(frame.f_code, frame.f_lasti):
-                self._left -= 1
-                if not self._left:
-                    op = dis.opname[frame.f_code.co_code[frame.f_lasti]]
-                    line = linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
-                    self.where = f"{function.__name__}: {line}, before {op}"
-                    raise KeyboardInterrupt
-            return opcode
+    def _call(self, frame: FrameType, *_: Any) -> Any:
+        if frame.f_code is not self._code:
+            return None
+        frame.f_trace_opcodes = True
+        return self._opcode
 
-        def call(frame: FrameType, *_: Any) -> Any:
-            if frame.f_code is not function.__code__:
-                return None
-            frame.f_trace_opcodes = True
-            return opcode
-
-        before = sys.gettrace()
-        sys.settrace(call)
-        try:
-            function(*args)
-        except KeyboardInterrupt:
-            pass
-        finally:
-            sys.settrace(before)
+    def _opcode(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if not self.where:
+            self.line = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
+        return super()._opcode(frame, event, arg)
 
 
 def claims(producer):
@@ -83,8 +66,9 @@ def claims_many_with(producer):
 def test_an_interrupted_claim_is_given_back_by_the_next_verb(ring, verb):
     with ring.producer() as producer, ring.consumer(lossless=False) as reader:
         for k in itertools.count(1):
-            interrupted = Interrupted(k)
-            interrupted(verb, producer)
+            interrupted = InOneFunction(k, verb)
+            with interrupted:
+                verb(producer)
             with producer.claim(0):
                 assert len(producer._peer.holding()) == 1, interrupted.where
             assert producer._peer.holding() == [], interrupted.where
@@ -153,11 +137,12 @@ def test_an_interrupted_acquire_loses_no_frame_and_holds_none(ring, verb):
         for k in itertools.count(1):
             seen: list[int] = []
             seq = put(producer)
-            interrupted = Interrupted(k)
-            interrupted(verb, reader, seen)
+            interrupted = InOneFunction(k, verb)
+            with interrupted:
+                verb(reader, seen)
             after = put(producer)
             got = seen + drain(reader)
-            line = interrupted.where or ""
+            line = interrupted.line if interrupted.where else ""
             # Seen, and not noted; or on the way from the loop, which cannot tell this from a break.
             gone = "seen.append" in line or "for slot in consumer" in line
             assert got[-2:] == [seq, after] or (gone and got == [after]), interrupted.where

@@ -42,32 +42,19 @@ def waits(endpoint):
     return lambda: any(each.waiting for each in stats().peers if each.number == number)
 
 
-def test_a_signal_handler_may_close_a_client_that_waits_for_an_answer(name, on_signal):
-    with serve(name):
-        client = gpuring.connect(name)
-        call = send(client, 0)
-        on_signal(client.close, waits(client._mailbox._answers))
+@pytest.mark.parametrize("verb", ["result", "request", "take"])
+def test_a_signal_handler_may_close_who_waits(name, on_signal, verb):
+    with serve(name, slots=1) as server, gpuring.connect(name) as client:
+        if verb == "take":
+            closes, endpoint, wait = server, server._requests, server.take
+        else:
+            call = send(client, 0)
+            endpoint = client._mailbox._answers if verb == "result" else client._requests
+            closes, wait = client, call.result if verb == "result" else client.request
+        on_signal(closes.close, waits(endpoint))
         with pytest.raises(gpuring.RingClosed):
-            call.result()
-        assert client.closed
-
-
-def test_a_signal_handler_may_close_a_client_that_waits_to_send(name, on_signal):
-    with serve(name, slots=1):
-        client = gpuring.connect(name)
-        send(client, 0)
-        on_signal(client.close, waits(client._requests))
-        with pytest.raises(gpuring.RingClosed):
-            client.request()
-        assert client.closed
-
-
-def test_a_signal_handler_may_close_an_engine_that_waits_for_calls(name, on_signal):
-    server = serve(name)
-    on_signal(server.close, waits(server._requests))
-    with pytest.raises(gpuring.RingClosed):
-        server.take()
-    assert server.closed
+            wait()
+        assert closes.closed
 
 
 def test_a_client_may_be_closed_while_another_thread_waits_to_send(name):
@@ -203,12 +190,9 @@ def test_a_cancel_that_was_interrupted_can_be_repeated(name, monkeypatch):
 
 
 def test_after_an_interrupted_wait_others_come(name, on_signal):
-    def interrupt():
-        raise KeyboardInterrupt
-
     with serve(name) as server, gpuring.connect(name) as client:
         calls = [send(client, k) for k in range(2)]
-        on_signal(interrupt, waits(client._mailbox._answers))
+        on_signal(raise_interrupt, waits(client._mailbox._answers))
         with pytest.raises(KeyboardInterrupt):
             calls[0].wait(20)
         for taken in server.take(2, timeout=10):

@@ -328,17 +328,12 @@ def test_an_engine_that_leaves_gives_its_calls_back(name):
 
 def test_an_engine_that_leaves_by_an_exception_fails_its_calls(name):
     with serve(name, engine=False), gpuring.connect(name) as client:
-        call = send_when_served(name, client)
+        with pytest.raises(RuntimeError), serve(name) as server:  # noqa: PT012
+            call = send(client, 0)
+            server.take(timeout=10)
+            raise RuntimeError("out of memory")
         with pytest.raises(gpuring.CallFailed, match="RuntimeError: out of memory"):
             call.result(10)
-
-
-def send_when_served(name, client):
-    with pytest.raises(RuntimeError), serve(name) as server:  # noqa: PT012
-        call = send(client, 0)
-        server.take(timeout=10)
-        raise RuntimeError("out of memory")
-    return call
 
 
 @promise(

@@ -1,12 +1,15 @@
-"""What a client's stream waits for.  The GPU is a fake one."""
+"""What a client's stream waits for, and what becomes of a call if it takes nothing now.  The GPU is
+fake."""
 
 from __future__ import annotations
 
 import asyncio
 import struct
+import weakref
 
 import pytest
 
+import gpuring
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.producer import Producer
 from gpuring.service import _envelopes, _inbox
@@ -14,11 +17,16 @@ from gpuring.service._sender import Sender
 from gpuring.service._sleepers import Turn
 from gpuring.service.pending import Answer, PendingCall, RequestSlot
 from gpuring.service.tasks import Tasks
-from tests.helpers.fake_driver import C
+from tests.helpers.fake_driver import C, P
+from tests.service.services import serve
 
 
 class Answers(Consumer):
     _slot_type = Answer
+
+
+class Requests(Producer):
+    _slot_type = RequestSlot
 
 
 class Inbox(_inbox.Inbox):
@@ -75,10 +83,6 @@ def test_a_client_waits_for_no_answer_but_the_one_that_it_asks_for(client):
         assert waited(ring) == slots[2:]
 
 
-class Requests(Producer):
-    _slot_type = RequestSlot
-
-
 def test_a_request_waits_for_no_answer_that_nobody_has_asked_for(rig, client):
     ring, inbox, answer = client
     requests = rig(slots=8, meta_nbytes=_envelopes.ENVELOPES[0])
@@ -115,3 +119,49 @@ def test_tasks_get_their_answers_one_after_the_other(client):
 
     slots = asyncio.run(main())
     assert order == [(number, [slot]) for number, slot in enumerate(slots, 1)]
+
+
+# ---- on a captured stream: a slot stays the user's, and its call lives ------------------------
+
+
+@pytest.fixture
+def call(name):
+    """A call in flight."""
+    with serve(name), gpuring.connect(name) as client:
+        made = PendingCall(client._mailbox, 1, 1, None)
+        client._calls.live[1] = made
+        yield made
+
+
+def is_live(call):
+    return call._mailbox.calls.live.get(1) is call
+
+
+@pytest.mark.parametrize("verb", ["publish", "abandon"])
+def test_a_request_on_a_captured_stream(rig, call, verb):
+    ring = rig(slots=2)
+    slot = ring.producer(kind=Requests).claim()
+    slot._call, call._seq = weakref.ref(call), slot.seq
+    ring.driver.capturing = {P}
+    with pytest.raises(gpuring.DeviceError):
+        getattr(slot, verb)()
+    assert slot._open
+    assert is_live(call), "its answer would be discarded, and result() would wait for ever"
+    ring.driver.capturing = set()
+    getattr(slot, verb)()
+    assert is_live(call) == (verb == "publish")
+
+
+def test_an_answer_on_a_captured_stream(rig, call):
+    ring = rig(slots=2)
+    producer, answers = ring.producer(), ring.consumer(kind=Answers)
+    producer.claim().publish()
+    slot = answers.acquire()
+    slot._call = weakref.ref(call)
+    ring.driver.capturing = {C}
+    with pytest.raises(gpuring.DeviceError):
+        slot.release()
+    assert is_live(call), "its slot is not there for another answer yet"
+    ring.driver.capturing = set()
+    slot.release()
+    assert not is_live(call)
