@@ -365,17 +365,21 @@ def keeper(name, **more):
 def test_a_kept_ring_outlives_its_producers_and_a_keeper_that_was_killed_starts_again(
     name, children
 ):
-    """Though a producer is still in the ring, which learns that it has ended."""
+    """Whether they are killed or leave.  One is still in the ring when its keeper starts again, and
+    learns that it has ended."""
     with keeper(name) as first:
         with gpuring.attach(name, timeout=20) as ring, ring.consumer() as consumer:
-            for value in (1, 2):
+            for value, end in ((1, gpuring.PeerLost), (2, gpuring.EndOfStream)):
                 producer = children(joins_and_publishes, name, value)
                 producer.receive()
                 with consumer.acquire(10) as slot:
                     assert slot.array[0] == value
-                producer.send()
-                producer.result()
-                with pytest.raises(gpuring.EndOfStream):
+                if end is gpuring.PeerLost:
+                    producer.kill()
+                else:
+                    producer.send()
+                    producer.result()
+                with pytest.raises(end):
                     consumer.acquire(10)
         ring = gpuring.attach(name)
         producer = ring.producer()
