@@ -186,7 +186,7 @@ def test_a_new_session_over_the_same_slots_has_only_its_own_frames(
     second.end()
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 def test_the_near_end_dies_with_frames_in_flight(session: Callable[..., Session]) -> None:
     over = session(4, 16 * MIB)
     if over.child is None:

@@ -162,7 +162,7 @@ def test_a_device_that_cannot_be_is_refused_at_once(near, far):
             make(0.5)
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("device", ["host", None])
 def test_an_export_of_a_ring_in_host_memory(near, far, device):
     with (

@@ -11,7 +11,6 @@ import gpuring
 from gpuring.cli import COMMANDS, EXAMPLES, main
 from gpuring.cli.trouble import in_options, message
 from tests.helpers.commands import COMMAND, DEADLINE_S
-from tests.helpers.commands import gpuring as command
 
 KEEP = ("keep", "x", "--slots", 2, "--shape", 3, "--dtype", "u1", "--device", "host")
 
@@ -57,7 +56,6 @@ def test_the_parser_says_why_it_refuses(parsed, options, reason):
     assert "_" not in said.splitlines()[-1]  # no name of a function
 
 
-@pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
@@ -72,7 +70,7 @@ def test_the_parser_says_why_it_refuses(parsed, options, reason):
         ((*KEEP, "--memory", "vmm"), "--memory"),
     ],
 )
-def test_a_command_that_refuses_says_why_and_ends_with_2(options, reason):
+def test_a_command_that_refuses_says_why_and_ends_with_2(options, reason, command):
     if options[0] == "bridge":
         pytest.importorskip("zmq", reason="bridges need pyzmq, and say so first")
     done = command(*options)
@@ -82,7 +80,7 @@ def test_a_command_that_refuses_says_why_and_ends_with_2(options, reason):
     assert "_" not in done.stderr.splitlines()[-1].replace("'_'", "")  # no name of a function
 
 
-def test_a_name_that_is_taken_is_told_in_options(name):
+def test_a_name_that_is_taken_is_told_in_options(name, command):
     with gpuring.create(name, slots=2, shape=3, dtype="u1", device="host"):
         done = command("keep", name, *KEEP[2:])
     assert done.returncode == 1
@@ -99,7 +97,7 @@ def test_arguments_become_the_options_that_a_command_has():
     assert message(PermissionError(13, "Permission denied", "/x"), ()) == "/x: Permission denied"
 
 
-def test_gpuring_alone_prints_help():
+def test_gpuring_alone_prints_help(command):
     done = command()
     assert (done.returncode, done.stderr) == (0, "")
     for name in COMMANDS:
