@@ -1,4 +1,4 @@
-"""Remove rings whose processes are all dead, and slots that belong to no ring.
+"""Remove rings whose processes are all dead, slots that belong to no ring, and sockets of the dead.
 
 Only what belongs to you is removed, and nothing that a living process uses.
 """
@@ -16,7 +16,7 @@ from gpuring.cli.owners import myself, user
 from gpuring.cli.text import columns, complain, counted, wrap
 from gpuring.cli.trouble import CommandError
 from gpuring.native import Header
-from gpuring.registry import directory, locks, segment
+from gpuring.registry import directory, locks, segment, sockets
 from gpuring.registry.segment import Named
 
 
@@ -39,6 +39,10 @@ def run(args: argparse.Namespace) -> int:
     else:
         for name in _remove(wanted):
             _say(f"removed {name}" + (f": {fates[name].why}" if name in fates else ""))
+    stale = [] if asked else sockets.remove_stale(only_look=args.dry_run)
+    for name in stale:
+        done = f"{name} would be removed" if args.dry_run else f"removed {name}"
+        _say(f"{done}: sockets of the dead")
     status = 0
     for name in sorted(asked - {fate.ring for fate in fates.values()}):
         complain(f"gpuring clean: no ring named {name!r} on this host")
@@ -48,7 +52,7 @@ def run(args: argparse.Namespace) -> int:
             if not fate.goes:
                 complain(f"gpuring clean: {fate.name} stays: {fate.why}")
                 status = 1
-    if not asked and not any(fate.goes for fate in fates.values()):
+    if not asked and not stale and not any(fate.goes for fate in fates.values()):
         _say(f"Nothing to remove: user {myself()} has no dead rings on this host.")
     return status
 

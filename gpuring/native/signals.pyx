@@ -5,10 +5,12 @@ Python runs signal handlers between two of its own instructions.  The steps here
 so Python has no instructions between them.
 """
 
+import signal
 import sys
 import weakref
 
 
+cdef object set_signal = signal.signal
 cdef list unfinished = []  # what was dropped, and whose `_dropped` was interrupted twice
 cdef int under_way = 0  # ends of what was dropped
 cdef object is_finalizing = sys.is_finalizing  # what has a name in a module is None when it is needed
@@ -72,3 +74,12 @@ def begun_elsewhere(step):
         return step(weakref.ref(self))
 
     return __anext__
+
+
+def set_handler(number, handler):
+    """`signal.signal`, also if a handler raises before it has done anything: then it is done first."""
+    try:
+        set_signal(number, handler)
+    except BaseException:
+        set_signal(number, handler)
+        raise

@@ -35,7 +35,7 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
     """The error for the negative `result` of a frame verb."""
     if result == native.BLOCKED:
         kind = RingFull if verb == "claim" else RingTimeout
-        waited = "at once" if not timeout else f"within {timeout:g} s"
+        waited = "at once" if not timeout else f"within {float(timeout):g} s"
         why = culprit(peer, at_most_s_old=0.0 if timeout else _POLLED_S)
         return kind(f"ring {ring!r}: no {_wanted(verb)} {waited}: {why}")
     if result == native.CLOSED:

@@ -14,9 +14,9 @@ from gpuring.registry import segment
 _SOCKETS = re.compile(r"gpuring\+[0-9a-f]{32}")
 
 
-def remove_stale(epoch: bytes | None = None) -> list[str]:
+def remove_stale(epoch: bytes | None = None, *, only_look: bool = False) -> list[str]:
     """Removes the sockets of a ring (None: of any) at which nobody listens, which killed processes
-    have left.  Returns the names of the directories that are gone with the last one.
+    have left.  Returns the names of the directories that are gone with the last one, or would be.
 
     It looks only into directories of this process's own user.
     """
@@ -26,10 +26,10 @@ def remove_stale(epoch: bytes | None = None) -> list[str]:
         wanted = []
         with contextlib.suppress(FileNotFoundError, PermissionError):
             wanted = [each for each in os.listdir(segment.SHM) if _SOCKETS.fullmatch(each)]  # noqa: PTH208
-    return [each for each in wanted if _remove_stale_in(segment.path_of(f"/{each}"))]
+    return [each for each in wanted if _remove_stale_in(segment.path_of(f"/{each}"), only_look)]
 
 
-def _remove_stale_in(directory: str) -> bool:
+def _remove_stale_in(directory: str, only_look: bool) -> bool:
     """False: some of them are in use, or the directory is not there, or is not ours."""
     try:
         place = File(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -38,11 +38,16 @@ def _remove_stale_in(directory: str) -> bool:
     with place:
         if os.fstat(place.fd).st_uid != os.geteuid():
             return False
-        for each in os.listdir(place.fd):  # noqa: PTH208 - a descriptor
+        left = os.listdir(place.fd)  # noqa: PTH208 - a descriptor
+        for each in tuple(left):
             with contextlib.suppress(FileNotFoundError):
                 found = os.stat(each, dir_fd=place.fd, follow_symlinks=False)
                 if stat.S_ISSOCK(found.st_mode) and _is_stale(f"/proc/self/fd/{place.fd}/{each}"):
-                    os.unlink(each, dir_fd=place.fd)
+                    left.remove(each)
+                    if not only_look:
+                        os.unlink(each, dir_fd=place.fd)
+        if only_look:
+            return not left
         try:
             os.rmdir(directory)  # noqa: PTH106
         except OSError:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 from gpuring import arguments
 from gpuring.deadlines import deadline_of, left_s
 from gpuring.errors import EndOfStream, RingError, RingTimeout
+from gpuring.native.signals import set_handler
 from gpuring.ring import inner, waiting
 from gpuring.service._engine import Taker, batch_size, fill_seconds
 from gpuring.service.metrics import Measures, Metrics
@@ -214,12 +215,14 @@ def _until_stopped(
             engine._stopping = "SIGTERM"
 
     in_main = threading.current_thread() is threading.main_thread()
-    before = signal.signal(signal.SIGTERM, stop) if in_main else None
+    before = signal.getsignal(signal.SIGTERM)
     try:
+        if in_main:
+            signal.signal(signal.SIGTERM, stop)
         yield lambda: next((engine._stopping for engine in engines if engine._stopping), "")
     finally:
         if in_main:  # None: a handler that Python cannot set again
-            signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
+            set_handler(signal.SIGTERM, signal.SIG_DFL if before is None else before)
         for engine in engines:
             engine._stopping = ""
 
@@ -248,7 +251,7 @@ def _first(
                     raise
         if not left_s(deadline):
             names = ", ".join(repr(server.name) for server in servers)
-            raise RingTimeout(f"services {names}: no call within {timeout:g} s")
+            raise RingTimeout(f"services {names}: no call within {float(timeout):g} s")
     return attempt(servers[0], left_s(deadline))
 
 

@@ -193,7 +193,8 @@ def connect(
             f"parts is 0 … {_MAX_CALLS // calls - 1} with {calls} calls, not {parts}: "
             f"a ring has {native.MAX_SLOTS} slots"
         )
-    if not arguments.number(engine_s, "engine_s", "a number of seconds") >= 0:
+    engine_s = arguments.number(engine_s, "engine_s", "a number of seconds")
+    if not engine_s >= 0:
         raise ValueError(f"engine_s is >= 0 seconds, not {engine_s!r}")
     deadline = deadline_of(timeout)
     return _join(name, deadline, lambda ring: Client(ring, Terms.of(ring), calls, engine_s, parts))

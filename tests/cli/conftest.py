@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import subprocess
 from collections.abc import Callable, Iterator
@@ -17,7 +18,9 @@ Run = Callable[..., "subprocess.CompletedProcess[str]"]
 @pytest.fixture
 def command(capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
     """Runs `gpuring` to its end in this process."""
-    handler = signal.getsignal(signal.SIGTERM)  # some have their own
+    handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    log = logging.getLogger("gpuring.bridge")
+    logged = log.handlers[:], log.level
 
     def run(*options: Any) -> subprocess.CompletedProcess[str]:
         capsys.readouterr()
@@ -25,4 +28,6 @@ def command(capsys: pytest.CaptureFixture[str]) -> Iterator[Run]:
         return subprocess.CompletedProcess(options, status, *capsys.readouterr())
 
     yield run
-    signal.signal(signal.SIGTERM, handler)
+    for each, handler in handlers.items():  # some commands have their own
+        signal.signal(each, handler)
+    log.handlers[:], log.level = logged

@@ -207,6 +207,24 @@ def test_a_run_outside_of_the_main_thread_leaves_sigterm_alone(name):
         assert signal.getsignal(signal.SIGTERM) is handler
 
 
+def test_a_run_that_ctrl_c_interrupts_anywhere_leaves_sigterm_as_it_was(name, monkeypatch):
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    handler = signal.getsignal(signal.SIGTERM)
+    with serve(name) as server:
+        server.batch(max_batch=1)(lambda requests: requests)
+        try:
+            for k in range(3000):
+                server.stop()
+                with contextlib.suppress(KeyboardInterrupt):
+                    signal.setitimer(signal.ITIMER_REAL, 1e-6 * (1 + k % 150))
+                    server.run()
+                    signal.setitimer(signal.ITIMER_REAL, 0)
+                assert signal.getsignal(signal.SIGTERM) is handler, k
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+
 def replaced(pipe: Pipe, name: str) -> dict[str, int]:
     """Answers until SIGTERM comes."""
     with gpuring.serve(name, timeout=10) as server:

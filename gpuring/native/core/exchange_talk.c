@@ -109,7 +109,8 @@ void gr_end_talks(void) {
 }
 
 void gr_close_talks(void) {
-    while (talk_count) close(talks[--talk_count].fd);
+    while (talk_count)
+        if (is_ours(&talks[--talk_count])) close(talks[talk_count].fd);
     gr_close_pipe(&hearer);
 }
 

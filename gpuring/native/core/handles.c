@@ -88,7 +88,7 @@ void gr_disown(struct gr_ring *ring) {
     ring->listen_fd = -1;
     close_fds(ring);
     pthread_mutex_unlock(&mutex);
-    if (listen_fd >= 0) gr_close_aside(listen_fd);
+    if (listen_fd >= 0) gr_end_listening(listen_fd);
 }
 
 struct gr_ring *gr_lock_handles(void) {

@@ -17,6 +17,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -32,6 +33,7 @@ struct gr_notifier {
     /* The peer as it was when it was armed; its owner may use the peer meanwhile. */
     struct gr_peer look;
     int fd;              /* an eventfd; -1 in a forked child */
+    struct stat at;      /* which one it is */
     bool at_end;         /* the end of the stream is no answer: it waits until the stream goes on */
     bool armed;          /* counted in its ring's waiters */
     bool raised;         /* the descriptor is readable */
@@ -48,6 +50,14 @@ static gr_word32 kicks;
 
 static uint64_t address_of(const gr_word32 *word) { return (uintptr_t)word; }
 
+/* Not if the program has closed all that it has, as a daemon does: the number may be that of its own
+ * file then. An eventfd of its own looks the same. */
+static bool is_ours(const struct gr_notifier *notifier) {
+    struct stat now;
+    return notifier->fd >= 0 && fstat(notifier->fd, &now) == 0 &&
+           now.st_dev == notifier->at.st_dev && now.st_ino == notifier->at.st_ino;
+}
+
 /* ---- a forked child: no thread, no descriptor; gr_forked refuses the peers ------------------- */
 
 static void fork_prepare(void) { pthread_mutex_lock(&mutex); }
@@ -55,7 +65,7 @@ static void fork_parent(void) { pthread_mutex_unlock(&mutex); }
 static void fork_child(void) {
     for (struct gr_notifier *notifier = notifiers; notifier; notifier = notifier->next) {
         /* It shares the parent's description: the child's writes would wake the parent. */
-        close(notifier->fd);
+        if (is_ours(notifier)) close(notifier->fd);
         notifier->fd = -1;
         notifier->armed = false; /* the parent is counted, not the child */
     }
@@ -75,7 +85,7 @@ static void disarm(struct gr_notifier *notifier) {
 static void make_readable(struct gr_notifier *notifier) {
     uint64_t one = 1;
     disarm(notifier);
-    if (!notifier->raised && notifier->fd >= 0 &&
+    if (!notifier->raised && is_ours(notifier) &&
         write(notifier->fd, &one, sizeof one) < 0) { /* full: it is readable */
     }
     notifier->raised = true;
@@ -83,7 +93,7 @@ static void make_readable(struct gr_notifier *notifier) {
 
 static void make_unreadable(struct gr_notifier *notifier) {
     uint64_t count;
-    if (notifier->raised &&
+    if (notifier->raised && is_ours(notifier) &&
         read(notifier->fd, &count, sizeof count) < 0) { /* its owner has read it */
     }
     notifier->raised = false;
@@ -180,6 +190,7 @@ struct gr_notifier *gr_notifier_open(void) {
     struct gr_notifier *notifier = calloc(1, sizeof *notifier);
     if (!notifier) return NULL;
     notifier->fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (notifier->fd >= 0) fstat(notifier->fd, &notifier->at);
     pthread_mutex_lock(&mutex);
     if (notifier->fd >= 0 && !running) {
         errno = gr_begin_thread(notify, NULL);
@@ -263,7 +274,7 @@ void gr_notifier_close(struct gr_notifier *notifier) {
         if (notifier->prev) notifier->prev->next = notifier->next;
         else notifiers = notifier->next;
         if (notifier->next) notifier->next->prev = notifier->prev;
-        close(notifier->fd);
+        if (is_ours(notifier)) close(notifier->fd);
     }
     pthread_mutex_unlock(&mutex);
     free(notifier);

@@ -12,6 +12,10 @@ int gr_begin_thread(void *(*run)(void *), void *argument);
 /* Closes what another process may have sent, or sent something to: that may take for ever (a TCP
  * socket that lingers, a file of a FUSE). So a thread of its own does it, if there can be one. */
 void gr_close_aside(int fd);
+/* The same for a socket at which this process has listened. The watchdog may be in poll() on it,
+ * and would then be the last one that has it. So nobody connects from now on, and what is queued
+ * there is closed first. */
+void gr_end_listening(int fd);
 
 /* A thread that sleeps in poll(), and the pipe that wakes it. One that does not run has
  * {.out = -1, .in = -1}. */
@@ -34,3 +38,5 @@ void gr_wake(struct gr_thread *thread);
 bool gr_goes_on(struct gr_thread *thread, uint64_t life);
 /* In a forked child, which does not have the thread. */
 void gr_close_pipe(struct gr_thread *thread);
+/* False: the process has closed its descriptors, and what else the thread had may be anybody's. */
+bool gr_has_its_pipe(const struct gr_thread *thread);

@@ -34,7 +34,8 @@ static struct gr_thread watchdog = {.out = -1, .in = -1, .lost = gr_lose_pidfds}
 /* In a forked child, which has one thread. It runs after the handler of handles.c, which was
  * installed first. */
 static void fork_child(void) {
-    gr_close_pidfds();
+    if (gr_has_its_pipe(&watchdog)) gr_close_pidfds();
+    else gr_lose_pidfds();
     gr_close_talks();
     gr_close_pipe(&watchdog);
 }

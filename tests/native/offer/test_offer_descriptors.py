@@ -131,6 +131,20 @@ def test_who_closes_does_not_wait_for_what_nobody_has_read(ring, stopped, linger
     ring.reap()
 
 
+def test_nobody_connects_to_who_has_left(ring):
+    """At once, not when the watchdog's poll on the socket has ended: it would close the rest."""
+    native.offer(ring.creator, fd := slots())
+    os.close(fd)
+    link = Path("/dev/shm", ring.creator.epoch.hex())  # a peer may keep the path like this
+    os.link(of(ring, os.getpid()), link)
+    try:
+        ring.creator.disown()
+        with pytest.raises(ConnectionRefusedError):
+            connect(link)
+    finally:
+        link.unlink()
+
+
 @promise(
     "failure.md",
     "The descriptors that they send may take long to close. A thread of its own closes them, so "
@@ -345,3 +359,56 @@ def test_what_a_program_opens_after_it_has_closed_everything_is_left_alone(ring,
         child.send()
         assert child.result() == []
     gpuring.clean()
+
+
+def notified(pipe: Pipe, name: str) -> list[str]:
+    """It closes all its descriptors, opens files under their numbers, and forks.  Returns what has
+    happened to those, there and in the forked child."""
+    ring = gpuring.attach(name)  # it is kept: Python's mmap has a descriptor that it closes unseen
+    consumer = ring.consumer()
+    consumer.fileno()
+    with pytest.raises(gpuring.RingTimeout):
+        consumer.acquire(0)
+    poll(lambda: any("pidfd" in kind for kind in open_files().values()))  # of the producer
+    pipe.send()
+    pipe.receive()
+    poll(other_threads_sleep)
+    last = max(open_files())
+    for fd in set(open_files()) - {0, 1, 2, pipe._connection.fileno()}:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    mine: list[int] = []
+    while not mine or mine[-1] <= last:
+        mine.append(os.memfd_create("mine"))
+    child = os.fork()  # at once: the watchdog has not seen yet that its descriptors are gone
+    if child == 0:
+        os._exit(set(mine) - set(open_files()) != set())
+    wrong = ["the forked child has lost some"] * os.waitpid(child, 0)[1]
+    pipe.send()
+    pipe.receive()  # a frame is there
+    with (
+        gpuring.create(f"{name}-2", slots=2, shape=(1,), dtype="u1", device="host") as second,
+        second.producer() as producer,
+        second.consumer() as other,
+    ):
+        other.fileno()
+        with pytest.raises(gpuring.RingTimeout):
+            other.acquire(0)
+        producer.claim(0).publish()
+        assert select.select([other], [], [], PATIENCE_S)[0]  # so its thread has been there
+    wrong += [f"{fd} has {os.read(fd, 100)!r}" for fd in mine if os.fstat(fd).st_size]
+    consumer.close()
+    del consumer
+    return wrong + [f"{fd} is closed" for fd in set(mine) - set(open_files())]
+
+
+def test_files_of_a_program_that_has_closed_everything_get_no_news_of_frames(name, children):
+    options = {"slots": 2, "shape": (1,), "dtype": "u1", "device": "host"}
+    with gpuring.create(name, **options) as ring, ring.producer() as producer:
+        child = children(notified, name)
+        child.receive()
+        child.send()
+        child.receive()  # it has closed everything
+        producer.claim(10).publish()
+        child.send()
+        assert child.result() == []

@@ -14,6 +14,7 @@ import pytest
 import gpuring
 from gpuring import native
 from tests.helpers import raw_verbs
+from tests.helpers.commands import gpuring as command
 from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, open_files, poll
 from tests.native.offer import (
@@ -157,7 +158,12 @@ def test_clean_removes_sockets_at_which_nobody_listens(ring, children):
     ring.creator.disown()
     assert not directory(ring).exists()
     directory(ring).mkdir()
-    assert f"gpuring+{ring.creator.epoch.hex()}" in gpuring.clean()
+    gone = f"gpuring+{ring.creator.epoch.hex()}"
+    assert f"{gone} would be removed: sockets of the dead" in command("clean", "--dry-run").stdout
+    assert directory(ring).exists()
+    assert f"removed {gone}: sockets of the dead" in command("clean").stdout
+    directory(ring).mkdir()
+    assert gone in gpuring.clean()
 
 
 def comes_and_goes(pipe: Pipe, path: str) -> None:
