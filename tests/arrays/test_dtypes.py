@@ -140,6 +140,7 @@ def test_metadata_is_the_same_on_both_sides(dtype):
 
 @given(foreign)
 @settings(deadline=None)
+@pytest.mark.slow
 def test_another_librarys_type_is_refused_or_the_same_on_both_sides(dtype):
     with contextlib.suppress(ValueError):
         element = dtype.subdtype[0] if dtype.subdtype else dtype

@@ -145,6 +145,7 @@ def test_a_frame_is_announced_with_its_last_bytes(near, nbytes, messages):
         assert frame.part == np.full(wire.MAX_PART // 2, n, "u2").tobytes()
 
 
+@pytest.mark.slow
 def test_a_far_reader_holds_up_the_near_producer_who_is_told_of_the_link(near, far):
     with both_ends(near, far, slots=4) as ends:
         held = 0

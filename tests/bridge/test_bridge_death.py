@@ -58,7 +58,7 @@ def test_workers_that_are_killed_cost_nothing(near, far, victims):
         assert [side.stats().restarts for side in sides] == [2] * len(sides)
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("host", ["127.0.0.1", "[::1]"])
 def test_nobody_else_gets_the_port_of_a_worker_that_is_dead(near, host):
     family = socket.AF_INET6 if "[" in host else socket.AF_INET
@@ -70,7 +70,7 @@ def test_nobody_else_gets_the_port_of_a_worker_that_is_dead(near, host):
                 other.bind((host.strip("[]"), port))
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["out", "into"])
 def test_a_bridge_waits_for_who_keeps_the_dead_from_being_cleared(
     near, far, victim, monkeypatch, caplog
@@ -100,7 +100,7 @@ def drained(frames: gpuring.Consumer, seq: int) -> int:
     return seq
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("victim", ["out", "into"])
 def test_what_a_lossy_importer_loses_by_a_death_is_counted(near, far, victim):
     with both_ends(near, far, slots=4, policy="lossy") as ends:
@@ -121,6 +121,7 @@ def test_what_a_lossy_importer_loses_by_a_death_is_counted(near, far, victim):
             seq = drained(ends.frames, seq)
 
 
+@pytest.mark.slow
 def test_an_importer_that_is_given_up_comes_back_and_counts_what_it_missed(near, far):
     with (
         ring_of(near, slots=4) as ring,
@@ -211,6 +212,7 @@ def produce(pipe: Pipe, near: str) -> None:
             pipe.send(n)
 
 
+@pytest.mark.slow
 def test_a_killed_producer_is_a_lost_one_over_there(
     near, far, children: Callable[..., Child], caplog
 ):
@@ -252,6 +254,7 @@ def carried(stack: contextlib.ExitStack, near: str, far: str, **options: Any) ->
     return first, producer, out, into, loop
 
 
+@pytest.mark.slow
 def test_a_ring_that_is_replaced_is_replaced_over_there(near, far):
     with contextlib.ExitStack() as stack:
         first, producer, _, _, loop = carried(stack, near, far)

@@ -73,7 +73,7 @@ def whole(far: Far) -> list[bool]:
     return found
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", wire.POLICIES[:2])
 def test_an_importer_that_was_given_up_gets_no_bytes_of_later_frames(
     name: str, policy: str
@@ -106,7 +106,7 @@ def test_an_exporter_that_ends_sends_nothing_from_slots_that_it_gave_back(
     assert all(found)
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", wire.POLICIES[1:])
 def test_lossy_importers_that_take_nothing_leave_half_of_the_slots(name: str, policy: str) -> None:
     """They have many credits, and acknowledge nothing."""
@@ -151,6 +151,7 @@ def put(producer: gpuring.Producer, frames: int) -> None:
             slot.array[...] = slot.seq
 
 
+@pytest.mark.slow
 def test_what_an_importer_says_in_an_earlier_session_is_not_heard(
     exported: tuple[Far, gpuring.Ring],
 ) -> None:
@@ -193,6 +194,7 @@ def test_nobody_is_waited_for_longer_than_the_patience(name: str) -> None:
         poll(lambda: not out.stats().links, WAIT_S)
 
 
+@pytest.mark.slow
 def test_a_frame_that_has_arrived_is_not_lost_when_the_exporter_did_not_hear_of_it(
     name: str,
 ) -> None:

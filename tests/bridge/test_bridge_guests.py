@@ -228,6 +228,7 @@ def asking(out: bridge.Export, near: str, who: str) -> Iterator[Far]:
         yield far
 
 
+@pytest.mark.slow
 def test_an_exporter_without_free_descriptors_refuses_and_goes_on(name, caplog):
     caplog.set_level("INFO", "gpuring.bridge")
     with (

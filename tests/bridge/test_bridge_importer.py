@@ -212,6 +212,7 @@ def test_an_importer_rests_longer_and_longer_if_each_session_ends_at_once(
     assert sessions < 25
 
 
+@pytest.mark.slow
 def test_an_importer_gives_up_though_it_is_welcomed_if_each_session_ends_at_once(
     near: Near, name: str
 ) -> None:
@@ -265,6 +266,7 @@ WRONG: list[tuple[str, Said]] = [
 ]
 
 
+@pytest.mark.slow
 def test_an_exporter_that_breaks_a_rule_is_hung_up_on(near: Near, name: str) -> None:
     """What was right before may be published, and the next session goes on behind that."""
     with importing(near, name) as frames:

@@ -56,6 +56,7 @@ def members(near: gpuring.Ring) -> int:
     return len(near.stats().peers) - 1  # without the producer
 
 
+@pytest.mark.slow
 def test_an_importer_that_comes_back_while_it_is_given_up_misses_nothing_uncounted(near):
     """The worker has given the subscription up, and the supervisor has not done so yet."""
     with exporting(near.name, "--patience", 0.2) as (run, address), near.producer() as producer:
@@ -78,6 +79,7 @@ def test_an_importer_that_comes_back_while_it_is_given_up_misses_nothing_uncount
             assert frame.seq - frame.lost == frames[1].seq
 
 
+@pytest.mark.slow
 def test_what_an_importer_had_does_not_come_again_though_the_exporters_worker_died(near):
     """The importer is terminated after that, before another frame has come, so the next one makes a
     new ring and has to be told where the last one was."""

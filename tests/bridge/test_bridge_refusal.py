@@ -30,6 +30,7 @@ def why_over(importer: Import) -> str:
     return str(refused.value)
 
 
+@pytest.mark.slow
 def test_a_ring_that_is_not_exported_there(near, far, caplog):
     with bridge.export(near, listen="127.0.0.1:0") as out:
         told = why_over(bridge.import_(f"{out.address}/other", name=far, device="host"))
@@ -37,6 +38,7 @@ def test_a_ring_that_is_not_exported_there(near, far, caplog):
     assert "exports ring" in caplog.text  # for those who only attach to the far ring
 
 
+@pytest.mark.slow
 def test_a_second_importer_of_one_ring(near, far):
     told = r"is in use.* another name with --as \(name in Python\)"
     with both_ends(near, far) as ends, pytest.raises(RingExists, match=told):
@@ -67,7 +69,7 @@ def test_nobody_takes_the_name_of_a_ring_in_which_an_importer_has_gone_on(far, c
                 ring_of(far)
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize(("taken", "told"), [(True, "another program's"), (False, "was removed")])
 def test_a_worker_whose_ring_has_no_name_any_more_is_not_started_for_ever(near, far, taken, told):
     with both_ends(near, far) as ends:
@@ -88,6 +90,7 @@ def test_an_importer_that_is_refused_at_once_leaves_nothing_open(far):
         assert open_files() == before
 
 
+@pytest.mark.slow
 def test_the_name_is_taken_while_it_connects(near, far):
     with bridge.export(near, listen="127.0.0.1:0") as out:
         importer = bridge.import_(f"{out.address}/{near}", name=far, device="host")
@@ -101,6 +104,7 @@ def makes(pipe: Pipe, near: str) -> None:
         pipe.receive()
 
 
+@pytest.mark.slow
 def test_a_ring_is_not_imported_into_itself(near, children):
     """On one host, without another name.  A ring whose creator is dead makes way for a new one of
     its name, but not for its own copy."""
@@ -119,6 +123,7 @@ def test_an_exporter_that_is_not_there(far):
     assert "no session for 0.2 s: nobody answers there" in told
 
 
+@pytest.mark.slow
 def test_an_address_where_no_machine_is(far, caplog):
     """Nothing comes from there, as from a port whose queue is full, and not even a refusal."""
     caplog.set_level("INFO", "gpuring.bridge")
@@ -177,6 +182,7 @@ def test_an_export_of_a_ring_in_host_memory(near, far, device):
         assert take(frames) == 1
 
 
+@pytest.mark.slow
 def test_a_name_that_does_not_resolve_is_told_at_once_and_tried_again(near, far, caplog):
     caplog.set_level("INFO", "gpuring.bridge")
     told = why_over(bridge.import_("me@home:1/x", name=far, device="host", give_up=0.2))
@@ -240,6 +246,7 @@ def test_what_is_no_key_is_not_to_be_given_another_mode(near, tmp_path):
             bridge.export(near, key=path)
 
 
+@pytest.mark.slow
 def test_keys(near, far, tmp_path, caplog):
     caplog.set_level("INFO", "gpuring.bridge")
     ours, theirs = bridge.keygen(tmp_path)

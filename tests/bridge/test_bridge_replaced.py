@@ -76,6 +76,7 @@ def behind(name: str) -> Iterator[tuple[Export, Importer, str]]:
         yield out, importer, second._epoch.hex()
 
 
+@pytest.mark.slow
 def test_a_ring_that_is_gone_before_the_one_in_front_of_it_was_taken_still_comes(name):
     with behind(name) as (_, importer, second):
         importer.has_all()
@@ -83,6 +84,7 @@ def test_a_ring_that_is_gone_before_the_one_in_front_of_it_was_taken_still_comes
         assert importer.takes(3) == [(8, 0), (9, 0), (10, 0)]
 
 
+@pytest.mark.slow
 def test_two_rings_that_replace_each_other_while_an_importer_is_behind_come_in_order(name):
     with behind(name) as (_, importer, second), ring_of(name, SLOTS) as third:
         importer.has_all()

@@ -60,7 +60,7 @@ def test_a_signal_that_came_to_another_thread_interrupts_a_wait(near):
     assert told == [True]
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
 def test_more_signals_do_not_interrupt_the_end(near, first):
     with exporting(near) as (run, _):
@@ -114,7 +114,7 @@ def imported(name: str) -> Iterator[Bridge]:
         assert not segments_of(name)
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("side", [exported, imported])
 def test_a_close_that_was_interrupted_is_completed_by_the_next_one(name, side):
     """At some of its lines.  All, by a step of 1, take a minute."""
@@ -155,5 +155,6 @@ def forks(pipe: Pipe, near: str, far: str) -> tuple[int, bool]:
         return status >> 8, [side.pid for side in sides] == pids
 
 
+@pytest.mark.slow
 def test_a_forked_child_gets_a_clear_error_and_does_its_parents_bridge_no_harm(near, far, children):
     assert children(forks, near, far).result() == (4, True)

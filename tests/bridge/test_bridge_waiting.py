@@ -26,6 +26,7 @@ from tests.bridge.bridges import bridged, kill_worker, put, ring_of, take
 MISSING = "No ring or service named"
 
 
+@pytest.mark.slow
 def test_a_bridge_that_is_up_before_the_camera_carries_the_first_frame(near, far, caplog):
     caplog.set_level("INFO", "gpuring.bridge")
     with bridged(near, far, slots=32) as (out, into):
@@ -56,7 +57,7 @@ def exporting(name: str) -> Iterator[tuple[Any, Any]]:
         yield out, lambda: stack.enter_context(importer(name, out.address))
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("dies", [False, True], ids=["", "its worker dies"])
 @pytest.mark.parametrize("policy", wire.POLICIES)
 def test_what_was_overwritten_before_an_importer_was_served_that_waits_is_counted(

@@ -87,6 +87,7 @@ def test_a_cut_tells_nobody_and_what_was_sent_meanwhile_arrives_when_it_is_heale
     poll(lambda: _ask(echo, 1) != "timeout")
 
 
+@pytest.mark.slow
 def test_packets_are_lost_and_tcp_sends_them_again(link, echo):
     link.lose(0.05)
     for _ in range(10):

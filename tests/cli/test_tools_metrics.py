@@ -86,6 +86,7 @@ def test_labels_are_bounded(name, command):
         assert parsed(text, name) == {}
 
 
+@pytest.mark.slow
 def test_metrics_over_http(name, command):
     with running("metrics", "--port", 0) as server:
         url = re.search(r"http://127\.0\.0\.1:\d+/metrics", server.stdout.readline())[0]

@@ -89,6 +89,7 @@ def run(tmp_path, capsys):
     return run
 
 
+@pytest.mark.slow
 def test_a_mutant_that_survives_is_named(run):
     status, outcomes, said = run(
         ("seen", "n * 2", "n * 3", "test_double"), ("planted", "n * 2", "n + n", "test_double")

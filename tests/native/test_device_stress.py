@@ -33,7 +33,7 @@ def stress(
     return run(program, frames, alarm, timeout=RUN_S, TSAN_OPTIONS="halt_on_error=1")
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("frames", [100, FRAMES])
 def test_whatever_threads_and_streams_do_frames_are_whole_and_the_books_balance(frames, tmp_path):
     done = stress(tmp_path, frames=frames, alarm=HEALTHY_S)

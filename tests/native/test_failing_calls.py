@@ -151,7 +151,7 @@ REACHED = {  # calls that a test of each kind must have met
 }  # fmt: skip
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @needs_compiler
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("what", OPS)

@@ -221,6 +221,7 @@ _json = st.recursive(
 @example(b'{"fields": [["array", [2], ["u1", 99999999999999999999]]], "meta": null}')
 @example(b'{"fields": [["array", [-1], "u1"]], "meta": null}')
 @example(b'{"fields": [["array", [true], "u1"]], "meta": null}')
+@pytest.mark.slow
 def test_any_description_is_read_or_refused_with_valueerror(text):
     with contextlib.suppress(ValueError):
         described = slot_layout.Spec.from_bytes(text)

@@ -200,6 +200,7 @@ def test_a_sleeper_does_not_spin(segment):
     assert time.thread_time() - cpu < (time.monotonic() - wall) / 4
 
 
+@pytest.mark.slow
 def test_who_waits_long_seldom_wakes_up(segment):
     """Slices grow: 50, 50, 100, … ms, so some seven of them.  A busy machine makes it fewer."""
     _, actor, _ = waiter(segment, "acquire")

@@ -65,7 +65,7 @@ MUTANTS = {
 }
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("rounds", [1000, 5000])
 def test_no_wake_up_is_lost(rounds, tmp_path):
     """`./check` plays ten times as many."""

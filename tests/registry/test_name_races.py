@@ -148,7 +148,7 @@ def kills(_pipe: Pipe, name: str, what: str) -> int:
     raise AssertionError("no end")
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.deadline(300)
 @pytest.mark.parametrize("what", KILLED)
 def test_a_kill_at_any_line_leaves_a_whole_ring_or_what_the_next_tidying_takes(
@@ -244,7 +244,7 @@ OPS: dict[str, Op] = {
     "failure.md",
     "If several processes start at once, one creates the ring and the others get `RingExists`.",
 )
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.deadline(300)
 @pytest.mark.parametrize("guest", [True, False])
 def test_of_two_that_start_at_once_one_gets_the_name_of_the_dead(name, monkeypatch, guest):

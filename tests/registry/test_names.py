@@ -134,7 +134,7 @@ def test_attach_waits_for_a_ring_that_is_being_replaced(name, monkeypatch, state
             found[0].close()
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("state", [retired, without_slots])
 def test_serve_ends_where_a_living_process_keeps_half_a_service(name, state):
     described = ((4,), "u1")

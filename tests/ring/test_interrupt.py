@@ -261,7 +261,7 @@ def test_an_interrupted_close_can_be_repeated(name, role, joins):
                     assert get(late) == [seq], interrupt.where
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.deadline(90)
 @pytest.mark.parametrize("kind", HOLDINGS)
 def test_whatever_was_interrupted_in_its_close_can_be_closed_again(name, kind):
@@ -289,7 +289,7 @@ def test_whatever_was_interrupted_in_its_close_can_be_closed_again(name, kind):
 # ---- creating ----------------------------------------------------------------------------------
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("replace", [False, True])
 def test_an_interrupted_create_leaves_nothing(name, replace):
     for interrupt in interrupts(step=7):

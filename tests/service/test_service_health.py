@@ -43,6 +43,7 @@ def test_an_engine_that_waits_is_ready(name):
         join()
 
 
+@pytest.mark.slow
 def test_an_engine_that_waits_for_long_says_so_again(name):
     with serve(name) as server, gpuring.connect(name) as client:
         join = in_thread(server.take)

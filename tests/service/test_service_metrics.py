@@ -167,6 +167,7 @@ def test_calls_that_were_given_up_are_in_the_figures_and_one_collector_takes_sev
     "wait and for how long, how many each engine has taken, and when each engine last asked for "
     "calls.",
 )
+@pytest.mark.slow
 def test_what_the_header_knows_of_a_service_is_in_the_metrics_of_the_host(name):
     with serve(name) as server, gpuring.connect(name) as client:
         queue = {"kind": "lossless", "ring": name, "subscription": "engines"}

@@ -405,6 +405,7 @@ def maps(name):
     "services.md",
     "Then a request or a look at `in_flight` leaves the former service, and nothing is left of it.",
 )
+@pytest.mark.slow
 def test_nothing_is_left_of_the_services_before(name, replaced):
     replaced()
     with gpuring.connect(name) as client:

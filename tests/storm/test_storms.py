@@ -28,7 +28,7 @@ STORMS = {
 }
 
 
-@pytest.mark.slow(keep=1)
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", STORMS)
 def test_the_books_balance_after_a_storm(kind):
     signals, more = STORMS[kind]

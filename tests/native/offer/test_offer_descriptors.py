@@ -295,6 +295,7 @@ def listens_itself(_pipe: Pipe, path: str) -> int:
     return missed
 
 
+@pytest.mark.slow
 def test_a_daemons_own_socket_is_not_taken_for_that_of_a_ring(ring, children):
     assert children(listens_itself, ring.path).result() == 0
     gpuring.clean()
