@@ -4,7 +4,7 @@ The mutants show that it can fail: each takes one line out of the recovery, and 
 to hang, lose a frame or find the ring worn.  bench/results/kill-matrix-host.json keeps a long run:
 
     gcc -O2 -pthread -DGR_FAULTS {gpuring/native/core,tests/native/programs/kill}/*.c -o build/kill
-    build/kill --rounds 10000 --seed 2027 --json bench/results/kill-matrix-host.json
+    build/kill --rounds 10000 --seed 2029 --json bench/results/kill-matrix-host.json
 """
 
 from __future__ import annotations
