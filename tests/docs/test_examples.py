@@ -98,7 +98,7 @@ def _files(name):
 
 def _lines(process, patience_s=200):
     out, _ = process.communicate(timeout=patience_s)
-    assert process.returncode == 0
+    assert process.returncode == 0, out
     return out.splitlines()
 
 
