@@ -359,13 +359,15 @@ cdef class Peer:
         instead.  Frames may be incomplete then, and readers learn which only by the death of this process."""
         cdef gd_call call
         cdef gr_result result
+        cdef unsigned how = GD_WAIT
         gd_begin(&call, 0, INT64_MAX, 0, NULL)
         while True:
             with nogil:
-                result = gd_leave(&self.gd, &call)
+                result = gd_leave(&self.gd, &call, how)
             if result != GR_SIGNAL:
                 break
             PyErr_CheckSignals()
+            how = GD_WAIT | GD_AGAIN
         if result == GR_DEVICE:
             raise self.device.refused(&call.trouble)
         if result == GR_SYSTEM:

@@ -205,11 +205,12 @@ enum gr_result gd_settle(struct gd_peer *peer, struct gd_call *call, uint32_t in
 
 /* ---- before the peer leaves ------------------------------------------------------------------ */
 
-enum gr_result gd_drain(struct gd_peer *peer, struct gd_call *call) {
+enum gr_result gd_drain(struct gd_peer *peer, struct gd_call *call, unsigned how) {
     struct gr_ring *ring = peer->core.ring;
     struct gd_device *device = peer->device;
     const uint32_t number = peer->core.self.number;
     const int64_t start = gr_now_ns();
+    (void)how;
     /* Without `use`, gd_prepare has failed and nothing was promised. */
     if (!device || !peer->use || !is_mine(&peer->core)) return GR_OK;
     for (uint32_t i = 0; i < ring->slots; i++) { /* slots whose settling was interrupted */

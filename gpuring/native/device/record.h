@@ -15,7 +15,7 @@ enum gr_result gd_settle(struct gd_peer *peer, struct gd_call *call, uint32_t in
 enum gr_result gd_record(struct gd_peer *peer, struct gd_call *call, uint32_t index,
                          uint64_t *value);
 enum gr_result gd_record_all(struct gd_peer *peer, struct gd_call *call, uint64_t *values);
-enum gr_result gd_drain(struct gd_peer *peer, struct gd_call *call);
+enum gr_result gd_drain(struct gd_peer *peer, struct gd_call *call, unsigned how);
 void gd_enter_thread(struct gd_use *use);
 void gd_leave_thread(struct gd_use *use);
 bool gd_add_stream(struct gd_use *use, gd_stream stream);

@@ -369,9 +369,9 @@ enum gr_result gd_put_back(struct gd_peer *peer, uint32_t index) {
     return result;
 }
 
-enum gr_result gd_leave(struct gd_peer *peer, struct gd_call *call) {
+enum gr_result gd_leave(struct gd_peer *peer, struct gd_call *call, unsigned how) {
     if (gr_forked(peer->core.ring)) return GR_FORKED;
-    enum gr_result result = gd_drain(peer, call);
+    enum gr_result result = gd_drain(peer, call, how);
     if (result != GR_OK) return result;
     const bool prepared = peer->use != NULL; /* else its join has failed */
     /* Its own events can still be asked now. */

@@ -26,5 +26,5 @@ enum gr_result gd_release(struct gd_peer *peer, struct gd_call *call, unsigned h
 /* Undoes a claim or a hold of a slot that the user has not seen. */
 enum gr_result gd_put_back(struct gd_peer *peer, uint32_t index);
 /* To be called when all slots are ended. Waits until the GPU has done all that this peer has
- * promised, then leaves the ring. GR_SIGNAL: call again. */
-enum gr_result gd_leave(struct gd_peer *peer, struct gd_call *call);
+ * promised, then leaves the ring. */
+enum gr_result gd_leave(struct gd_peer *peer, struct gd_call *call, unsigned how);

@@ -81,7 +81,7 @@ static void our_own_work_of_an_earlier_lap_comes_first(unsigned sync, bool handl
 
     struct gd_call call;
     gd_begin(&call, other, INT64_MAX, 0, NULL);
-    REQUIRE(gd_leave(&me, &call) == GR_OK);
+    REQUIRE(gd_leave(&me, &call, GD_WAIT) == GR_OK);
     gd_dispose(&me);
     REQUIRE(gd_close(&device));
     gr_detach(ring);
@@ -139,9 +139,9 @@ static void what_is_remembered_has_room(void) {
     fc_release_held(world);
     run_gpu();
     gd_begin(&call, readers, INT64_MAX, 0, NULL);
-    REQUIRE(gd_leave(&reader, &call) == GR_OK);
+    REQUIRE(gd_leave(&reader, &call, GD_WAIT) == GR_OK);
     gd_begin(&call, writers, INT64_MAX, 0, NULL);
-    REQUIRE(gd_leave(&writer, &call) == GR_OK);
+    REQUIRE(gd_leave(&writer, &call, GD_WAIT) == GR_OK);
     gd_dispose(&reader);
     gd_dispose(&writer);
     REQUIRE(gd_close(&device));
