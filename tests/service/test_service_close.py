@@ -258,7 +258,8 @@ def forks(pipe, name):
         with os.fdopen(read) as words:
             told = words.read().splitlines()
         assert os.waitpid(pid, 0)[1] == 0
-        assert bytes_of(client) == before
+        after = bytes_of(client)
+        assert after == before, f"{before}\n{after}"
         held.release()
         request.publish()
         begun.publish()
