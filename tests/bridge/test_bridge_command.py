@@ -81,7 +81,9 @@ def test_an_importer_that_is_terminated_and_started_again_leaves_nothing_out(nam
     there = f"{name}-far"
     with contextlib.ExitStack() as stack:
         run, where = stack.enter_context(exporting(near.name))
-        again = (*IMPORT, f"{where}/{near.name}", "--as", there, "--device", "host", *policy)
+        # So many slots that the loop finds all frames, however late it comes into the second ring.
+        again = (*IMPORT, f"{where}/{near.name}", "--as", there, "--slots", 64, *policy)
+        again += ("--device", "host")
         first = stack.enter_context(commands.running(*again))
         far, loop, producer = both_ends(stack, near, there)
         put(producer, range(1))
