@@ -251,7 +251,7 @@ def _first(
                     raise
         if not left_s(deadline):
             names = ", ".join(repr(server.name) for server in servers)
-            raise RingTimeout(f"services {names}: no call within {float(timeout):g} s")
+            raise RingTimeout(f"services {names}: no call within {float(timeout or 0):g} s")
     return attempt(servers[0], left_s(deadline))
 
 

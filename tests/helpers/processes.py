@@ -12,6 +12,7 @@ import ctypes
 import multiprocessing
 import os
 import signal
+import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -162,3 +163,10 @@ def poll(condition: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
         assert time.monotonic() < deadline, f"not so after {patience_s} s"
         time.sleep(0.001)
     return value
+
+
+def other_threads_sleep() -> bool:
+    me = str(threading.get_native_id())
+    threads = [each for each in Path("/proc/self/task").iterdir() if each.name != me]
+    states = [(each / "stat").read_text() for each in threads]
+    return all(state.rpartition(")")[2].split()[0] == "S" for state in states)

@@ -15,6 +15,7 @@ from gpuring.native.snapshot import snapshot
 from gpuring.ring import inner
 from gpuring.service.pending import Answer
 from tests.helpers.interrupted import interrupts
+from tests.helpers.processes import other_threads_sleep
 from tests.helpers.support import poll, segments_of
 from tests.service.services import answer, finish, holder, in_thread, send, serve, up
 
@@ -225,6 +226,7 @@ def forks(pipe, name):
         wait, sending = in_thread(calls[4].result), in_thread(client.request)
         poll(waits(client._mailbox._answers))
         poll(waits(client._requests))
+        poll(other_threads_sleep)  # who is going to sleep writes that
         before = bytes_of(client)
         read, write = os.pipe()
         pid = os.fork()

@@ -10,7 +10,6 @@ import select
 import signal
 import socket
 import struct
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import pytest
 import gpuring
 from gpuring import native
 from tests.helpers import raw_verbs
+from tests.helpers.processes import other_threads_sleep
 from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, Segment, open_files, poll
 from tests.native.offer import (
@@ -299,13 +299,6 @@ def listens_itself(_pipe: Pipe, path: str) -> int:
 def test_a_daemons_own_socket_is_not_taken_for_that_of_a_ring(ring, children):
     assert children(listens_itself, ring.path).result() == 0
     gpuring.clean()
-
-
-def other_threads_sleep() -> bool:
-    me = str(threading.get_native_id())
-    threads = [each for each in Path("/proc/self/task").iterdir() if each.name != me]
-    states = [(each / "stat").read_text() for each in threads]
-    return all(state.rpartition(")")[2].split()[0] == "S" for state in states)
 
 
 def closes_everything(pipe: Pipe, path: str) -> list[str]:
