@@ -25,7 +25,8 @@ BY_FENCE: int
 class Peer:
     header: Header
     device: Device | None
-    gate_host: bool
+    @property
+    def gate_host(self) -> bool: ...
     def __init__(self, header: Header) -> None: ...
     @property
     def number(self) -> int: ...
