@@ -58,6 +58,11 @@ class PeerLost(RingError):
     """
 
 
+class ProducerDied(PeerLost):
+    """A producer of the stream died, and the stream goes on.  `Ring.consumer(deaths=True)` asks for
+    this."""
+
+
 class FrameTorn(RingError):
     """A frame's producer died before its GPU work on it was finished.  `seqs` names the frames."""
 

@@ -4,6 +4,7 @@ core/, device/     the protocol between hosts and the order of GPU work, in C
 c.pxd              what Cython knows of their headers
 header, device, peer, joining, waits, notifier, exchange, files, clock
                    the binding: one Python call is one transition of the C library
+subscriptions      those that stay without a member
 blocked            what a wait that is blocked asks of the floors above
 snapshot, dlpack, signals
                    a header for people, capsules, the end of a dropped object
@@ -17,10 +18,12 @@ from gpuring.native.files import File, NameWatch
 from gpuring.native.header import (
     GATES,
     MAX_FAR_NBYTES,
+    MAX_LABEL_NBYTES,
     MAX_META_NBYTES,
     MAX_NAME_NBYTES,
     MAX_NDIM,
     MAX_PEERS,
+    MAX_PRODUCERS,
     MAX_SLOT_NBYTES,
     MAX_SLOTS,
     MAX_SPEC_NBYTES,
@@ -50,19 +53,22 @@ from gpuring.native.peer import (
     LOCK_TIMEOUT,
     MODE_MISMATCH,
     PEER_LOST,
+    PRODUCER_DIED,
     REAPED,
     TORN,
     Peer,
 )
+from gpuring.native.subscriptions import missing, subscribe, unsubscribe
 from gpuring.native.waits import MAX_WAITED, look, ready, select
 
 __all__ = [
     "BLOCKED", "BY_FENCE", "BY_HOLDER", "BY_NO_FRAME", "BY_PRODUCER", "BY_SUBSCRIPTION", "CLOSED",
     "DAMAGED", "ENDED", "FORKED", "FULL_PEERS", "FULL_SUBSCRIPTIONS", "GATES", "LOCK_TIMEOUT",
-    "MAX_FAR_NBYTES", "MAX_META_NBYTES", "MAX_NAME_NBYTES", "MAX_NDIM", "MAX_PEERS", "MAX_SLOTS",
+    "MAX_FAR_NBYTES", "MAX_LABEL_NBYTES", "MAX_META_NBYTES", "MAX_NAME_NBYTES", "MAX_NDIM",
+    "MAX_PEERS", "MAX_PRODUCERS", "MAX_SLOTS",
     "MAX_SLOT_NBYTES", "MAX_SPEC_NBYTES", "MAX_SUBSCRIPTIONS", "MAX_WAITED", "MEMORY_KINDS",
-    "MODE_MISMATCH", "PEER_LOST", "REAPED", "SYNC_KINDS", "TORN", "VERSION", "Damaged", "Device",
+    "MODE_MISMATCH", "PEER_LOST", "PRODUCER_DIED", "REAPED", "SYNC_KINDS", "TORN", "VERSION", "Damaged", "Device",
     "Driver", "File", "Header", "NameWatch", "Notifier", "Peer", "Retired", "close_aside",
-    "fetch", "join_consumer", "join_producer", "look",
-    "now_ns", "offer", "on_blocked", "ready", "seconds", "select",
+    "fetch", "join_consumer", "join_producer", "look", "missing", "now_ns", "offer", "on_blocked",
+    "ready", "seconds", "select", "subscribe", "unsubscribe",
 ]  # fmt: skip

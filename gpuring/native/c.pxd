@@ -12,7 +12,7 @@ cdef extern from "core/atomics.h" nogil:
 cdef extern from "core/words.h" nogil:
     int GR_NONE
     int GR_FREE, GR_LEAVING, GR_PRODUCER, GR_CONSUMER
-    int GR_SUB_FREE, GR_LOSSLESS, GR_LOSSY, GR_REDELIVER, GR_DROP
+    int GR_SUB_FREE, GR_LOSSLESS, GR_LOSSY, GR_REDELIVER, GR_DROP, GR_DURABLE
     int GR_WRITING, GR_READY, GR_HELD
     uint64_t seq_of(uint64_t)
     unsigned owner_of(uint64_t)
@@ -23,6 +23,9 @@ cdef extern from "core/words.h" nogil:
     unsigned mode_of(uint64_t)
     unsigned policy_of(uint64_t)
     uint64_t start_of(uint64_t)
+    uint64_t left_of(uint64_t)
+    uint64_t died_of(uint64_t)
+    uint64_t GR_GIVEN_UP
 
 cdef extern from "core/layout.h" nogil:
     int GR_VERSION_ "GR_VERSION"
@@ -30,10 +33,10 @@ cdef extern from "core/layout.h" nogil:
     int GR_MAX_SUBSCRIPTIONS_ "GR_MAX_SUBSCRIPTIONS", GR_MAX_META_ "GR_MAX_META"
     uint64_t GR_MAX_SLOT_NBYTES
     int GR_MAX_SPEC
-    int GR_MAX_NDIM, GR_NAME_WORDS, GR_FAR_WORDS, GR_DEATHS
+    int GR_MAX_NDIM, GR_NAME_WORDS, GR_FAR_WORDS, GR_LABEL_WORDS, GR_DEATHS, GR_MAX_PRODUCERS
     enum: GR_MASK_WORDS
     struct gr_config:
-        uint32_t slots, max_peers, max_subscriptions, memory, sync, gate, spec_nbytes
+        uint32_t slots, max_peers, max_subscriptions, memory, sync, gate, producers, spec_nbytes
         uint64_t slot_nbytes, meta_nbytes
     struct gr_layout:
         uint64_t nbytes, meta_stride
@@ -44,15 +47,17 @@ cdef extern from "core/layout.h" nogil:
         uint8_t device_uuid[16]
         uint8_t memory_handle[64]
         uint64_t created_ns, creator_pid
-        gr_word magic, closed, producers, joins, reaps
+        gr_word magic, closed, producers, joins, reaps, dropped
         gr_death deaths[8]
     struct gr_sub:
-        gr_word word, lost, created_ns
+        gr_word word, lost, created_ns, patience_ns, unread_ns
         gr_word name[8]
         gr_word far[4]
     struct gr_peer_entry:
         gr_word word, id, pid, start, pidns, joined_ns, waiting, frames, lost, torn, asked_ns
+        gr_word dropped, ended_at
         gr_word gpu[2]
+        gr_word label[8]
     struct gr_slot:
         gr_word word, producer, fence, time_ns, since_ns
         gr_word32 ndim
@@ -65,7 +70,7 @@ cdef extern from "core/ring.h" nogil:
     enum gr_result:
         GR_OK, GR_BLOCKED, GR_CLOSED, GR_ENDED, GR_PEER_LOST, GR_REAPED, GR_FORKED, GR_DAMAGED
         GR_SIGNAL, GR_FULL_PEERS, GR_FULL_SUBS, GR_MODE_MISMATCH, GR_LOCK_TIMEOUT, GR_SYSTEM
-        GR_DEVICE, GR_TORN_BEHIND
+        GR_DEVICE, GR_PRODUCER_DIED, GR_TORN_BEHIND
     struct gr_ring:
         gr_head *head
         gr_sub *sub
@@ -73,7 +78,7 @@ cdef extern from "core/ring.h" nogil:
         gr_slot *slot
         uint8_t *meta
         uint8_t *spec
-        uint32_t slots, max_peers, max_subscriptions
+        uint32_t slots, max_peers, max_subscriptions, producers_in_all
         gr_layout layout
         gr_config config
         int lock_fd
@@ -108,8 +113,8 @@ cdef extern from "core/peer.h" nogil:
         gr_word32 stopping
     struct gr_cursor:
         uint64_t pos
-        gr_bool first, had_origin
-        uint32_t origin_lost
+        gr_bool first, follows, counts_on, told_deaths
+        uint32_t lost_before
     struct gr_delivery:
         uint64_t seq, lost, upstream, producer_id, value
         uint32_t index, producer
@@ -152,6 +157,7 @@ cdef extern from "core/annex.h" nogil:
 
 cdef extern from "core/claim.h" nogil:
     uint64_t gr_frontier(gr_ring *)
+    void gr_drop(gr_peer *)
 
 cdef extern from "core/acquire.h" nogil:
     gr_result gr_acquire(gr_peer *)
@@ -169,10 +175,21 @@ cdef extern from "core/tear.h" nogil:
 cdef extern from "core/reap.h" nogil:
     gr_result gr_reap_dead(gr_ring *, uint64_t *)
 
+cdef extern from "core/subscriptions.h" nogil:
+    enum gr_start:
+        GR_START_NEXT, GR_START_OLDEST, GR_START_AT
+    struct gr_terms:
+        unsigned mode, policy
+        gr_start start_from "from"
+        uint64_t start, patience_ns, owed
+    gr_result gr_subscribe(gr_ring *, const char *, const gr_terms *)
+    gr_result gr_unsubscribe(gr_ring *, const char *, gr_bool *)
+    uint64_t gr_missing(const gr_ring *, uint32_t)
+
 cdef extern from "core/members.h" nogil:
-    int GR_START_NEXT, GR_START_OLDEST, GR_START_AT
     gr_result gr_join_producer(gr_ring *, gr_peer *)
-    gr_result gr_join_consumer(gr_ring *, const char *, unsigned, unsigned, int, uint64_t, gr_peer *)
+    gr_result gr_join_consumer(gr_ring *, const char *, unsigned, unsigned, gr_start, uint64_t, gr_peer *)
+    void gr_set_label(const gr_peer *, const char *)
     gr_result gr_leave(gr_peer *)
     bint gr_leaves_late(const gr_peer *)
     void gr_stop(gr_peer *, bint)

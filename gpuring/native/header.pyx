@@ -23,6 +23,8 @@ MAX_SPEC_NBYTES = GR_MAX_SPEC
 MAX_SLOT_NBYTES = GR_MAX_SLOT_NBYTES
 MAX_NAME_NBYTES = 8 * GR_NAME_WORDS
 MAX_FAR_NBYTES = 8 * GR_FAR_WORDS
+MAX_LABEL_NBYTES = 8 * GR_LABEL_WORDS
+MAX_PRODUCERS = GR_MAX_PRODUCERS
 
 MEMORY_KINDS = ("host", "ipc", "vmm", "pool")
 SYNC_KINDS = ("host", "event", "timeline")
@@ -52,7 +54,7 @@ cdef class Header:
 
     @staticmethod
     def create(int fd, *, int slots, int max_peers, int max_subscriptions, str memory, str sync,
-               str gate, uint64_t slot_nbytes, uint64_t meta_nbytes, bytes spec, bytes epoch,
+               str gate, int producers=1, uint64_t slot_nbytes, uint64_t meta_nbytes, bytes spec, bytes epoch,
                bytes device_uuid=bytes(16), bytes memory_handle=bytes(64)):
         """Sizes and fills the empty file `fd`, which is a whole header then.  Raises OSError, whose `nbytes` says how much was
         needed."""
@@ -63,6 +65,7 @@ cdef class Header:
         config.memory = MEMORY_KINDS.index(memory)
         config.sync = SYNC_KINDS.index(sync)
         config.gate = GATES.index(gate)
+        config.producers = producers
         config.slot_nbytes, config.meta_nbytes, config.spec_nbytes = slot_nbytes, meta_nbytes, len(spec)
         cdef char why[128]
         if not gr_layout_of(&config, &layout, why, sizeof(why)):
@@ -200,6 +203,16 @@ cdef class Header:
     def peer_pid(self, uint32_t peer):
         return gr_load_acquire(&self.ring.peer[peer].pid) if peer < self.ring.max_peers else 0
 
+    def label(self, uint32_t peer):
+        """What a peer calls itself, as bytes: the label that it was given, or the name of its program."""
+        if peer >= self.ring.max_peers:
+            return b""
+        return PyBytes_FromStringAndSize(<char *>self.ring.peer[peer].label, 64).rstrip(b"\0")
+
+    def in_other_namespace(self, uint32_t peer):
+        """Whether a peer's process is of another pid namespace than this one, so that its pid means nothing here."""
+        return peer < self.ring.max_peers and gr_load_acquire(&self.ring.peer[peer].pidns) != self.ring.pidns
+
     cpdef bint is_own(self, uint32_t peer) noexcept:
         """Whether a peer is of this process.  A pid alone does not say so: in each of two containers it may be 1."""
         cdef gr_peer_entry *entry
@@ -242,6 +255,43 @@ cdef class Header:
         self.to_write()
         if subscription < self.ring.max_subscriptions:
             gr_set_far(self.ring, subscription, padded)
+
+    def patience(self, uint32_t subscription):
+        """Of a durable subscription: (for how long producers wait for it while it has no member, since when it has none).  In
+        nanoseconds; 0 means for ever, or that it has a member.  None: it is not durable."""
+        cdef gr_sub *sub
+        if subscription >= self.ring.max_subscriptions:
+            return None
+        sub = &self.ring.sub[subscription]
+        if not policy_of(gr_load_acquire(&sub.word)) & GR_DURABLE:
+            return None
+        return gr_load_acquire(&sub.patience_ns), gr_load_acquire(&sub.unread_ns)
+
+    def terms(self, uint32_t subscription):
+        """(lossless, redeliver) of a subscription, or None if there is none of this number."""
+        cdef uint64_t word
+        if subscription >= self.ring.max_subscriptions:
+            return None
+        word = gr_load_acquire(&self.ring.sub[subscription].word)
+        if mode_of(word) == GR_SUB_FREE:
+            return None
+        return mode_of(word) == GR_LOSSLESS, not policy_of(word) & GR_DROP
+
+    def waits_in_vain_for(self, uint32_t subscription):
+        """Whether each member of a subscription was told that the stream is over, does not wait for it to go on, and has asked
+        for nothing since.  Who waits for the subscription may wait for ever."""
+        cdef uint64_t told, t
+        cdef uint32_t i
+        members = self.members(subscription)
+        for p in members:
+            told = gr_load_acquire(&self.ring.peer[p].ended_at)
+            if not told:
+                return False
+            for i in range(self.ring.slots):
+                t = gr_load_acquire(&take_of(self.ring, i, subscription).word)
+                if seq_of(t) >= told:
+                    return False
+        return bool(members)
 
     def members(self, uint32_t subscription):
         """The numbers of the peers of a subscription."""

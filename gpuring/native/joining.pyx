@@ -3,12 +3,11 @@
 Each call takes a new Peer, and returns it when it has joined, or a negative result.
 """
 from cpython.exc cimport PyErr_SetFromErrno
-from libc.stdint cimport uint64_t
-from libc.string cimport memcpy, memset
 
 from gpuring.native.c cimport *
 from gpuring.native.device cimport Device
 from gpuring.native.peer cimport Peer
+from gpuring.native.subscriptions cimport pad, set_start
 
 
 def join_producer(Peer peer not None, Device device, bint gate_host):
@@ -23,24 +22,16 @@ def join_producer(Peer peer not None, Device device, bint gate_host):
 def join_consumer(Peer peer not None, bytes name, bint lossless, start, bint redeliver, Device device, bint gate_host):
     """`start` is "next", "oldest" or a sequence.  Raises DeviceError, OSError."""
     cdef char padded[64]
-    cdef int how = GR_START_AT
-    cdef uint64_t seq = 0
+    cdef gr_terms terms
     cdef unsigned mode = GR_LOSSLESS if lossless else GR_LOSSY
     cdef unsigned policy = GR_REDELIVER if redeliver else GR_DROP
     cdef gr_result result
-    if len(name) > 64:
-        raise ValueError("a subscription's name has at most 64 bytes")
     peer.header.to_write()
-    memset(padded, 0, 64)
-    memcpy(padded, <const char *>name, len(name))
-    if start == "next":
-        how = GR_START_NEXT
-    elif start == "oldest":
-        how = GR_START_OLDEST
-    else:
-        seq = start
+    pad(padded, name)
+    terms.start = 0
+    set_start(&terms, start)
     with nogil:
-        result = gr_join_consumer(peer.header.ring, padded, mode, policy, how, seq, &peer.gd.core)
+        result = gr_join_consumer(peer.header.ring, padded, mode, policy, terms.start_from, terms.start, &peer.gd.core)
     return _joined(peer, result, device, gate_host)
 
 

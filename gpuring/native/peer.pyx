@@ -27,6 +27,7 @@ BLOCKED = -<int>GR_BLOCKED
 CLOSED = -<int>GR_CLOSED
 ENDED = -<int>GR_ENDED
 PEER_LOST = -<int>GR_PEER_LOST
+PRODUCER_DIED = -<int>GR_PRODUCER_DIED
 REAPED = -<int>GR_REAPED
 FORKED = -<int>GR_FORKED
 DAMAGED = -<int>GR_DAMAGED
@@ -105,14 +106,14 @@ cdef class Peer:
     def count_on_from(self, Peer before not None, lost=None):
         """What was lost upstream counts from the last frame that `before` had, which was in another ring.  `lost`: how much
         had been lost then as this ring counts, if it does not count on from the other one.  Call it before the first verb."""
-        self.gd.core.cursor.had_origin = before.gd.core.cursor.had_origin
-        self.gd.core.cursor.origin_lost = before.gd.core.cursor.origin_lost if lost is None else lost & 0xffffffff
+        self.gd.core.cursor.counts_on = before.gd.core.cursor.counts_on
+        self.gd.core.cursor.lost_before = before.gd.core.cursor.lost_before if lost is None else lost & 0xffffffff
 
     def count_since(self, lost):
         """`lost`: how much had been lost upstream, as this ring counts, when it was made.  If the join has made a subscription
         that begins with the ring, what was lost since then counts.  Call it before the first verb."""
         if self.gd.core.cursor.first:
-            self.gd.core.cursor.had_origin, self.gd.core.cursor.origin_lost = True, lost & 0xffffffff
+            self.gd.core.cursor.counts_on, self.gd.core.cursor.lost_before = True, lost & 0xffffffff
 
     def count_before(self):
         """Counts what was in the ring before the subscription that its join has made as lost.  If the subscription was there
@@ -123,6 +124,22 @@ cdef class Peer:
     def culprit(self):
         """(reason, peer or None, subscription or None, seq, since_ns) of the last BLOCKED."""
         return culprit_of(&self.gd.core.last.culprit)
+
+    def set_label(self, bytes label not None):
+        """What people shall see of this peer.  At most MAX_LABEL_NBYTES are kept."""
+        gr_set_label(&self.gd.core, label[:64].ljust(64, b"\0"))
+
+    def follow(self, bint follows):
+        """Whether this consumer waits for the next producer, or ring, at the end of the stream."""
+        self.gd.core.cursor.follows = follows
+
+    def tell_deaths(self, bint told):
+        """Whether this consumer is told of each death of a producer."""
+        self.gd.core.cursor.told_deaths = told
+
+    cpdef count_drop(self):
+        """A frame found no slot, and its producer does not wait."""
+        gr_drop(&self.gd.core)
 
     def set_spin(self, int64_t ns):
         """Sets how long a wait spins before it sleeps.  -1 is adaptive, and with 2**63 - 1 it never sleeps."""
@@ -142,6 +159,7 @@ cdef class Peer:
     cdef gr_result _wait(self, gd_call *call, verb which) except? GR_SIGNAL:
         cdef gr_result result
         cdef int seen = 0
+        cdef int64_t vain_ns = 0
         self.begin_wait()
         try:
             while True:
@@ -156,6 +174,9 @@ cdef class Peer:
                         return GR_REAPED
                     if self.is_in_own_way():
                         give_back_lost()
+                    if which == CLAIM and call.deadline_ns == INT64_MAX and self._waits_in_vain(&vain_ns):
+                        gd_cancel(&self.gd, call)
+                        return GR_BLOCKED
                     if call.deadline_ns == INT64_MAX and seen < 2 and waits_for_itself(self):
                         seen += 1
                         if seen == 2:  # what was lost has come back since the first time
@@ -165,6 +186,16 @@ cdef class Peer:
                     raise
         finally:
             self.waiting_in = 0
+
+    cdef bint _waits_in_vain(self, int64_t *since_ns) except -1:
+        """Whether, for a second, this claim has waited for a subscription whose members were told the end of the stream, and ask
+        for nothing.  A reader that was about to ask again has done so by then."""
+        cdef gr_culprit *culprit = &self.gd.core.last.culprit
+        if culprit.reason != GR_BY_SUBSCRIPTION or not self.header.waits_in_vain_for(culprit.subscription):
+            since_ns[0] = 0
+        elif since_ns[0] == 0:
+            since_ns[0] = gr_now_ns()
+        return since_ns[0] != 0 and gr_now_ns() - since_ns[0] >= <int64_t>1000000000
 
     cdef int check_idle(self) except -1:
         """Raises RuntimeError while a verb is in progress, in another thread or in what a signal handler has interrupted."""

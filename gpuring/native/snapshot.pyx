@@ -43,6 +43,9 @@ def snapshot(Header header not None):
             "lost": gr_load_acquire(&ring.peer[p].lost),
             "torn": gr_load_acquire(&ring.peer[p].torn),
             "asked_ns": gr_load_acquire(&ring.peer[p].asked_ns),
+            "dropped": gr_load_acquire(&ring.peer[p].dropped),
+            "label": header.label(p), "elsewhere": header.in_other_namespace(p),
+            "ended": gr_load_acquire(&ring.peer[p].ended_at) != 0,
             "pending": _pending(ring, p), "gpu": _gpu(&ring.peer[p]),
         }
     for u in range(ring.max_subscriptions):
@@ -59,11 +62,14 @@ def snapshot(Header header not None):
         subscriptions[u] = {
             "name": header.subscription_name(u), "far": header.far(u),
             "lossless": mode_of(sub) == GR_LOSSLESS, "start": start_of(sub),
-            "redeliver": policy_of(sub) == GR_REDELIVER,
+            "redeliver": not policy_of(sub) & GR_DROP, "patience": header.patience(u),
+            "given_up": start_of(sub) == GR_GIVEN_UP,
             "lost": gr_load_acquire(&ring.sub[u].lost),
             "created_ns": gr_load_acquire(&ring.sub[u].created_ns), "takes": takes,
         }
-    return {"frontier": header.frontier, "closed": header.closed, "slots": slots, "peers": peers,
+    word = gr_load_acquire(&ring.head.producers)
+    return {"frontier": header.frontier, "closed": header.closed, "producers_in_all": ring.producers_in_all,
+            "producers_left": left_of(word), "producers_died": died_of(word), "dropped": gr_load_acquire(&ring.head.dropped), "slots": slots, "peers": peers,
             "subscriptions": subscriptions, "deaths": _deaths(ring)}
 
 cdef bytes _gpu(gr_peer_entry *entry):

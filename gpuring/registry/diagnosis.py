@@ -12,6 +12,7 @@ from gpuring.errors import (
     EndOfStream,
     FrameTorn,
     PeerLost,
+    ProducerDied,
     RingClosed,
     RingError,
     RingFull,
@@ -35,9 +36,9 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
     """The error for the negative `result` of a frame verb."""
     if result == native.BLOCKED:
         kind = RingFull if verb == "claim" else RingTimeout
-        waited = "at once" if not timeout else f"within {float(timeout):g} s"
+        waited = "" if timeout is None else f"within {float(timeout):g} s" if timeout else "at once"
         why = culprit(peer, at_most_s_old=0.0 if timeout else _POLLED_S)
-        return kind(f"ring {ring!r}: no {_wanted(verb)} {waited}: {why}")
+        return kind(f"ring {ring!r}: no {_wanted(verb)}{' ' if waited else ''}{waited}: {why}")
     if result == native.CLOSED:
         return RingClosed(f"ring {ring!r} was closed: no frames can be claimed any more")
     if result == native.ENDED:
@@ -46,6 +47,11 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
         return PeerLost(
             f"ring {ring!r}: everything was read and the last producer died. A new producer starts "
             "the stream again. A loop over a consumer with reattach=True waits for one"
+        )
+    if result == native.PRODUCER_DIED:
+        return ProducerDied(
+            f"ring {ring!r}: a producer died, and the stream goes on with the others. `gpuring "
+            "inspect` names the dead. What it had published is still read"
         )
     if result == native.TORN:
         return torn(ring, peer.take_torn(), released=True)
@@ -183,7 +189,7 @@ def culprit(peer: Peer, at_most_s_old: float = 0.0) -> str:
             pids += ", this process"
         ago = for_s.removeprefix(" for")
         taken = f"has not taken frame {seq}, published{ago} ago (its members: {pids})"
-        return f"{where} {taken}{elsewhere}"
+        return f"{where} {taken}{elsewhere}{_of_the_end(header, subscription)}"
     if reason == native.BY_FENCE:
         return f"the GPU work of {who} on the slot of frame {seq} is not finished"
     asleep = [
@@ -192,6 +198,26 @@ def culprit(peer: Peer, at_most_s_old: float = 0.0) -> str:
         if is_stopped(number)
     ]
     return f"frame {seq} has not been published yet{''.join(asleep)}"
+
+
+def _of_the_end(header: Header, subscription: int | None) -> str:
+    """Why nobody of a subscription may ever take its next frame.  Empty: somebody may."""
+    if subscription is None:
+        return ""
+    patience = header.patience(subscription)
+    if patience is not None and not header.members(subscription):
+        name = text_of(header.subscription_name(subscription))
+        return (
+            f". It is durable and nobody reads it. A consumer that joins it goes on; without one, "
+            f"`gpuring unsubscribe RING {name!r}` ends it"
+        )
+    if not header.waits_in_vain_for(subscription):
+        return ""
+    return (
+        ". Each of them was told that the stream is over, and has asked for nothing since. If "
+        "several producers make the stream, say how many: create(…, producers=2). A consumer with "
+        "reattach=True waits for the next one"
+    )
 
 
 def _elsewhere(far: bytes) -> str:

@@ -177,11 +177,13 @@ def attach_header(name: str, owner: int | None) -> Header:
 # ---- names come --------------------------------------------------------------------------------
 
 
-def make_way(name: str, replace: bool | None) -> None:
-    """Checks, before anything is made, that the name is free or may be taken.  Removes a dead ring.
+def make_way(name: str, replace: bool | None) -> Header | None:
+    """Checks, before anything is made, that the name is free or may be taken.  Removes a dead ring,
+    and returns a copy of its header.
 
     `replace` is that of create().  Raises RingExists, PermissionError, RingIncompatible, OSError.
     """
+    dead = None
     try:
         with Named(segment.header_name(name)) as named:
             _may_replace(name, named, replace)
@@ -189,18 +191,23 @@ def make_way(name: str, replace: bool | None) -> None:
                 with named.open() as file:
                     if not _is_abandoned(file):
                         raise _taken(name)
+            with contextlib.suppress(native.Damaged), named.open() as file:
+                dead = Header.read(file.fd)
     except FileNotFoundError:
-        return
-    remove_dead(name)  # first, because its memory may be needed
+        return None
+    return dead if remove_dead(name) else None  # first, because its memory may be needed
 
 
-def give_name(name: str, file: File, replace: bool | None) -> None:
-    """Gives the name to the whole header in `file`.  Raises what make_way() raises."""
+def give_name(
+    name: str, file: File, replace: bool | None, closed: Callable[[Header], object]
+) -> None:
+    """Gives the name to the whole header in `file`.  Calls `closed` with the header of each ring that
+    makes way, when that is closed.  Raises what make_way() raises."""
     while True:
         try:
             return segment.give_name(file, segment.header_name(name))
         except FileExistsError:
-            _take_away(name, close=True, replace=replace)
+            _take_away(name, closed, replace)
 
 
 def _may_replace(name: str, named: Named, replace: bool | None) -> None:
@@ -231,7 +238,7 @@ def remove(name: str) -> bool:
 
     Raises RingIncompatible (no file), PermissionError (another user's), OSError.
     """
-    return _take_away(name, close=True)
+    return _take_away(name, lambda _: None)
 
 
 def unlink(name: str) -> None:
@@ -239,7 +246,7 @@ def unlink(name: str) -> None:
 
     Raises RingNotFound, PermissionError (another user's ring), RingIncompatible (no file).
     """
-    if not _take_away(segment.check_name(name), close=False):
+    if not _take_away(segment.check_name(name), None):
         raise segment.not_found(name)
 
 
@@ -253,9 +260,12 @@ def _may_remove(name: str, named: Named) -> None:
     )
 
 
-def _take_away(name: str, *, close: bool, replace: bool | None = True) -> bool:
-    """Takes the name from its ring.  `replace` says which ring may be taken away, as in create().
-    Returns False if there was none."""
+def _take_away(
+    name: str, closed: Callable[[Header], object] | None, replace: bool | None = True
+) -> bool:
+    """Takes the name from its ring.  Closes the ring, and calls `closed` with its header, unless that
+    is None.  `replace` says which ring may be taken away, as in create().  Returns False if there
+    was none."""
     while True:
         try:
             named = Named(segment.header_name(name))
@@ -270,7 +280,7 @@ def _take_away(name: str, *, close: bool, replace: bool | None = True) -> bool:
                 # Under the lock, so that of two processes that start at once one finds the other's.
                 if replace is None and not (locked and _is_abandoned(file)):
                     raise _taken(name)
-                epoch = None if named.odd else _retire(file, close)
+                epoch = None if named.odd else _retire(file, closed)
                 _remove_slots(name, epoch)
                 if epoch is not None:
                     sockets.remove_stale(epoch)
@@ -279,16 +289,18 @@ def _take_away(name: str, *, close: bool, replace: bool | None = True) -> bool:
                 return True
 
 
-def _retire(file: File, close: bool) -> bytes | None:
-    """Makes sure that nobody attaches any more.  With `close` it also closes the ring.  Returns the
-    ring's epoch, or None if it cannot be read."""
+def _retire(file: File, closed: Callable[[Header], object] | None) -> bytes | None:
+    """Makes sure that nobody attaches any more.  Unless `closed` is None it also closes the ring, and
+    calls that.  Returns the ring's epoch, or None if it cannot be read."""
     try:
         header = Header.attach(file.fd)
     except native.Damaged:
         return None
-    if close:
+    if closed is not None:
         header.close_ring()
     header.retire()
+    if closed is not None:
+        closed(header)
     return header.epoch
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from gpuring import native, slot_layout
 from gpuring.native import Header
 from gpuring.native.snapshot import snapshot
+from gpuring.registry import labels as labels_of
 from gpuring.registry.subscriptions import text_of
 
 
@@ -38,6 +39,11 @@ class PeerStats:
     """The name of a consumer's subscription, as in SubscriptionStats.name.  None for a producer."""
     pid: int
     """The id of its process, in that process's own pid namespace."""
+    label: str
+    """What it was called at its join, or the name of its program."""
+    elsewhere: bool
+    """Whether its process is of another pid namespace, such as that of a container.  Then another
+    process here may have the same pid."""
     alive: bool
     """False if its process died and nobody has cleared its entry yet."""
     stopped: bool
@@ -57,6 +63,8 @@ class PeerStats:
     """How many frames it has missed, as `slot.lost` counts them."""
     torn: int
     """How many torn frames it has passed over."""
+    dropped: int
+    """How many frames a producer has dropped because no slot was free (`Producer.try_claim`)."""
     pending: int
     """On how many slots its GPU has not finished what it promised."""
     asked_s: float | None
@@ -118,6 +126,16 @@ class SubscriptionStats:
     """For how many seconds the oldest of these has been published.  0 if there is none."""
     members: tuple[int, ...]
     """The peer numbers of its members."""
+    durable: bool
+    """Whether it stays when its last member leaves or dies (`Ring.subscribe`)."""
+    patience_s: float | None
+    """Of a durable one: for how many seconds producers wait for it while it has no member.  None: for
+    ever, or it is not durable."""
+    unread_s: float | None
+    """Of a durable one: for how many seconds it has had no member.  None: it has one, or it is not
+    durable."""
+    given_up: bool
+    """Whether its patience was over, so that producers do not wait for it any more."""
     far: str
     """If a bridge carries its frames to another host: the subscription that keeps the ring there
     from taking more, as its importer said last, cut after 32 bytes.  Else empty."""
@@ -169,6 +187,14 @@ class RingStats:
     """When it was created: CLOCK_REALTIME in nanoseconds, as `time.time_ns()`."""
     reaps: int
     """How many dead peers were cleared so far."""
+    dropped: int
+    """How many frames producers have dropped because no slot was free (`Producer.try_claim`)."""
+    producers_in_all: int
+    """Of how many producers the stream is made, as `create(producers=)` said."""
+    producers_left: int
+    """How many producers have left in order so far."""
+    producers_died: int
+    """How many producers have died so far."""
     subscriptions: tuple[SubscriptionStats, ...]
     """The subscriptions that there are now."""
     peers: tuple[PeerStats, ...]
@@ -231,6 +257,10 @@ def collect(name: str, header: Header) -> RingStats:
         creator_alive=header.creator_alive,
         created_ns=header.created_ns,
         reaps=header.reaps,
+        dropped=seen["dropped"],
+        producers_in_all=seen["producers_in_all"],
+        producers_left=seen["producers_left"],
+        producers_died=seen["producers_died"],
         subscriptions=tuple(
             _subscription(u, labels[u], sub, seen, now) for u, sub in seen["subscriptions"].items()
         ),
@@ -276,6 +306,7 @@ def _subscription(
     published = {slot["seq"]: slot["time_ns"] for slot in seen["slots"]}
     newest = max(published)
     oldest = min([*opened, *held, *untaken], default=newest + 1)
+    patience_ns, unread_ns = sub["patience"] or (0, 0)
     return SubscriptionStats(
         name=label,
         lossless=sub["lossless"],
@@ -287,6 +318,10 @@ def _subscription(
         untaken=len(opened) + len(untaken),
         oldest_s=max((0, *(now - published[seq] for seq in (*opened, *untaken)))) / 1e9,
         members=tuple(p for p, peer in seen["peers"].items() if peer["subscription"] == u),
+        durable=sub["patience"] is not None,
+        patience_s=patience_ns / 1e9 or None,
+        unread_s=max(0, now - unread_ns) / 1e9 if unread_ns else None,
+        given_up=sub["given_up"],
         far=text_of(sub["far"]),
     )
 
@@ -299,6 +334,8 @@ def _peer(
         role=peer["role"],
         subscription=labels.get(peer["subscription"]),
         pid=peer["pid"],
+        label=labels_of.text_of(peer["label"]),
+        elsewhere=peer["elsewhere"],
         alive=peer["alive"],
         stopped=peer["stopped"],
         joined_ns=peer["joined_ns"],
@@ -307,6 +344,7 @@ def _peer(
         frames=peer["frames"],
         lost=peer["lost"],
         torn=peer["torn"],
+        dropped=peer["dropped"],
         pending=peer["pending"],
         asked_s=max(0, now - peer["asked_ns"]) / 1e9 if peer["asked_ns"] else None,
         gpu=_uuid(peer["gpu"]),

@@ -30,6 +30,20 @@ def is_unnamed(name: str) -> bool:
     return name.startswith(_UNNAMED)
 
 
+def encode(name: str) -> bytes:
+    """The name that a user has given, checked.  Raises TypeError, ValueError."""
+    if not isinstance(name, str):
+        raise TypeError(f"subscription is a str or None, not {type(name).__name__}")
+    if not name or is_unnamed(name) or "\0" in name:
+        raise ValueError(f"{name!r} cannot name a subscription ('#…' is for unnamed ones)")
+    encoded = name.encode()
+    if len(encoded) > native.MAX_NAME_NBYTES:
+        raise ValueError(
+            f"a subscription's name has at most {native.MAX_NAME_NBYTES} bytes, not {len(encoded)}"
+        )
+    return encoded
+
+
 def read_elsewhere(reader: str) -> str:
     """The name of the subscription whose frames go to `reader` on another host."""
     name = f"{_ELSEWHERE}{reader}"

@@ -5,13 +5,13 @@ from typing import Any
 
 from gpuring.native import Notifier, Peer
 from gpuring.ring.batch import ReadBatch
-from gpuring.ring.endpoint import Endpoint, Gate, JoinedRing
+from gpuring.ring.endpoint import Endpoint, JoinedRing
 from gpuring.ring.loop import AsyncFrames
 from gpuring.ring.slot import ReadSlot
 
 class Consumer(Endpoint):
     _untold: list[int]
-    _options: tuple[Gate | None, bool, float | None]
+    _options: tuple[Any, ...]
     _reattach: bool
     _restarted: bool
     _at_end: Notifier | None
@@ -20,8 +20,9 @@ class Consumer(Endpoint):
         ring: JoinedRing,
         peer: Peer,
         lossless: bool,
-        options: tuple[Gate | None, bool, float | None],
+        options: tuple[Any, ...],
         reattach: bool,
+        deaths: bool = False,
     ) -> None: ...
     @property
     def subscription(self) -> str: ...

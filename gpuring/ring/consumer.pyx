@@ -24,13 +24,21 @@ cdef class Consumer(Endpoint):
     _batch = ReadBatch
     _takes = ("acquire", "latest", "acquire_many")
 
-    def __init__(self, ring, Peer peer not None, lossless, options, reattach):
+    def __init__(self, ring, Peer peer not None, lossless, options, reattach, deaths=False):
         self._lossless = lossless
         self._options = options
         self._reattach = reattach
         self._home = ring
         self._untold = []
+        self._deaths = deaths
+        self._mark(peer)
         Endpoint.__init__(self, ring, peer)
+
+    cdef int _mark(self, Peer peer) except -1:
+        """What the C library has to know of this consumer."""
+        peer.follow(self._reattach)
+        peer.tell_deaths(self._deaths)
+        return 0
 
     @property
     def subscription(self):
@@ -95,7 +103,8 @@ cdef class Consumer(Endpoint):
         Several frames may be held at once.
 
         Raises RingTimeout, a TimeoutError, when the time is up, EndOfStream when everything was read and
-        the producers are gone or the ring is closed, PeerLost when the last producer died, FrameTorn if
+        the producers are gone or the ring is closed, PeerLost when the last producer died, ProducerDied
+        for each other one that died, if this consumer asked for that, FrameTorn if
         frames that were released before turned out torn since, RingClosed if this consumer was closed,
         DeviceError.  A call that raises leaves no frame held.
         """
@@ -149,6 +158,7 @@ cdef class Consumer(Endpoint):
             successor.close()
             return False
         peer.count_before()
+        self._mark(peer)
         self._count_on(peer, successor)
         try:
             self._leave()

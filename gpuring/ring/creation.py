@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from gpuring.memory import kinds
 from gpuring.memory.host import HostMemory
 from gpuring.native import File, Header
 from gpuring.registry import directory, no_room, segment
-from gpuring.ring import debug, kept_memory, shutdown
+from gpuring.ring import debug, durable, kept_memory, shutdown
 from gpuring.ring.endpoint import Gate
 from gpuring.ring.ring import Ring
 
@@ -36,6 +37,7 @@ def create(
     sync: Literal["auto", "event", "timeline"] = "auto",
     gate: Gate | None = None,
     memory: Literal["auto", "ipc", "vmm", "pool"] = "auto",
+    producers: int = 1,
     max_peers: int = 32,
     max_subscriptions: int = 16,
     mode: int = 0o600,
@@ -58,6 +60,9 @@ def create(
       CUDA IPC, "vmm" lets consumers only read and takes new peers after the creator's death, and
       "pool" is a pool of cudaMallocAsync.  "auto" takes ipc, and in a container vmm where the GPU
       has it.  `ring.memory` says which.
+    * `producers`: of how many producers the stream is made, 1 … 4095.  The stream ends when so many
+      have come and gone and none is there.  A producer that was killed has gone, too; if one starts
+      in its place, the stream goes on.
     * `max_peers`, `max_subscriptions`: how many there may be at the same time, 1 … 250.
     * `mode`: permissions of the shared memory.  0o600, the default, keeps it to one user.
     * `replace`: which ring of this name makes way.  With None, the default, a ring whose creator is
@@ -67,7 +72,8 @@ def create(
     Processes that are still in a ring that makes way read what is there and get EndOfStream, as if
     its creator had closed it.  They keep its memory until they leave.  The old ring is closed when
     the new one is whole, so there has to be room for both.  A ring that nobody uses any more is
-    removed first.
+    removed first.  Durable subscriptions of a ring that makes way are those of the new one, too; what
+    nobody of them has read there is counted as lost.
 
     If several processes start at once with `replace=None`, one of them creates the ring, and the
     others get RingExists.  What has the name and is damaged, or of another version of gpuring,
@@ -93,6 +99,7 @@ def create(
         sync=sync,
         gate=gate,
         memory=memory,
+        producers=producers,
         max_peers=max_peers,
         max_subscriptions=max_subscriptions,
         mode=mode,
@@ -109,6 +116,7 @@ def create_of(
     sync: str = "auto",
     gate: Gate | None = None,
     memory: str = "auto",
+    producers: int = 1,
     max_peers: int = 32,
     max_subscriptions: int = 16,
     mode: int = 0o600,
@@ -119,6 +127,7 @@ def create_of(
     segment.check_name(name)
     kept_memory.free()
     slots = between_one_and(native.MAX_SLOTS, slots, "slots")
+    producers = between_one_and(native.MAX_PRODUCERS, producers, "producers")
     max_peers = between_one_and(native.MAX_PEERS, max_peers, "max_peers")
     max_subscriptions = between_one_and(
         native.MAX_SUBSCRIPTIONS, max_subscriptions, "max_subscriptions"
@@ -140,7 +149,7 @@ def create_of(
     if device == "host" and (sync != "auto" or gate is not None or memory != "auto"):
         raise ValueError("sync=, gate= and memory= are for GPU rings; a host ring needs none")
 
-    directory.make_way(name, replace)
+    dead = directory.make_way(name, replace)
     epoch = secrets.token_bytes(16)
     mapped: Memory | None = None
     making: File | None = None  # what HostMemory.create returns
@@ -164,6 +173,7 @@ def create_of(
                 memory=mapped.kind,
                 sync=sync_kind,
                 gate=gate_kind,
+                producers=producers,
                 slot_nbytes=described.slot_nbytes,
                 meta_nbytes=described.meta_nbytes,
                 spec=described.to_bytes(),
@@ -173,7 +183,10 @@ def create_of(
             )
             ring = Ring(name, header, mapped, described, created=True)
             kinds.hand_on(header, mapped)
-            directory.give_name(name, file, replace)  # last, so that nobody finds half of a ring
+            if dead is not None:
+                durable.carry_over(dead, header)
+            carry = partial(durable.carry_over, new=header)
+            directory.give_name(name, file, replace, carry)  # last: nobody finds half of a ring
         return ring
     except BaseException as error:
         if ring is not None:

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Literal
 
 from gpuring import native
 from gpuring.arguments import integer
-from gpuring.registry import diagnosis
-from gpuring.registry.subscriptions import is_unnamed, unnamed
+from gpuring.registry import diagnosis, labels
+from gpuring.registry.subscriptions import encode, text_of, unnamed
 from gpuring.ring import spinning
 
 if TYPE_CHECKING:
@@ -16,13 +16,20 @@ if TYPE_CHECKING:
 
 
 def as_producer(
-    name: str, header: Header, device: Device | None, gate: Gate | None, spin: float | None
+    name: str,
+    header: Header,
+    device: Device | None,
+    gate: Gate | None,
+    spin: float | None,
+    label: str | None,
 ) -> Peer:
     """Joins the ring `name` as a producer.  Raises what `Ring.producer` raises."""
     gate_host, spin_ns = _waits_on_host(header, gate), spinning.spin_ns(spin)
+    shown = labels.encode(label)
     peer = native.join_producer(native.Peer(header), device, gate_host)
     if isinstance(peer, int):
         raise diagnosis.cannot_join(name, header, peer, "")
+    peer.set_label(shown)
     peer.set_spin(spin_ns)
     return peer
 
@@ -37,31 +44,29 @@ def as_consumer(
     gate: Gate | None,
     redeliver: bool,
     spin: float | None,
+    label: str | None,
 ) -> Peer:
     """Joins a subscription of the ring `name`.  Raises what `Ring.consumer` raises."""
     gate_host, spin_ns = _waits_on_host(header, gate), spinning.spin_ns(spin)
-    if subscription is None:
-        subscription = unnamed()
-    elif not isinstance(subscription, str):
-        raise TypeError(f"subscription is a str or None, not {type(subscription).__name__}")
-    elif not subscription or is_unnamed(subscription) or "\0" in subscription:
-        raise ValueError(f"{subscription!r} cannot name a subscription ('#…' is for unnamed ones)")
-    encoded = subscription.encode()
-    if len(encoded) > native.MAX_NAME_NBYTES:
-        raise ValueError(
-            f"a subscription's name has at most {native.MAX_NAME_NBYTES} bytes, not {len(encoded)}"
-        )
-    if not isinstance(start, str):
-        start = integer(start, "start", '"next", "oldest" or a sequence')
-    if not (start in ("next", "oldest") or (isinstance(start, int) and 0 <= start < 2**47)):
-        raise ValueError(f'start is "next", "oldest" or a sequence, not {start!r}')
+    encoded = unnamed().encode() if subscription is None else encode(subscription)
+    start, shown = checked_start(start), labels.encode(label)
     peer = native.join_consumer(
         native.Peer(header), encoded, lossless, start, redeliver, device, gate_host
     )
     if isinstance(peer, int):
-        raise diagnosis.cannot_join(name, header, peer, subscription)
+        raise diagnosis.cannot_join(name, header, peer, text_of(encoded))
+    peer.set_label(shown)
     peer.set_spin(spin_ns)
     return peer
+
+
+def checked_start(start: Literal["next", "oldest"] | int) -> Literal["next", "oldest"] | int:
+    """Raises TypeError, ValueError."""
+    if not isinstance(start, str):
+        start = integer(start, "start", '"next", "oldest" or a sequence')
+    if not (start in ("next", "oldest") or (isinstance(start, int) and 0 <= start < 2**47)):
+        raise ValueError(f'start is "next", "oldest" or a sequence, not {start!r}')
+    return start
 
 
 def _waits_on_host(header: Header, gate: Gate | None) -> bool:

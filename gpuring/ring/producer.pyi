@@ -15,6 +15,9 @@ class Producer(Endpoint):
         stream: Any = None,
         shape: Sequence[int] | None = None,
     ) -> WriteSlot: ...
+    def try_claim(
+        self, *, stream: Any = None, shape: Sequence[int] | None = None
+    ) -> WriteSlot | None: ...
     def claim_many(
         self, n: int, timeout: float | None = None, *, stream: Any = None
     ) -> WriteBatch: ...

@@ -7,6 +7,7 @@ from gpuring.native.peer cimport *
 from gpuring.ring.endpoint cimport Endpoint
 from gpuring.ring.slot cimport WriteSlot
 
+from gpuring.errors import RingFull
 from gpuring.ring import waiting
 from gpuring.ring.batch import WriteBatch
 from gpuring.slot_layout import ARRAY
@@ -57,6 +58,22 @@ cdef class Producer(Endpoint):
         slot._begin()
         if extents is not None:
             WriteSlot._reshape(slot, extents)  # not one of Python's: that takes longer to find
+        return slot
+
+    def try_claim(self, *, stream=None, shape=None):
+        """Claims the next slot if one is free, and otherwise counts the frame as dropped and returns None.
+
+        It is for a producer that must not wait, such as a camera.  What it drops is counted in the
+        ring's statistics, for the producer and in all, and readers see it in `slot.lost` of the next
+        frame that they get.  `stream` and `shape` are those of `claim`.  Does not wait.  Raises what
+        `claim` raises, except RingFull.
+        """
+        try:
+            slot = self._claim(0, stream, None if shape is None else self._smaller(shape), True)
+        except RingFull:  # fileno() was given out, so the refusal has armed that
+            slot = None
+        if slot is None:
+            self._peer.count_drop()
         return slot
 
     def claim_many(self, n, timeout=None, *, stream=None):

@@ -28,7 +28,7 @@ from gpuring.memory import kinds
 from gpuring.native import Device, Header, Peer
 from gpuring.native.signals import Dropped
 from gpuring.registry import diagnosis, directory, segment, stats
-from gpuring.ring import caller, debug, joining, kept_memory, shutdown
+from gpuring.ring import caller, debug, durable, joining, kept_memory, shutdown
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.endpoint import Endpoint, Gate
 from gpuring.ring.producer import Producer
@@ -211,7 +211,9 @@ class Ring(Dropped):
         if self._closed or self._closing or self._waits_for_last:
             raise RingClosed(f"ring {self._name!r}: this handle was closed")
 
-    def producer(self, *, gate: Gate | None = None, spin: float | None = None) -> Producer:
+    def producer(
+        self, *, gate: Gate | None = None, spin: float | None = None, label: str | None = None
+    ) -> Producer:
         """Joins as a producer, and returns it.
 
         * `gate`: where this producer waits for others' GPU work, "stream" or "host".  None takes
@@ -219,6 +221,8 @@ class Ring(Dropped):
         * `spin`: for how many seconds a wait looks again and again, at the price of a core, before
           it sleeps.  `math.inf` means that it never sleeps.  None takes GPURING_SPIN of the
           environment.  Where that is not set, the time is adaptive, and at most 50 µs.
+        * `label`: what people see of it in messages and tools, at most 64 bytes of UTF-8.  None is
+          the name of the program.
 
         Does not wait for frames.  Raises RingClosed if this handle or the ring was closed
         (another ring may have taken its name: attach again), TooManyPeers, DeviceError, RingTimeout
@@ -226,11 +230,13 @@ class Ring(Dropped):
         """
         self._check_open()  # before the lock, which another thread may have had when we were forked
         with self._joining:
-            return Producer(self, self._join_producer(gate, spin))
+            return Producer(self, self._join_producer(gate, spin, label))
 
-    def _join_producer(self, gate: Gate | None = None, spin: float | None = None) -> Peer:
+    def _join_producer(
+        self, gate: Gate | None = None, spin: float | None = None, label: str | None = None
+    ) -> Peer:
         self._check_open()
-        return joining.as_producer(self._name, self._header, self._device, gate, spin)
+        return joining.as_producer(self._name, self._header, self._device, gate, spin, label)
 
     def consumer(
         self,
@@ -241,7 +247,11 @@ class Ring(Dropped):
         gate: Gate | None = None,
         redeliver: bool = True,
         reattach: bool = False,
+        durable: bool = False,
+        patience: float | None = None,
+        deaths: bool = False,
         spin: float | None = None,
+        label: str | None = None,
     ) -> Consumer:
         """Joins as a consumer, and returns it.
 
@@ -261,23 +271,88 @@ class Ring(Dropped):
           stream, or when the last producer or the creator died, the loop then waits for another
           producer or for a ring of the same name, and joins the same subscription there.  The first
           frame after that has `slot.restarted`.
+        * `durable`: makes the subscription stay when its last member leaves or dies, as `subscribe`
+          does, so that a program that is started again goes on at the frame after the last one that
+          it has released.  `patience` is that of `subscribe`.  A subscription that is durable
+          already stays so, whatever its members say.
+        * `deaths`: whether `acquire` raises ProducerDied for each producer that died, although
+          the stream goes on.  Otherwise only the death that ends the stream is told, as PeerLost.
         * `spin`: for how many seconds a wait looks before it sleeps, as for `producer`.
+        * `label`: what people see of it, as for `producer`.
 
         Does not wait for frames.  Raises RingClosed if this handle or the ring was closed (another
         ring may have taken its name: attach again), TooManyPeers, DeviceError, RingTimeout if the
         membership lock cannot be taken for 5 s, ValueError if the subscription exists with another
         `lossless` or `redeliver`.
         """
-        flags = {"lossless": lossless, "redeliver": redeliver, "reattach": reattach}
+        flags = {
+            "lossless": lossless,
+            "redeliver": redeliver,
+            "reattach": reattach,
+            "durable": durable,
+            "deaths": deaths,
+        }
         for what, value in flags.items():
             arguments.flag(value, what)
-        options = gate, redeliver, spin
+        if patience is not None and not durable:
+            raise ValueError("patience= is for a durable subscription: pass durable=True as well")
+        if durable and subscription is None:
+            raise ValueError(
+                "a durable subscription has a name, by which its readers find it again"
+            )
+        options = gate, redeliver, spin, durable, patience, label
         self._check_open()
         with self._joining:
             peer = self._join(subscription, lossless, start, *options)
             if self._spec.lost_before is not None:
                 peer.count_since(self._spec.lost_before)
-            return Consumer(self, peer, lossless, options, reattach)
+            return Consumer(self, peer, lossless, options, reattach, deaths)
+
+    def subscribe(
+        self,
+        subscription: str,
+        *,
+        lossless: bool = True,
+        start: Literal["next", "oldest"] | int = "next",
+        redeliver: bool = True,
+        patience: float | None = None,
+    ) -> None:
+        """Makes a durable subscription, which needs no consumer, or makes an existing one durable.
+
+        It stays when its last member leaves or dies.  A consumer that joins it later goes on at the
+        frame after the last one that was released; the first consumer begins at `start`.  Producers
+        wait for a lossless one as for a slow reader, also while nobody reads.
+
+        * `lossless`, `start`, `redeliver`: those of `consumer`.
+        * `patience`: for how many seconds producers wait while it has no member.  Then it is given
+          up: they go on, and whoever joins next is told in `slot.lost` how many frames it has
+          missed.  None is for ever.
+
+        If another ring takes the name of this one, the subscription is one of that ring, too.  What
+        it had not read then is lost, unless a member is still there to read it, and is counted in
+        the same way.  Does not wait.  Raises RingClosed, TooManyPeers (max_subscriptions), ValueError
+        (it exists with another `lossless` or `redeliver`), RingTimeout if the membership lock cannot
+        be taken for 5 s.
+        """
+        self._check_open()
+        durable.subscribe(
+            self._name,
+            self._header,
+            subscription,
+            lossless=arguments.flag(lossless, "lossless"),
+            start=joining.checked_start(start),
+            redeliver=arguments.flag(redeliver, "redeliver"),
+            patience=patience,
+        )
+
+    def unsubscribe(self, subscription: str) -> bool:
+        """Makes a subscription go with its last member, and so at once if it has none.
+
+        Returns whether there was one of this name.  Does not wait.  Raises RingClosed, RingTimeout if
+        the membership lock cannot be taken for 5 s.
+        """
+        self._check_open()
+        return durable.unsubscribe(self._name, self._header, subscription)
 
     def _join(
         self,
@@ -287,10 +362,25 @@ class Ring(Dropped):
         gate: Gate | None,
         redeliver: bool,
         spin: float | None = None,
+        is_durable: bool = False,
+        patience: float | None = None,
+        label: str | None = None,
     ) -> Peer:
         self._check_open()
+        if is_durable and subscription is not None:
+            durable.subscribe(
+                self._name,
+                self._header,
+                subscription,
+                lossless=lossless,
+                start=joining.checked_start(start),
+                redeliver=redeliver,
+                patience=patience,
+            )
         ring = self._name, self._header, self._device
-        return joining.as_consumer(*ring, subscription, lossless, start, gate, redeliver, spin)
+        return joining.as_consumer(
+            *ring, subscription, lossless, start, gate, redeliver, spin, label
+        )
 
     def _successor(self) -> Ring | None:
         """The ring that has our name now, if it is another one and was not closed."""

@@ -15,11 +15,11 @@ static inline bool is_peer(const struct gr_ring *ring, unsigned p) { return p < 
 /* Whether the stream is over. A reader loads this before it looks at a slot: only if the producers
  * were gone first, and nothing was there afterwards, has it reached the end (H3). Partners:
  * gr_close and gr_count_producers. A stale value costs another look, after their bell. */
-static inline enum gr_result end_of(const struct gr_head *head) {
-    if (gr_load_sc(&head->closed)) return GR_ENDED;
-    uint64_t producers = gr_load_sc(&head->producers);
-    if (producers >> 16 || !(producers >> 8 & 1)) return GR_BLOCKED;
-    return (producers & 0xff) == GR_DIED ? GR_PEER_LOST : GR_ENDED;
+static inline enum gr_result end_of_stream(const struct gr_ring *ring) {
+    if (gr_load_sc(&ring->head->closed)) return GR_ENDED;
+    const uint64_t word = gr_load_sc(&ring->head->producers), in_all = ring->producers_in_all;
+    if (live_of(word) || left_of(word) + died_of(word) < in_all) return GR_BLOCKED;
+    return end_of(word) == GR_DIED || left_of(word) < in_all ? GR_PEER_LOST : GR_ENDED;
 }
 
 /* ---- the walk -------------------------------------------------------------------------------- */
@@ -121,7 +121,7 @@ again:;
         if (oldest < start) oldest = start;
         if (at->pos > oldest) at->pos = oldest;
     }
-    const enum gr_result end = end_of(ring->head);
+    const enum gr_result end = end_of_stream(ring);
     for (;;) {
         const uint64_t s = at->pos, i = s % n;
         const gr_word *word = &take_of(ring, i, me->self.u)->word;
@@ -174,6 +174,28 @@ again:;
     }
 }
 
+/* Whether a producer has died of whose death this peer shall be told and was not. */
+static bool somebody_died(const struct gr_peer *me) {
+    const struct gr_head *head = me->ring->head;
+    uint64_t reaps = gr_load_sc((gr_word *)&head->reaps), k = me->cursor.reaps;
+    if (!me->cursor.told_deaths || reaps == k) return false;
+    if (reaps - k > GR_DEATHS) return true; /* more than are remembered */
+    for (; k < reaps; k++) {
+        const struct gr_death *death = &head->deaths[k % GR_DEATHS];
+        uint64_t peer = gr_load_acquire((gr_word *)&death->peer);
+        if (role_of(peer) == GR_PRODUCER && state_of(peer) == GR_LIVE) return true;
+    }
+    return false;
+}
+
+/* Notes that it is told now. */
+static bool tell_of_deaths(struct gr_peer *me) {
+    const uint64_t reaps = gr_load_acquire(&me->ring->head->reaps);
+    const bool died = somebody_died(me);
+    me->cursor.reaps = reaps;
+    return died;
+}
+
 /* Would claim or acquire be blocked now? GR_OK: *seq is what the verb would claim or take.
  * GR_BLOCKED: *culprit is in the way. Anything else is what the verb would return. Nothing is
  * written, so it serves a thread that waits at several rings, one that waits on behalf of another
@@ -187,6 +209,7 @@ enum gr_result gr_look(const struct gr_peer *me, uint64_t *seq, struct gr_culpri
     if (gr_forked(me->ring)) return GR_FORKED;
     if (!may_take(me)) return GR_REAPED;
     if (me->self.role == GR_PRODUCER) return gr_look_to_claim(me, seq, culprit);
+    if (me->cursor.told_deaths && somebody_died(me)) return GR_PRODUCER_DIED;
     struct cursor at = cursor_of(me);
     struct found found;
     enum gr_result result = walk(me, &at, &found, culprit);
@@ -210,10 +233,20 @@ static inline void count_missed(struct gr_peer *me, uint64_t n) {
     count_lost_of(me, n);
 }
 
-void gr_count_before(struct gr_peer *me) {
+void gr_count_lost(struct gr_peer *me, uint64_t n) {
     if (gr_begin(me) != GR_OK) return;
-    count_missed(me, me->cursor.before);
+    count_missed(me, n);
     gr_end(me);
+}
+void gr_count_before(struct gr_peer *me) { gr_count_lost(me, me->cursor.before); }
+
+/* For a producer that waits for this peer: notes where it was told that the stream is over, or that
+ * it asks again. Relaxed: it is a diagnosis. */
+static void note_end(struct gr_peer *me, uint64_t pos, enum gr_result result) {
+    const bool over = (result == GR_ENDED || result == GR_PEER_LOST) && !me->cursor.follows;
+    if (over == me->cursor.ended) return;
+    me->cursor.ended = over;
+    gr_store_relaxed(&me->ring->peer[me->self.number].ended_at, over ? pos : 0);
 }
 
 enum hold { HELD, PASSED, WAS_TORN, CHANGED };
@@ -263,10 +296,17 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
     return HELD;
 }
 
+static inline enum gr_result begin_taking(struct gr_peer *me) {
+    enum gr_result result = gr_begin_taking(me);
+    if (result != GR_OK || !me->cursor.told_deaths || !tell_of_deaths(me)) return result;
+    gr_end(me);
+    return GR_PRODUCER_DIED;
+}
+
 /* Takes the next frame in order. GR_OK: take[u][index] = (seq, me, HELD), and pending[] lists the
  * fences that the stream must wait for. */
 enum gr_result gr_acquire(struct gr_peer *me) {
-    enum gr_result result = gr_begin_taking(me);
+    enum gr_result result = begin_taking(me);
     if (result != GR_OK) return result;
     start_count(me);
     struct cursor at = cursor_of(me);
@@ -282,6 +322,7 @@ enum gr_result gr_acquire(struct gr_peer *me) {
         if (got == HELD) break;
     }
     commit(me, &at);
+    note_end(me, at.pos, result);
     gr_end(me);
     return result;
 }
@@ -304,7 +345,7 @@ static void take_back(const struct gr_peer *me, uint64_t from, uint64_t s) {
 static enum gr_result newest(struct gr_peer *me, struct cursor *at) {
     const struct gr_ring *ring = me->ring;
     for (;;) {
-        const enum gr_result end = end_of(ring->head);
+        const enum gr_result end = end_of_stream(ring);
         uint64_t best = 0, writing = 0;
         for (uint32_t i = 0; i < ring->slots; i++) {
             uint64_t w = gr_load_sc(&ring->slot[i].word);
@@ -336,12 +377,13 @@ static enum gr_result newest(struct gr_peer *me, struct cursor *at) {
 }
 
 enum gr_result gr_latest(struct gr_peer *me) {
-    enum gr_result result = gr_begin_taking(me);
+    enum gr_result result = begin_taking(me);
     if (result != GR_OK) return result;
     start_count(me);
     struct cursor at = cursor_of(me);
     result = newest(me, &at);
     commit(me, &at);
+    note_end(me, at.pos, result);
     gr_end(me);
     return result;
 }

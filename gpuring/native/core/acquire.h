@@ -9,6 +9,8 @@ enum gr_result gr_latest(struct gr_peer *me);
 /* For a reader that comes here from another ring, before its first verb: what was there before its
  * subscription is lost. */
 void gr_count_before(struct gr_peer *me);
+/* Counts n frames as lost; they are told of with the next frame. */
+void gr_count_lost(struct gr_peer *me, uint64_t n);
 enum gr_result gr_look(const struct gr_peer *me, uint64_t *seq, struct gr_culprit *culprit);
 
 /* GR_BLOCKED if claim or acquire would be blocked now; anything else is an answer that it would

@@ -21,7 +21,7 @@ enum gr_result gr_set_origin(struct gr_peer *me, uint32_t index, uint64_t seq,
     enum gr_result result = gr_begin(me);
     if (result != GR_OK) return result;
     if (gr_load_sc(&slot->word) == claim_word(seq, me->self.number, GR_WRITING)) {
-        gr_store_relaxed(&slot->origin_lost, origin->lost);
+        gr_store_relaxed(&slot->lost_before, origin->lost);
         gr_store_relaxed(&slot->origin_time_ns, origin->time_ns);
         /* Release: whoever sees it in a look at the whole table sees the claim, too; partner:
          * shown. For readers of the frame, edge P carries it. */
@@ -37,7 +37,7 @@ bool gr_origin(const struct gr_slot *slot, struct gr_origin *origin) {
     struct gr_slot *of = (struct gr_slot *)slot; /* C11 loads from no const */
     origin->seq = gr_load_acquire(&of->origin_seq);
     origin->time_ns = gr_load_relaxed(&of->origin_time_ns);
-    origin->lost = gr_load_relaxed(&of->origin_lost);
+    origin->lost = gr_load_relaxed(&of->lost_before);
     return origin->seq != 0;
 }
 

@@ -60,15 +60,17 @@ static inline void gr_annex_clear_peer(struct gr_peer_entry *entry) {
     gr_store_relaxed(&entry->asked_ns, 0);
 }
 
-/* How many frames were lost upstream since the last frame with an origin that this peer had. A
+/* How many frames were lost before they could come into this ring, since the last frame that this
+ * peer had: upstream if a bridge has brought it, else those that producers had no slot for. A
  * frame that is older than that one, because it came back, brings nothing new. Relaxed: edge P has
  * carried the record. */
 static inline uint32_t gr_annex_lost(struct gr_cursor *cursor, const struct gr_slot *slot) {
-    if (!gr_load_relaxed((gr_word *)&slot->origin_seq)) return 0;
-    const uint32_t lost = gr_load_relaxed((gr_word32 *)&slot->origin_lost);
-    const uint32_t more = cursor->had_origin ? lost - cursor->origin_lost : 0;
+    const bool brought = gr_load_relaxed((gr_word *)&slot->origin_seq) != 0;
+    const uint32_t lost = gr_load_relaxed((gr_word32 *)&slot->lost_before);
+    uint32_t *last = brought ? &cursor->lost_before : &cursor->dropped;
+    const uint32_t more = brought && !cursor->counts_on ? 0 : lost - *last;
     if (more > INT32_MAX) return 0;
-    cursor->origin_lost = lost;
-    cursor->had_origin = true;
+    *last = lost;
+    cursor->counts_on |= brought;
     return more;
 }

@@ -263,12 +263,25 @@ enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint
         gr_store_relaxed(&slot->time_ns, (uint64_t)gr_now_ns());
         gr_store_relaxed(&slot->ndim, ndim);
         for (uint32_t k = 0; k < ndim; k++) gr_store_relaxed(&slot->shape[k], shape[k]);
+        if (!gr_load_relaxed(&slot->origin_seq)) { /* else the importer has set it */
+            uint64_t dropped = gr_load_relaxed(&me->ring->head->dropped);
+            gr_store_relaxed(&slot->lost_before, (uint32_t)dropped);
+        }
         GR_FAULT("publish: recorded");
         result = leave_writing(me, index, seq, GR_READY);
         if (result == GR_OK) count(&me->ring->peer[me->self.number].frames, 1);
     }
     gr_end(me);
     return result;
+}
+
+/* A frame found no slot, and its producer does not wait. Readers learn it with the next frame that
+ * is published. */
+void gr_drop(struct gr_peer *me) {
+    if (gr_begin(me) != GR_OK) return;
+    count(&me->ring->peer[me->self.number].dropped, 1);
+    atomic_fetch_add_explicit(&me->ring->head->dropped, 1, memory_order_relaxed);
+    gr_end(me);
 }
 
 /* Call it after gr_promise and its fence operation, because kernels of the user may still be

@@ -9,6 +9,7 @@ enum gr_result gr_claim(struct gr_peer *me);
 uint64_t gr_promise(struct gr_peer *me, uint32_t index, uint64_t seq);
 enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint64_t value,
                           uint32_t ndim, const uint64_t *shape);
+void gr_drop(struct gr_peer *me);
 enum gr_result gr_abandon(struct gr_peer *me, uint32_t index, uint64_t seq);
 void gr_list_pending(struct gr_peer *me, uint32_t index);
 /* claim's look. GR_OK: *c could be claimed now. */

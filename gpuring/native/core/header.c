@@ -53,6 +53,7 @@ static struct gr_ring *handle(uint8_t *base, int lock_fd, const struct gr_config
     ring->slots = config->slots;
     ring->max_peers = config->max_peers;
     ring->max_subscriptions = config->max_subscriptions;
+    ring->producers_in_all = config->producers ? config->producers : 1;
     for (uint32_t u = 0; u < config->max_subscriptions; u++) ring->sub_bits[u / 64] |= bit_of(u);
     for (uint32_t p = 0; p < config->max_peers; p++) ring->peer_bits[p / 64] |= bit_of(p);
     ring->sub_words = (config->max_subscriptions + 63) / 64;
@@ -128,6 +129,7 @@ struct gr_ring *gr_create(int fd, const struct gr_config *config, const uint8_t 
     head->slots = config->slots;
     head->max_peers = config->max_peers;
     head->max_subscriptions = config->max_subscriptions;
+    head->producers_in_all = ring->producers_in_all;
     head->spec_nbytes = config->spec_nbytes;
     head->slot_nbytes = config->slot_nbytes;
     head->meta_nbytes = config->meta_nbytes;
@@ -208,6 +210,7 @@ static bool checked(int fd, struct gr_config *config, struct gr_layout *layout, 
                                  .memory = head->memory,
                                  .sync = head->sync,
                                  .gate = head->gate,
+                                 .producers = head->producers_in_all,
                                  .slot_nbytes = head->slot_nbytes,
                                  .meta_nbytes = head->meta_nbytes,
                                  .spec_nbytes = head->spec_nbytes};

@@ -26,6 +26,7 @@ static bool in_range(const struct gr_config *config, char *why, size_t why_nbyte
         {"sync", config->sync, host ? GR_SYNC_HOST : GR_SYNC_EVENT,
          host ? GR_SYNC_HOST : GR_SYNC_TIMELINE},
         {"gate", config->gate, 0, GR_GATE_HOST},
+        {"producers", config->producers, 0, GR_MAX_PRODUCERS},
         {"slot_nbytes", config->slot_nbytes, 1, GR_MAX_SLOT_NBYTES},
         {"meta_nbytes", config->meta_nbytes, 0, GR_MAX_META},
         {"spec_nbytes", config->spec_nbytes, 1, GR_MAX_SPEC},

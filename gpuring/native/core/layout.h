@@ -31,7 +31,7 @@
 #include "atomics.h"
 
 enum {
-    GR_VERSION = 5,
+    GR_VERSION = 6,
     GR_LINE = 64,
     GR_PAGE = 4096,
     GR_MAX_SLOTS = 1024,
@@ -43,6 +43,8 @@ enum {
     GR_MAX_NDIM = 8,
     GR_NAME_WORDS = 8,
     GR_FAR_WORDS = 4,
+    GR_LABEL_WORDS = 8,
+    GR_MAX_PRODUCERS = 4095,    /* that a stream may be made of; see `ends` */
     GR_DEATHS = 8, /* how many are remembered */
     GR_EVENT_HANDLE = 64, /* sizeof(cudaIpcEventHandle_t) */
     GR_MEMORY_HANDLE = 64 /* sizeof(cudaIpcMemHandle_t), sizeof(CUmemPoolPtrExportData) */
@@ -83,7 +85,7 @@ struct gr_link {
     /* `origin_seq` of the last frame of this link that a claim has taken away; only rises. Writer:
      * who claims */
     gr_word passed;
-    gr_word passed_lost; /* its `origin_lost`. Writer: who claims, before `passed` */
+    gr_word passed_lost; /* its `lost_before`. Writer: who claims, before `passed` */
     uint64_t reserved;
 };
 
@@ -113,6 +115,9 @@ struct gr_head {
     /* of the one slab; ipc: cudaIpcMemHandle_t; vmm: its size in bytes (8 bytes, the rest is 0);
      * pool: CUmemPoolPtrExportData */
     uint8_t memory_handle[GR_MEMORY_HANDLE];
+    /* how many producers have to come and go before the stream ends, 1 … 4095 */
+    uint32_t producers_in_all;
+    uint32_t reserved[15];
 
     /* at most the frontier, the smallest unclaimed sequence; a stale value costs a few loads.
      * Writer: anybody, CAS c → c+1 after seeing c claimed */
@@ -124,7 +129,8 @@ struct gr_head {
 
     /* Writer: under LOCK. */
     alignas(GR_LINE) gr_word closed; /* no more claims. Writer: anybody, 0 → 1 */
-    /* live producers (32) | ever joined (8) | end of the last one (8): 1 left, 2 died */
+    /* how many died (24) | have left (24) | live producers (8) | end of the last one (8): 1 left,
+     * 2 died */
     gr_word producers;
     /* superset of subscriptions in use; number `u` is bit `u mod 64` of word `u / 64`, set before
      * sub[u] is in use and cleared after it (gr_each_sub says why that is enough) */
@@ -133,6 +139,8 @@ struct gr_head {
     gr_word reaps; /* dead peers cleared */
     /* superset of peers in use, in the same way */
     alignas(GR_LINE) gr_word peer_mask[GR_MASK_WORDS];
+    /* frames that producers had no slot for, in all. Writer: producers, += 1 */
+    alignas(GR_LINE) gr_word dropped;
     /* the last 8 deaths, the k-th in k mod 8. Writer: a reaper, under LOCK */
     alignas(GR_LINE) struct gr_death deaths[GR_DEATHS];
 
@@ -156,6 +164,16 @@ struct gr_sub {
      * zero-padded; readers may see a mixture of two. Writer: under LOCK, before `word`; then the
      * exporter of a bridge */
     gr_word far[GR_FAR_WORDS];
+    /* Writer: under LOCK. */
+    /* durable: for how long producers wait for it without a member, 0 for ever */
+    gr_word patience_ns;
+    /* durable: CLOCK_MONOTONIC since when it has no member; 0: it has one */
+    gr_word unread_ns;
+    /* durable: where it goes on, if it was given up: the word's start is GR_GIVEN_UP then */
+    gr_word resume;
+    /* durable: frames of earlier rings of this name that it has lost; the next member is told */
+    gr_word owed;
+    uint64_t reserved[4];
 };
 
 /* Writer: under LOCK, before `word`. */
@@ -169,7 +187,9 @@ struct gr_peer_entry {
     /* bit 0: counted in waiters as a sleeper; bit 1: as one with an armed descriptor. Writer: the
      * peer, its process's notifier thread; its reaper */
     gr_word waiting;
-    uint64_t reserved;
+    /* of all owners of this number: id of the last producer that was counted as gone (40) | how
+     * many have left (12) | died (12), each at most 4095. Writer: under LOCK */
+    gr_word ends;
     /* Writer: the peer. */
     gr_word frames;   /* published or acquired */
     gr_word lost;     /* sequences that a consumer was made to skip */
@@ -178,7 +198,12 @@ struct gr_peer_entry {
     /* UUID of the GPU on which it uses the slots; 0 on host memory. Writer: under LOCK, before
      * `word` */
     gr_word gpu[2];
-    uint64_t reserved2[2];
+    /* Writer: the peer. */
+    gr_word dropped; /* frames that a producer had no slot for */
+    /* the sequence before which a consumer was told that the stream is over; 0: it was not, or has
+     * asked again */
+    gr_word ended_at;
+    gr_word label[GR_LABEL_WORDS]; /* for people; UTF-8, zero-padded */
 };
 
 /* What follows the word is the frame's record. Whoever holds the frame reads it whole; any other
@@ -190,8 +215,9 @@ struct gr_slot {
     gr_word time_ns;  /* CLOCK_MONOTONIC at publish */
     gr_word since_ns; /* CLOCK_MONOTONIC_COARSE at claim; diagnosis only */
     gr_word32 ndim;   /* 0: the whole slot; else how many extents a smaller frame has */
-    /* frames lost upstream before this one, in all, modulo 2^32. Writer: the importer in WRITING */
-    gr_word32 origin_lost;
+    /* frames lost before this one, in all, modulo 2^32: upstream, if a bridge has brought it, else
+     * those that producers had no slot for */
+    gr_word32 lost_before;
     gr_word origin_seq;         /* sequence in the near ring; 0: no bridge has brought it */
     /* CLOCK_REALTIME of the first publication. Writer: the importer in WRITING */
     gr_word origin_time_ns;
@@ -213,17 +239,17 @@ struct gr_tear {
 };
 #define GR_MARKING (UINT64_C(1) << 63)
 
-_Static_assert(sizeof(struct gr_sub) == 2 * GR_LINE, "sub: two lines");
-_Static_assert(sizeof(struct gr_peer_entry) == 2 * GR_LINE, "peer: two lines");
+_Static_assert(sizeof(struct gr_sub) == 3 * GR_LINE, "sub: three lines");
+_Static_assert(sizeof(struct gr_peer_entry) == 3 * GR_LINE, "peer: three lines");
 _Static_assert(sizeof(struct gr_slot) == 2 * GR_LINE, "slot: two lines");
 _Static_assert(sizeof(struct gr_take) == 16, "take: a quarter line");
 _Static_assert(sizeof(struct gr_tear) == 16, "tear: a quarter line");
-_Static_assert(offsetof(struct gr_head, claim_hint) == 192, "head: the fixed part is three lines");
-_Static_assert(offsetof(struct gr_head, bell) == 256, "head: doorbell");
-_Static_assert(offsetof(struct gr_head, closed) == 320, "head: membership");
+_Static_assert(offsetof(struct gr_head, claim_hint) == 256, "head: the fixed part is four lines");
+_Static_assert(offsetof(struct gr_head, bell) == 320, "head: doorbell");
+_Static_assert(offsetof(struct gr_head, closed) == 384, "head: membership");
 _Static_assert(sizeof(struct gr_death) == GR_LINE, "death: one line");
-_Static_assert(offsetof(struct gr_head, peer_mask) == 384, "head: peers");
-_Static_assert(offsetof(struct gr_head, deaths) == 448, "head: deaths");
+_Static_assert(offsetof(struct gr_head, peer_mask) == 448, "head: peers");
+_Static_assert(offsetof(struct gr_head, deaths) == 576, "head: deaths");
 _Static_assert(sizeof(struct gr_link) == GR_LINE, "link: one line");
 _Static_assert(offsetof(struct gr_slot, shape) == GR_LINE, "slot: all but the shape in one line");
 _Static_assert(sizeof(struct gr_head) <= GR_PAGE, "head: fits its page");
@@ -238,6 +264,7 @@ struct gr_layout {
 struct gr_config {
     uint32_t slots, max_peers, max_subscriptions;
     uint32_t memory, sync, gate;
+    uint32_t producers; /* 0: 1 */
     uint64_t slot_nbytes, meta_nbytes;
     uint32_t spec_nbytes;
 };

@@ -103,19 +103,38 @@ bool gr_attached(struct gr_ring *ring) { return byte_locked(ring, GR_ATTACHED_BY
 
 /* ---- counters, all under LOCK ---------------------------------------------------------------- */
 
-/* Stores the number of live producers in one word, so that no reader has to scan entries that
- * change meanwhile (E3: a scan found no producer though there was always one). It is stored before
- * a leaver's or a dead peer's entry is cleared, and after a joiner's entry is LIVE. Partner:
- * end_of. */
+enum { ENDS_ID = 40, ENDS_MAX = GR_MAX_PRODUCERS }; /* gr_peer_entry.ends */
+static uint64_t left_by(uint64_t ends) { return ends >> 12 & ENDS_MAX; }
+static uint64_t died_by(uint64_t ends) { return ends & ENDS_MAX; }
+
+/* Notes in a producer's entry how it ended. A reaper that is killed leaves this to the next one, so
+ * it must not count twice: the word that counts also names who was counted last (E7: two reapers
+ * counted one death, and a stream of two producers ended while the other one was still to come). */
+static void note_end(struct gr_peer_entry *entry, enum gr_end how) {
+    const uint64_t ends = gr_load_relaxed(&entry->ends), id = gr_load_relaxed(&entry->id);
+    uint64_t left = left_by(ends), died = died_by(ends);
+    if (ends >> (64 - ENDS_ID) == (id & ((UINT64_C(1) << ENDS_ID) - 1))) return;
+    left += how == GR_LEFT && left < ENDS_MAX;
+    died += how == GR_DIED && died < ENDS_MAX;
+    gr_store_relaxed(&entry->ends, id << (64 - ENDS_ID) | left << 12 | died);
+    GR_FAULT("producers: end noted");
+}
+
+/* Stores what readers ask about producers in one word, so that none of them has to scan entries
+ * that change meanwhile (E3: a scan found no producer though there was always one). It is stored
+ * before a leaver's or a dead peer's entry is cleared, and after a joiner's entry is LIVE. Partner:
+ * end_of_stream. */
 void gr_count_producers(struct gr_ring *ring, uint32_t without, enum gr_end how) {
-    struct gr_head *head = ring->head;
-    uint64_t live = 0, ever = gr_load_relaxed(&head->producers) >> 8 & 1;
-    if (how == GR_NOT_ENDED) ever = 1;
+    uint64_t live = 0, left = 0, died = 0;
+    if (how != GR_NOT_ENDED) note_end(&ring->peer[without], how);
     for (uint32_t p = 0; p < ring->max_peers; p++) {
-        uint64_t word = gr_load_relaxed(&ring->peer[p].word);
+        const uint64_t word = gr_load_relaxed(&ring->peer[p].word);
+        const uint64_t ends = gr_load_relaxed(&ring->peer[p].ends);
         live += p != without && state_of(word) == GR_LIVE && role_of(word) == GR_PRODUCER;
+        left += left_by(ends);
+        died += died_by(ends);
     }
-    gr_store_sc(&head->producers, live << 16 | ever << 8 | how);
+    gr_store_sc(&ring->head->producers, producers_word(died, left, live, how));
     GR_FAULT("producers counted");
 }
 
@@ -127,12 +146,4 @@ bool gr_has_other_member(struct gr_ring *ring, uint32_t u, uint32_t p) {
             return true;
     }
     return false;
-}
-
-/* The mask bit is cleared after the word. A bit too many costs a claim one look; a bit too few
- * would hide a reader from it (M2). */
-void gr_remove_subscription(struct gr_ring *ring, uint32_t u) {
-    gr_store_sc(&ring->sub[u].word, sub_word(0, 0, GR_SUB_FREE));
-    GR_FAULT("subscription removed");
-    atomic_fetch_and_explicit(&ring->head->sub_mask[u / 64], ~bit_of(u), memory_order_seq_cst);
 }

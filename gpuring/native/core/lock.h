@@ -36,4 +36,3 @@ static inline bool gr_is_ours(const struct gr_ring *ring, uint32_t p) {
 void gr_set_mine(struct gr_ring *ring, uint32_t p, bool mine);
 void gr_count_producers(struct gr_ring *ring, uint32_t without, enum gr_end how);
 bool gr_has_other_member(struct gr_ring *ring, uint32_t u, uint32_t p);
-void gr_remove_subscription(struct gr_ring *ring, uint32_t u);

@@ -10,12 +10,14 @@
 #include <string.h>
 #include <time.h>
 
+#include "acquire.h"
 #include "annex.h"
 #include "bell.h"
 #include "claim.h"
 #include "handles.h"
 #include "lock.h"
 #include "reap.h"
+#include "subscriptions.h"
 
 /* A healthy holder keeps LOCK for microseconds, a stopped one for ever. */
 #define PATIENCE_NS (INT64_C(5) * 1000 * 1000 * 1000)
@@ -64,6 +66,9 @@ static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
         gr_store_relaxed(&entry->torn, 0);
         gr_annex_clear_peer(entry);
         for (int k = 0; k < 2; k++) gr_store_relaxed(&entry->gpu[k], ring->gpu[k]);
+        gr_store_relaxed(&entry->dropped, 0);
+        gr_store_relaxed(&entry->ended_at, 0);
+        gr_write_text(entry->label, (const char[8 * GR_LABEL_WORDS]){0}, GR_LABEL_WORDS);
         GR_FAULT("join: written");
         gr_store_sc(&entry->word, peer_word(GR_LIVE, me->self.role, me->self.u));
         GR_FAULT("join: live");
@@ -100,53 +105,6 @@ enum gr_result gr_join_producer(struct gr_ring *ring, struct gr_peer *me) {
     return result;
 }
 
-static bool same_name(const struct gr_sub *sub, const char *name) {
-    for (int k = 0; k < GR_NAME_WORDS; k++) {
-        uint64_t word;
-        memcpy(&word, name + 8 * k, 8);
-        if (gr_load_relaxed(&sub->name[k]) != word) return false;
-    }
-    return true;
-}
-
-/* Under LOCK, after the entry. The subscription is announced twice. A claim that was past its gate
- * at the first announcement may have overwritten one frame, and only one, because claims are
- * totally ordered. The frontier that is read after the announcement tells which, and the second
- * announcement moves the start behind it (H5: a lossless subscription lost its first frame). */
-static void announce(struct gr_ring *ring, struct gr_peer *me, const char *name, enum gr_start from,
-                     uint64_t start) {
-    struct gr_sub *sub = &ring->sub[me->self.u];
-    uint64_t n = ring->slots;
-    /* A (s, DONE) of an earlier subscription with this number would hide frames (H11). */
-    for (uint32_t i = 0; i < n; i++)
-        gr_store_relaxed(&take_of(ring, i, me->self.u)->word, claim_word(0, GR_NONE, GR_DONE));
-    GR_FAULT("join: cleared");
-    /* Relaxed: the sc store of the subscription's word carries these. */
-    gr_write_text(sub->name, name, GR_NAME_WORDS);
-    gr_annex_clear_sub(sub);
-    gr_store_relaxed(&sub->lost, 0);
-    gr_store_relaxed(&sub->created_ns, (uint64_t)gr_now_ns());
-    atomic_fetch_or_explicit(&ring->head->sub_mask[me->self.u / 64], bit_of(me->self.u),
-                             memory_order_seq_cst);
-    GR_FAULT("join: masked");
-
-    uint64_t f = gr_frontier(ring), oldest = f + 1 > 2 * n ? f + 1 - n : n;
-    uint64_t s = start;
-    if (from == GR_START_NEXT) s = f;
-    else if (from == GR_START_OLDEST || start < oldest) s = oldest;
-    /* [edge J, joiner] partner: gate and the second look of claim. If the claim's swap comes
-     * before this store, the frontier below shows it; otherwise the claim sees the
-     * subscription. */
-    gr_store_sc(&sub->word, sub_word(s, me->self.policy, me->self.mode));
-    GR_FAULT("join: announced");
-    f = gr_frontier(ring);
-    if (me->self.mode == GR_LOSSLESS && f + 1 > s + n) {
-        s = f + 1 - n;
-        gr_store_sc(&sub->word, sub_word(s, me->self.policy, me->self.mode));
-    }
-    GR_FAULT("join: announced again");
-}
-
 enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WORDS * 8],
                                 unsigned mode, unsigned policy, enum gr_start from,
                                 uint64_t start, struct gr_peer *me) {
@@ -157,20 +115,21 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
     enum gr_result result = lock_to_join(ring);
     if (result != GR_OK) return result;
 
-    uint32_t found = GR_NONE, unused = GR_NONE;
-    for (uint32_t u = 0; u < ring->max_subscriptions; u++) {
-        bool in_use = mode_of(gr_load_acquire(&ring->sub[u].word)) != GR_SUB_FREE;
-        if (in_use && same_name(&ring->sub[u], name)) found = u;
-        if (!in_use && unused == GR_NONE) unused = u;
-    }
+    uint32_t unused, found = gr_find_subscription(ring, name, &unused);
+    const struct gr_terms terms = {.mode = mode, .policy = policy, .from = from, .start = start};
+    uint32_t dropped = (uint32_t)gr_load_relaxed(&ring->head->dropped);
+    uint64_t missed = 0;
     me->self.u = found != GR_NONE ? found : unused;
     if (me->self.u == GR_NONE) result = GR_FULL_SUBS;
-    else if (found != GR_NONE &&
-             sub_word(0, policy, mode) != (gr_load_acquire(&ring->sub[found].word) & 0xffff))
-        result = GR_MODE_MISMATCH;
+    else if (found != GR_NONE && !gr_agrees(ring, found, &terms)) result = GR_MODE_MISMATCH;
     else result = enter(ring, me);
     if (result == GR_OK) {
-        if (found == GR_NONE) announce(ring, me, name, from, start);
+        /* After the entry: otherwise a kill would leave a subscription without a member, which
+         * holds producers up (A5). */
+        if (found == GR_NONE) gr_begin_subscription(ring, me->self.u, name, &terms);
+        else missed = gr_take_up(ring, found, &dropped);
+        me->cursor.dropped = dropped;
+        me->cursor.reaps = gr_load_acquire(&ring->head->reaps);
         me->cursor.seen = gr_load_acquire(&ring->sub[me->self.u].redo);
         me->cursor.pos = me->cursor.high = start_of(gr_load_sc(&ring->sub[me->self.u].word));
         if (found == GR_NONE) {
@@ -182,8 +141,18 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
         }
     }
     gr_unlock(ring);
-    if (result == GR_OK) gr_ring_bell(ring); /* see gr_join_producer */
+    if (result != GR_OK) return result;
+    gr_count_lost(me, missed);
+    gr_ring_bell(ring); /* see gr_join_producer */
     return result;
+}
+
+/* For people. Relaxed: any reader may see a mixture of two texts. Within gr_begin, because the
+ * entry may be another peer's by now. */
+void gr_set_label(const struct gr_peer *me, const char label[8 * GR_LABEL_WORDS]) {
+    if (gr_begin(me) != GR_OK) return;
+    gr_write_text(me->ring->peer[me->self.number].label, label, GR_LABEL_WORDS);
+    gr_end(me);
 }
 
 /* ---- leave, close ---------------------------------------------------------------------------- */
@@ -247,7 +216,7 @@ static enum gr_result leave(struct gr_peer *me, int64_t patience_ns) {
         gr_store_sc(&entry->word, peer_word(GR_LEAVING, me->self.role, me->self.u));
         GR_FAULT("leave: leaving");
         if (me->self.role == GR_CONSUMER && !gr_has_other_member(ring, me->self.u, me->self.number))
-            gr_remove_subscription(ring, me->self.u);
+            gr_lose_last_member(ring, me->self.u);
     }
     gr_unlock(ring);
     GR_FAULT("leave: unlocked");

@@ -2,13 +2,14 @@
 #pragma once
 
 #include "peer.h"
+#include "subscriptions.h"
 
 /* A join starts no watchdog: call gr_watch, too (watchdog.h). */
-enum gr_start { GR_START_NEXT, GR_START_OLDEST, GR_START_AT };
 enum gr_result gr_join_producer(struct gr_ring *ring, struct gr_peer *me);
 enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WORDS * 8],
                                 unsigned mode, unsigned policy, enum gr_start from,
                                 uint64_t start, struct gr_peer *me);
+void gr_set_label(const struct gr_peer *me, const char label[8 * GR_LABEL_WORDS]);
 enum gr_result gr_leave(struct gr_peer *me);
 /* Whether a dropped peer could not leave yet, because somebody else had LOCK. Then call gr_watch,
  * which does the rest. */

@@ -49,11 +49,19 @@ struct gr_cursor {
     /* How many sequences there were before the subscription that its join has made. 0 if the
      * subscription was there already. */
     uint64_t before;
+    /* Whether it waits for the next producer or ring at the end of the stream; whether it was told
+     * of the end, and has not asked since. */
+    bool follows, ended;
     bool first; /* its join has made a subscription that begins with the ring */
-    /* Of the last frame with an origin that this peer had: origin_lost. Later losses count from
+    /* lost_before of the last frame that this peer had, if `counts_on`. Later losses count from
      * there. */
-    bool had_origin;
-    uint32_t origin_lost;
+    bool counts_on;
+    uint32_t lost_before;
+    /* lost_before of the last frame that no bridge has brought. */
+    uint32_t dropped;
+    /* Whether it is told of each death of a producer, and up to which of head.reaps it was. */
+    bool told_deaths;
+    uint64_t reaps;
 };
 
 /* What the last claim, acquire or latest said. */

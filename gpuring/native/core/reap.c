@@ -17,6 +17,7 @@
 #include "handles.h"
 #include "lock.h"
 #include "process.h"
+#include "subscriptions.h"
 #include "tear.h"
 
 /* ---- who is dead ----------------------------------------------------------------------------- */
@@ -78,7 +79,7 @@ static uint64_t put_down(struct gr_slot *slot, uint64_t w) {
 /* A frame that was held goes back to its subscription, or is dropped. The caller has to raise
  * `redo` afterwards. */
 static uint64_t open_again(struct gr_ring *ring, struct gr_take *take, uint64_t u, uint64_t t) {
-    bool drop = policy_of(gr_load_sc(&ring->sub[u].word)) == GR_DROP;
+    bool drop = policy_of(gr_load_sc(&ring->sub[u].word)) & GR_DROP;
     return gr_cas(&take->word, t, claim_word(seq_of(t), GR_NONE, drop ? GR_DONE : GR_OPEN));
 }
 
@@ -215,7 +216,7 @@ static void clear_dead(struct gr_ring *ring, uint32_t p) {
         if (u < ring->max_subscriptions) {
             atomic_fetch_add_explicit(&ring->sub[u].redo, 1, memory_order_seq_cst);
             GR_FAULT("reap: redo bumped");
-            if (!gr_has_other_member(ring, u, p)) gr_remove_subscription(ring, u);
+            if (!gr_has_other_member(ring, u, p)) gr_lose_last_member(ring, u);
         }
     }
     uncount(ring, entry);
@@ -275,8 +276,8 @@ void gr_reap_one(struct gr_ring *ring, uint32_t p) {
     else reap(ring, p, &done);
 }
 
-/* Clears all dead peers and all orphans. It does not wait for LOCK, because its holder may be
- * doing the same. */
+/* Clears all dead peers and all orphans, and gives up the subscriptions to which nobody has come
+ * back. It does not wait for LOCK, because its holder may be doing the same. */
 enum gr_result gr_reap_dead(struct gr_ring *ring, uint64_t reaped[GR_MASK_WORDS]) {
     if (reaped) memset(reaped, 0, GR_MASK_WORDS * sizeof *reaped);
     if (gr_forked(ring)) return GR_FORKED;
@@ -287,5 +288,6 @@ enum gr_result gr_reap_dead(struct gr_ring *ring, uint64_t reaped[GR_MASK_WORDS]
         if (done && reaped) reaped[p / 64] |= bit_of(p);
     }
     if (result == GR_OK) result = reap_orphans(ring);
+    if (result == GR_OK) gr_give_up_late(ring);
     return result == GR_LOCK_TIMEOUT ? GR_OK : result;
 }

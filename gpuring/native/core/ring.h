@@ -21,6 +21,7 @@
  *   acquire              acquire, latest; would a verb block
  *   release              release, give back
  *   tear                 which frames are torn
+ *   subscriptions        where they begin, and how long they stay; under LOCK
  *   reap                 clears what dead peers, and peers that leave, still had; under LOCK
  *   members              join, leave, close; under LOCK
  *   pidfds               the other processes, as descriptors that tell when they exit
@@ -66,6 +67,7 @@ enum gr_result {
     GR_LOCK_TIMEOUT,  /* another process, probably a stopped one, has held LOCK for seconds */
     GR_SYSTEM,        /* errno says why */
     GR_DEVICE,        /* the GPU's driver refused; gd_trouble (device/device.h) says what */
+    GR_PRODUCER_DIED, /* and the stream goes on; for who asked to be told of each death */
     GR_TORN_BEHIND,   /* frames that this consumer has released have turned out torn */
 };
 
@@ -78,7 +80,8 @@ struct gr_ring {
     struct gr_tear *tear;
     gr_word *work, *fence;
     uint8_t *event, *meta, *spec;
-    uint32_t slots, max_peers, max_subscriptions; /* checked copies of the header's */
+    /* Checked copies of the header's. */
+    uint32_t slots, max_peers, max_subscriptions, producers_in_all;
     /* The bits of the shared masks that have an entry, and how many of their words have any. */
     uint64_t sub_bits[GR_MASK_WORDS], peer_bits[GR_MASK_WORDS];
     uint32_t sub_words, peer_words;

@@ -22,6 +22,7 @@
 #include "acquire.h"
 #include "bell.h"
 #include "reap.h"
+#include "subscriptions.h"
 #include "watchdog.h"
 
 #ifndef SYS_futex_waitv
@@ -42,6 +43,7 @@ static void look_after(struct gr_ring *ring, const struct gr_culprit *culprit) {
     else {
         gr_tell_of_joins(ring);
         if (culprit->peer < ring->max_peers) gr_reap_one(ring, culprit->peer);
+        else if (culprit->reason == GR_BY_SUBSCRIPTION) gr_give_up_late(ring);
     }
 }
 

@@ -19,7 +19,9 @@ static inline unsigned phase_of(uint64_t word) { return word & 0xff; }
 /* A subscription word: start (48) | what becomes of a dead member's frames (8) | mode (8). It is
  * one word so that all of it changes together. */
 enum gr_mode { GR_SUB_FREE = 0, GR_LOSSLESS = 1, GR_LOSSY = 2 };
-enum gr_policy { GR_REDELIVER = 0, GR_DROP = 1 };
+enum gr_policy { GR_REDELIVER = 0, GR_DROP = 1, GR_DURABLE = 2 };
+/* The start of a durable subscription that producers do not wait for any more. */
+#define GR_GIVEN_UP ((UINT64_C(1) << 48) - 1)
 
 static inline uint64_t sub_word(uint64_t start, unsigned policy, unsigned mode) {
     return start << 16 | (uint64_t)policy << 8 | mode;
@@ -38,6 +40,16 @@ static inline uint64_t peer_word(unsigned state, unsigned role, unsigned u) {
 static inline unsigned state_of(uint64_t word) { return word >> 16 & 0xff; }
 static inline unsigned role_of(uint64_t word) { return word >> 8 & 0xff; }
 static inline unsigned sub_of(uint64_t word) { return word & 0xff; }
+
+/* The word of a ring's producers: how many died (24) | have left (24) | are live (8) | how the last
+ * one ended (8). */
+static inline uint64_t producers_word(uint64_t died, uint64_t left, uint64_t live, unsigned end) {
+    return died << 40 | left << 16 | live << 8 | end;
+}
+static inline uint64_t died_of(uint64_t word) { return word >> 40; }
+static inline uint64_t left_of(uint64_t word) { return word >> 16 & 0xffffff; }
+static inline uint64_t live_of(uint64_t word) { return word >> 8 & 0xff; }
+static inline unsigned end_of(uint64_t word) { return word & 0xff; }
 
 /* Masks of several words: number k is bit k % 64 of word k / 64. */
 static inline uint64_t bit_of(uint64_t k) { return UINT64_C(1) << k % 64; }

@@ -1,0 +1,264 @@
+/* Subscriptions: where they begin, and how long they stay.
+ *
+ * A subscription goes with its last member, unless it is durable. A durable one stays, with what
+ * its take words say, and producers wait for it as for a slow reader. If its patience is over, it
+ * is given up: nobody waits for it any more, but it keeps its place, and whoever comes back is told
+ * how much was lost. Then its start says GR_GIVEN_UP, which no claim ever reaches, and `resume`
+ * says where it was.
+ *
+ * All of it is under LOCK. Each step leaves words from which the next holder of LOCK can go on.
+ */
+#define _GNU_SOURCE
+#include "subscriptions.h"
+
+#include <string.h>
+
+#include "annex.h"
+#include "bell.h"
+#include "claim.h"
+#include "lock.h"
+
+#define PATIENCE_NS (INT64_C(5) * 1000 * 1000 * 1000) /* as in members.c */
+
+static bool same_name(const struct gr_sub *sub, const char *name) {
+    for (int k = 0; k < GR_NAME_WORDS; k++) {
+        uint64_t word;
+        memcpy(&word, name + 8 * k, 8);
+        if (gr_load_relaxed((gr_word *)&sub->name[k]) != word) return false;
+    }
+    return true;
+}
+
+/* Returns the number of the subscription, or GR_NONE. *unused: a free number, or GR_NONE. */
+uint32_t gr_find_subscription(const struct gr_ring *ring, const char name[GR_NAME_WORDS * 8],
+                              uint32_t *unused) {
+    uint32_t found = GR_NONE;
+    *unused = GR_NONE;
+    for (uint32_t u = 0; u < ring->max_subscriptions; u++) {
+        bool in_use = mode_of(gr_load_acquire(&ring->sub[u].word)) != GR_SUB_FREE;
+        if (in_use && same_name(&ring->sub[u], name)) found = u;
+        if (!in_use && *unused == GR_NONE) *unused = u;
+    }
+    return found;
+}
+
+/* The subscription is announced twice. A claim that was past its gate at the first announcement may
+ * have overwritten one frame, and only one, because claims are totally ordered. The frontier that
+ * is read after the announcement tells which, and the second announcement moves the start behind it
+ * (H5: a lossless subscription lost its first frame). Returns the start. */
+static uint64_t begin_at(struct gr_ring *ring, uint32_t u, unsigned mode, unsigned policy,
+                         enum gr_start from, uint64_t start) {
+    struct gr_sub *sub = &ring->sub[u];
+    uint64_t n = ring->slots;
+    uint64_t f = gr_frontier(ring), oldest = f + 1 > 2 * n ? f + 1 - n : n;
+    uint64_t s = start;
+    if (from == GR_START_NEXT) s = f;
+    else if (from == GR_START_OLDEST || start < oldest) s = oldest;
+    /* [edge J, joiner] partner: gate and the second look of claim. If the claim's swap comes
+     * before this store, the frontier below shows it; otherwise the claim sees the
+     * subscription. */
+    gr_store_sc(&sub->word, sub_word(s, policy, mode));
+    GR_FAULT("join: announced");
+    f = gr_frontier(ring);
+    if (mode == GR_LOSSLESS && f + 1 > s + n) {
+        s = f + 1 - n;
+        gr_store_sc(&sub->word, sub_word(s, policy, mode));
+    }
+    GR_FAULT("join: announced again");
+    return s;
+}
+
+/* A new subscription. Its first member's entry comes before it, unless it is durable: then it needs
+ * no member (A5). */
+void gr_begin_subscription(struct gr_ring *ring, uint32_t u, const char name[GR_NAME_WORDS * 8],
+                 const struct gr_terms *terms) {
+    struct gr_sub *sub = &ring->sub[u];
+    const uint64_t now = (uint64_t)gr_now_ns();
+    /* A (s, DONE) of an earlier subscription with this number would hide frames (H11). */
+    for (uint32_t i = 0; i < ring->slots; i++)
+        gr_store_relaxed(&take_of(ring, i, u)->word, claim_word(0, GR_NONE, GR_DONE));
+    GR_FAULT("join: cleared");
+    /* Relaxed: the sc store of the subscription's word carries these. */
+    gr_write_text(sub->name, name, GR_NAME_WORDS);
+    gr_annex_clear_sub(sub);
+    gr_store_relaxed(&sub->lost, 0);
+    gr_store_relaxed(&sub->created_ns, now);
+    gr_store_relaxed(&sub->patience_ns, terms->patience_ns);
+    gr_store_relaxed(&sub->unread_ns, terms->policy & GR_DURABLE ? now : 0);
+    gr_store_relaxed(&sub->resume, 0);
+    gr_store_relaxed(&sub->owed, terms->owed);
+    atomic_fetch_or_explicit(&ring->head->sub_mask[u / 64], bit_of(u), memory_order_seq_cst);
+    GR_FAULT("join: masked");
+    begin_at(ring, u, terms->mode, terms->policy, terms->from, terms->start);
+}
+
+/* Whether a subscription that is there has these terms. Whether it is durable is not one of them:
+ * who joins takes it as it is. */
+bool gr_agrees(const struct gr_ring *ring, uint32_t u, const struct gr_terms *terms) {
+    const uint64_t word = gr_load_acquire(&ring->sub[u].word);
+    return mode_of(word) == terms->mode && !((policy_of(word) ^ terms->policy) & GR_DROP);
+}
+
+/* The mask bit is cleared after the word. A bit too many costs a claim one look; a bit too few
+ * would hide a reader from it (M2). */
+static void remove_subscription(struct gr_ring *ring, uint32_t u) {
+    gr_store_sc(&ring->sub[u].word, sub_word(0, 0, GR_SUB_FREE));
+    GR_FAULT("subscription removed");
+    atomic_fetch_and_explicit(&ring->head->sub_mask[u / 64], ~bit_of(u), memory_order_seq_cst);
+}
+
+/* Nobody is a member any more. A reaper repeats this, so it keeps the first time. */
+void gr_lose_last_member(struct gr_ring *ring, uint32_t u) {
+    struct gr_sub *sub = &ring->sub[u];
+    if (!(policy_of(gr_load_sc(&sub->word)) & GR_DURABLE)) remove_subscription(ring, u);
+    else if (gr_load_relaxed(&sub->unread_ns) == 0)
+        gr_store_relaxed(&sub->unread_ns, (uint64_t)gr_now_ns());
+    GR_FAULT("subscription left");
+}
+
+/* ---- durable --------------------------------------------------------------------------------- */
+
+/* Whether the subscription is done with s, as the take words of an absent member say. They stand
+ * still, so they tell of the last lap before it left. */
+static bool had(const struct gr_ring *ring, uint32_t u, uint64_t s) {
+    uint64_t t = gr_load_acquire(&take_of(ring, s % ring->slots, u)->word);
+    return seq_of(t) == s && phase_of(t) == GR_DONE;
+}
+
+/* The first sequence that it is not done with, at most f. */
+static uint64_t first_missing(const struct gr_ring *ring, uint32_t u, uint64_t f) {
+    uint64_t word = gr_load_acquire(&ring->sub[u].word), s = start_of(word);
+    if (s == GR_GIVEN_UP) return gr_load_acquire(&ring->sub[u].resume);
+    if (mode_of(word) == GR_LOSSLESS && f > ring->slots && s < f - ring->slots)
+        s = f - ring->slots; /* no claim has passed what it is not done with */
+    if (mode_of(word) == GR_LOSSY) /* it has met all before its newest take */
+        for (uint32_t i = 0; i < ring->slots; i++) {
+            uint64_t t = gr_load_acquire(&take_of(ring, i, u)->word);
+            if (phase_of(t) == GR_DONE && seq_of(t) + 1 > s) s = seq_of(t) + 1;
+        }
+    while (s < f && had(ring, u, s)) s++;
+    return s < f ? s : f;
+}
+
+/* How many sequences from `from` to `to` it was not done with. Void ones count, because nobody
+ * knows any more. */
+static uint64_t missed(const struct gr_ring *ring, uint32_t u, uint64_t from, uint64_t to) {
+    uint64_t n = 0;
+    for (uint64_t s = from; s < to && s < from + ring->slots; s++) n += !had(ring, u, s);
+    return to > from + ring->slots ? n + (to - from - ring->slots) : n;
+}
+
+uint64_t gr_missing(const struct gr_ring *ring, uint32_t u) {
+    if (u >= ring->max_subscriptions) return 0;
+    uint64_t f = gr_frontier((struct gr_ring *)ring), n = ring->slots, lost = 0;
+    uint64_t s = first_missing(ring, u, f);
+    if (f > n && s < f - n) lost = missed(ring, u, s, f - n), s = f - n;
+    for (; s < f; s++) {
+        uint64_t w = gr_load_acquire(&ring->slot[s % n].word);
+        lost += !had(ring, u, s) && seq_of(w) == s && phase_of(w) == GR_READY;
+    }
+    return lost + gr_load_acquire(&ring->sub[u].owed);
+}
+
+/* `lost_before` of the last frame that it has had, if that is still there, else of the next one. */
+static uint32_t dropped_at(const struct gr_ring *ring, uint64_t s) {
+    const uint64_t n = ring->slots;
+    if (s <= n || seq_of(gr_load_acquire(&ring->slot[(s - 1) % n].word)) != s - 1) s++;
+    return gr_load_relaxed(&ring->slot[(s - 1) % n].lost_before);
+}
+
+/* Somebody joins a subscription that is there. Returns how many frames it has lost that nobody was
+ * told of. *dropped: how many frames had been dropped when it was read last. The joiner's entry is
+ * LIVE, so nobody gives it up any more.
+ *
+ * A lossless one that was not given up is left as it is: producers keep for it what they would not
+ * keep for a new one, the oldest frame of a full ring. */
+uint64_t gr_take_up(struct gr_ring *ring, uint32_t u, uint32_t *dropped) {
+    struct gr_sub *sub = &ring->sub[u];
+    const uint64_t word = gr_load_sc(&sub->word);
+    const bool unread = gr_load_relaxed(&sub->unread_ns) != 0;
+    uint64_t lost = gr_load_relaxed(&sub->owed);
+    if (unread) {
+        const uint64_t resume = first_missing(ring, u, gr_frontier(ring));
+        *dropped = dropped_at(ring, resume);
+        if (start_of(word) == GR_GIVEN_UP || mode_of(word) == GR_LOSSY) {
+            uint64_t start = begin_at(ring, u, mode_of(word), policy_of(word), GR_START_AT, resume);
+            if (start > resume) lost += missed(ring, u, resume, start);
+        }
+    }
+    gr_store_relaxed(&sub->owed, 0);
+    gr_store_relaxed(&sub->unread_ns, 0);
+    GR_FAULT("subscription taken up");
+    return lost;
+}
+
+static bool is_over(struct gr_ring *ring, uint32_t u) {
+    struct gr_sub *sub = &ring->sub[u];
+    uint64_t word = gr_load_sc(&sub->word), patience = gr_load_relaxed(&sub->patience_ns);
+    uint64_t unread = gr_load_relaxed(&sub->unread_ns);
+    return policy_of(word) & GR_DURABLE && start_of(word) != GR_GIVEN_UP && unread && patience &&
+           (uint64_t)gr_now_ns() - unread >= patience;
+}
+
+/* Under LOCK. `resume` comes first: a start that says GR_GIVEN_UP needs it. */
+static void give_up(struct gr_ring *ring, uint32_t u) {
+    struct gr_sub *sub = &ring->sub[u];
+    const uint64_t word = gr_load_sc(&sub->word);
+    gr_store_release(&sub->resume, first_missing(ring, u, gr_frontier(ring)));
+    GR_FAULT("subscription: resume noted");
+    gr_store_sc(&sub->word, sub_word(GR_GIVEN_UP, policy_of(word), mode_of(word)));
+    GR_FAULT("subscription given up");
+}
+
+/* Outside of LOCK the look is a guess; under it, it is made again. */
+void gr_give_up_late(struct gr_ring *ring) {
+    bool any = false;
+    gr_each_sub(u, ring) any |= is_over(ring, (uint32_t)u);
+    if (!any || gr_lock(ring, 0) != GR_OK) return;
+    gr_each_sub(u, ring)
+        if (is_over(ring, (uint32_t)u) && !gr_has_other_member(ring, (uint32_t)u, GR_NONE))
+            give_up(ring, (uint32_t)u);
+    gr_unlock(ring);
+    gr_ring_bell(ring); /* producers wait for it no more */
+}
+
+enum gr_result gr_subscribe(struct gr_ring *ring, const char name[GR_NAME_WORDS * 8],
+                            const struct gr_terms *terms) {
+    enum gr_result result = gr_lock(ring, PATIENCE_NS);
+    if (result != GR_OK) return result;
+    uint32_t unused, u = gr_find_subscription(ring, name, &unused);
+    struct gr_terms durable = *terms;
+    durable.policy |= GR_DURABLE;
+    if (gr_load_sc(&ring->head->closed)) result = GR_CLOSED;
+    else if (u == GR_NONE && unused == GR_NONE) result = GR_FULL_SUBS;
+    else if (u == GR_NONE) gr_begin_subscription(ring, unused, name, &durable);
+    else if (!gr_agrees(ring, u, terms)) result = GR_MODE_MISMATCH;
+    else {
+        struct gr_sub *sub = &ring->sub[u];
+        gr_store_relaxed(&sub->patience_ns, terms->patience_ns);
+        gr_store_relaxed(&sub->owed, gr_load_relaxed(&sub->owed) + terms->owed);
+        /* The words of an absent member's patience come before the word that makes them count. */
+        gr_store_sc(&sub->word,
+                    sub_word(start_of(gr_load_sc(&sub->word)), durable.policy, durable.mode));
+    }
+    gr_unlock(ring);
+    return result;
+}
+
+enum gr_result gr_unsubscribe(struct gr_ring *ring, const char name[GR_NAME_WORDS * 8],
+                              bool *found) {
+    enum gr_result result = gr_lock(ring, PATIENCE_NS);
+    if (result != GR_OK) return result;
+    uint32_t unused, u = gr_find_subscription(ring, name, &unused);
+    *found = u != GR_NONE;
+    if (*found) {
+        const uint64_t word = gr_load_sc(&ring->sub[u].word);
+        if (!gr_has_other_member(ring, u, GR_NONE)) remove_subscription(ring, u);
+        else
+            gr_store_sc(&ring->sub[u].word,
+                        sub_word(start_of(word), policy_of(word) & GR_DROP, mode_of(word)));
+    }
+    gr_unlock(ring);
+    gr_ring_bell(ring); /* producers may have waited for it */
+    return GR_OK;
+}

@@ -1,0 +1,40 @@
+/* Subscriptions: where they begin, and how long they stay. For members.c and reap.c, and for who
+ * makes a durable one. */
+#pragma once
+
+#include "ring.h"
+
+enum gr_start { GR_START_NEXT, GR_START_OLDEST, GR_START_AT };
+
+/* What a subscription is made with. */
+struct gr_terms {
+    unsigned mode, policy;
+    enum gr_start from;
+    uint64_t start;
+    /* durable: for how long producers wait for it without a member, 0 for ever; how many frames of
+     * earlier rings it has lost, of which its next member is told */
+    uint64_t patience_ns, owed;
+};
+
+/* Makes a durable subscription, or makes one durable that is there, with this patience.
+ * GR_MODE_MISMATCH: it is there with the other mode or policy. */
+enum gr_result gr_subscribe(struct gr_ring *ring, const char name[GR_NAME_WORDS * 8],
+                            const struct gr_terms *terms);
+/* It goes with its last member, so at once if it has none. False in *found: there is none of this
+ * name. */
+enum gr_result gr_unsubscribe(struct gr_ring *ring, const char name[GR_NAME_WORDS * 8],
+                              bool *found);
+/* Gives up durable subscriptions whose patience is over. Does not wait for LOCK. */
+void gr_give_up_late(struct gr_ring *ring);
+/* How many published frames a subscription has not had that are, or were, for it. Exact while
+ * nobody is a member and the ring is closed. */
+uint64_t gr_missing(const struct gr_ring *ring, uint32_t u);
+
+/* What follows is called under LOCK. */
+uint32_t gr_find_subscription(const struct gr_ring *ring, const char name[GR_NAME_WORDS * 8],
+                              uint32_t *unused);
+void gr_begin_subscription(struct gr_ring *ring, uint32_t u, const char name[GR_NAME_WORDS * 8],
+                 const struct gr_terms *terms);
+bool gr_agrees(const struct gr_ring *ring, uint32_t u, const struct gr_terms *terms);
+uint64_t gr_take_up(struct gr_ring *ring, uint32_t u, uint32_t *dropped);
+void gr_lose_last_member(struct gr_ring *ring, uint32_t u);

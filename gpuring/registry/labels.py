@@ -1,0 +1,35 @@
+"""What a peer is called: the label that its program gave it, else the name of the program."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import PurePath
+
+from gpuring import native
+
+
+def encode(label: str | None) -> bytes:
+    """The bytes of a label.  None is the name of the program.  Raises TypeError, ValueError."""
+    if label is None:
+        return _program().encode(errors="replace")[: native.MAX_LABEL_NBYTES]
+    if not isinstance(label, str):
+        raise TypeError(f"label is a str or None, not {type(label).__name__}")
+    encoded = label.encode()
+    if len(encoded) > native.MAX_LABEL_NBYTES or "\0" in label:
+        raise ValueError(
+            f"a label has at most {native.MAX_LABEL_NBYTES} bytes and no zero byte, not {label!r}"
+        )
+    return encoded
+
+
+def _program() -> str:
+    """As in `ps`: the script, or the package that `python -m` runs."""
+    path = PurePath((getattr(sys, "argv", None) or [""])[0])
+    if path.name == "__main__.py":
+        return path.parent.name
+    return path.name if path.name not in ("", "-c", "-m", "-") else "python"
+
+
+def text_of(label: bytes) -> str:
+    """A label as text."""
+    return label.decode(errors="replace")

@@ -1,0 +1,80 @@
+"""Durable subscriptions: those that stay when their last member leaves or dies.
+
+The C library keeps them (native/core/subscriptions.c).  Here is how users make and end them, and how
+they go over from a ring to the one that takes its name.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Literal
+
+from gpuring import native
+from gpuring.deadlines import seconds
+from gpuring.registry import diagnosis
+from gpuring.registry.subscriptions import encode
+
+if TYPE_CHECKING:
+    from gpuring.native import Header
+
+
+def subscribe(
+    ring: str,
+    header: Header,
+    subscription: str,
+    *,
+    lossless: bool = True,
+    start: Literal["next", "oldest"] | int = "next",
+    redeliver: bool = True,
+    patience: float | None = None,
+) -> None:
+    """Makes a durable subscription, or makes the one of this name durable.  Raises what
+    `Ring.subscribe` raises."""
+    patience_ns = 0 if patience is None else patience_of(patience)
+    result = native.subscribe(
+        header,
+        encode(subscription),
+        lossless=lossless,
+        redeliver=redeliver,
+        start=start,
+        patience_ns=patience_ns,
+    )
+    if result:
+        raise diagnosis.cannot_join(ring, header, result, subscription)
+
+
+def unsubscribe(ring: str, header: Header, subscription: str) -> bool:
+    """Whether there was one of this name.  Raises what `Ring.unsubscribe` raises."""
+    result, found = native.unsubscribe(header, encode(subscription))
+    if result:
+        raise diagnosis.unusable(ring, result)
+    return found
+
+
+def patience_of(patience: float) -> int:
+    """In nanoseconds.  0 is for ever, so the least patience is 1 ns."""
+    given = seconds(patience, "patience")
+    return 0 if math.isinf(given) else max(1, round(given * 1e9))
+
+
+def carry_over(old: Header, new: Header) -> None:
+    """Makes the durable subscriptions of a ring that was closed in the one that takes its name.
+
+    What nobody of a subscription has had, and nobody who is a member can still read, is lost with the
+    old ring.  It is counted for whoever joins the subscription next.
+    """
+    for u in range(old.max_subscriptions):
+        terms = old.terms(u)
+        if terms is None or old.patience(u) is None:
+            continue
+        lossless, redeliver = terms
+        patience_ns, _ = old.patience(u) or (0, 0)
+        native.subscribe(  # a table that is too small has no room for it: then it ends here
+            new,
+            old.subscription_name(u),
+            lossless=lossless,
+            redeliver=redeliver,
+            start="oldest",
+            patience_ns=patience_ns,
+            owed=0 if old.members(u) else native.missing(old, u),
+        )
