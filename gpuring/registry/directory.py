@@ -201,8 +201,8 @@ def make_way(name: str, replace: bool | None) -> Header | None:
 def give_name(
     name: str, file: File, replace: bool | None, closed: Callable[[Header], object]
 ) -> None:
-    """Gives the name to the whole header in `file`.  Calls `closed` with the header of each ring that
-    makes way, when that is closed.  Raises what make_way() raises."""
+    """Gives the name to the whole header in `file`.  Calls `closed` with the header of each ring
+    that makes way, when that is closed.  Raises what make_way() raises."""
     while True:
         try:
             return segment.give_name(file, segment.header_name(name))
@@ -263,9 +263,9 @@ def _may_remove(name: str, named: Named) -> None:
 def _take_away(
     name: str, closed: Callable[[Header], object] | None, replace: bool | None = True
 ) -> bool:
-    """Takes the name from its ring.  Closes the ring, and calls `closed` with its header, unless that
-    is None.  `replace` says which ring may be taken away, as in create().  Returns False if there
-    was none."""
+    """Takes the name from its ring.  Unless `closed` is None it closes the ring, and calls that
+    with its header.  `replace` says which ring may be taken away, as in create().  Returns False if
+    there was none."""
     while True:
         try:
             named = Named(segment.header_name(name))
@@ -290,8 +290,8 @@ def _take_away(
 
 
 def _retire(file: File, closed: Callable[[Header], object] | None) -> bytes | None:
-    """Makes sure that nobody attaches any more.  Unless `closed` is None it also closes the ring, and
-    calls that.  Returns the ring's epoch, or None if it cannot be read."""
+    """Makes sure that nobody attaches any more.  Unless `closed` is None it also closes the ring,
+    and calls that.  Returns the ring's epoch, or None if it cannot be read."""
     try:
         header = Header.attach(file.fd)
     except native.Damaged:

@@ -129,8 +129,8 @@ class SubscriptionStats:
     durable: bool
     """Whether it stays when its last member leaves or dies (`Ring.subscribe`)."""
     patience_s: float | None
-    """Of a durable one: for how many seconds producers wait for it while it has no member.  None: for
-    ever, or it is not durable."""
+    """Of a durable one: for how many seconds producers wait for it while it has no member.  None:
+    for ever, or it is not durable."""
     unread_s: float | None
     """Of a durable one: for how many seconds it has had no member.  None: it has one, or it is not
     durable."""

@@ -72,8 +72,8 @@ def create(
     Processes that are still in a ring that makes way read what is there and get EndOfStream, as if
     its creator had closed it.  They keep its memory until they leave.  The old ring is closed when
     the new one is whole, so there has to be room for both.  A ring that nobody uses any more is
-    removed first.  Durable subscriptions of a ring that makes way are those of the new one, too; what
-    nobody of them has read there is counted as lost.
+    removed first.  Durable subscriptions of a ring that makes way are those of the new one, too;
+    what nobody of them has read there is counted as lost.
 
     If several processes start at once with `replace=None`, one of them creates the ring, and the
     others get RingExists.  What has the name and is damaged, or of another version of gpuring,

@@ -1,7 +1,7 @@
 """Durable subscriptions: those that stay when their last member leaves or dies.
 
-The C library keeps them (native/core/subscriptions.c).  Here is how users make and end them, and how
-they go over from a ring to the one that takes its name.
+The C library keeps them (native/core/subscriptions.c).  Here is how users make and end them, and
+how they go over from a ring to the one that takes its name.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import math
 from typing import TYPE_CHECKING, Literal
 
 from gpuring import native
-from gpuring.deadlines import seconds
+from gpuring.native import seconds
 from gpuring.registry import diagnosis
 from gpuring.registry.subscriptions import encode
 
@@ -60,8 +60,8 @@ def patience_of(patience: float) -> int:
 def carry_over(old: Header, new: Header) -> None:
     """Makes the durable subscriptions of a ring that was closed in the one that takes its name.
 
-    What nobody of a subscription has had, and nobody who is a member can still read, is lost with the
-    old ring.  It is counted for whoever joins the subscription next.
+    What nobody of a subscription has had, and nobody who is a member can still read, is lost with
+    the old ring.  It is counted for whoever joins the subscription next.
     """
     for u in range(old.max_subscriptions):
         terms = old.terms(u)

@@ -297,9 +297,7 @@ class Ring(Dropped):
         if patience is not None and not durable:
             raise ValueError("patience= is for a durable subscription: pass durable=True as well")
         if durable and subscription is None:
-            raise ValueError(
-                "a durable subscription has a name, by which its readers find it again"
-            )
+            raise ValueError("a durable subscription needs a name, by which it is found again")
         options = gate, redeliver, spin, durable, patience, label
         self._check_open()
         with self._joining:
@@ -330,9 +328,9 @@ class Ring(Dropped):
 
         If another ring takes the name of this one, the subscription is one of that ring, too.  What
         it had not read then is lost, unless a member is still there to read it, and is counted in
-        the same way.  Does not wait.  Raises RingClosed, TooManyPeers (max_subscriptions), ValueError
-        (it exists with another `lossless` or `redeliver`), RingTimeout if the membership lock cannot
-        be taken for 5 s.
+        the same way.  Does not wait.  Raises RingClosed, TooManyPeers (max_subscriptions),
+        ValueError (it exists with another `lossless` or `redeliver`), RingTimeout if the membership
+        lock cannot be taken for 5 s.
         """
         self._check_open()
         durable.subscribe(
@@ -348,8 +346,8 @@ class Ring(Dropped):
     def unsubscribe(self, subscription: str) -> bool:
         """Makes a subscription go with its last member, and so at once if it has none.
 
-        Returns whether there was one of this name.  Does not wait.  Raises RingClosed, RingTimeout if
-        the membership lock cannot be taken for 5 s.
+        Returns whether there was one of this name.  Does not wait.  Raises RingClosed, RingTimeout
+        if the membership lock cannot be taken for 5 s.
         """
         self._check_open()
         return durable.unsubscribe(self._name, self._header, subscription)

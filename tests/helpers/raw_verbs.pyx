@@ -51,7 +51,7 @@ def peer_id(Header header not None, uint32_t peer):
 
 
 def has_producer(Header header not None):
-    return gr_load_acquire(&header.ring.head.producers) >> 16 != 0
+    return gr_load_acquire(&header.ring.head.producers) >> 8 & 0xFF != 0
 
 
 def joins(Header header not None):

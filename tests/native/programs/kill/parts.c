@@ -58,7 +58,7 @@ void audit(void) {
     if (gr_load_sc(&head->closed)) REQUIRE(gr_reap_dead(ring, NULL) == GR_OK);
     REQUIRE(gr_creator_alive(ring) == (now.role != CREATOR));
     REQUIRE(atomic_load(&head->waiters) <= now.deaths, "%u waiters", atomic_load(&head->waiters));
-    REQUIRE(gr_load_sc(&head->producers) >> 16 == 0);
+    REQUIRE(live_of(gr_load_sc(&head->producers)) == 0);
     for (uint32_t p = 0; p < ring->max_peers; p++)
         REQUIRE(state_of(gr_load_sc(&ring->peer[p].word)) == GR_FREE, "entry %u", p);
     for (uint32_t u = 0; u < ring->max_subscriptions; u++)

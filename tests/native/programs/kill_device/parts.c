@@ -111,7 +111,7 @@ void audit(void) {
     if (gr_load_sc(&head->closed))
         for (int k = 0; k < 100 && anybody(); k++, nap(100)) REQUIRE(gr_reap_dead(ring, NULL) == GR_OK);
     REQUIRE(fc_complaint(world) == NULL, "%s", fc_complaint(world));
-    REQUIRE(gr_load_sc(&head->producers) >> 16 == 0);
+    REQUIRE(live_of(gr_load_sc(&head->producers)) == 0);
     for (uint32_t p = 0; p < ring->max_peers; p++) {
         REQUIRE(state_of(gr_load_sc(&ring->peer[p].word)) == GR_FREE, "entry %u", p);
         for (uint32_t i = 0; i < ring->slots; i++)
