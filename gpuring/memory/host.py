@@ -103,6 +103,9 @@ class HostMemory:
         view.flags.writeable = writable
         return view
 
+    def lend(self) -> None:
+        """Does nothing: the kernel keeps the memory as long as anybody has it mapped."""
+
     def close(self, *, others: bool, then: Callable[[], None]) -> None:
         """Gives the mapping up, which goes with the last array over it.
 

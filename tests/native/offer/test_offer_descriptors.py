@@ -222,8 +222,8 @@ def asks_with_too_many(_pipe: Pipe, path: str) -> bytes:
     header = opened(path)
     becomes_somebody()
     with too_many_under_way():
-        fd = native.fetch(header, PATIENCE_S)
-    return os.pread(fd, 8, 0)
+        got = native.fetch(header, PATIENCE_S)
+    return os.pread(got.fd, 8, 0)
 
 
 def test_who_asks_while_too_many_descriptors_are_under_way_gets_the_slots(ring, children):
@@ -236,7 +236,8 @@ def test_who_asks_while_too_many_descriptors_are_under_way_gets_the_slots(ring, 
 def hands_on_with_too_many(pipe: Pipe, path: str) -> None:
     header = opened(path)
     becomes_somebody()
-    native.offer(header, native.fetch(header, PATIENCE_S))
+    got = native.fetch(header, PATIENCE_S)
+    native.offer(header, got.fd)
     peer = raw_verbs.join_producer(header)
     with too_many_under_way():
         pipe.send(peer.number)
@@ -326,7 +327,7 @@ def closes_everything(pipe: Pipe, path: str) -> list[str]:
     poll(lambda: other.creator.reaps == 1)  # the watchdog has been there
     wrong = []
     with contextlib.suppress(gpuring.RingError):
-        os.close(native.fetch(second, 0))
+        native.fetch(second, 0)
         wrong.append("its own file was taken for the slots")
     for each in (header, second):
         each.disown()

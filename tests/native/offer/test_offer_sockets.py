@@ -170,9 +170,9 @@ def comes_and_goes(pipe: Pipe, path: str) -> None:
     pipe.send()
     while True:
         header = opened(path)
-        fd = native.fetch(header, PATIENCE_S)
-        native.offer(header, fd)
-        os.close(fd)
+        got = native.fetch(header, PATIENCE_S)
+        native.offer(header, got.fd)
+        got.close()
         peer = raw_verbs.join_producer(header)
         assert peer.leave() == 0
         header.disown()
