@@ -14,7 +14,7 @@ from gpuring.native.blocked import on_blocked
 from gpuring.native.clock import now_ns, seconds
 from gpuring.native.device import Device, Driver
 from gpuring.native.exchange import Descriptor, fetch, offer
-from gpuring.native.files import File, NameWatch
+from gpuring.native.files import File, MappedFile, NameWatch
 from gpuring.native.header import (
     GATES,
     MAX_FAR_NBYTES,
@@ -68,7 +68,7 @@ __all__ = [
     "MAX_PEERS", "MAX_PRODUCERS", "MAX_SLOTS",
     "MAX_SLOT_NBYTES", "MAX_SPEC_NBYTES", "MAX_SUBSCRIPTIONS", "MAX_WAITED", "MEMORY_KINDS",
     "MODE_MISMATCH", "PEER_LOST", "PRODUCER_DIED", "REAPED", "SYNC_KINDS", "TORN", "VERSION",
-    "Damaged", "Descriptor", "Device", "Driver", "File", "Header", "NameWatch",
+    "Damaged", "Descriptor", "Device", "Driver", "File", "Header", "MappedFile", "NameWatch",
     "Notifier", "Peer", "Retired", "fetch", "join_consumer", "join_producer", "look", "missing",
     "now_ns", "offer", "on_blocked", "ready", "seconds", "select", "subscribe", "unsubscribe",
 ]  # fmt: skip
