@@ -153,8 +153,8 @@ void gr_disown(struct gr_ring *ring) {
     if (ring->next) ring->next->prev = ring->prev;
     gr_withdraw_offer(ring, handles);
     /* Those who have connected and were not answered may have sent what takes long to close. The
-     * watchdog may be in poll() on the socket, and would then be the last one that has it. So nobody
-     * connects from now on, and what is queued there is closed first. */
+     * watchdog may be in poll() on the socket, and would then be the last one that has it. So
+     * nobody connects from now on, and what is queued there is closed first. */
     const int listen_fd = gr_has_its_files(ring) ? ring->listen_fd : -1;
     struct aside *aside = listen_fd >= 0 ? put_aside(listen_fd, true) : NULL;
     ring->listen_fd = -1;
