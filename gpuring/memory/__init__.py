@@ -37,6 +37,10 @@ class Memory(Protocol):
     def read_only(self) -> bool:
         """Whether arrays that were asked for with writable=False cannot be written."""
 
+    def lend(self) -> None:
+        """Called before other processes can open the memory.  Its creator keeps it from then on,
+        also if nobody has this object any more, until `close`."""
+
     def array(self, index: int, field: Field, shape: tuple[int, ...], *, writable: bool) -> Any:
         """Returns a C-contiguous array over `field` of slot `index`.  `shape` may be smaller than
         that of the field.

@@ -15,9 +15,10 @@ import os
 import uuid
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from gpuring.arguments import integer
 from gpuring.errors import DeviceError, RingClosed
@@ -25,6 +26,8 @@ from gpuring.native import Driver
 
 if TYPE_CHECKING:
     from gpuring.slot_layout import Field
+
+Made = TypeVar("Made")
 
 PAGE_NBYTES = 2 << 20
 """The memory of a ring has a multiple of this size.  The driver shares whole pages, so nothing else
@@ -158,6 +161,25 @@ class Slots:
         return self.slots * self.slot_nbytes
 
 
+def uninterrupted(device: int, make: Callable[[], Made]) -> Made:
+    """Calls `make` where no Ctrl-C can come between an allocation and who frees it, with GPU
+    `device` current.  Returns what it returns, which has to undo itself when it is dropped.
+
+    Python runs signal handlers in the main thread only.  So another thread makes it, and this one
+    waits.  If the wait is interrupted, what was made is dropped.
+    """
+    cuda = load_cupy().cuda
+
+    def on_device() -> Made:
+        with cuda.Device(device):
+            cuda.runtime.free(0)  # makes the device's context current
+            return make()
+
+    with cuda.Device(device), ThreadPoolExecutor(1) as thread:
+        cuda.runtime.free(0)  # in this thread as well, for what follows
+        return thread.submit(on_device).result()
+
+
 class Kept:
     """What this process has of a ring's memory.  When nobody keeps it any more, it is undone."""
 
@@ -229,7 +251,7 @@ class CudaMemory:
     read_only: ClassVar[bool] = False
 
     def __init__(self, kept: Kept, wanted: Slots, device: int, *, own: bool = False) -> None:
-        """`own`: this process has made the memory, and keeps it until close(others=False)."""
+        """`own`: this process has made the memory."""
         self.handle = wanted.handle
         self.device_uuid = wanted.device_uuid
         self.device = device
@@ -239,8 +261,6 @@ class CudaMemory:
         self._nbytes = wanted.nbytes
         self._kept: Kept | None = kept
         self._own = own
-        if own:
-            _owned.add(kept)
         self._use = _Use()
         self._memories: dict[bool, Any] = {}
         """CuPy's memory objects, which keep their mapping, by whether they may be written."""
@@ -253,6 +273,12 @@ class CudaMemory:
         """A file descriptor that other processes need to open the slots.  It belongs to this
         object.  -1 if they need none."""
         return -1 if self._kept is None else self._kept.fd
+
+    def lend(self) -> None:
+        """From now on other processes may open the memory.  If this process has made it, it keeps
+        it until close(others=False)."""
+        if self._own and self._kept is not None:
+            _owned.add(self._kept)
 
     def _memory(self, writable: bool) -> Any:
         memory = self._memories.get(writable)

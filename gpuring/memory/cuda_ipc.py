@@ -19,7 +19,16 @@ import weakref
 from typing import Any
 
 from gpuring.errors import DeviceError
-from gpuring.memory.cuda import CudaMemory, Mapping, Slots, load_cupy, no_room, owner_of, rounded
+from gpuring.memory.cuda import (
+    CudaMemory,
+    Mapping,
+    Slots,
+    load_cupy,
+    no_room,
+    owner_of,
+    rounded,
+    uninterrupted,
+)
 from gpuring.native import Driver
 
 # cudaError_t, which CuPy reports as plain numbers.
@@ -27,7 +36,7 @@ _INVALID_VALUE, _DEVICE_UNINITIALIZED, _MAP_FAILED, _INVALID_HANDLE = 1, 201, 20
 _CREATOR_GONE = (_INVALID_VALUE, _DEVICE_UNINITIALIZED, _MAP_FAILED, _INVALID_HANDLE)
 _PEER_ALREADY_ENABLED = 704
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # reentrant, because a signal handler may attach as well
 _created: weakref.WeakValueDictionary[bytes, Mapping] = weakref.WeakValueDictionary()
 _imported: weakref.WeakValueDictionary[tuple[bytes, int], Mapping] = weakref.WeakValueDictionary()
 
@@ -44,11 +53,15 @@ class IpcMemory(CudaMemory):
         runtime = cuda.runtime
         nbytes = rounded(slots * slot_nbytes)
         device_uuid = Driver().uuid(device)
+
+        def allocated() -> Mapping:
+            # As cupy.cuda.Memory does, but without its cudaFree at interpreter shutdown.
+            ptr = runtime.malloc(nbytes)
+            return Mapping(ptr, device, functools.partial(runtime.free, ptr))
+
         with cuda.Device(device):
             try:
-                # As cupy.cuda.Memory does, but without its cudaFree at interpreter shutdown.
-                ptr = runtime.malloc(nbytes)
-                mapping = Mapping(ptr, device, functools.partial(runtime.free, ptr))
+                mapping = uninterrupted(device, allocated)
             except runtime.CUDARuntimeError as error:
                 raise no_room(nbytes, device, error) from error
             try:
@@ -73,6 +86,11 @@ class IpcMemory(CudaMemory):
         """
         cuda = load_cupy().cuda
         runtime, handle = cuda.runtime, wanted.handle
+
+        def opened() -> Mapping:
+            ptr = runtime.ipcOpenMemHandle(handle)
+            return Mapping(ptr, device, functools.partial(runtime.ipcCloseMemHandle, ptr))
+
         try:
             owner = owner_of(device, wanted.device_uuid, ring)
             with _lock, cuda.Device(device):
@@ -82,9 +100,7 @@ class IpcMemory(CudaMemory):
                 else:
                     mapping = _imported.get((handle, device))
                 if mapping is None:
-                    ptr = runtime.ipcOpenMemHandle(handle)
-                    undo = functools.partial(runtime.ipcCloseMemHandle, ptr)
-                    mapping = Mapping(ptr, device, undo)
+                    mapping = uninterrupted(device, opened)
                     _imported[handle, device] = mapping
         except runtime.CUDARuntimeError as error:
             raise _cannot_open(ring, error) from error

@@ -10,31 +10,44 @@ the creator keeps it until no other process has it, or until the process ends.
 from __future__ import annotations
 
 import functools
-import os
 import threading
 import weakref
 from collections.abc import Callable
 
-from gpuring import native
 from gpuring.errors import DeviceError
 from gpuring.memory import driver
-from gpuring.memory.cuda import CudaMemory, Mapping, Slots, load_cupy, no_room, owner_of, rounded
-from gpuring.native import Driver
+from gpuring.memory.cuda import (
+    CudaMemory,
+    Mapping,
+    Slots,
+    load_cupy,
+    no_room,
+    owner_of,
+    rounded,
+    uninterrupted,
+)
+from gpuring.native import Descriptor, Driver
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # reentrant, because a signal handler may attach as well
 
 
 class _Allocation(Mapping):
     """The allocation in this process under one device, and the descriptor of its pool."""
 
     def __init__(
-        self, pool: int, ptr: int, fd: int, device: int, of: _Allocation | None = None
+        self,
+        pool: int,
+        ptr: int,
+        descriptor: Descriptor,
+        device: int,
+        of: _Allocation | None = None,
     ) -> None:
         """`of` is the same allocation under another device.  It is kept, and is what is freed."""
-        undo = functools.partial(_free, pool, ptr, fd) if of is None else _finish
+        undo = functools.partial(_free, pool, ptr, descriptor) if of is None else _finish
         super().__init__(ptr, device, undo, of)
         self.pool = pool
-        self.fd = fd
+        self.descriptor = descriptor
+        self.fd = descriptor.fd
 
 
 def _finish() -> None:
@@ -42,11 +55,11 @@ def _finish() -> None:
     load_cupy().cuda.runtime.deviceSynchronize()
 
 
-def _free(pool: int, ptr: int, fd: int) -> None:
+def _free(pool: int, ptr: int, descriptor: Descriptor) -> None:
     try:
         driver.free_in_pool(pool, ptr)
     finally:
-        os.close(fd)
+        descriptor.close()
 
 
 _allocations: weakref.WeakValueDictionary[tuple[bytes, int], _Allocation] = (
@@ -75,26 +88,29 @@ class PoolMemory(CudaMemory):
         """Allocates slots on GPU `device`.  Raises DeviceError, and leaves nothing behind then."""
         nbytes = rounded(slots * slot_nbytes)
         device_uuid = Driver().uuid(device)
-        cuda = load_cupy().cuda
+
+        def allocated() -> tuple[_Allocation, bytes]:
+            pool, ptr, descriptor, handle = driver.allocate_in_pool(nbytes, device)
+            return _Allocation(pool, ptr, descriptor, device), handle
+
         try:
-            with cuda.Device(device):
-                cuda.runtime.free(0)  # makes the device's context, if there is none yet
-                pool, ptr, fd, handle = driver.allocate_in_pool(nbytes, device)
-        except (driver.Refused, cuda.runtime.CUDARuntimeError) as error:
+            allocation, handle = uninterrupted(device, allocated)
+        except (driver.Refused, load_cupy().cuda.runtime.CUDARuntimeError) as error:
             raise no_room(nbytes, device, error, 'take memory="ipc"') from error
-        allocation = _Allocation(pool, ptr, fd, device)
         with _lock:
             _allocations[epoch, device] = allocation
         made = Slots(handle, device_uuid, slots, slot_nbytes, epoch)
         return cls(allocation, made, device, own=True)
 
     @classmethod
-    def open(cls, wanted: Slots, device: int, *, ring: str, fetch: Callable[[], int]) -> PoolMemory:
+    def open(
+        cls, wanted: Slots, device: int, *, ring: str, fetch: Callable[[], Descriptor]
+    ) -> PoolMemory:
         """Opens the slots of `ring` under GPU `device`.
 
-        `fetch` asks those who are in the ring for the descriptor, which is this object's then.  It
-        is not asked if this process has the memory already.  Raises DeviceError if `device` cannot
-        reach the GPU of the slots, and what `fetch` raises.
+        `fetch` asks those who are in the ring for the descriptor.  It is not asked if this process
+        has the memory already.  Raises DeviceError if `device` cannot reach the GPU of the slots,
+        and what `fetch` raises.
         """
         owner_of(device, wanted.device_uuid, ring)
         epoch = wanted.epoch
@@ -120,16 +136,17 @@ def _reached(here: _Allocation, device: int, ring: str) -> _Allocation:
             driver.let_reach_pool(here.pool, device)
     except (driver.Refused, cuda.runtime.CUDARuntimeError) as error:
         raise DeviceError(f"ring {ring!r}: opening its GPU memory failed ({error})") from error
-    return _Allocation(here.pool, here.ptr, here.fd, device, here)
+    return _Allocation(here.pool, here.ptr, here.descriptor, device, here)
 
 
-def _imported(fd: int, handle: bytes, device: int, ring: str) -> _Allocation:
-    cuda = load_cupy().cuda
+def _imported(descriptor: Descriptor, handle: bytes, device: int, ring: str) -> _Allocation:
+    def imported() -> _Allocation:
+        pool, ptr = driver.import_pool(descriptor.fd, handle, device)
+        descriptor.aside = False
+        return _Allocation(pool, ptr, descriptor, device)
+
     try:
-        with cuda.Device(device):
-            cuda.runtime.free(0)  # makes the device's context, if there is none yet
-            pool, ptr = driver.import_pool(fd, handle, device)
-    except (driver.Refused, cuda.runtime.CUDARuntimeError) as error:
-        native.close_aside(fd)
+        return uninterrupted(device, imported)
+    except (driver.Refused, load_cupy().cuda.runtime.CUDARuntimeError) as error:
+        descriptor.close()
         raise DeviceError(f"ring {ring!r}: opening its GPU memory failed ({error})") from error
-    return _Allocation(pool, ptr, fd, device)

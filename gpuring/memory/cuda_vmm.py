@@ -12,12 +12,10 @@ driver refuses copies and memsets into it, and the memory is untouched.
 from __future__ import annotations
 
 import functools
-import os
 import threading
 import weakref
 from collections.abc import Callable
 
-from gpuring import native
 from gpuring.errors import DeviceError, RingIncompatible
 from gpuring.memory import driver
 from gpuring.memory.cuda import (
@@ -30,25 +28,24 @@ from gpuring.memory.cuda import (
     no_room,
     owner_of,
     rounded,
+    uninterrupted,
 )
-from gpuring.native import Driver
+from gpuring.native import Descriptor, Driver
 
 _SIZE_NBYTES = 8
 """The bytes of the handle that have the size."""
 _MAX_NBYTES = 1 << 50
 
-_lock = threading.Lock()
+_lock = threading.RLock()  # reentrant, because a signal handler may attach as well
 
 
 class _Slab(Kept):
     """The memory in this process under one device: a descriptor, and up to two mappings."""
 
-    def __init__(self, fd: int, nbytes: int, device: int) -> None:
-        # Aside, until the driver knows it as memory of a GPU: whoever handed it over may lie.
-        close: list[Callable[[int], None]] = [native.close_aside]
-        super().__init__(device, lambda: close[0](fd))
-        self._close = close
-        self.fd = fd
+    def __init__(self, descriptor: Descriptor, nbytes: int, device: int) -> None:
+        super().__init__(device, descriptor.close)
+        self._descriptor = descriptor
+        self.fd = descriptor.fd
         self.nbytes = nbytes
         self._views: weakref.WeakValueDictionary[bool, Mapping] = weakref.WeakValueDictionary()
 
@@ -61,19 +58,24 @@ class _Slab(Kept):
 
     def _mapped(self, writable: bool) -> Mapping:
         runtime = load_cupy().cuda.runtime
+
+        def mapped() -> Mapping:
+            ptr = driver.map_memory(self.fd, self.nbytes, self.device, writable=writable)
+            undo = functools.partial(_unmap, runtime.deviceSynchronize, ptr, self.nbytes)
+            return Mapping(ptr, self.device, undo, self)
+
         try:
-            with load_cupy().cuda.Device(self.device):
-                runtime.free(0)  # makes the device's context, if there is none yet
-                ptr = driver.map_memory(self.fd, self.nbytes, self.device, writable=writable)
+            mapping = uninterrupted(self.device, mapped)
         except (driver.Refused, runtime.CUDARuntimeError) as error:
             use = "reading and writing" if writable else "reading"
             raise DeviceError(
                 f"{self.nbytes / 2**20:.0f} MiB of slots cannot be mapped into GPU {self.device} "
                 f"for {use} ({error})"
             ) from error
-        self._close[0] = os.close  # which has freed the memory when it returns
-        undo = functools.partial(_unmap, runtime.deviceSynchronize, ptr, self.nbytes)
-        return Mapping(ptr, self.device, undo, self)
+        # The driver knows it as memory of a GPU, so nobody has lied who handed it over.  A close
+        # that waits has freed the memory when it returns.
+        self._descriptor.aside = False
+        return mapping
 
 
 def _unmap(synchronize: Callable[[], None], ptr: int, nbytes: int) -> None:
@@ -107,11 +109,15 @@ class VmmMemory(CudaMemory):
         """Allocates slots on GPU `device`.  Raises DeviceError, and leaves nothing behind then."""
         device_uuid = Driver().uuid(device)
         nbytes = 0
+
+        def allocated() -> _Slab:
+            return _Slab(driver.allocate(nbytes, device), nbytes, device)
+
         try:
             page = max(PAGE_NBYTES, driver.granularity(device))
             nbytes = rounded(slots * slot_nbytes, page)
-            slab = _Slab(driver.allocate(nbytes, device), nbytes, device)
-        except driver.Refused as error:
+            slab = uninterrupted(device, allocated)
+        except (driver.Refused, load_cupy().cuda.runtime.CUDARuntimeError) as error:
             raise no_room(nbytes, device, error, 'take memory="ipc"') from error
         with _lock:
             _slabs[epoch, device] = slab
@@ -120,12 +126,14 @@ class VmmMemory(CudaMemory):
         return cls._over(slab, made, writable=True)
 
     @classmethod
-    def open(cls, wanted: Slots, device: int, *, ring: str, fetch: Callable[[], int]) -> VmmMemory:
+    def open(
+        cls, wanted: Slots, device: int, *, ring: str, fetch: Callable[[], Descriptor]
+    ) -> VmmMemory:
         """Opens the slots of `ring` under GPU `device`.
 
-        `fetch` asks those who are in the ring for the descriptor, which is this object's then.  It
-        is not asked if this process has the memory under that device already.  Raises DeviceError
-        if `device` cannot reach the GPU of the slots, RingIncompatible, and what `fetch` raises.
+        `fetch` asks those who are in the ring for the descriptor.  It is not asked if this process
+        has the memory under that device already.  Raises DeviceError if `device` cannot reach the
+        GPU of the slots, RingIncompatible, and what `fetch` raises.
         """
         owner_of(device, wanted.device_uuid, ring)
         nbytes = int.from_bytes(wanted.handle[:_SIZE_NBYTES], "little")

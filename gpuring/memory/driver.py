@@ -2,6 +2,9 @@
 
 They are made when a ring is created, opened or given up, and never for a frame.  `import gpuring`
 loads no driver, and neither does this module.  Names and structures are those of cuda.h.
+
+What allocates or maps leaves nothing behind if it raises.  But a Ctrl-C in the middle of it would,
+so it is called within `uninterrupted` (cuda.py).
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 from typing import Any
 
 from gpuring.errors import DeviceError
+from gpuring.native import Descriptor
 
 _FILE_DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 _PINNED = 1  # CU_MEM_ALLOCATION_TYPE_PINNED
@@ -83,6 +87,15 @@ def _prop(device: int) -> _AllocationProp:
     return _AllocationProp(_PINNED, _FILE_DESCRIPTOR, _Location(_DEVICE, device))
 
 
+def _exported(name: str, of: Any) -> Descriptor:
+    """The descriptor of what was allocated.  No program that is started inherits it."""
+    fd = ctypes.c_int(-1)
+    _call(name, *(ctypes.byref(fd), of, _FILE_DESCRIPTOR, ctypes.c_ulonglong(0)))
+    descriptor = Descriptor(fd.value)
+    os.set_inheritable(descriptor.fd, False)
+    return descriptor
+
+
 # ---- virtual memory ------------------------------------------------------------------------------
 
 
@@ -93,7 +106,7 @@ def granularity(device: int) -> int:
     return nbytes.value
 
 
-def allocate(nbytes: int, device: int) -> int:
+def allocate(nbytes: int, device: int) -> Descriptor:
     """Memory on a GPU.  Returns its descriptor, which keeps it as long as any process has it open.
 
     No program that is started inherits the descriptor.
@@ -103,15 +116,9 @@ def allocate(nbytes: int, device: int) -> int:
     size = ctypes.c_size_t(nbytes)
     _call("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(prop), ctypes.c_ulonglong(0))
     try:
-        fd = ctypes.c_int(-1)
-        _call(
-            "cuMemExportToShareableHandle",
-            *(ctypes.byref(fd), handle, _FILE_DESCRIPTOR, ctypes.c_ulonglong(0)),
-        )
+        return _exported("cuMemExportToShareableHandle", handle)
     finally:
         _call("cuMemRelease", handle)
-    os.set_inheritable(fd.value, False)
-    return fd.value
 
 
 def map_memory(fd: int, nbytes: int, device: int, *, writable: bool) -> int:
@@ -130,10 +137,10 @@ def map_memory(fd: int, nbytes: int, device: int, *, writable: bool) -> int:
             try:
                 access = _Access(_Location(_DEVICE, device), _READ_WRITE if writable else _READ)
                 _call("cuMemSetAccess", ptr, size, ctypes.byref(access), ctypes.c_size_t(1))
-            except Refused:
+            except BaseException:
                 _call("cuMemUnmap", ptr, size)
                 raise
-        except Refused:
+        except BaseException:
             _call("cuMemAddressFree", ptr, size)
             raise
     finally:
@@ -153,34 +160,31 @@ def unmap_memory(ptr: int, nbytes: int) -> None:
 _DEFAULT_STREAM = ctypes.c_void_p(0)
 
 
-def allocate_in_pool(nbytes: int, device: int) -> tuple[int, int, int, bytes]:
+def allocate_in_pool(nbytes: int, device: int) -> tuple[int, int, Descriptor, bytes]:
     """Memory in a new pool of GPU `device`, whose context is current.
 
     Returns the pool, the address, the descriptor of the pool, and EXPORT_NBYTES bytes that say
     where the memory is in it.  No program that is started inherits the descriptor.
     """
-    pool, ptr, fd = ctypes.c_void_p(), ctypes.c_uint64(), ctypes.c_int(-1)
+    pool, ptr = ctypes.c_void_p(), ctypes.c_uint64()
+    descriptor: Descriptor | None = None
     props = _PoolProps(_PINNED, _FILE_DESCRIPTOR, _Location(_DEVICE, device))
     _call("cuMemPoolCreate", ctypes.byref(pool), ctypes.byref(props))
     try:
         size = ctypes.c_size_t(nbytes)
         _call("cuMemAllocFromPoolAsync", ctypes.byref(ptr), size, pool, _DEFAULT_STREAM)
         _call("cuStreamSynchronize", _DEFAULT_STREAM)  # others may use it at once
-        _call(
-            "cuMemPoolExportToShareableHandle",
-            *(ctypes.byref(fd), pool, _FILE_DESCRIPTOR, ctypes.c_ulonglong(0)),
-        )
+        descriptor = _exported("cuMemPoolExportToShareableHandle", pool)
         data = (ctypes.c_ubyte * EXPORT_NBYTES)()
         _call("cuMemPoolExportPointer", data, ptr)  # refused before the pool itself is exported
-    except Refused:
-        if fd.value >= 0:
-            os.close(fd.value)
+        return pool.value or 0, ptr.value, descriptor, bytes(data)
+    except BaseException:
+        if descriptor is not None:
+            descriptor.close()
         if ptr.value:
             _call("cuMemFreeAsync", ptr, _DEFAULT_STREAM)
         _call("cuMemPoolDestroy", pool)
         raise
-    os.set_inheritable(fd.value, False)
-    return pool.value or 0, ptr.value, fd.value, bytes(data)
 
 
 def import_pool(fd: int, exported: bytes, device: int) -> tuple[int, int]:
@@ -196,10 +200,10 @@ def import_pool(fd: int, exported: bytes, device: int) -> tuple[int, int]:
         let_reach_pool(pool.value or 0, device)
         data = (ctypes.c_ubyte * EXPORT_NBYTES).from_buffer_copy(exported)
         _call("cuMemPoolImportPointer", ctypes.byref(ptr), pool, data)
-    except Refused:
+        return pool.value or 0, ptr.value
+    except BaseException:
         _call("cuMemPoolDestroy", pool)
         raise
-    return pool.value or 0, ptr.value
 
 
 def let_reach_pool(pool: int, device: int) -> None:

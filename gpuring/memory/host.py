@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-import mmap
 import os
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gpuring.errors import RingClosed, RingIncompatible
-from gpuring.native import File
+from gpuring.native import File, MappedFile
 from gpuring.registry import locks, no_room, segment
 from gpuring.slot_layout import Field
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 class HostMemory:
@@ -25,8 +27,8 @@ class HostMemory:
     device_uuid = bytes(16)
     read_only = True
 
-    def __init__(self, mapping: mmap.mmap, slot_nbytes: int) -> None:
-        self._mapping: mmap.mmap | None = mapping
+    def __init__(self, mapping: Buffer, slot_nbytes: int) -> None:
+        self._mapping: memoryview | None = memoryview(mapping)
         self._slot_nbytes = slot_nbytes
 
     @classmethod
@@ -45,7 +47,7 @@ class HostMemory:
             # Mapped through another description, because a mapping keeps its own one open, and the
             # lock must end when `making` is closed.
             with File(f"/proc/self/fd/{making.fd}", os.O_RDWR) as file:
-                memory = cls(mmap.mmap(file.fd, nbytes), slot_nbytes)
+                memory = cls(MappedFile(file.fd, nbytes), slot_nbytes)
             segment.give_name(making, path)
             return memory, making
         except BaseException as error:  # also a Ctrl-C in the middle of posix_fallocate
@@ -86,8 +88,8 @@ class HostMemory:
                 )
             try:
                 with named.open(os.O_RDWR) as file:
-                    return cls(mmap.mmap(file.fd, nbytes), slot_nbytes)
-            except ValueError:  # mmap looks at the size once more
+                    return cls(MappedFile(file.fd, nbytes), slot_nbytes)
+            except ValueError:  # the size is looked at once more
                 raise RingIncompatible(f"ring {name!r}: its slots {path} shrink") from None
             except OSError as error:
                 no_room.tell(name, error, "its slots", nbytes)
@@ -102,6 +104,9 @@ class HostMemory:
         view: npt.NDArray[Any] = np.ndarray(shape, field.dtype, self._mapping, offset)
         view.flags.writeable = writable
         return view
+
+    def lend(self) -> None:
+        """Does nothing: the kernel keeps the memory as long as anybody has it mapped."""
 
     def close(self, *, others: bool, then: Callable[[], None]) -> None:
         """Gives the mapping up, which goes with the last array over it.

@@ -117,7 +117,7 @@ def attach(name: str, header: Header, device: str | int | None) -> Memory:
     if header.memory == "ipc":
         return IpcMemory.open(wanted, ordinal, ring=name)
 
-    def fetch() -> int:
+    def fetch() -> native.Descriptor:
         try:
             return native.fetch(header, FETCH_S)
         except (PeerLost, RingTimeout) as error:

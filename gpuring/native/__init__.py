@@ -13,8 +13,8 @@ snapshot, dlpack, signals
 from gpuring.native.blocked import on_blocked
 from gpuring.native.clock import now_ns, seconds
 from gpuring.native.device import Device, Driver
-from gpuring.native.exchange import close_aside, fetch, offer
-from gpuring.native.files import File, NameWatch
+from gpuring.native.exchange import Descriptor, fetch, offer
+from gpuring.native.files import File, MappedFile, NameWatch
 from gpuring.native.header import (
     GATES,
     MAX_FAR_NBYTES,
@@ -67,8 +67,8 @@ __all__ = [
     "MAX_FAR_NBYTES", "MAX_LABEL_NBYTES", "MAX_META_NBYTES", "MAX_NAME_NBYTES", "MAX_NDIM",
     "MAX_PEERS", "MAX_PRODUCERS", "MAX_SLOTS", "MAX_SLOT_NBYTES", "MAX_SPEC_NBYTES",
     "MAX_SUBSCRIPTIONS", "MAX_WAITED", "MEMORY_KINDS", "MODE_MISMATCH", "PEER_LOST",
-    "PRODUCER_DIED", "REAPED", "SYNC_KINDS", "TORN", "VERSION", "Damaged", "Device", "Driver",
-    "File", "Header", "NameWatch", "Notifier", "Peer", "Retired", "close_aside", "fetch",
+    "PRODUCER_DIED", "REAPED", "SYNC_KINDS", "TORN", "VERSION", "Damaged", "Descriptor", "Device",
+    "Driver", "File", "Header", "MappedFile", "NameWatch", "Notifier", "Peer", "Retired", "fetch",
     "join_consumer", "join_producer", "look", "missing", "now_ns", "offer", "on_blocked", "ready",
     "seconds", "select", "subscribe", "unsubscribe",
 ]  # fmt: skip

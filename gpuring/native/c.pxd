@@ -94,6 +94,7 @@ cdef extern from "core/process.h" nogil:
     uint64_t gr_process_start(int, char *)
 
 cdef extern from "core/handles.h" nogil:
+    void gr_close_aside(int)
     void gr_disown(gr_ring *)
     void gr_detach(gr_ring *)
     bint gr_forked(const gr_ring *)
@@ -211,9 +212,6 @@ cdef extern from "core/exchange_fetch.h" nogil:
     void gr_fetch_begin(gr_fetch *, gr_ring *)
     int gr_fetch_go_on(gr_fetch *, gr_ring *, int64_t)
     void gr_fetch_end(gr_fetch *)
-
-cdef extern from "core/thread.h" nogil:
-    void gr_close_aside(int)
 
 cdef extern from "core/wait.h" nogil:
     enum: GR_MAX_WAITED

@@ -7,6 +7,7 @@ import os
 from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno
 from libc.errno cimport EAGAIN, ENOENT, errno
 from libc.stdint cimport int64_t
+from posix.unistd cimport close as c_close
 
 from gpuring.native.c cimport *
 from gpuring.native.clock cimport deadline_of
@@ -29,16 +30,37 @@ def offer(Header header not None, int fd):
         PyErr_SetFromErrno(OSError)
 
 
-def close_aside(int fd):
-    """Closes a descriptor that `fetch` has returned.  Does not wait, though the close may take for ever: any process of the
-    ring may have handed over what lingers."""
-    with nogil:
-        gr_close_aside(fd)
+cdef class Descriptor:
+    """A descriptor of a ring's slots.  It is closed at the latest when this object goes, so no interrupt can lose it."""
+
+    cdef readonly int fd
+    # Whether a thread of its own closes it, because that may take for ever: any process of the ring may have handed over what
+    # lingers.
+    cdef public bint aside
+
+    def __cinit__(self, int fd, *, bint aside=False):
+        self.fd = fd
+        self.aside = aside
+
+    def __dealloc__(self):
+        self.close()
+
+    cpdef close(self):
+        """May be called twice."""
+        cdef int fd = self.fd
+        self.fd = -1
+        if fd < 0:
+            return
+        with nogil:
+            if self.aside:
+                gr_close_aside(fd)
+            else:
+                c_close(fd)
 
 
 def fetch(Header header not None, timeout):
     """The descriptor of the ring's slots, from the first process that hands it over: the ring's creator, or one that has a
-    peer in the ring.  It belongs to the caller, who closes it with `close_aside`.
+    peer in the ring.  It is closed aside as long as nobody says otherwise.
 
     Waits up to `timeout` seconds (None: for ever) without the GIL, and Ctrl-C interrupts it.  Raises PeerLost at once if
     nobody can be asked, RingTimeout if nobody has answered in time (the message says who was asked), OSError (no
@@ -63,7 +85,7 @@ def fetch(Header header not None, timeout):
             if fd < 0 and gr_now_ns() >= deadline:
                 raise RingTimeout(_nobody_answers(&fetch, timeout))
             PyErr_CheckSignals()
-        return fd
+        return Descriptor(fd, aside=True)
     except BaseException:
         if fd >= 0:
             gr_close_aside(fd)

@@ -1,12 +1,15 @@
 """Descriptors that no interrupt can lose: of a ring's file (registry/segment.py), and of a directory in which a name is
-awaited (registry/new_names.py)."""
+awaited (registry/new_names.py).  And files that are mapped without a descriptor."""
 import os
 import weakref
 
-from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrnoWithFilenameObject
+from cpython.buffer cimport PyBuffer_FillInfo
+from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno, PyErr_SetFromErrnoWithFilenameObject
 from libc.errno cimport EINTR, errno
 from libc.stdint cimport uint32_t
 from posix.fcntl cimport open as c_open
+from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
+from posix.stat cimport fstat, struct_stat
 from posix.unistd cimport close as c_close, read as c_read
 
 cdef extern from "sys/inotify.h" nogil:
@@ -63,6 +66,36 @@ def _close_all():
 
 
 os.register_at_fork(after_in_child=_close_all)
+
+
+cdef class MappedFile:
+    """The memory of a file, to read and to write.  It is unmapped when neither this object nor a view of it is left.
+
+    Python's mmap keeps a copy of the descriptor.  Its number may be that of a file of the program, if the program has closed all
+    its descriptors, as a daemon does."""
+
+    cdef void *_start
+    cdef Py_ssize_t _nbytes
+
+    def __cinit__(self, int fd, Py_ssize_t nbytes):
+        """Maps the first `nbytes` of the file.  Raises ValueError if it is shorter, OSError."""
+        cdef struct_stat now
+        self._start = MAP_FAILED
+        self._nbytes = nbytes
+        if fstat(fd, &now) != 0:
+            PyErr_SetFromErrno(OSError)
+        if now.st_size < nbytes:
+            raise ValueError(f"the file has {now.st_size} bytes, not {nbytes}")
+        self._start = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
+        if self._start == MAP_FAILED:
+            PyErr_SetFromErrno(OSError)
+
+    def __dealloc__(self):
+        if self._start != MAP_FAILED:
+            munmap(self._start, self._nbytes)
+
+    def __getbuffer__(self, Py_buffer *buffer, int flags):
+        PyBuffer_FillInfo(buffer, self, self._start, self._nbytes, 0, flags)
 
 
 cdef class NameWatch:

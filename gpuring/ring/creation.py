@@ -182,6 +182,7 @@ def create_of(
                 memory_handle=mapped.handle,
             )
             ring = Ring(name, header, mapped, described, created=True)
+            mapped.lend()
             kinds.hand_on(header, mapped)
             if dead is not None:
                 durable.carry_over(dead, header)

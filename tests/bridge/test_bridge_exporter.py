@@ -6,8 +6,10 @@ import contextlib
 import itertools
 import os
 import signal
+import socket
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -90,6 +92,13 @@ def test_an_importer_that_was_given_up_gets_no_bytes_of_later_frames(
     assert found
 
 
+def is_listening(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    at = f"{int.from_bytes(socket.inet_aton(host), 'little'):08X}:{int(port):04X}"
+    rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()]
+    return any(row[1] == at and row[3] == "0A" for row in rows)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", wire.POLICIES[:2])
 def test_an_exporter_that_ends_sends_nothing_from_slots_that_it_gave_back(
@@ -97,9 +106,11 @@ def test_an_exporter_that_ends_sends_nothing_from_slots_that_it_gave_back(
 ) -> None:
     """Most of the bytes go after it has waited for them."""
     with slow_importer(name, policy) as (out, _, far):
+        address = out.address
+        assert is_listening(address)
         ending = threading.Thread(target=out.close)
         ending.start()
-        ending.join(0.45)  # it waits for 0.4 s, and sends what it can for 0.1 s
+        poll(lambda: not is_listening(address))  # it has waited, and sends what it can for 0.1 s
         found = whole(far)
         ending.join()
     assert found

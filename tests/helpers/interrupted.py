@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dis
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import CodeType, FrameType, TracebackType
 from typing import Any, TypeVar
@@ -100,9 +100,9 @@ def interrupts(step: int = 1) -> Iterator[Interrupt]:
     yield from at_each_place(Interrupt, step)
 
 
-def at_each_place(kind: type[OneInterrupt], step: int) -> Iterator[OneInterrupt]:
+def at_each_place(kind: Callable[[int], OneInterrupt], step: int = 1) -> Iterator[OneInterrupt]:
     """Up to the first that comes too late twice.  CPython 3.14 traces the opcodes of a function
-    only from its second call on."""
+    only from its second call on.  Fails if no interrupt came at all."""
     k = 1
     while True:
         for _ in range(2):

@@ -170,3 +170,16 @@ def other_threads_sleep() -> bool:
     threads = [each for each in Path("/proc/self/task").iterdir() if each.name != me]
     states = [(each / "stat").read_text() for each in threads]
     return all(state.rpartition(")")[2].split()[0] == "S" for state in states)
+
+
+def replaces_its_files(pipe: Pipe) -> list[int]:
+    """Closes all descriptors, as a daemon does, and opens files under their numbers."""
+    poll(other_threads_sleep)  # who is just using a descriptor cannot know that it goes
+    last = max(open_files())
+    for fd in set(open_files()) - {0, 1, 2, pipe._connection.fileno()}:
+        with contextlib.suppress(OSError):
+            os.close(fd)
+    mine: list[int] = []
+    while not mine or mine[-1] <= last:
+        mine.append(os.memfd_create("mine"))
+    return mine

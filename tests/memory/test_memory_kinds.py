@@ -20,6 +20,7 @@ import pytest
 from gpuring.errors import DeviceError, RingIncompatible
 from gpuring.memory import cuda, cuda_ipc, cuda_pool, cuda_vmm, driver
 from gpuring.memory.cuda import CudaMemory, Slots
+from gpuring.native import Descriptor
 from gpuring.slot_layout import Field
 
 UUIDS = [uuid.UUID(int=k).bytes for k in range(1, 3)]
@@ -108,13 +109,13 @@ class Gpu:
     def granularity(self, device: int) -> int:
         return 2 << 20
 
-    def descriptor(self) -> int:
+    def descriptor(self) -> Descriptor:
         if self.full:
             raise driver.Refused("full")
         self.fds.append(os.memfd_create("gpuring-test"))
-        return self.fds[-1]
+        return Descriptor(self.fds[-1])
 
-    def allocate(self, nbytes: int, device: int) -> int:
+    def allocate(self, nbytes: int, device: int) -> Descriptor:
         return self.descriptor()
 
     def map_memory(self, fd: int, nbytes: int, device: int, *, writable: bool) -> int:
@@ -124,9 +125,9 @@ class Gpu:
     def unmap_memory(self, ptr: int, nbytes: int) -> None:
         del self.has[ptr]
 
-    def allocate_in_pool(self, nbytes: int, device: int) -> tuple[int, int, int, bytes]:
-        fd = self.descriptor()
-        return 7, self.add("allocated"), fd, b"export".ljust(64, b"\0")
+    def allocate_in_pool(self, nbytes: int, device: int) -> tuple[int, int, Descriptor, bytes]:
+        descriptor = self.descriptor()
+        return 7, self.add("allocated"), descriptor, b"export".ljust(64, b"\0")
 
     def import_pool(self, fd: int, exported: bytes, device: int) -> tuple[int, int]:
         return 8, self.add("opened")
@@ -166,6 +167,7 @@ def kind(request: pytest.FixtureRequest) -> str:
 def create(kind: str) -> CudaMemory:
     epoch = () if kind == "ipc" else (EPOCH,)
     memory: CudaMemory = KINDS[kind].create(*epoch, SLOTS, NBYTES, 0)
+    memory.lend()
     return memory
 
 

@@ -169,6 +169,7 @@ def as_on_gpu(
     else:
         with segment.Named(segment.header_name(name)) as named, named.open(os.O_RDWR) as file:
             header = Header.attach(file.fd)
-        memory = native.fetch(header, patience_s)
-        native.offer(header, memory)
+        got = native.fetch(header, patience_s)
+        native.offer(header, got.fd)
+        memory = os.dup(got.fd)
     return header, memory

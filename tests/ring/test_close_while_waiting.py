@@ -202,6 +202,20 @@ def test_a_signal_handler_that_closes_when_the_slot_has_come_is_obeyed(name):
             assert ring._header.live_peers() == [reader.peer]
 
 
+class Told:
+    """A lock that tells when a thread is about to take it."""
+
+    def __init__(self, lock: Any) -> None:
+        self._lock, self.takers = lock, set[threading.Thread]()
+
+    def __enter__(self) -> None:
+        self.takers.add(threading.current_thread())
+        self._lock.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._lock.release()
+
+
 @pytest.mark.parametrize("join", ["producer", "consumer"])
 def test_close_closes_who_joins_at_that_moment(name, monkeypatch, join):
     """Else it would be in the ring without a lock, and be taken for dead."""
@@ -209,15 +223,16 @@ def test_close_closes_who_joins_at_that_moment(name, monkeypatch, join):
         handle = gpuring.attach(name)
         closing = threading.Thread(target=handle.close)
         method = "_join" if join == "consumer" else "_join_producer"
-        enter = getattr(handle, method)
+        enter, lock = getattr(handle, method), Told(handle._joining)
 
         def meanwhile(*args: Any) -> Any:
             peer = enter(*args)
             closing.start()
-            closing.join(0.2)  # close waits for us
+            poll(lambda: closing in lock.takers or handle.closed)  # close waits for us
             return peer
 
         monkeypatch.setattr(handle, method, meanwhile)
+        monkeypatch.setattr(handle, "_joining", lock)
         endpoint = getattr(handle, join)()
         closing.join()
         assert endpoint.closed

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import _thread
-import itertools
 import linecache
 import threading
+from functools import partial
 from types import FrameType
 from typing import Any
 
@@ -13,7 +13,7 @@ import pytest
 
 import gpuring
 from gpuring.ring import shutdown
-from tests.helpers.interrupted import Interrupt
+from tests.helpers.interrupted import Interrupt, at_each_place
 from tests.helpers.rings import drain
 from tests.helpers.support import poll
 from tests.ring.test_lost_slots import put, ring
@@ -65,16 +65,13 @@ def claims_many_with(producer):
 @pytest.mark.parametrize("verb", [claims, claims_with, claims_many, claims_many_with])
 def test_an_interrupted_claim_is_given_back_by_the_next_verb(ring, verb):
     with ring.producer() as producer, ring.consumer(lossless=False) as reader:
-        for k in itertools.count(1):
-            interrupted = InOneFunction(k, verb)
+        for interrupted in at_each_place(partial(InOneFunction, function=verb)):
             with interrupted:
                 verb(producer)
             with producer.claim(0):
                 assert len(producer._peer.holding()) == 1, interrupted.where
             assert producer._peer.holding() == [], interrupted.where
             drain(reader)
-            if interrupted.where is None:
-                return
 
 
 def acquires(consumer, seen):
@@ -134,10 +131,9 @@ def test_an_interrupted_acquire_loses_no_frame_and_holds_none(ring, verb):
     """What its caller has not seen comes again; what it has seen does not."""
     lossless = verb is not acquires_the_latest
     with ring.producer() as producer, ring.consumer(lossless=lossless) as reader:
-        for k in itertools.count(1):
+        for interrupted in at_each_place(partial(InOneFunction, function=verb)):
             seen: list[int] = []
             seq = put(producer)
-            interrupted = InOneFunction(k, verb)
             with interrupted:
                 verb(reader, seen)
             after = put(producer)
@@ -148,8 +144,6 @@ def test_an_interrupted_acquire_loses_no_frame_and_holds_none(ring, verb):
             assert got[-2:] == [seq, after] or (gone and got == [after]), interrupted.where
             assert reader._peer.holding() == [], interrupted.where
             assert not any(peer.lost for peer in ring.stats().peers), interrupted.where
-            if interrupted.where is None:
-                return
 
 
 def test_a_ctrl_c_that_comes_with_the_slot_leaves_nothing(ring):

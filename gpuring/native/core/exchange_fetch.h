@@ -1,5 +1,5 @@
 /* Gets the slots' descriptor from another process of the ring. One thread at a time has a
- * gr_fetch, under no lock of this library. Close what it gets with gr_close_aside (thread.h). */
+ * gr_fetch, under no lock of this library. Close what it gets with gr_close_aside (handles.h). */
 #pragma once
 
 #include "process.h"

@@ -17,8 +17,8 @@
 #include <unistd.h>
 
 #include "exchange_socket.h"
+#include "handles.h"
 #include "pidfds.h"
-#include "thread.h"
 
 #ifndef P_PIDFD /* glibc before 2.36 */
 #define P_PIDFD 3

@@ -1,33 +1,47 @@
-/* The list of the process's handles, and what a fork does to them. */
+/* The list of the process's handles, what is closed aside, and what a fork does to them. */
 #define _GNU_SOURCE
 #include "handles.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "exchange_socket.h"
 #include "process.h"
 #include "thread.h"
 
-static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the list */
+static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the lists */
 static struct gr_ring *handles;
+/* Descriptors that are closed aside, each by a thread, until that begins to close it. */
+static struct aside {
+    int fd;
+    bool listened; /* this process has listened at it */
+    uint64_t dev, ino;
+    struct aside *next;
+} *asides;
 /* Counts forks: a handle with another count belongs to a parent process. Relaxed where it is read,
  * because only the child's fork handler changes it, before the child runs anything else. */
 static _Atomic unsigned generation;
 
+static bool is_file(int fd, uint64_t dev, uint64_t ino) {
+    struct stat now;
+    return fstat(fd, &now) == 0 && now.st_dev == dev && now.st_ino == ino;
+}
+
 /* Whether the descriptors of a handle are still its own. Not if the program has closed all that it
  * has, as a daemon does. Their numbers may be those of its own files then. */
 bool gr_has_its_files(const struct gr_ring *ring) {
-    struct stat now;
-    return fstat(ring->lock_fd, &now) == 0 && now.st_dev == ring->lock_dev &&
-           now.st_ino == ring->lock_ino;
+    return is_file(ring->lock_fd, ring->lock_dev, ring->lock_ino);
 }
 
 /* ---- a forked child -------------------------------------------------------------------------- */
 /* A fork copies lock_fd, and that copy would keep a dead parent's locks alive. A copy of its
- * socket would keep clients waiting. So the child closes them. `generation` makes every call
+ * socket would keep clients waiting. So the child closes them, and also what the parent is about
+ * to close aside, because it does not have the parent's threads. `generation` makes every call
  * through an inherited handle fail with GR_FORKED. */
 
 static void close_fds(struct gr_ring *ring) {
@@ -44,6 +58,9 @@ static void fork_child(void) {
     atomic_fetch_add(&generation, 1);
     for (struct gr_ring *ring = handles; ring; ring = ring->next) close_fds(ring);
     handles = NULL;
+    for (struct aside *aside = asides; aside; aside = aside->next)
+        if (is_file(aside->fd, aside->dev, aside->ino)) close(aside->fd);
+    asides = NULL;
     pthread_mutex_unlock(&mutex);
 }
 static void install_fork_handlers(void) { pthread_atfork(fork_prepare, fork_parent, fork_child); }
@@ -57,6 +74,58 @@ void gr_mind_forks(void) {
 
 bool gr_forked(const struct gr_ring *ring) {
     return ring->generation != atomic_load_explicit(&generation, memory_order_relaxed);
+}
+
+/* ---- what is closed aside -------------------------------------------------------------------- */
+
+/* Under the mutex. NULL: there is no memory for it. */
+static struct aside *put_aside(int fd, bool listened) {
+    struct stat at;
+    struct aside *aside = fstat(fd, &at) == 0 ? malloc(sizeof *aside) : NULL;
+    if (!aside) return NULL;
+    *aside = (struct aside){fd, listened, at.st_dev, at.st_ino, asides};
+    return asides = aside;
+}
+
+/* After this, who closes the socket last has nothing else to close. */
+static void empty_queue(int fd) {
+    const struct timespec nap = {.tv_nsec = 10 * 1000 * 1000};
+    for (;;) {
+        const int client = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+        if (client >= 0) close(client);
+        else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
+            nanosleep(&nap, NULL);
+        else if (errno != EINTR && errno != ECONNABORTED) break;
+    }
+}
+
+static void *close_it(void *argument) {
+    struct aside *aside = argument, **at = &asides;
+    if (aside->listened) empty_queue(aside->fd);
+    pthread_mutex_lock(&mutex);
+    while (*at != aside) at = &(*at)->next;
+    *at = aside->next;
+    pthread_mutex_unlock(&mutex);
+    close(aside->fd);
+    free(aside);
+    return NULL;
+}
+
+static void begin_to_close(struct aside *aside, int fd) {
+    if (!aside) {
+        close(fd);
+    } else if (gr_begin_thread(close_it, aside) != 0) {
+        aside->listened = false;
+        close_it(aside);
+    }
+}
+
+void gr_close_aside(int fd) {
+    gr_mind_forks();
+    pthread_mutex_lock(&mutex);
+    struct aside *aside = put_aside(fd, false);
+    pthread_mutex_unlock(&mutex);
+    begin_to_close(aside, fd);
 }
 
 /* ---- handles --------------------------------------------------------------------------------- */
@@ -83,12 +152,17 @@ void gr_disown(struct gr_ring *ring) {
     else handles = ring->next;
     if (ring->next) ring->next->prev = ring->prev;
     gr_withdraw_offer(ring, handles);
-    /* Those who have connected and were not answered may have sent what takes long to close. */
+    /* Those who have connected and were not answered may have sent what takes long to close. The
+     * watchdog may be in poll() on the socket, and would then be the last one that has it. So
+     * nobody connects from now on, and what is queued there is closed first. */
     const int listen_fd = gr_has_its_files(ring) ? ring->listen_fd : -1;
+    struct aside *aside = listen_fd >= 0 ? put_aside(listen_fd, true) : NULL;
     ring->listen_fd = -1;
     close_fds(ring);
     pthread_mutex_unlock(&mutex);
-    if (listen_fd >= 0) gr_end_listening(listen_fd);
+    if (listen_fd < 0) return;
+    shutdown(listen_fd, SHUT_RDWR);
+    begin_to_close(aside, listen_fd);
 }
 
 struct gr_ring *gr_lock_handles(void) {

@@ -10,7 +10,7 @@
  *   process              who a process is
  *   thread               threads of the library, and the pipes that wake them
  *   exchange_socket      where the processes of a ring meet
- *   handles              all handles of the process; what a fork does to them
+ *   handles              all handles of the process; what is closed aside; what a fork does to them
  *   peer.h               the handle of a peer; what encloses each of its verbs
  *   bell                 clock and doorbell
  *   lock                 LOCK, the bytes that say who lives, and what is counted under LOCK

@@ -8,13 +8,10 @@
 #define _GNU_SOURCE
 #include "thread.h"
 
-#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <signal.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 static bool is_pipe_of(const struct gr_thread *thread, int fd) {
@@ -77,33 +74,6 @@ int gr_begin_thread(void *(*run)(void *), void *argument) {
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (error == 0) pthread_detach(made);
     return error;
-}
-
-static void *close_it(void *fd) {
-    close((int)(intptr_t)fd);
-    return NULL;
-}
-void gr_close_aside(int fd) {
-    if (gr_begin_thread(close_it, (void *)(intptr_t)fd) != 0) close(fd);
-}
-
-/* After this, who closes the socket last has nothing else to close. */
-static void *close_queue(void *argument) {
-    const int fd = (int)(intptr_t)argument;
-    const struct timespec nap = {.tv_nsec = 10 * 1000 * 1000};
-    for (;;) {
-        const int client = accept4(fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-        if (client >= 0) close(client);
-        else if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS)
-            nanosleep(&nap, NULL);
-        else if (errno != EINTR && errno != ECONNABORTED) break;
-    }
-    close(fd);
-    return NULL;
-}
-void gr_end_listening(int fd) {
-    shutdown(fd, SHUT_RDWR);
-    if (gr_begin_thread(close_queue, (void *)(intptr_t)fd) != 0) close(fd);
 }
 
 void gr_start_thread(struct gr_thread *thread, void *(*run)(void *)) {

@@ -9,13 +9,6 @@
 /* Starts a detached thread that takes no signals: those are for the threads of the program. 0, or
  * an error number. */
 int gr_begin_thread(void *(*run)(void *), void *argument);
-/* Closes what another process may have sent, or sent something to: that may take for ever (a TCP
- * socket that lingers, a file of a FUSE). So a thread of its own does it, if there can be one. */
-void gr_close_aside(int fd);
-/* The same for a socket at which this process has listened. The watchdog may be in poll() on it,
- * and would then be the last one that has it. So nobody connects from now on, and what is queued
- * there is closed first. */
-void gr_end_listening(int fd);
 
 /* A thread that sleeps in poll(), and the pipe that wakes it. One that does not run has
  * {.out = -1, .in = -1}. */

@@ -11,6 +11,7 @@ import math
 import reprlib
 import time
 from collections.abc import Iterable, Sequence
+from numbers import Integral
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, overload
 
@@ -125,8 +126,11 @@ def align(
         raise ValueError("align was given the same consumer twice")
     if within and by is None:
         raise ValueError("within needs by=, the metadata field that it bounds")
-    if not arguments.number(within, "within") >= 0:
+    bound = arguments.number(within, "within")
+    if not bound >= 0:
         raise ValueError(f"within must be >= 0, in the units of the field {by!r}, not {within!r}")
+    # An integer stays exact, unless no float is as large: it is also added to floats.
+    within = int(within) if isinstance(within, Integral) and bound < math.inf else bound
     partial = arguments.flag(partial, "partial")
     max_wait_s = arguments.seconds(max_wait_s, "max_wait_s")
     timeout = arguments.seconds(timeout, "timeout")

@@ -53,30 +53,30 @@ def opened(path: str) -> Header:
 def takes_part(pipe: Pipe, path: str) -> None:
     """Fetches the slots, offers them, joins, and writes where it is told to."""
     header = opened(path)
-    fd = native.fetch(header, PATIENCE_S)
-    native.offer(header, fd)
+    got = native.fetch(header, PATIENCE_S)
+    native.offer(header, got.fd)
     peer = raw_verbs.join_producer(header)
-    pipe.send((os.pread(fd, 8, 0), peer.number))
+    pipe.send((os.pread(got.fd, 8, 0), peer.number))
     at, what = pipe.receive()
-    os.pwrite(fd, what, at)
+    os.pwrite(got.fd, what, at)
     pipe.send()
     pipe.receive()
 
 
 def asks(pipe: Pipe, path: str, times: int) -> list[bytes]:
-    header, got = opened(path), []
+    header, found = opened(path), []
     pipe.send()
     pipe.receive()
     for _ in range(times):
-        fd = native.fetch(header, PATIENCE_S)
-        got.append(os.pread(fd, 8, 0))
-        os.close(fd)
-    return got
+        got = native.fetch(header, PATIENCE_S)
+        found.append(os.pread(got.fd, 8, 0))
+        got.close()
+    return found
 
 
 def refused(pipe: Pipe, path: str, timeout: float) -> tuple[str, str]:
     try:
-        native.close_aside(native.fetch(opened(path), timeout))
+        native.fetch(opened(path), timeout).close()
     except gpuring.RingError as error:
         return type(error).__name__, str(error)
     return "", "got it"

@@ -18,7 +18,7 @@ import pytest
 import gpuring
 from gpuring import native
 from tests.helpers import raw_verbs
-from tests.helpers.processes import other_threads_sleep
+from tests.helpers.processes import other_threads_sleep, replaces_its_files
 from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, Segment, open_files, poll
 from tests.native.offer import (
@@ -222,8 +222,8 @@ def asks_with_too_many(_pipe: Pipe, path: str) -> bytes:
     header = opened(path)
     becomes_somebody()
     with too_many_under_way():
-        fd = native.fetch(header, PATIENCE_S)
-    return os.pread(fd, 8, 0)
+        got = native.fetch(header, PATIENCE_S)
+    return os.pread(got.fd, 8, 0)
 
 
 def test_who_asks_while_too_many_descriptors_are_under_way_gets_the_slots(ring, children):
@@ -236,7 +236,8 @@ def test_who_asks_while_too_many_descriptors_are_under_way_gets_the_slots(ring, 
 def hands_on_with_too_many(pipe: Pipe, path: str) -> None:
     header = opened(path)
     becomes_somebody()
-    native.offer(header, native.fetch(header, PATIENCE_S))
+    got = native.fetch(header, PATIENCE_S)
+    native.offer(header, got.fd)
     peer = raw_verbs.join_producer(header)
     with too_many_under_way():
         pipe.send(peer.number)
@@ -326,7 +327,7 @@ def closes_everything(pipe: Pipe, path: str) -> list[str]:
     poll(lambda: other.creator.reaps == 1)  # the watchdog has been there
     wrong = []
     with contextlib.suppress(gpuring.RingError):
-        os.close(native.fetch(second, 0))
+        native.fetch(second, 0)
         wrong.append("its own file was taken for the slots")
     for each in (header, second):
         each.disown()
@@ -358,22 +359,14 @@ def test_what_a_program_opens_after_it_has_closed_everything_is_left_alone(ring,
 def notified(pipe: Pipe, name: str) -> list[str]:
     """It closes all its descriptors, opens files under their numbers, and forks.  Returns what has
     happened to those, there and in the forked child."""
-    ring = gpuring.attach(name)  # it is kept: Python's mmap has a descriptor that it closes unseen
-    consumer = ring.consumer()
+    consumer = gpuring.attach(name).consumer()
     consumer.fileno()
     with pytest.raises(gpuring.RingTimeout):
         consumer.acquire(0)
     poll(lambda: any("pidfd" in kind for kind in open_files().values()))  # of the producer
     pipe.send()
     pipe.receive()
-    poll(other_threads_sleep)
-    last = max(open_files())
-    for fd in set(open_files()) - {0, 1, 2, pipe._connection.fileno()}:
-        with contextlib.suppress(OSError):
-            os.close(fd)
-    mine: list[int] = []
-    while not mine or mine[-1] <= last:
-        mine.append(os.memfd_create("mine"))
+    mine = replaces_its_files(pipe)
     child = os.fork()  # at once: the watchdog has not seen yet that its descriptors are gone
     if child == 0:
         os._exit(set(mine) - set(open_files()) != set())

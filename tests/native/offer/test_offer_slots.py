@@ -59,10 +59,10 @@ def test_who_asks_first_need_not_offer(ring, children):
     native.offer(ring.creator, fd := slots(b"12345678"))
     mine = ring.process()
     got = native.fetch(mine, 0)  # this process has it
-    assert os.pread(got, 8, 0) == b"12345678"
-    assert fcntl.fcntl(got, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
-    for each in (fd, got):
-        os.close(each)
+    assert os.pread(got.fd, 8, 0) == b"12345678"
+    assert fcntl.fcntl(got.fd, fcntl.F_GETFD) & fcntl.FD_CLOEXEC
+    os.close(fd)
+    got.close()
     still_answers(ring, children)
 
 
@@ -88,7 +88,7 @@ def fetches_with(pipe: Pipe, path: str, more: int) -> str:
         os.close(fd)
     resource.setrlimit(resource.RLIMIT_NOFILE, (filled[-1] + 1, limit[1]))
     try:
-        os.close(native.fetch(header, PATIENCE_S))
+        native.fetch(header, PATIENCE_S)
     except Exception as error:
         return repr(error)
     finally:

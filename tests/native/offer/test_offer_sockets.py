@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import secrets
 import shutil
 import signal
@@ -132,6 +133,38 @@ def test_a_forked_child_keeps_no_socket(ring, children):
         os.kill(forked, signal.SIGKILL)
 
 
+def is_listening(fd: int, kind: str) -> bool:
+    if not kind.startswith("socket"):
+        return False
+    with socket.socket(fileno=os.dup(fd)) as found:
+        return found.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN) == 1
+
+
+def forks_while_it_leaves(pipe: Pipe, path: str) -> int:
+    """At how many sockets the forked child listens.  A thread of its parent cannot close the one of
+    the ring yet, because there is no descriptor to take a client with, who waits there."""
+    header = opened(path)
+    native.offer(header, slots())
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (3, limit[1]))
+    pipe.send()
+    pipe.receive()  # the client is there
+    header.disown()
+    pid = os.fork()
+    resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+    if pid == 0:
+        os._exit(sum(is_listening(*each) for each in open_files().items()))
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def test_a_child_that_is_forked_while_a_socket_is_closed_does_not_keep_it(ring, children):
+    child = children(forks_while_it_leaves, ring.path)
+    child.receive()
+    with connect(of(ring, child.pid)):
+        child.send()
+        assert child.result() == 0
+
+
 @promise(
     "failure.md",
     "`gpuring clean` removes rings whose processes are all dead, slots that have no ring, and "
@@ -170,9 +203,9 @@ def comes_and_goes(pipe: Pipe, path: str) -> None:
     pipe.send()
     while True:
         header = opened(path)
-        fd = native.fetch(header, PATIENCE_S)
-        native.offer(header, fd)
-        os.close(fd)
+        got = native.fetch(header, PATIENCE_S)
+        native.offer(header, got.fd)
+        got.close()
         peer = raw_verbs.join_producer(header)
         assert peer.leave() == 0
         header.disown()

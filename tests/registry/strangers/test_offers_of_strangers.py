@@ -92,7 +92,7 @@ def in_groups(_pipe: Pipe, path: str, gid: int, groups: list[int]) -> bool:
     header = opened(path)
     become_nobody(gid, groups)
     try:
-        os.close(native.fetch(header, PATIENCE_S))
+        native.fetch(header, PATIENCE_S)
     except gpuring.PeerLost:
         return False
     return True
@@ -112,7 +112,8 @@ def joins(pipe: Pipe, path: str) -> None:
     """Fetches and offers the slots as another user, who may write the header."""
     header = opened(path)
     become_nobody()
-    native.offer(header, native.fetch(header, PATIENCE_S))
+    got = native.fetch(header, PATIENCE_S)
+    native.offer(header, got.fd)
     peer = raw_verbs.join_producer(header)
     pipe.send(peer.number)
     pipe.receive()

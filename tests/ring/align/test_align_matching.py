@@ -6,7 +6,9 @@ import math
 import os
 from collections import deque
 from contextlib import ExitStack
+from fractions import Fraction
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -74,6 +76,23 @@ def test_a_value_that_is_no_number_fits_nobody(streams, others, within):
     aligned = both.align("pts", within)
     assert now(aligned) == [(1, 1)]
     assert aligned.unmatched == (1, len(others) - 1)
+
+
+@pytest.mark.parametrize("meta", ["f8", "i8"])
+@pytest.mark.parametrize("within", [10**400, Fraction(10**400), np.uint8(2)], ids=type)
+def test_a_number_of_any_kind_is_added_to_values(streams, meta, within):
+    both = streams(meta=[("pts", meta)])
+    both.put(0, 1000)
+    both.put(1, 1002)
+    assert now(both.align("pts", within)) == [(1000, 1002)]
+
+
+def test_integers_are_compared_exactly(streams):
+    """No float is 2⁵³ + 1."""
+    both = streams(meta=[("pts", "i8")])
+    both.put(0, 1)
+    both.put(1, 2**53 + 1)
+    assert len(now(both.align("pts", 2**53))) == 1
 
 
 def test_frames_with_the_same_value_pair_one_by_one(streams):
