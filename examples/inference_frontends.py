@@ -39,6 +39,7 @@ SPAWN, NAME, WORKERS, ENGINES = get_context("spawn"), "classify", 2, 2
 SIDE, CLASSES, SLOTS = 224, 10, 64
 MAX_BATCH, MAX_WAIT_S, ROOM_S, PATIENCE_S = 8, 0.002, 1, 20
 STATUS = {gpuring.RingFull: 503, gpuring.RingTimeout: 504, gpuring.PeerLost: 502}
+gpuring.exit_on_sigterm()  # also in the processes that it spawns
 
 
 def model():
@@ -139,7 +140,9 @@ def kept_running(*roles):
     finally:
         over.set(), watcher.join()
         for each in crew.values():
-            each.terminate(), each.join(10), each.kill()
+            each.terminate()
+        for each in crew.values():
+            each.join(10), each.kill()
 
 
 def main(seconds):

@@ -15,6 +15,8 @@ except Exception:
 
     device = "host"
 
+gpuring.exit_on_sigterm()  # also in the processes that it spawns
+
 KERNEL = """extern "C" __global__ void square(const float *x, float *y) {
     y[threadIdx.x] = x[threadIdx.x] * x[threadIdx.x];
 }"""

@@ -45,6 +45,7 @@ META = [("stamp_ns", "i8"), ("pose", "f4", (3,))]
 SLOTS = 256  # the disk may pause for a quarter of a second before the lidar would have to wait
 HZ, PLANS_HZ, BITE, LOG = 1000, 100, 64, "scans.h5"
 ended = suppress(gpuring.EndOfStream)
+gpuring.exit_on_sigterm()  # also in the processes that it spawns
 
 
 class Lidar:
@@ -159,7 +160,8 @@ def main(seconds):
         print("no GPU here, so this runs on host memory with NumPy", flush=True)
     scans, spawn = int(seconds * HZ), multiprocessing.get_context("spawn")
     with gpuring.create("lidar", slots=SLOTS, fields=FIELDS, meta=META, device=device) as ring:
-        readers = [spawn.Process(target=role, args=(ring, scans)) for role in (plan, log)]
+        given = {"args": (ring, scans), "daemon": True}
+        readers = [spawn.Process(target=role, **given) for role in (plan, log)]
         for each in readers:
             each.start()
         while len(ring.stats().subscriptions) < 2 and all(each.is_alive() for each in readers):

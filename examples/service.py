@@ -24,6 +24,7 @@ TERMS: dict[str, Any] = {
     "device": "host",
 }
 CALLS = 2000
+gpuring.exit_on_sigterm()  # also in the processes that it spawns
 
 
 def end_with_parent() -> None:

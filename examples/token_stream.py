@@ -39,9 +39,9 @@ PROMPTS = {
     "device": "host",
 }
 IMAGES = {"request": ((480, 640, 3), "u1"), "response": ((4,), "u8"), "device": "host"}
-FRONT_ENDS, AT_ONCE, TOKENS, HEARD = 4, 4, 100, 10
+FRONT_ENDS, AT_ONCE, TOKENS, HEARD, PATIENCE_S = 4, 4, 100, 10, 60
 HANGS_UP, IS_KILLED = 1, 2  # of the front ends
-PATIENCE_S = 60
+gpuring.exit_on_sigterm()  # also in the processes that it spawns
 
 
 # ---- the model -----------------------------------------------------------------------------------
@@ -183,14 +183,14 @@ def end_with_parent():
 
 
 def main(asked):
-    spawn = multiprocessing.get_context("spawn")
+    spawn = multiprocessing.get_context("spawn").Process
     with (
         gpuring.serve(f"{NAME}.prompts", **PROMPTS, engine=False) as keeper,
         gpuring.serve(f"{NAME}.images", **IMAGES, slots=8, engine=False),
     ):
-        first, second = (spawn.Process(target=engine, args=(NAME,)) for _ in range(2))
+        first, second = (spawn(target=engine, args=(NAME,), daemon=True) for _ in range(2))
         numbers = range(FRONT_ENDS)
-        fronts = [spawn.Process(target=front_end, args=(NAME, n, asked)) for n in numbers]
+        fronts = [spawn(target=front_end, args=(NAME, n, asked), daemon=True) for n in numbers]
         for each in (first, *fronts):
             each.start()
         for share, victim in ((1, fronts[IS_KILLED]), (2, first)):

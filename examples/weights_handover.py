@@ -33,6 +33,7 @@ EVERY = 5  # a version each so many steps, of a bucket a layer
 SLOTS = 10 * len(LAYERS)  # each of three samplers holds a version and collects another
 META = [("version", "i8"), ("bucket", "i8"), ("checksum", "i8")]
 torch.set_num_threads(1)  # four processes share the cores
+gpuring.exit_on_sigterm()  # also in the processes that it spawns
 
 
 def model():
@@ -153,7 +154,7 @@ if __name__ == "__main__":
     spec = {"shape": max((each + 1) * out for each, out in LAYERS), "dtype": "f4", "meta": META}
     with gpuring.create("weights", slots=SLOTS, **spec, device=device) as ring:
         roles = [(ring, number, steps // EVERY, ready) for number in range(3)]
-        samplers = [spawn.Process(target=sample, args=role) for role in roles]
+        samplers = [spawn.Process(target=sample, args=role, daemon=True) for role in roles]
         for each in samplers:
             each.start()
         with ring.producer() as producer:

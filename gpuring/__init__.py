@@ -10,6 +10,7 @@ is copied.
     serve -> Server, connect -> Client     request and response
     take, run                              one engine of several services
     health                                 whether a service can be asked
+    exit_on_sigterm                        SIGTERM ends the program in order
     RingError and the classes below it     what can go wrong
 
 Importing this touches no CUDA.
@@ -42,6 +43,7 @@ from gpuring.ring.creation import create
 from gpuring.ring.origin import Origin
 from gpuring.ring.producer import Producer
 from gpuring.ring.ring import Ring, attach
+from gpuring.ring.shutdown import exit_on_sigterm
 from gpuring.ring.slot import ReadSlot, WriteSlot
 from gpuring.ring.waiting import select
 from gpuring.service import Call, Client, PendingCall, Server, connect, health, run, serve, take
@@ -84,6 +86,7 @@ __all__ = [
     "clean",
     "connect",
     "create",
+    "exit_on_sigterm",
     "health",
     "ls",
     "run",

@@ -49,6 +49,7 @@ def main():
 
 
 if __name__ == "__main__":
+    gpuring.exit_on_sigterm()
     try:
         main()
     except (ValueError, gpuring.RingError) as error:  # as a ring of this name that is there

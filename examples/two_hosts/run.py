@@ -17,6 +17,8 @@ from pathlib import Path
 
 from camera import count
 
+import gpuring
+
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
 parser.add_argument("images", nargs="?", type=count, default=120, help="of each camera (120)")
 
@@ -104,4 +106,5 @@ if __name__ == "__main__":
         sys.exit("pyzmq is missing: pip install 'gpuring[bridge]'")
     if not shutil.which("setpriv"):
         sys.exit("setpriv is missing: it is a part of util-linux")
+    gpuring.exit_on_sigterm()
     sys.exit(main(asked.images))

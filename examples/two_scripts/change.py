@@ -6,6 +6,7 @@ import sys
 import gpuring
 
 argparse.ArgumentParser(description=__doc__).parse_args()
+gpuring.exit_on_sigterm()
 print("waiting for send.py, in another terminal", file=sys.stderr)
 with (
     gpuring.attach("numbers", timeout=60) as there,

@@ -8,6 +8,7 @@ import numpy as np
 import gpuring
 
 argparse.ArgumentParser(description=__doc__).parse_args()
+gpuring.exit_on_sigterm()
 try:
     import cupy
 

@@ -332,6 +332,23 @@ def remove_own(name: str, epoch: bytes, header: Header) -> None:
         locks.unlock_name(header.lock_fd)
 
 
+def go_with_the_last(name: str, header: Header) -> bool:
+    """Whether the names of this ring go when the last process leaves it, because its creator is
+    dead.  The caller leaves the ring and then calls remove_dead, which looks who else is there.
+
+    The ring of a bridge keeps its name: its importer, when it is started again, goes on with it.
+    """
+    try:
+        ours = os.fstat(header.lock_fd)
+        named = segment.has_name(segment.path_of(segment.header_name(name)), ours)
+    except OSError:  # it was left before
+        return False
+    if not named or header.creator_alive or header.link()[0]:
+        return False
+    # remove_dead counts the peers of a GPU ring, but not those who could still join it.
+    return header.memory == "host" or not header.attached
+
+
 # ---- tidying up --------------------------------------------------------------------------------
 
 

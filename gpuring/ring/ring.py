@@ -424,7 +424,8 @@ class Ring(Dropped):
         """Closes the producers and consumers made from this handle, and the handle.
 
         The creator's close also closes the ring and removes its name.  The others read what is
-        there and then get EndOfStream.  GPU memory is freed when no other handle has the ring.
+        there and then get EndOfStream.  If the creator is dead, the last process that leaves
+        removes the name.  GPU memory is freed when no other handle has the ring.
         This process looks whether that is so when it makes or closes a ring, and when it ends.
         Waits for this process's own GPU work on the slots.  May be called twice.
 
@@ -468,7 +469,11 @@ class Ring(Dropped):
         if self._created:
             kept_memory.keep(self._header, self._memory)
         else:
+            go_with_us = directory.go_with_the_last(self._name, self._header)
             self._memory.close(others=True, then=self._header.disown)
+            if go_with_us:
+                with contextlib.suppress(RingError, OSError):  # others can do it later
+                    directory.remove_dead(self._name)
         kept_memory.free()
         self._closed = True
         shutdown.remove(self)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import signal
 import sys
 import threading
 import weakref
@@ -96,6 +97,33 @@ def close_all() -> None:
     for ring in all_of(_open.valuerefs()):
         with contextlib.suppress(Exception):
             ring.close()
+
+
+def exit_on_sigterm() -> None:
+    """From now on SIGTERM ends this process in order: it raises SystemExit in the main thread, with
+    status 143, wherever that is.  Rings are then left as at any other end of a program.
+
+    Without it SIGTERM kills the process, or does nothing if it is process 1 of a container.  Call
+    it once, at the beginning of a program and of each child process that works with rings.  It
+    takes the place of any handler that was there.  A wait is interrupted as by Ctrl-C.  If the
+    signal comes again meanwhile, it raises again, but rings that are being left are left all the
+    same.  A thread that is not a daemon has to end by itself, as with `sys.exit()`.
+
+    Does not wait.  Raises RuntimeError in another thread than the main one, because Python handles
+    signals in that one only.
+    """
+    try:
+        signal.signal(signal.SIGTERM, _exit)
+    except ValueError:
+        raise RuntimeError(
+            "gpuring.exit_on_sigterm() was called in another thread than the main one of Python, "
+            "which alone handles signals: call it at the beginning of the program"
+        ) from None
+
+
+def _exit(number: int, _frame: object) -> None:
+    if not _Process.ended:  # else a ring that is being closed would stay
+        sys.exit(128 + number)
 
 
 def _close_at_the_end_of_a_child() -> None:

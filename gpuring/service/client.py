@@ -22,7 +22,7 @@ from gpuring.service._sleepers import Attempt, Turn, asyncio, nothing
 from gpuring.service.mailbox import Mailbox
 from gpuring.service.pending import Answer, PendingCall, RequestSlot, RequestWriter
 from gpuring.service.tasks import Queues
-from gpuring.service.wire import Terms, check_replacement, remove_if_dead
+from gpuring.service.wire import Terms, check_replacement
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -350,9 +350,7 @@ class Client(Sender, Unique):
         for one get RingClosed.  You may call it twice."""
         if self.closed and all(each.left for each in self._mailboxes()):
             return
-        header = inner.header(self._ring)
-        owned = header.creator_alive
-        if not header.forked:  # there nobody receives or sends
+        if not inner.header(self._ring).forked:  # there nobody receives or sends
             while not self._calls.closed:  # once, unless the service is replaced meanwhile
                 self._mailbox.shut()
             for each in self._former:
@@ -362,8 +360,6 @@ class Client(Sender, Unique):
         with contextlib.ExitStack() as stack:
             for each in self._mailboxes():
                 stack.callback(each.close)
-        if not owned:
-            remove_if_dead(self.name)  # this may have been the last one
 
     def __enter__(self) -> Self:
         return self

@@ -18,7 +18,7 @@ from gpuring.service._envelopes import NEVER
 from gpuring.service.call import Batch, Call
 from gpuring.service.delivery import Delivery
 from gpuring.service.engine import Engine
-from gpuring.service.wire import ENGINES, Enveloped, Terms, remove_if_dead
+from gpuring.service.wire import ENGINES, Enveloped, Terms
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -209,10 +209,7 @@ class Server(Engine, Unique):
         with contextlib.suppress(FrameTorn):
             self._requests.close()
         self._delivery.leave()
-        owned = inner.is_creator(self._ring) or inner.header(self._ring).creator_alive
         self._ring.close()
-        if not owned:
-            remove_if_dead(self.name)  # this may have been the last one
         self._delivery.sweep()
 
     def __enter__(self) -> Self:

@@ -25,7 +25,7 @@ from gpuring import native, slot_layout
 from gpuring.errors import RingError, RingIncompatible
 from gpuring.memory.host import HostMemory
 from gpuring.native import Header
-from gpuring.registry import directory, segment
+from gpuring.registry import segment
 from gpuring.ring import debug, inner
 from gpuring.ring.creation import create_of
 from gpuring.ring.endpoint import Endpoint
@@ -248,11 +248,6 @@ def make_sink(requests: Ring, terms: Terms) -> Ring:
 def names_answers(service: str) -> Callable[[str], object]:
     """Returns a function that says whether a name is that of a client's ring of this service."""
     return re.compile(re.escape(service) + r"\.[0-9a-f]{16}").fullmatch
-
-
-def remove_if_dead(name: str) -> None:
-    """Removes a ring whose creator and peers are dead."""
-    without_fail(lambda: directory.remove_dead(name))
 
 
 def without_fail(tidy: Callable[[], object]) -> None:

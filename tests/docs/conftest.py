@@ -32,6 +32,12 @@ class Programs:
         self._started.append(process)
         return process
 
+    def terminate(self, process: subprocess.Popen[str]) -> None:
+        """SIGTERM to the program itself, also where it is process 1 of what `before` has made."""
+        children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+        inside = process.args[0] != sys.executable  # type: ignore[index]
+        os.kill(int(children[0]) if inside else process.pid, signal.SIGTERM)
+
     def end(self) -> None:
         for process in self._started:
             with contextlib.suppress(ProcessLookupError):
@@ -39,6 +45,21 @@ class Programs:
             process.wait()
             for pipe in filter(None, (process.stdout, process.stderr)):
                 pipe.close()
+
+
+PROCESS_1 = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
+"""Before a program: it is process 1 of a pid namespace, as in a container."""
+
+
+@pytest.fixture(params=["a process", "process 1"])
+def before(request: pytest.FixtureRequest) -> tuple[str, ...]:
+    """What comes before a program that may be process 1 of a pid namespace."""
+    if request.param == "a process":
+        return ()
+    tried = subprocess.run([*PROCESS_1, "true"], capture_output=True, text=True, check=False)
+    if tried.returncode:
+        pytest.skip(f"no pid namespaces here: {tried.stderr.strip()}")
+    return PROCESS_1
 
 
 @pytest.fixture

@@ -309,26 +309,43 @@ def _killed_with_its_children(process, *rings):
             path.unlink()
 
 
+CHILDREN = {
+    "sensor_latest.py": 2,
+    "weights_handover.py": 3,
+    "video_pipeline.py": 5,
+    "inference_frontends.py": 8,
+    "upscale_frontends.py": 4,
+    "service.py": 5,
+    "token_stream.py": 5,
+    "one_script.py": 1,
+    "two_hosts/run.py": 7,
+}
+"""How many processes each example starts."""
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("name", "children"),
-    [
-        ("sensor_latest.py", 2),
-        ("weights_handover.py", 3),
-        ("video_pipeline.py", 5),
-        ("inference_frontends.py", 8),
-        ("upscale_frontends.py", 4),
-        ("service.py", 5),
-        ("token_stream.py", 5),
-        ("one_script.py", 1),
-        ("two_hosts/run.py", 7),
-    ],
-)
-def test_children_end_when_their_parent_is_killed(start, name, children):
+@pytest.mark.parametrize("name", CHILDREN)
+def test_children_end_when_their_parent_is_killed(start, name):
     _needs("av", "h5py", "zmq", *FRONT_ENDS)
     process = start(name)
-    poll(lambda: len(_session(process.pid)) > children, 60)
+    poll(lambda: len(_session(process.pid)) > CHILDREN[name], 60)
     _killed_with_its_children(process, *RINGS.get(name, ()), f"example-{process.pid}")
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("name", ["two_scripts/send.py", *CHILDREN])
+def test_an_example_that_gets_sigterm_ends_with_its_children_and_leaves_nothing(start, name):
+    """Its files are looked for where the test ends."""
+    _needs("av", "h5py", "zmq", *FRONT_ENDS)
+    process = start(*name.split("/") if name not in CHILDREN else [name])
+    rings = RINGS.get(name.removesuffix("/send.py"), (f"example-{process.pid}",))
+    if name == "two_hosts/run.py":
+        rings = ()  # of the hosts themselves
+    poll(lambda: all(map(_files, rings)), 60)
+    poll(lambda: len(_session(process.pid)) > CHILDREN.get(name, 0), 60)
+    process.terminate()
+    assert process.wait(60) == 143
+    poll(lambda: _session(process.pid) == {}, 60)
 
 
 LATE = f"""#!/bin/sh

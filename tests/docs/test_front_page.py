@@ -6,11 +6,13 @@ import re
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import gpuring
 from tests import ROOT
-from tests.helpers.support import poll
+from tests.helpers.support import poll, segments_of
 
 PATIENCE_S = 60
 COLUMNS = 88
@@ -33,10 +35,10 @@ def start(request, name, programs, tmp_path, monkeypatch):
     """Starts a pasted program on this memory, with rings of this test."""
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
 
-    def start(pasted: dict[str, str], file: str) -> subprocess.Popen[str]:
+    def start(pasted: dict[str, str], file: str, **more: Any) -> subprocess.Popen[str]:
         code = pasted[file].replace('device = "cuda"', f'device = "{request.param}"')
         (tmp_path / file).write_text(re.sub(r'"(cam0|numbers|squares)"', rf'"{name}.\1"', code))
-        return programs.start(file, stderr=subprocess.PIPE)
+        return programs.start(file, stderr=subprocess.PIPE, **more)
 
     return start
 
@@ -74,6 +76,32 @@ def test_the_front_page(start, name):
     assert [int(seq) for seq, _, _ in seen] == list(range(first, first + len(seen)))
     assert [int(pts) for _, pts, _ in seen] == [int(seq) - 8 for seq, _, _ in seen]
     assert {float(mean) for _, _, mean in seen} == {255 / 1920}
+
+
+def test_sigterm_ends_the_front_page_while_it_waits(start, name, programs, before):
+    """The camera in claim, and its watcher in acquire."""
+    camera = start(FRONT, "camera.py", before=before)
+    with gpuring.attach(f"{name}.cam0", timeout=PATIENCE_S) as ring:
+        slow = ring.consumer("slow")  # takes nothing, so the camera waits for it
+        watch = start(FRONT, "watch.py", before=before)
+        poll(lambda: sum(peer.waiting for peer in ring.stats().peers) == 2)
+        for process in (watch, camera):
+            programs.terminate(process)
+            _, trouble = process.communicate(timeout=PATIENCE_S)
+            assert (process.returncode, trouble) == (143, "")
+        slow.acquire(10).release()
+    assert segments_of(name) == []
+
+
+def test_nothing_is_left_of_a_camera_that_is_killed_when_its_watcher_has_left(start, name):
+    camera = start(FRONT, "camera.py")
+    poll(Path("/dev/shm", f"gpuring.{name}.cam0").exists)
+    watch = start(FRONT, "watch.py")
+    watch.stdout.readline()
+    camera.kill()
+    _, trouble = watch.communicate(timeout=PATIENCE_S)
+    assert trouble.splitlines()[-1].startswith("gpuring.errors.PeerLost: ")
+    assert segments_of(name) == []
 
 
 @pytest.mark.parametrize("first", ["send.py", "change.py"])

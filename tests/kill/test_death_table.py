@@ -91,7 +91,6 @@ def creates(pipe, name):
     "The process that creates a ring owns the memory. If it dies, the processes that are in the "
     "ring can finish.",
 )
-@promise("failure.md", "Those inside go on. Others can attach as long as the name exists.")
 def test_a_host_ring_outlives_its_creator_as_long_as_it_has_its_name(name, children):
     creator = children(creates, name)
     creator.receive()

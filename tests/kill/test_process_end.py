@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -13,6 +14,7 @@ from gpuring.native.snapshot import snapshot
 from tests.helpers.commands import python
 from tests.helpers.promise import promise
 from tests.helpers.rings import small_ring
+from tests.helpers.support import segments_of
 
 JOINS = """
 import contextlib, multiprocessing, os, sys, threading, time
@@ -41,6 +43,15 @@ def runs(call):
             began.set()
     waits(loop)
     began.wait(20)
+
+def terminates(waiting):
+    # SIGTERM comes when a peer of the ring waits.
+    def watch():
+        while not any(peer.waiting for peer in waiting.stats().peers):
+            time.sleep(0.001)
+        os.kill(os.getpid(), 15)
+    gpuring.exit_on_sigterm()
+    threading.Thread(target=watch, daemon=True).start()
 
 def say(told):
     # Python would print it to stderr, and it aborts if a daemon has the lock of stderr at the end.
@@ -83,6 +94,19 @@ IN_ORDER = {
     "runs(lambda: gpuring.attach(name).close())",
     "an error that nobody catches": "kept = joins(name); 1 / 0",
 }
+SIGTERM = {
+    "acquire": "kept = joins(name); terminates(kept[0]); kept[0].consumer().acquire()",
+    "claim": "kept = joins(name); slow = kept[0].consumer(); terminates(kept[0])\n"
+    "while True: kept[1].claim(20).publish()",
+    "select": "kept = joins(name); mine = kept[0].consumer(); terminates(kept[0])\n"
+    "gpuring.select([mine])",
+    "a task that waits": "import asyncio\nkept = joins(name); mine = kept[0].consumer()\n"
+    "gpuring.exit_on_sigterm()\nasync def main():\n"
+    "    asyncio.get_running_loop().call_soon(os.kill, os.getpid(), 15)\n"
+    "    await mine.acquire_async()\nasyncio.run(main())",
+    "an end that is interrupted again": "kept = joins(name); gpuring.exit_on_sigterm()\n"
+    "try: os.kill(os.getpid(), 15); time.sleep(20)\nfinally: os.kill(os.getpid(), 15)",
+}
 AS_A_DEATH = {
     "os._exit": "kept = joins(name); os._exit(0)",
     "SIGKILL": "kept = joins(name); os.kill(os.getpid(), 9)",
@@ -111,6 +135,56 @@ def test_an_end_in_order_is_the_end_of_the_stream(ring, how):
         assert end_of(reader) is gpuring.EndOfStream
         assert ring._header.live_peers() == [reader.peer]
         assert ring._header.reaps == 0
+
+
+@promise(
+    "failure.md",
+    "`gpuring.exit_on_sigterm()` sets one: then SIGTERM raises SystemExit in the main thread, and "
+    "the process leaves in order with status 143.",
+)
+@pytest.mark.slow(keep=2)
+@pytest.mark.parametrize("where", SIGTERM)
+def test_sigterm_ends_in_order_wherever_the_main_thread_waits(ring, where):
+    with ring.consumer(lossless=False) as reader:
+        ended(ring.name, SIGTERM[where], 143)
+        assert end_of(reader) is gpuring.EndOfStream
+        assert ring._header.live_peers() == [reader.peer]
+        assert ring._header.reaps == 0
+
+
+CLOSES = """
+import os, sys
+import gpuring
+from gpuring.registry import directory
+
+remove = directory.remove_own
+def told_again(*args):
+    os.kill(os.getpid(), 15)
+    remove(*args)
+directory.remove_own = told_again
+gpuring.exit_on_sigterm()
+made = {"slots": 2, "shape": 4, "dtype": "u1", "device": "host"}
+kept = [gpuring.create(f"{sys.argv[1]}-{k}", **made) for k in "ab"]
+os.kill(os.getpid(), 15)
+"""
+
+
+@promise(
+    "failure.md",
+    "If the signal comes again while rings are being closed at the end, they are closed all the "
+    "same.",
+)
+def test_a_sigterm_that_comes_while_rings_are_closed_leaves_none(name):
+    done = python(CLOSES, name)
+    assert (done.returncode, done.stderr) == (143, "")
+    assert segments_of(name) == []
+
+
+def test_only_the_main_thread_is_told_of_sigterm():
+    with ThreadPoolExecutor() as threads:
+        refused = threads.submit(gpuring.exit_on_sigterm).exception()
+    assert isinstance(refused, RuntimeError)
+    assert "call it at the beginning of the program" in str(refused)
 
 
 @promise("failure.md", "Open slots are abandoned or released.")

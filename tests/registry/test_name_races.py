@@ -220,6 +220,10 @@ def attached(name: str) -> gpuring.Ring:
     return ring
 
 
+def left(name: str) -> None:
+    attached(name).close()
+
+
 def dies(ring: gpuring.Ring) -> None:
     """To everybody else, its process is gone."""
     path = Path(f"/dev/shm/gpuring.{ring.name}")
@@ -236,6 +240,7 @@ OPS: dict[str, Op] = {
     "unlink": gpuring.unlink,
     "tidy": tidied,
     "attach": attached,
+    "leave": left,
     "close": nothing,  # of the first ring: see below
 }
 

@@ -1,0 +1,133 @@
+"""The programs, units and probes of docs/supervise.md, and the pod of docs/containers.md."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gpuring.registry import directory, segment
+from tests import ROOT
+from tests.docs.test_front_page import pasted
+from tests.helpers.commands import gpuring as command
+from tests.helpers.support import poll, segments_of
+
+yaml = pytest.importorskip("yaml", reason="gpuring[docs] is not installed")
+
+PATIENCE_S = 60
+PAGE = (ROOT / "docs" / "supervise.md").read_text()
+PROGRAMS = pasted("docs/supervise.md")
+
+
+def manifest(page):
+    """The programs of the page's ConfigMap, and its pod."""
+    found = re.search(r"^```yaml\n(.*?)^```$", (ROOT / "docs" / page).read_text(), re.M | re.S)
+    config, pod = yaml.safe_load_all(found[1])
+    return config["data"], pod
+
+
+@pytest.fixture
+def start(name, programs, tmp_path, monkeypatch):
+    """Starts a program of a page, with a ring or service of this test."""
+    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
+
+    def start(code, **more):
+        file = tmp_path / f"{len(list(tmp_path.iterdir()))}.py"
+        file.write_text(re.sub(r'"(cam0|classify)"', f'"{name}"', code))
+        return programs.start(file.name, stderr=subprocess.PIPE, **more)
+
+    return start
+
+
+def ended(process):
+    """Its status, and what it said in the end."""
+    _, trouble = process.communicate(timeout=PATIENCE_S)
+    return process.returncode, trouble
+
+
+POD, _ = manifest("containers.md")
+
+
+@pytest.mark.slow(keep=2)
+@pytest.mark.parametrize("page", [PROGRAMS, POD], ids=["supervise.md", "containers.md"])
+def test_a_camera_is_restarted_and_everything_ends_by_sigterm(start, name, programs, before, page):
+    """Its watcher goes on, also if both are process 1 of a container."""
+    watch = start(page["watch.py"], before=before)
+
+    def seen_until(wanted):
+        while not wanted(pts := int(watch.stdout.readline().split()[1])):
+            pass
+        return pts
+
+    last = 60
+    for is_of_this_camera in (lambda pts: pts >= last, lambda pts: pts < last):
+        camera = start(page["camera.py"], before=before)
+        seen_until(is_of_this_camera)
+        programs.terminate(camera)
+        assert ended(camera) == (143, "")
+        assert segments_of(name) == []
+    programs.terminate(watch)
+    assert ended(watch) == (143, "")
+
+
+HANGUP = "signal.signal(signal.SIGHUP, signal.getsignal(signal.SIGTERM))"
+SIGNALS = [
+    (signal.SIGINT, "", -signal.SIGINT, True),
+    (signal.SIGHUP, "", -signal.SIGHUP, False),
+    (signal.SIGHUP, HANGUP, 129, True),
+    (signal.SIGKILL, "", -signal.SIGKILL, False),
+]
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize(("number", "line", "status", "in_order"), SIGNALS)
+def test_what_each_signal_does(start, name, number, line, status, in_order):
+    assert HANGUP in PAGE
+    first, rest = PROGRAMS["camera.py"].split("with (", 1)
+    camera = start(f"import signal\n{first}{line}\nwith ({rest}")
+    poll(lambda: directory.look(name, PATIENCE_S).producers())
+    camera.send_signal(number)
+    assert ended(camera)[0] == status
+    assert (segments_of(name) == []) == in_order
+    assert directory.remove_dead(name) != in_order
+
+
+def test_the_units_are_right(tmp_path):
+    """To systemd, which looks at names and values, and for the program."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd is not installed")
+    (unit,) = re.findall(r"^```ini\n(.*?)^```$", PAGE, re.M | re.S)
+    unit = re.sub("(?m)^User=.*$", "User=root", unit)
+    unit = unit.replace("/opt/venv/bin/python", sys.executable)
+    file = tmp_path / "camera.service"
+    file.write_text(unit)
+    done = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", file],
+        capture_output=True, text=True, timeout=PATIENCE_S, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.slow(keep=1)
+def test_probes_find_the_engine_and_miss_it(start, name, programs, before):
+    files, pod = manifest("supervise.md")
+    keeper, engine = pod["spec"]["containers"]
+    probes = [engine[each]["exec"]["command"] for each in ("readinessProbe", "livenessProbe")]
+    assert {probe[0] for probe in probes} == {"gpuring"}
+    asked = [[name if word == "classify" else word for word in probe[1:]] for probe in probes]
+    run = {
+        each["name"]: start(files[Path(each["command"][1]).name], before=before)
+        for each in (keeper, engine)
+    }
+    for probe in asked:
+        poll(lambda probe=probe: command(*probe).returncode == 0)
+    for each, status in (("engine", 0), ("keep", 143)):
+        programs.terminate(run[each])
+        assert ended(run[each]) == (status, "")
+        assert {command(*probe).returncode for probe in asked} == {1}
+    assert not Path(segment.path_of(segment.header_name(name))).exists()
