@@ -92,3 +92,7 @@ __all__ = [
     "take",
     "unlink",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -168,10 +168,7 @@ def describe(what: str, slots: Slots, meta: npt.DTypeLike | None, envelope: np.d
 
 def in_words(described: Spec) -> str:
     """A request or an answer as the user described it, for a message."""
-    arrays = [
-        f"{'' if each.name == ARRAY else each.name + ' '}{each.shape} {each.extended or each.dtype}"
-        for each in described.fields
-    ]
+    arrays = map(str, described.fields)
     meta = described.meta
     user = meta["user"] if meta is not None and "user" in (meta.names or ()) else None
     return f"{', '.join(arrays)} and {'no metadata' if user is None else f'metadata {user}'}"
