@@ -13,6 +13,7 @@ from gpuring.ring.whose import nobody_has
 from gpuring.service._envelopes import FAILED
 from gpuring.service._reach import Answering
 from gpuring.service._taken import SendsAnswer, exit_calls, unanswered
+from gpuring.service.assigning import assign
 from gpuring.service.streaming import InParts
 from gpuring.service.wire import Enveloped
 
@@ -158,12 +159,13 @@ class Call(InParts, Unique):
         return self._answered
 
     def reply(self, value: Any) -> None:
-        """Answers with `value`, which is assigned to the array: `slot.array[...] = value`.  Raises
-        TypeError if it is None, and has answered nothing then."""
+        """Answers with `value`, which is put into the array of the answer.  Raises ValueError if it
+        has another shape, and TypeError if it is None or cannot be cast to the array's dtype
+        (NumPy's "same_kind").  It has answered nothing then."""
         if value is None:
             raise TypeError("reply() takes what is assigned to the answer's array, not None")
         with self.answer() as slot:
-            slot.array[...] = value
+            assign(slot.array, value, "the answer")
 
     def fail(self, text: str) -> None:
         """Answers with a failure.  The client's `result()` raises CallFailed with `text`, of which

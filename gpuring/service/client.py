@@ -19,6 +19,7 @@ from gpuring.ring.caller import Whole
 from gpuring.ring.not_copyable import Unique
 from gpuring.service._sender import Sender, has_engines, is_closed
 from gpuring.service._sleepers import Attempt, Turn, asyncio, nothing
+from gpuring.service.assigning import assign
 from gpuring.service.mailbox import Mailbox
 from gpuring.service.pending import Answer, PendingCall, RequestSlot, RequestWriter
 from gpuring.service.tasks import Queues
@@ -165,13 +166,14 @@ class Client(Sender, Unique):
     ) -> Answer:
         """Makes a whole call: `with client.call(image, timeout=1) as slot: slot.array`.
 
-        * `fill`: a function that writes into the request's slot, or a value that is assigned to its
-          array.
+        * `fill`: a function that writes into the request's slot, or a value for its array, of the
+          same shape, that can be cast to its dtype (NumPy's "same_kind").
         * `timeout`: the time for the whole call, in seconds.  Engines leave the call out after it.
         * `stream`: the stream of the request and of the answer, as for `request` and `result`.
 
-        Raises what `request` and `PendingCall.result` raise, and TypeError if `fill` is None.  The
-        call is over then, also after a Ctrl-C or a FrameTorn.
+        Raises what `request` and `PendingCall.result` raise, ValueError for a value of another
+        shape, and TypeError for one that cannot be cast, or None.  The call is over then, also
+        after a Ctrl-C or a FrameTorn.
         """
         deadline = deadline_of(timeout)
         with self.request(timeout, expires_s=timeout, stream=stream) as slot:
@@ -387,5 +389,5 @@ def _fill(slot: RequestSlot, fill: Callable[[RequestSlot], object] | Any) -> Pen
     if callable(fill):
         fill(slot)
     else:
-        slot.array[...] = fill
+        assign(slot.array, fill, "the request")
     return call

@@ -74,7 +74,7 @@ def test_several_fields_and_no_metadata(name):
         assert (taken["a"].tolist(), taken["b"].tolist()) == ([1.5] * 3, [[7, 7], [7, 7]])
         with pytest.raises(TypeError, match="has no metadata"):
             _ = taken.meta
-        taken.reply(taken["a"].sum())
+        taken.reply(np.full(2, taken["a"].sum()))
         with call.result(10) as slot:
             assert slot.array.tolist() == [4.5, 4.5]
             with pytest.raises(TypeError, match="has no metadata"):
@@ -97,7 +97,7 @@ def test_frames_may_be_smaller_than_their_slots(name):
 def test_one_line_calls(name, children):
     worker = up(children(engine, name))
     with gpuring.connect(name) as client:
-        with client.call(7, timeout=10) as slot:
+        with client.call(services.whole(7), timeout=10) as slot:
             assert (slot.array == services.answer_of(7)).all()
 
         def fill(slot):
