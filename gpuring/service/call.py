@@ -15,7 +15,7 @@ from gpuring.service._reach import Answering
 from gpuring.service._taken import SendsAnswer, exit_calls, unanswered
 from gpuring.service.assigning import assign
 from gpuring.service.streaming import InParts
-from gpuring.service.wire import Enveloped
+from gpuring.service.wire import ClientId, Enveloped
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -131,9 +131,10 @@ class Call(InParts, Unique):
         return self._request()
 
     @property
-    def client(self) -> int:
-        """The number of the client that sent the call; the same for all its calls."""
-        return self._client
+    def client(self) -> ClientId:
+        """The number of the client that sent the call; the same for all its calls.  It is an int
+        that is shown as hexadecimal digits, as in the name of the ring of its answers."""
+        return ClientId(self._client)
 
     @property
     def number(self) -> int:
@@ -177,7 +178,7 @@ class Call(InParts, Unique):
 
     def __repr__(self) -> str:
         state = "answered" if self._answered else "open"
-        return f"<Call {self._number} of {self._client:x} to {self._server.name!r}, {state}>"
+        return f"<Call {self._number} of {self.client} to {self._server.name!r}, {state}>"
 
 
 def _check_text(text: str) -> None:

@@ -23,7 +23,7 @@ from gpuring.service.assigning import assign
 from gpuring.service.mailbox import Mailbox
 from gpuring.service.pending import Answer, PendingCall, RequestSlot, RequestWriter
 from gpuring.service.tasks import Queues
-from gpuring.service.wire import Terms, check_replacement, remove_if_dead
+from gpuring.service.wire import ClientId, Terms, check_replacement, remove_if_dead
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -44,10 +44,6 @@ class Client(Sender, Unique):
     _requests: RequestWriter
     _mailbox: Mailbox
     _former: list[Mailbox]
-    id: int
-    """The number by which engines know this client, `call.client` there.  It is another one in each
-    service."""
-
     if TYPE_CHECKING:  # of _sender.Sender, which has its docstring
 
         def request(
@@ -70,6 +66,12 @@ class Client(Sender, Unique):
         self._whole = Whole(f"service {ring.name!r}: a client", "it leaves the service")
         box = Mailbox(ring, terms, calls, engine_s, self._queues, self._whole, parts)
         super().__init__(ring, box.writer, box, Turn(), box.id, terms.kept, PendingCall)
+
+    @property
+    def id(self) -> ClientId:
+        """The number by which engines know this client, `call.client` there.  It is another one in
+        each service."""
+        return ClientId(self._id)
 
     @property
     def name(self) -> str:
@@ -235,7 +237,7 @@ class Client(Sender, Unique):
     def _full(self, timeout: float | None) -> Exception:
         peer = inner.peer(self._requests)
         error = diagnosis.refused(self.name, peer, native.BLOCKED, verb="claim", timeout=timeout)
-        return RingFull(f"{error}{self._requests.held_call(self.id)}")
+        return RingFull(f"{error}{self._requests.held_call(self._id)}")
 
     def _await_engine(self, deadline: float | None) -> None:
         """Waits for up to `engine_s` seconds until there is an engine, in this service or in one

@@ -174,9 +174,17 @@ def in_words(described: Spec) -> str:
     return f"{', '.join(arrays)} and {'no metadata' if user is None else f'metadata {user}'}"
 
 
+class ClientId(int):
+    """The number of a client.  It is shown everywhere as in the name of the ring of its answers: as
+    sixteen hexadecimal digits."""
+
+    def __repr__(self) -> str:
+        return f"{self:016x}"
+
+
 def answers_name(service: str, client: int) -> str:
     """The name of a client's own ring."""
-    return f"{service}.{client:016x}"
+    return f"{service}.{ClientId(client)}"
 
 
 def check_service_name(name: str) -> str:
