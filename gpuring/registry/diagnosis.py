@@ -237,10 +237,14 @@ def _elsewhere(far: bytes) -> str:
     """Who holds up a subscription whose frames go to another host.  Its member here is seldom to
     blame."""
     if far:
-        return f". On that host subscription {text_of(far)!r} holds up its ring"
+        return (
+            f". On that host subscription {text_of(far)!r} holds up its ring: `gpuring inspect` "
+            "there shows its members. Make them faster, or import with --lossy or --latest"
+        )
     return (
-        ". On that host `gpuring inspect` says who holds up its ring. "
-        "If its importer is silent, the log of the exporter says so"
+        ". On that host `gpuring inspect` says who holds up its ring. If its importer is silent, "
+        "the log of the exporter says so: start `gpuring bridge import` again there, or wait "
+        "until the exporter's --patience is over"
     )
 
 
