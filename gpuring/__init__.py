@@ -95,3 +95,7 @@ __all__ = [
     "take",
     "unlink",
 ]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -14,6 +14,13 @@ from typing import Any
 import numpy as np
 
 
+class Octal(int):
+    """An int that is shown as 0o600, also by help()."""
+
+    def __repr__(self) -> str:
+        return oct(self)
+
+
 def number(value: Any, what: str, kind: str = "a number") -> float:
     """`value` as a float.  It may be NumPy's.  `what` and `kind` are for the TypeError."""
     if not isinstance(value, Real) or isinstance(value, bool):

@@ -59,6 +59,11 @@ class Field:
         """The size of the whole array in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
+    def __str__(self) -> str:
+        """In words: "(3, 4) float32", or "y (1080, 1920) uint8"."""
+        name = "" if self.name == ARRAY else f"{self.name} "
+        return f"{name}{self.shape} {self.extended or self.dtype}"
+
     def smaller(self, shape: Sequence[int]) -> tuple[int, ...]:
         """`shape` as a tuple, if a frame of it fits into this field.  Raises ValueError."""
         checked = _shape(shape)
@@ -98,6 +103,11 @@ class Spec:
     def meta_nbytes(self) -> int:
         """The bytes of metadata of a frame.  0 if there is none."""
         return self.meta.itemsize if self.meta is not None else 0
+
+    def __str__(self) -> str:
+        """In words: "(3, 4) float32, meta pts"."""
+        meta = [f"meta {' '.join(self.meta.names or ())}"] if self.meta is not None else []
+        return ", ".join([*map(str, self.fields), *meta])
 
     @property
     def lost_before(self) -> int | None:

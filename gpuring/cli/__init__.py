@@ -38,7 +38,7 @@ COMMANDS = {
     "health": (health, "say whether a service can be asked, for load balancers"),
     "metrics": (metrics, "serve what rings are doing to Prometheus"),
     "doctor": (doctor, "find out whether rings work on this machine, and what to do if not"),
-    "keep": (keep, "hold a ring open, so that producers can come and go"),
+    "keep": (keep, "hold a ring or a service open, so that others can come and go"),
     "bridge": (bridge, "carry a ring to other hosts"),
     "bench": (bench, "measure what a hand-over costs on this machine"),
     "clean": (clean, "remove rings whose processes are all dead"),
@@ -52,7 +52,11 @@ EXAMPLES = {
     "health": ("gpuring health classify", "gpuring health classify --within 30 --json"),
     "metrics": ("gpuring metrics --port 9750", "gpuring metrics --once"),
     "doctor": ("gpuring doctor", "gpuring doctor --device cuda:1 --json"),
-    "keep": ("gpuring keep cam0 --slots 8 --shape 1080,1920,3 --dtype uint8 --meta pts:i8",),
+    "keep": (
+        "gpuring keep cam0 --slots 8 --shape 1080,1920,3 --dtype uint8 --meta pts:i8",
+        "gpuring keep nv12 --slots 8 --field y:u1:1080,1920 --field uv:u1:540,960,2",
+        "gpuring keep classify --request f4:3,224,224 --response f4:1000",
+    ),
     "bridge": (
         "gpuring bridge keygen",
         "gpuring bridge export cam0 --listen 10.0.0.5:9760 --key bridge-export.key",

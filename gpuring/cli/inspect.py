@@ -66,6 +66,8 @@ def describe(one: RingStats, width: int | None = None) -> str:
     parts.append(_peers(one, whole, width) if one.peers else "No process has joined it as a peer.")
     if one.deaths:
         parts.append("\n".join(wrap(death(each, one), width, "  ") for each in one.deaths))
+    if waits := waiting(one):
+        parts.append(wrap(waits, width, "  "))
     return "\n\n".join(parts)
 
 
@@ -74,6 +76,14 @@ def far(sub: SubscriptionStats) -> str:
     if not sub.far:
         return ""
     return f"subscription {printable(sub.far)} over there holds up {printable(sub.name)}"
+
+
+def waiting(one: RingStats) -> str:
+    """Whom the producers of a full ring wait for.  Else nothing."""
+    if one.in_the_way is None:
+        return ""
+    who = "clients" if service(one) else "producers"
+    return f"{f'{who} wait' if one.held_up else 'the ring is full'}: {one.in_the_way.why}"
 
 
 def gpus(one: RingStats) -> str:

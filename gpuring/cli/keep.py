@@ -1,7 +1,8 @@
-"""Hold a ring open in a process of its own, so that producers and consumers can come and go.
+"""Hold a ring or a service open in a process of its own, so that others can come and go.
 
-The keeper owns the ring's memory and joins nothing.  On Ctrl-C or SIGTERM it closes the ring and
-ends.
+The keeper owns the memory, and takes no frames and no calls.  What it makes has every option that
+gpuring.create() and gpuring.serve() have.  --request and --response make a service.  On Ctrl-C or
+SIGTERM it closes what it has made, and ends.
 """
 
 from __future__ import annotations
@@ -9,31 +10,25 @@ from __future__ import annotations
 import argparse
 import contextlib
 import signal
+from collections.abc import Collection
 from typing import Any
 
 import gpuring
 from gpuring import slot_layout
-from gpuring.cli.options import Refused, add_order, device, slots
+from gpuring.cli.options import Refused, add_order, count, device, permissions, slots
 from gpuring.cli.text import counted, nbytes
 from gpuring.memory import kinds
 
+BOTH = ("slots", "device", "sync", "gate", "memory", "mode", "replace")
+RING = ("shape", "dtype", "fields", "meta", "max_peers", "max_subscriptions")
+SERVICE = ("request", "response", "request_meta", "response_meta", "answers", "redeliver")
+_ARRAY = "[NAME:]DTYPE:N,N,…"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", help="the ring's name")
+    parser.add_argument("name", help="the name of the ring or service")
     parser.add_argument(
-        "--slots", type=slots, required=True, metavar="N", help="frames in flight at the most"
-    )
-    parser.add_argument(
-        "--shape", type=_shape, required=True, metavar="N,N,…", help="of a frame: 1080,1920,3"
-    )
-    parser.add_argument(
-        "--dtype", type=_dtype, required=True, help="of a frame: uint8, f4, bfloat16, …"
-    )
-    parser.add_argument(
-        "--meta",
-        type=_meta,
-        metavar="NAME:DTYPE,…",
-        help="metadata of a frame: pts:i8,exposure:f4 (default: none)",
+        "--slots", type=slots, metavar="N", help="frames in flight at the most (of a service: 64)"
     )
     parser.add_argument("--device", type=device, help="host, cuda (default) or cuda:N")
     parser.add_argument(
@@ -44,32 +39,125 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_order(parser)
     parser.add_argument(
+        "--mode", type=permissions, metavar="0600", help="permissions, in octal (default: 0600)"
+    )
+    parser.add_argument(
         "--replace",
-        action="store_true",
+        action="store_const",
+        const=True,
         help="close a ring of this name even if its creator is alive",
+    )
+    ring = parser.add_argument_group("a ring")
+    ring.add_argument("--shape", type=_shape, metavar="N,N,…", help="of a frame: 1080,1920,3")
+    ring.add_argument("--dtype", type=_dtype, help="of a frame: uint8, f4, bfloat16, …")
+    ring.add_argument(
+        "--field",
+        dest="fields",
+        type=_array,
+        action="append",
+        metavar="NAME:DTYPE:N,N,…",
+        help="one of several arrays in a slot, instead of --shape and --dtype: y:u1:1080,1920",
+    )
+    ring.add_argument(
+        "--meta",
+        type=_meta,
+        metavar="NAME:DTYPE,…",
+        help="metadata of a frame: pts:i8,exposure:f4 (default: none)",
+    )
+    ring.add_argument("--max-peers", type=count, metavar="N", help="at the same time (default: 32)")
+    ring.add_argument("--max-subscriptions", type=count, metavar="N", help="(default: 16)")
+    service = parser.add_argument_group("a service")
+    for what in ("request", "response"):
+        service.add_argument(
+            f"--{what}",
+            type=_array,
+            action="append",
+            metavar=_ARRAY,
+            help=f"what a {what} holds: f4:3,224,224; of several arrays each with its name",
+        )
+        service.add_argument(
+            f"--{what}-meta", type=_meta, metavar="NAME:DTYPE,…", help=f"metadata of a {what}"
+        )
+    service.add_argument("--answers", choices=("host",), help="put answers into host memory")
+    service.add_argument(
+        "--no-redeliver",
+        dest="redeliver",
+        action="store_const",
+        const=False,
+        help="lose the calls of an engine that dies, instead of giving them to another one",
     )
 
 
 def run(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    asked = ("slots", "shape", "dtype", "meta", "device", "memory")
-    options = {key: getattr(args, key) for key in asked}
-    if args.replace:
-        options["replace"] = True
-    with gpuring.create(args.name, **options, sync=args.sync, gate=args.gate) as ring:
-        ring.watch()
+    with _made(args) as made:
         ends = {signal.SIGINT, signal.SIGTERM}
         with contextlib.suppress(KeyboardInterrupt):
+            one = made.stats()
             print(
-                f"keeping {ring.name}: {counted(ring.slots, 'slot')} of "
-                f"{nbytes(ring.spec.slot_nbytes)} in {ring.memory} memory, sync {ring.sync}, "
-                f"gate {ring.gate}; Ctrl-C ends it",
+                f"keeping {one.name}: {counted(one.slots, 'slot')} of {nbytes(one.slot_nbytes)} "
+                f"in {one.memory} memory, sync {one.sync}, gate {one.gate}; Ctrl-C ends it",
                 flush=True,
             )
             signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # or one could come just before the wait
             signal.sigwait(ends)
-        print(f"closing {ring.name}", flush=True)
+        print(f"closing {args.name}", flush=True)
     return 0
+
+
+def _made(args: argparse.Namespace) -> gpuring.Ring | gpuring.Server:
+    ring, service = _given(args, RING), _given(args, SERVICE)
+    both = _given(args, BOTH)
+    if service:
+        if ring:
+            raise ValueError(
+                f"--{_option(ring)} is of a ring, and --{_option(service)} of a service"
+            )
+        if not (args.request and args.response):
+            raise ValueError("a service needs --request and --response")
+        for what in ("request", "response"):
+            service[what] = _arrays(what, service[what])
+        return gpuring.serve(args.name, engine=False, **both, **service)
+    if args.slots is None:
+        raise ValueError("a ring needs --slots")
+    if args.fields is not None:
+        ring["fields"] = _arrays("field", args.fields)
+        if not isinstance(ring["fields"], dict) or args.shape or args.dtype:
+            raise ValueError("--field has a name, and takes the place of --shape and --dtype")
+    elif args.shape is None or args.dtype is None:
+        raise ValueError("a ring needs --shape and --dtype, or --field for several arrays")
+    made = gpuring.create(args.name, **both, **ring)
+    made.watch()
+    return made
+
+
+def _given(args: argparse.Namespace, names: Collection[str]) -> dict[str, Any]:
+    """Those that were given, so that the others have the defaults of the library."""
+    return {name: value for name in names if (value := getattr(args, name)) is not None}
+
+
+def _option(given: dict[str, Any]) -> str:
+    name = next(iter(given))
+    return {"fields": "field", "redeliver": "no-redeliver"}.get(name, name.replace("_", "-"))
+
+
+def _arrays(what: str, given: list[tuple[str, Any]]) -> Any:
+    """(shape, dtype), or {name: (shape, dtype)} if they have names."""
+    names = [name for name, _ in given]
+    if names == [""]:
+        return given[0][1]
+    if "" in names or len(set(names)) < len(names):
+        raise ValueError(f"of several arrays each --{what} has a name of its own")
+    return dict(given)
+
+
+def _array(text: str) -> tuple[str, tuple[tuple[int, ...], Any]]:
+    """The name, the shape and the dtype of "y:u1:1080,1920", "u1:1080,1920", "n:i8" or "i8"."""
+    parts = text.split(":")
+    shape = parts.pop() if len(parts) > 1 and parts[-1][:1].isdecimal() else ""
+    if len(parts) > 2:
+        raise Refused(f"must be {_ARRAY}, as f4:3,224,224 or y:u1:1080,1920, not {text!r}")
+    return "".join(parts[:-1]), (_shape(shape) if shape else (), _dtype(parts[-1]))
 
 
 def _shape(text: str) -> tuple[int, ...]:

@@ -78,6 +78,14 @@ def slots(text: str) -> int:
     return value
 
 
+def permissions(text: str) -> int:
+    """Permission bits: "0600", "660"."""
+    value = int(text, 8) if re.fullmatch("(0o?)?[0-7]{1,3}", text) else -1
+    if value < 0:
+        raise Refused(f"must be permission bits in octal, as 0600 or 0660, not {text!r}")
+    return value
+
+
 def device(text: str) -> str:
     """Where a ring may live: "host", "cuda", "cuda:1"."""
     if text not in ("host", "cuda") and not re.fullmatch(r"cuda:[0-9]+", text):

@@ -52,7 +52,8 @@ def load_cupy() -> Any:
     try:
         return importlib.import_module("cupy")
     except ImportError as error:
-        if isinstance(error, ModuleNotFoundError) and error.name == "cupy":
+        missing = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
+        if missing:
             why = "CuPy is not installed"
         else:
             lines = [line.strip() for line in str(error).splitlines() if line.strip(" =")]
@@ -60,7 +61,7 @@ def load_cupy() -> Any:
         raise DeviceError(
             f"{why}: pip install 'gpuring[cuda12]' or, for a CUDA 13 driver, 'gpuring[cuda13]'; "
             "or use device='host'"
-        ) from error
+        ) from (None if missing else error)
 
 
 def device_for(device: str | int | None) -> int:
@@ -122,7 +123,7 @@ def usable(ordinal: int | None) -> int:
             )
         integrated = runtime.deviceGetAttribute(runtime.cudaDevAttrIntegrated, device)
     except runtime.CUDARuntimeError as error:
-        raise _no_gpu(error) from error
+        raise _no_gpu(error) from None
     if integrated:
         raise DeviceError(
             f"GPU {device} is integrated (Tegra/Jetson): CUDA IPC does not work there. {USE_HOST}"

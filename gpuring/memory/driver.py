@@ -67,7 +67,7 @@ def _library() -> Any:
     try:
         return ctypes.CDLL("libcuda.so.1")
     except OSError as error:
-        raise DeviceError(f"there is no NVIDIA driver ({error}); use device='host'") from error
+        raise DeviceError(f"there is no NVIDIA driver ({error}); use device='host'") from None
 
 
 def _call(name: str, *args: Any) -> None:

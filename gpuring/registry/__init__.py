@@ -4,4 +4,5 @@ segment.py      which files belong to a ring     directory.py    the rings of th
 locks.py        bytes that are held locked       sockets.py      where slots are handed on
 new_names.py    waiting for a name               stats.py        what a ring is doing
 diagnosis.py    the errors of refused verbs      no_room.py      no memory, no room
+in_the_way.py   who keeps the next claim waiting
 """

@@ -1,11 +1,14 @@
-"""The errors of refused verbs.  Each names the ring, the numbers, the culprit and the next step."""
+"""The errors of refused verbs.  Each names the ring, the numbers, the culprit and the next step.
+
+`in_the_way` has the words for who keeps a verb waiting, here and in what the commands print.
+"""
 
 from __future__ import annotations
 
 import signal
 import sys
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from gpuring import native
 from gpuring.errors import (
@@ -27,6 +30,9 @@ _MAX_RANGES = 5
 _POLLED_S = 0.02
 """Who polls does not have /proc read for each time.  What was read is good for so long."""
 _MAX_LOOKS = 1000
+
+Culprit = tuple[int, "int | None", "int | None", int, int]
+"""As Peer.culprit: a reason of native, a peer, a subscription, a sequence, and since when."""
 
 _stopped: dict[tuple[bytes, int, int], tuple[float, bool]] = {}
 """Whether a peer was stopped, and when that was looked up, by its ring, number and process."""
@@ -81,8 +87,8 @@ def torn(ring: str, seqs: Iterable[int], *, released: bool = False) -> FrameTorn
 
 
 def spans(seqs: Collection[int]) -> str:
-    """Frames in words: "frame 5", "frames 5, 6, 9", "frames 6–1021, 1,016 of them".  Of many ranges
-    it names the first."""
+    """Frames in words: "sequence 5", "sequences 5, 6, 9", "sequences 6–1021, 1,016 of them".  Of
+    many ranges it names the first."""
     ranges: list[list[int]] = []
     for seq in sorted(seqs):
         if ranges and seq <= ranges[-1][1] + 1:
@@ -92,7 +98,8 @@ def spans(seqs: Collection[int]) -> str:
     shown = ranges[:_MAX_RANGES]
     words = [f"{first}–{last}" if last > first else str(first) for first, last in shown]
     more = sum(seq > shown[-1][1] for seq in seqs) if shown else 0
-    text = f"frame{'s'[: len(seqs) > 1]} {', '.join(words)}{f' and {more:,} more' if more else ''}"
+    noun = "sequence" if len(seqs) == 1 else "sequences"
+    text = f"{noun} {', '.join(words)}{f' and {more:,} more' if more else ''}"
     return f"{text}, {len(seqs):,} of them" if len(words) < len(seqs) else text
 
 
@@ -158,11 +165,19 @@ def _is_stopped(header: Header, number: int, at_most_s_old: float) -> bool:
 
 def culprit(peer: Peer, at_most_s_old: float = 0.0) -> str:
     """What blocks the peer, in words, and whose process is stopped, or was so long ago."""
-    reason, other, subscription, seq, since_ns = peer.culprit
     header = peer.header
+    return in_the_way(
+        header, peer.culprit, lambda number: _is_stopped(header, number, at_most_s_old)
+    )
 
-    def is_stopped(number: int) -> bool:
-        return _is_stopped(header, number, at_most_s_old)
+
+def in_the_way(header: Header, culprit: Culprit, is_stopped: Callable[[int], bool]) -> str:
+    """Who is in the way of a verb, in words: who it is, which sequence it is about, and since
+    when."""
+    reason, other, subscription, seq, since_ns = culprit
+
+    def peer(number: int) -> str:
+        return _named(header, number, "peer", ", stopped" if is_stopped(number) else "")
 
     where = elsewhere = ""
     if subscription is not None:
@@ -170,34 +185,32 @@ def culprit(peer: Peer, at_most_s_old: float = 0.0) -> str:
         where = f"subscription {name!r}"
         if is_read_elsewhere(name):
             elsewhere = _elsewhere(header.far(subscription))
-    who = "a peer"
-    if other is not None:
-        whose = " of this process" if header.is_own(other) else ""
-        state = ", stopped" if is_stopped(other) else ""
-        who = f"peer {other}{whose} (pid {header.peer_pid(other)}{state})"
+    who = "a peer" if other is None else peer(other)
     for_s = f" for {max(0, native.now_ns() - since_ns) / 1e9:.3f} s" if since_ns else ""
     if reason == native.BY_PRODUCER:
-        return f"{who} is writing frame {seq}{for_s}"
+        return f"{who} is writing sequence {seq}{for_s}"
     if reason == native.BY_HOLDER:
-        return f"{who} of {where} holds frame {seq}{for_s}{elsewhere}"
+        return f"{who} of {where} holds sequence {seq}{for_s}{elsewhere}"
     if reason == native.BY_SUBSCRIPTION:
         members = header.members(subscription) if subscription is not None else []
-        stopped = {header.peer_pid(member): is_stopped(member) for member in members}
-        each = (f"{pid}{' (stopped)' if stopped[pid] else ''}" for pid in sorted(stopped))
-        pids = f"pid {', '.join(each)}" if stopped else "none"
-        if members and all(map(header.is_own, members)):
-            pids += ", this process"
+        each = ", ".join(map(peer, members)) or "none"
         ago = for_s.removeprefix(" for")
-        taken = f"has not taken frame {seq}, published{ago} ago (its members: {pids})"
+        taken = f"has not taken sequence {seq}, published{ago} ago (its members: {each})"
         return f"{where} {taken}{elsewhere}{_of_the_end(header, subscription)}"
     if reason == native.BY_FENCE:
-        return f"the GPU work of {who} on the slot of frame {seq} is not finished"
+        return f"the GPU work of {who} on the slot of sequence {seq} is not finished"
     asleep = [
-        f". Producer {number} (pid {header.peer_pid(number)}) is stopped"
+        f". {_named(header, number, 'Producer')} is stopped"
         for number in header.producers()
         if is_stopped(number)
     ]
-    return f"frame {seq} has not been published yet{''.join(asleep)}"
+    return f"sequence {seq} has not been published yet{''.join(asleep)}"
+
+
+def _named(header: Header, number: int, noun: str, state: str = "") -> str:
+    """A peer in words: "peer 3 (pid 4711, stopped)"."""
+    whose = " of this process" if header.is_own(number) else ""
+    return f"{noun} {number}{whose} (pid {header.peer_pid(number)}{state})"
 
 
 def _of_the_end(header: Header, subscription: int | None) -> str:
@@ -224,10 +237,14 @@ def _elsewhere(far: bytes) -> str:
     """Who holds up a subscription whose frames go to another host.  Its member here is seldom to
     blame."""
     if far:
-        return f". On that host subscription {text_of(far)!r} holds up its ring"
+        return (
+            f". On that host subscription {text_of(far)!r} holds up its ring: `gpuring inspect` "
+            "there shows its members. Make them faster, or import with --lossy or --latest"
+        )
     return (
-        ". On that host `gpuring inspect` says who holds up its ring. "
-        "If its importer is silent, the log of the exporter says so"
+        ". On that host `gpuring inspect` says who holds up its ring. If its importer is silent, "
+        "the log of the exporter says so: start `gpuring bridge import` again there, or wait "
+        "until the exporter's --patience is over"
     )
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from gpuring import native, slot_layout
 from gpuring.native import Header
 from gpuring.native.snapshot import snapshot
+from gpuring.registry import diagnosis, in_the_way
 from gpuring.registry import labels as labels_of
 from gpuring.registry.subscriptions import text_of
 
@@ -142,6 +143,23 @@ class SubscriptionStats:
 
 
 @dataclass(frozen=True)
+class InTheWay:
+    """Who keeps the next claim of a ring waiting."""
+
+    why: str
+    """Who it is, which sequence it is about, and since when, in the words of `RingFull`."""
+    peers: tuple[int, ...]
+    """The numbers of the peers that are waited for: the one that has the slot, or all members of
+    the subscription that has not taken the frame."""
+    subscription: str | None
+    """The name of the subscription that is waited for.  None if a producer has the slot."""
+    seq: int
+    """The sequence that has to be released, or published, first."""
+    age_s: float
+    """For how many seconds it has been held, published, or claimed."""
+
+
+@dataclass(frozen=True)
 class Link:
     """Where the frames of a ring come from that a bridge fills, and how far it has come."""
 
@@ -195,6 +213,8 @@ class RingStats:
     """How many producers have left in order so far."""
     producers_died: int
     """How many producers have died so far."""
+    in_the_way: InTheWay | None
+    """Who keeps the next claim waiting.  None if the next slot is free, or the ring was closed."""
     subscriptions: tuple[SubscriptionStats, ...]
     """The subscriptions that there are now."""
     peers: tuple[PeerStats, ...]
@@ -213,6 +233,11 @@ class RingStats:
     def producers(self) -> tuple[PeerStats, ...]:
         """The producers among `peers`."""
         return tuple(peer for peer in self.peers if peer.role == "producer")
+
+    @property
+    def held_up(self) -> bool:
+        """Whether a producer sleeps until somebody has made way."""
+        return self.in_the_way is not None and any(peer.waiting for peer in self.producers)
 
     @property
     def state(self) -> str:
@@ -261,6 +286,7 @@ def collect(name: str, header: Header) -> RingStats:
         producers_in_all=seen["producers_in_all"],
         producers_left=seen["producers_left"],
         producers_died=seen["producers_died"],
+        in_the_way=_in_the_way(header, seen, now),
         subscriptions=tuple(
             _subscription(u, labels[u], sub, seen, now) for u, sub in seen["subscriptions"].items()
         ),
@@ -275,6 +301,24 @@ def collect(name: str, header: Header) -> RingStats:
         gpu=_uuid(header.device_uuid),
         link=_link(header),
         about=slot_layout.about(header.spec),
+    )
+
+
+def _in_the_way(header: Header, seen: dict[str, Any], now: int) -> InTheWay | None:
+    culprit = in_the_way.of_next_claim(seen)
+    if culprit is None:
+        return None
+    _, peer, subscription, seq, since_ns = culprit
+    peers = seen["peers"]
+    members = (p for p, each in peers.items() if each["subscription"] == subscription)
+    return InTheWay(
+        why=diagnosis.in_the_way(header, culprit, lambda p: p in peers and peers[p]["stopped"]),
+        peers=tuple(members) if peer is None else (peer,),
+        subscription=None
+        if subscription is None
+        else text_of(header.subscription_name(subscription)),
+        seq=seq,
+        age_s=max(0, now - since_ns) / 1e9,
     )
 
 

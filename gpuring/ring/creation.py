@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 import numpy.typing as npt
 
 from gpuring import arguments, native, slot_layout
-from gpuring.arguments import between_one_and, integer
+from gpuring.arguments import Octal, between_one_and, integer
 from gpuring.errors import DeviceError
 from gpuring.memory import kinds
 from gpuring.memory.host import HostMemory
@@ -35,12 +35,12 @@ def create(
     meta: npt.DTypeLike | None = None,
     device: str | int | None = None,
     sync: Literal["auto", "event", "timeline"] = "auto",
-    gate: Gate | None = None,
+    gate: Literal["stream", "host"] | None = None,
     memory: Literal["auto", "ipc", "vmm", "pool"] = "auto",
     producers: int = 1,
     max_peers: int = 32,
     max_subscriptions: int = 16,
-    mode: int = 0o600,
+    mode: int = Octal(0o600),
     replace: bool | None = None,
 ) -> Ring:
     """Creates a ring that any process of this host can attach to by `name`, and owns it.

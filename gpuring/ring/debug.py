@@ -94,7 +94,7 @@ class Lease:
         self.open = True
         self.call = call
         self._taken, self._given = slot._verbs
-        self._what = f"ring {slot._ring!r}: frame {slot._seq} (slot {slot.index})"
+        self._what = f"ring {slot._ring!r}: sequence {slot._seq} (slot {slot.index})"
         self._at = caller.line()
 
     def __str__(self) -> str:
@@ -208,7 +208,7 @@ class WatchedSlot(Slot):
             if kept is not None and call - kept.call > 1:
                 caller.warn(
                     f"{kept}, was kept: a view of it still exists now that its slot is used again "
-                    f"for frame {self._seq}. Copy what you keep",
+                    f"for sequence {self._seq}. Copy what you keep",
                     StaleViewWarning,
                 )
         self._lease = Lease(self, call)

@@ -350,7 +350,7 @@ cdef class Endpoint(Dropped):
             if not self._give_back_if_lost(index):
                 continue
             caller.warn(
-                f"ring {self._ring.name!r}: frame {seq} was "
+                f"ring {self._ring.name!r}: sequence {seq} was "
                 f"{'claimed' if self._role == 'producer' else 'acquired'}, and nobody has its slot "
                 "any more: it is given back. Keep the slot until you end it",
                 ResourceWarning,

@@ -504,5 +504,6 @@ class Ring(Dropped):
         return attach, (self._name,)
 
     def __repr__(self) -> str:
-        state = "closed" if self._closed else f"{self.slots} slots, {self.memory}, {self.sync}"
+        where = self.memory if self.memory == "host" else f"{self.memory}, {self.sync}"
+        state = "closed" if self._closed else f"{self.slots} × {self._spec}, {where}"
         return f"<Ring {self._name!r}: {state}>"

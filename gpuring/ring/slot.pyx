@@ -145,7 +145,7 @@ cdef class Slot(Exported):
         self._seen = True
         if self._open:
             return
-        what = f"ring {self._ring!r}: slot {self.index} (frame {self._seq})"
+        what = f"ring {self._ring!r}: slot {self.index} (sequence {self._seq})"
         if self._cut:
             role = "consumer" if isinstance(self, ReadSlot) else "producer"
             raise RingClosed(f"{what} was given back when this {role} was closed")
@@ -266,7 +266,7 @@ cdef class Slot(Exported):
 
     def __repr__(self):
         state = "open" if self._open else "closed"
-        return f"<{type(self).__name__} {self.index} of {self._ring!r}, frame {self._seq}, {state}>"
+        return f"<{type(self).__name__} {self.index} of {self._ring!r}, sequence {self._seq}, {state}>"
 
 
 cdef class WriteSlot(Slot):

@@ -8,6 +8,7 @@
     mailbox.py    its place in a service  server.py     one service
     pending.py    a call                  call.py       a call, and batches of calls
     tasks.py      in event loops          work.py       the user's function
+    assigning.py  values in one line
     _calls, _sender, _inbox, _books,      delivery.py   where answers go
     _sleepers                             _engine, _taken, _reach, _patience
 

@@ -13,6 +13,7 @@ def has_engines(header: Header, kept: bool) -> bool: ...
 def is_closed(header: Header) -> bool: ...
 
 class Sender:
+    _id: int
     _sending: Turn
     _calls: Calls
     def __init__(

@@ -66,8 +66,7 @@ cdef class Sender:
     cdef readonly Calls _calls
     cdef readonly list _former
     """The inboxes in services that were replaced, which this client has not left yet."""
-    cdef readonly uint64_t id
-    """The number by which engines know this client, `call.client` there.  It is another one in each service."""
+    cdef readonly uint64_t _id
     cdef Peer peer
     cdef Header header
     cdef bint kept
@@ -86,7 +85,7 @@ cdef class Sender:
                 return False
             self._former.append(self._mailbox)
         self._ring, self._requests, self._mailbox = ring, requests, mailbox
-        self._calls, self.id, self.kept = mailbox.calls, id, kept
+        self._calls, self._id, self.kept = mailbox.calls, id, kept
         self.peer, self.header = requests._peer, inner.header(ring)
         mailbox.requests = self.header
         return True
@@ -185,7 +184,7 @@ cdef class Sender:
         self.last += 1
         call.begin(self._mailbox, self.last, slot._seq, expires)
         call.header = self.header
-        envelope.client, envelope.call = self.id, self.last
+        envelope.client, envelope.call = self._id, self.last
         envelope.until_ns = expiry_ns(FOREVER if expires is None else expires)
         envelope.credit, envelope.parts = call._seq << 32, self._mailbox.parts
         to_write(next_envelope(slot))

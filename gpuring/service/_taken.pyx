@@ -33,7 +33,7 @@ cdef class Taken:
         """The slot of the request.  Raises RingError if the call was answered."""
         if self._answered:
             raise RingError(
-                f"service {self._server.name!r}: call {self._number} of client {self._client:x} "
+                f"service {self._server.name!r}: call {self._number} of client {self._client:016x} "
                 "was answered; its request is no longer yours"
             )
         return self._slot

@@ -13,8 +13,9 @@ from gpuring.ring.whose import nobody_has
 from gpuring.service._envelopes import FAILED
 from gpuring.service._reach import Answering
 from gpuring.service._taken import SendsAnswer, exit_calls, unanswered
+from gpuring.service.assigning import assign
 from gpuring.service.streaming import InParts
-from gpuring.service.wire import Enveloped
+from gpuring.service.wire import ClientId, Enveloped
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -130,9 +131,10 @@ class Call(InParts, Unique):
         return self._request()
 
     @property
-    def client(self) -> int:
-        """The number of the client that sent the call; the same for all its calls."""
-        return self._client
+    def client(self) -> ClientId:
+        """The number of the client that sent the call; the same for all its calls.  It is an int
+        that is shown as hexadecimal digits, as in the name of the ring of its answers."""
+        return ClientId(self._client)
 
     @property
     def number(self) -> int:
@@ -158,12 +160,13 @@ class Call(InParts, Unique):
         return self._answered
 
     def reply(self, value: Any) -> None:
-        """Answers with `value`, which is assigned to the array: `slot.array[...] = value`.  Raises
-        TypeError if it is None, and has answered nothing then."""
+        """Answers with `value`, which is put into the array of the answer.  Raises ValueError if it
+        has another shape, and TypeError if it is None or cannot be cast to the array's dtype
+        (NumPy's "same_kind").  It has answered nothing then."""
         if value is None:
             raise TypeError("reply() takes what is assigned to the answer's array, not None")
         with self.answer() as slot:
-            slot.array[...] = value
+            assign(slot.array, value, "the answer")
 
     def fail(self, text: str) -> None:
         """Answers with a failure.  The client's `result()` raises CallFailed with `text`, of which
@@ -175,7 +178,7 @@ class Call(InParts, Unique):
 
     def __repr__(self) -> str:
         state = "answered" if self._answered else "open"
-        return f"<Call {self._number} of {self._client:x} to {self._server.name!r}, {state}>"
+        return f"<Call {self._number} of {self.client} to {self._server.name!r}, {state}>"
 
 
 def _check_text(text: str) -> None:

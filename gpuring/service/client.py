@@ -19,10 +19,11 @@ from gpuring.ring.caller import Whole
 from gpuring.ring.not_copyable import Unique
 from gpuring.service._sender import Sender, has_engines, is_closed
 from gpuring.service._sleepers import Attempt, Turn, asyncio, nothing
+from gpuring.service.assigning import assign
 from gpuring.service.mailbox import Mailbox
 from gpuring.service.pending import Answer, PendingCall, RequestSlot, RequestWriter
 from gpuring.service.tasks import Queues
-from gpuring.service.wire import Terms, check_replacement
+from gpuring.service.wire import ClientId, Terms, check_replacement
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -43,10 +44,6 @@ class Client(Sender, Unique):
     _requests: RequestWriter
     _mailbox: Mailbox
     _former: list[Mailbox]
-    id: int
-    """The number by which engines know this client, `call.client` there.  It is another one in each
-    service."""
-
     if TYPE_CHECKING:  # of _sender.Sender, which has its docstring
 
         def request(
@@ -69,6 +66,12 @@ class Client(Sender, Unique):
         self._whole = Whole(f"service {ring.name!r}: a client", "it leaves the service")
         box = Mailbox(ring, terms, calls, engine_s, self._queues, self._whole, parts)
         super().__init__(ring, box.writer, box, Turn(), box.id, terms.kept, PendingCall)
+
+    @property
+    def id(self) -> ClientId:
+        """The number by which engines know this client, `call.client` there.  It is another one in
+        each service."""
+        return ClientId(self._id)
 
     @property
     def name(self) -> str:
@@ -165,13 +168,14 @@ class Client(Sender, Unique):
     ) -> Answer:
         """Makes a whole call: `with client.call(image, timeout=1) as slot: slot.array`.
 
-        * `fill`: a function that writes into the request's slot, or a value that is assigned to its
-          array.
+        * `fill`: a function that writes into the request's slot, or a value for its array, of the
+          same shape, that can be cast to its dtype (NumPy's "same_kind").
         * `timeout`: the time for the whole call, in seconds.  Engines leave the call out after it.
         * `stream`: the stream of the request and of the answer, as for `request` and `result`.
 
-        Raises what `request` and `PendingCall.result` raise, and TypeError if `fill` is None.  The
-        call is over then, also after a Ctrl-C or a FrameTorn.
+        Raises what `request` and `PendingCall.result` raise, ValueError for a value of another
+        shape, and TypeError for one that cannot be cast, or None.  The call is over then, also
+        after a Ctrl-C or a FrameTorn.
         """
         deadline = deadline_of(timeout)
         with self.request(timeout, expires_s=timeout, stream=stream) as slot:
@@ -233,7 +237,7 @@ class Client(Sender, Unique):
     def _full(self, timeout: float | None) -> Exception:
         peer = inner.peer(self._requests)
         error = diagnosis.refused(self.name, peer, native.BLOCKED, verb="claim", timeout=timeout)
-        return RingFull(f"{error}{self._requests.held_call(self.id)}")
+        return RingFull(f"{error}{self._requests.held_call(self._id)}")
 
     def _await_engine(self, deadline: float | None) -> None:
         """Waits for up to `engine_s` seconds until there is an engine, in this service or in one
@@ -383,5 +387,5 @@ def _fill(slot: RequestSlot, fill: Callable[[RequestSlot], object] | Any) -> Pen
     if callable(fill):
         fill(slot)
     else:
-        slot.array[...] = fill
+        assign(slot.array, fill, "the request")
     return call

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal, TypeVar
 import numpy.typing as npt
 
 from gpuring import arguments, native
-from gpuring.arguments import between_one_and, integer
+from gpuring.arguments import Octal, between_one_and, integer
 from gpuring.deadlines import deadline_of, left_s
 from gpuring.errors import PeerLost, RingClosed, RingExists, RingIncompatible, RingNotFound
 from gpuring.registry import directory
@@ -32,7 +32,6 @@ from gpuring.service.wire import (
 from gpuring.slot_layout import Spec
 
 if TYPE_CHECKING:
-    from gpuring.ring.endpoint import Gate
     from gpuring.ring.ring import Ring
 
 _MAX_CALLS = native.MAX_SLOTS - SPARE
@@ -52,11 +51,11 @@ def serve(
     device: str | int | None = None,
     answers: Literal["host"] | None = None,
     sync: Literal["auto", "event", "timeline"] = "auto",
-    gate: Gate | None = None,
+    gate: Literal["stream", "host"] | None = None,
     memory: Literal["auto", "ipc", "vmm", "pool"] = "auto",
     engine: bool = True,
     redeliver: bool = True,
-    mode: int = 0o600,
+    mode: int = Octal(0o600),
     replace: bool = False,
     timeout: float | None = 0.0,
 ) -> Server:

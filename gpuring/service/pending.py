@@ -18,7 +18,7 @@ from gpuring.service._calls import InFlight
 from gpuring.service._envelopes import call_of
 from gpuring.service._sender import SendsRequest
 from gpuring.service.streaming import Parts
-from gpuring.service.wire import Enveloped
+from gpuring.service.wire import ClientId, Enveloped
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -69,7 +69,7 @@ class RequestWriter(Producer, Enveloped):
         if (call := call_of(peer.header, seq)) is None:
             return ""
         client, number, given_up = call
-        whose = "this client" if client == me else f"client {client:x}"
+        whose = "this client" if client == me else f"client {ClientId(client)}"
         told = f", which is call {number} of {whose}"
         return f"{told}. It was given up: its engine has to end it" if given_up else told
 

@@ -72,7 +72,7 @@ class EngineCollector(Collector):
             redelivered.add_metric([name], server.counts.redelivered)
             filled.add_metric([name], server.counts.waited_s)
             for number, client in seen.clients.items():
-                labels = [name, f"{number:x}"]
+                labels = [name, str(number)]
                 calls.add_metric(labels, client.calls)
                 waited.add_metric(labels, client.queue_s)
                 worked.add_metric(labels, client.compute_s)

@@ -168,18 +168,23 @@ def describe(what: str, slots: Slots, meta: npt.DTypeLike | None, envelope: np.d
 
 def in_words(described: Spec) -> str:
     """A request or an answer as the user described it, for a message."""
-    arrays = [
-        f"{'' if each.name == ARRAY else each.name + ' '}{each.shape} {each.extended or each.dtype}"
-        for each in described.fields
-    ]
+    arrays = map(str, described.fields)
     meta = described.meta
     user = meta["user"] if meta is not None and "user" in (meta.names or ()) else None
     return f"{', '.join(arrays)} and {'no metadata' if user is None else f'metadata {user}'}"
 
 
+class ClientId(int):
+    """The number of a client.  It is shown everywhere as in the name of the ring of its answers: as
+    sixteen hexadecimal digits."""
+
+    def __repr__(self) -> str:
+        return f"{self:016x}"
+
+
 def answers_name(service: str, client: int) -> str:
     """The name of a client's own ring."""
-    return f"{service}.{client:016x}"
+    return f"{service}.{ClientId(client)}"
 
 
 def check_service_name(name: str) -> str:

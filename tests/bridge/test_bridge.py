@@ -164,6 +164,8 @@ def test_a_far_reader_holds_up_the_near_producer_who_is_told_of_the_link(near, f
         (link,) = poll(lambda: refused() and [x for x in ends.out.stats().links if x.blocked])
         assert f"/{far}'" in refused()
         assert "On that host subscription 'reader' holds up its ring" in refused()
+        assert "`gpuring inspect` there shows its members" in refused()
+        assert "import with --lossy" in refused()
         assert "'reader'" in link.blocked
         (subscription,) = ends.ring.stats().subscriptions
         assert subscription.far == "reader"

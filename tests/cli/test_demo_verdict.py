@@ -94,23 +94,33 @@ FALSE_PTS = np.r_[0 : 2 * FRAMES - 1, 0]
 Spoil = Callable[[Report], Report]
 FAULTS: list[tuple[str, str, Spoil, str]] = [
     *(
-        ("analyser", "analyser", lambda r, c=c: falsified(r, 5, c), f"wrong {name} at seq 13")
+        ("analyser", "analyser", lambda r, c=c: falsified(r, 5, c), f"wrong {name} at sequence 13")
         for c, name in enumerate(arithmetic.FRAME_COLUMNS)
     ),
-    ("analyser", "analyser", lambda r: pick(r, np.delete(ALL, 6)), "missing: seq 14"),
-    ("analyser", "analyser", lambda r: pick(r, np.insert(ALL, 6, 5)), "more than once: seq 13"),
-    ("analyser", "analyser", lambda r: pick(r, SWAPPED), "out of order at seq 12"),
-    ("analyser", "analyser", lambda r: replace(r, seq=r.seq + 1), "never published: seq 32"),
-    ("analyser", "analyser", lambda r: replace(r, pts=r.pts + 1), "wrong pts at seq 8"),
+    ("analyser", "analyser", lambda r: pick(r, np.delete(ALL, 6)), "missing: sequence 14"),
+    (
+        "analyser",
+        "analyser",
+        lambda r: pick(r, np.insert(ALL, 6, 5)),
+        "more than once: sequence 13",
+    ),
+    ("analyser", "analyser", lambda r: pick(r, SWAPPED), "out of order at sequence 12"),
+    ("analyser", "analyser", lambda r: replace(r, seq=r.seq + 1), "never published: sequence 32"),
+    ("analyser", "analyser", lambda r: replace(r, pts=r.pts + 1), "wrong pts at sequence 8"),
     ("analyser", "analyser", lambda r: replace(r, values=r.values[:, :2]), "shape (24, 2)"),
     *(
-        ("edges 2", "edges", lambda r, c=c: falsified(r, 0, c), f"edges 2: wrong {name} at seq 9")
+        (
+            "edges 2",
+            "edges",
+            lambda r, c=c: falsified(r, 0, c),
+            f"edges 2: wrong {name} at sequence 9",
+        )
         for c, name in enumerate(arithmetic.EDGE_COLUMNS)
     ),
-    ("edges 1", "edges", lambda r: pick(r, slice(1, None)), "missing: seq 8"),
-    ("edges 1", "edges", lambda r: replace(r, seq=r.seq + 1), "more than once: seq 9, 11"),
+    ("edges 1", "edges", lambda r: pick(r, slice(1, None)), "missing: sequence 8"),
+    ("edges 1", "edges", lambda r: replace(r, seq=r.seq + 1), "more than once: sequence 9, 11"),
     ("edges 1", "edges", lambda r: pick(r, np.r_[1, 0, 2:12]), "edges 1: sequences do not rise"),
-    ("viewer", "viewer", lambda r: falsified(r, 2, 0), "viewer: wrong checksum at seq 19"),
+    ("viewer", "viewer", lambda r: falsified(r, 2, 0), "viewer: wrong checksum at sequence 19"),
     ("viewer", "viewer", lambda r: pick(r, np.r_[0, 0, 1:6]), "not newer than the one before"),
     ("viewer", "viewer", lambda r: replace(r, lost=r.lost * 0), "lost frames miscounted"),
     ("viewer", "viewer", lambda r: replace(r, seq=r.seq + 100), "never published"),

@@ -43,6 +43,8 @@ def parsed(monkeypatch, capsys):
         ((*KEEP, "--shape", "3,0"), "--shape: must be whole numbers above 0 with commas"),
         ((*KEEP, "--dtype", "zz"), "--dtype: 'zz' cannot be a frame's dtype"),
         ((*KEEP, "--dtype", "O"), "Python objects"),
+        ((*KEEP, "--field", "a:b:u1:3"), "--field: must be [NAME:]DTYPE:N,N,…"),
+        ((*KEEP, "--mode", "999"), "--mode: must be permission bits in octal"),
         ((*KEEP, "--meta", "pts"), "--meta: must be NAME:DTYPE with commas"),
         ((*KEEP, "--meta", "pts:zz"), "--meta: 'pts:zz' cannot be metadata"),
         ((*KEEP, "--device", "gpu"), "--device: must be host, cuda or cuda:N, not 'gpu'"),

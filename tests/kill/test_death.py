@@ -227,7 +227,7 @@ def test_a_torn_frame_does_not_end_a_reattaching_consumer(name, children, monkey
             monkeypatch.setattr(other, "_successor", successor)
         with make(name, replace=True) as second, second.producer() as producer:
             put(producer, value=5)
-            with pytest.raises(gpuring.FrameTorn, match="frame 4,"):
+            with pytest.raises(gpuring.FrameTorn, match="sequence 4,"):
                 next(frames)
             assert not consumer.closed
             frames = iter(consumer)

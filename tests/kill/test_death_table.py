@@ -117,9 +117,9 @@ def test_who_holds_a_frame_that_turns_out_torn_is_told_by_check_and_at_release(n
         victim.stick(slot)
         victim.die()
         for _ in range(2):
-            with pytest.raises(gpuring.FrameTorn, match=f"frame {slot.seq} "):
+            with pytest.raises(gpuring.FrameTorn, match=f"sequence {slot.seq} "):
                 slot.check()
-        with pytest.raises(gpuring.FrameTorn, match=f"frame {slot.seq} "):
+        with pytest.raises(gpuring.FrameTorn, match=f"sequence {slot.seq} "):
             slot.release()
 
 

@@ -309,13 +309,13 @@ def test_ready_is_whoever_would_be_told(ring):
 @pytest.mark.parametrize(
     ("seqs", "words"),
     [
-        ([5], "frame 5"),
-        ([5, 7], "frames 5, 7"),
-        ([7, 6, 5], "frames 5–7, 3 of them"),
-        (range(6, 1022), "frames 6–1021, 1,016 of them"),
-        ([4, 6, 7, 9, 12, 13], "frames 4, 6–7, 9, 12–13, 6 of them"),
-        (range(0, 10, 2), "frames 0, 2, 4, 6, 8"),
-        (range(0, 4000, 2), "frames 0, 2, 4, 6, 8 and 1,995 more, 2,000 of them"),
+        ([5], "sequence 5"),
+        ([5, 7], "sequences 5, 7"),
+        ([7, 6, 5], "sequences 5–7, 3 of them"),
+        (range(6, 1022), "sequences 6–1021, 1,016 of them"),
+        ([4, 6, 7, 9, 12, 13], "sequences 4, 6–7, 9, 12–13, 6 of them"),
+        (range(0, 10, 2), "sequences 0, 2, 4, 6, 8"),
+        (range(0, 4000, 2), "sequences 0, 2, 4, 6, 8 and 1,995 more, 2,000 of them"),
     ],
 )
 def test_torn_frames_are_named_in_few_words(seqs, words):
@@ -361,7 +361,7 @@ def test_released_frames_that_turn_out_torn_are_told_once(name, children, how):
         consumer = ring.consumer(lossless=how != "latest")
         seqs = released_torn(consumer, Victim(ring, children, 3), 3)
         with pytest.raises(
-            gpuring.FrameTorn, match=f"frames {seqs[0]}–{seqs[-1]}, 3 of them, "
+            gpuring.FrameTorn, match=f"sequences {seqs[0]}–{seqs[-1]}, 3 of them, "
         ) as caught:
             consumer.close() if how == "close" else getattr(consumer, how)(0)
         assert caught.value.seqs == tuple(seqs)
@@ -409,7 +409,7 @@ def test_a_loop_that_goes_on_raises_for_a_torn_frame_at_once(name, children):
         slot = next(frames)
         victim.stick(slot)
         victim.die()
-        with pytest.raises(gpuring.FrameTorn, match=f"frame {slot.seq} "):
+        with pytest.raises(gpuring.FrameTorn, match=f"sequence {slot.seq} "):
             next(frames)
         leave_without(consumer, gpuring.PeerLost)
 

@@ -116,7 +116,7 @@ def test_a_slot_is_nobodys_after_its_end(place, ring):
                 lambda slot=slot: slot.__dlpack__(),
                 lambda slot=slot: slot.__dlpack_device__(),
             ):
-                with pytest.raises(gpuring.RingError, match=rf"{ring.name}.*frame 4.*no longer"):
+                with pytest.raises(gpuring.RingError, match=rf"{ring.name}.*sequence 4.*no longer"):
                     use()
         with pytest.raises(gpuring.RingError):
             _ = read.time_ns

@@ -274,7 +274,7 @@ def test_a_frame_that_is_closed_before_the_end_of_its_block_is_no_published_fram
             if by_hand:
                 claimed.publish()
 
-        told = r"frame 2\) was given back when this producer"
+        told = r"sequence 2\) was given back when this producer"
         with pytest.raises(gpuring.RingClosed, match=told), claimed:
             closes()
         for use in (lambda: slot.array, slot.publish, lambda: slot.meta):

@@ -61,7 +61,7 @@ def test_a_view_used_after_release(ring, use):
         slot.release()
         for stale in (view, part):
             with pytest.warns(
-                StaleViewWarning, match=r"frame 2 \(slot 0\), acquired at .*released"
+                StaleViewWarning, match=r"sequence 2 \(slot 0\), acquired at .*released"
             ):
                 use(stale)
 
@@ -121,7 +121,7 @@ def test_what_is_kept_is_reported_when_its_slot_comes_again(ring, keep):
             kept = slot.array if library is None else _import(library, slot)
         frames.acquire().release()
         _put(ring, producer)
-        with pytest.warns(StaleViewWarning, match=r"frame 2 .*acquired at .*kept.* frame 4"):
+        with pytest.warns(StaleViewWarning, match=r"sequence 2 .*acquired at .*kept.* sequence 4"):
             frames.acquire().release()
         del kept
 
@@ -167,13 +167,15 @@ def test_who_writes_beyond_the_end_is_named(ring, place):
     with ring.producer() as producer, ring.consumer() as frames:
         slot = producer.claim()
         place.fill(slot._all[50:63], 0)  # the frame has 60 bytes
-        with pytest.warns(OverrunWarning, match=r"frame 2 .*claimed at .*up to 3 bytes beyond"):
+        with pytest.warns(OverrunWarning, match=r"sequence 2 .*claimed at .*up to 3 bytes beyond"):
             slot.publish()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             slot = frames.acquire()  # mended, so it is reported once
         place.fill(slot._all[-1:], 0)
-        with pytest.warns(OverrunWarning, match=r"frame 2 .*acquired at .*1 bytes before the next"):
+        with pytest.warns(
+            OverrunWarning, match=r"sequence 2 .*acquired at .*1 bytes before the next"
+        ):
             slot.release()
 
 

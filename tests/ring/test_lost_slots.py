@@ -43,7 +43,9 @@ def put(producer: gpuring.Producer, value: int = 0) -> int:
 def test_a_claim_that_was_dropped_is_abandoned_with_a_warning(ring):
     with ring.producer() as producer, ring.consumer() as reader:
         producer.claim(0).array[...] = 1
-        with pytest.warns(ResourceWarning, match=r"frame 2 was claimed, and nobody has its slot"):
+        with pytest.warns(
+            ResourceWarning, match=r"sequence 2 was claimed, and nobody has its slot"
+        ):
             put(producer)
         assert drain(reader) == [3]
 
@@ -53,7 +55,7 @@ def test_a_frame_that_was_seen_and_dropped_is_released_and_one_that_was_not_come
         put(producer, 7)
         put(producer, 8)
         reader.acquire(0)
-        with pytest.warns(ResourceWarning, match="frame 2 was acquired"):
+        with pytest.warns(ResourceWarning, match="sequence 2 was acquired"):
             assert reader.acquire(0).array[0] == 7
         assert reader.acquire(0).seq == 3
         assert drain(reader) == []

@@ -28,8 +28,8 @@ def test_a_blocked_claim_names_who_holds_the_frame(ring):
         assert isinstance(caught.value, TimeoutError)
         text = str(caught.value)
         assert re.search(
-            rf"ring '{ring.name}'.*within 0.01 s.*\(pid {os.getpid()}\).*'display'.*holds frame 4 "
-            r"for \d+\.\d+ s",
+            rf"ring '{ring.name}'.*within 0.01 s.*\(pid {os.getpid()}\).*'display'.*holds "
+            r"sequence 4 for \d+\.\d+ s",
             text,
         ), text
         with pytest.raises(gpuring.RingFull, match="at once"):
@@ -44,17 +44,19 @@ def test_a_blocked_claim_names_the_subscription_that_does_not_take(ring):
         with pytest.raises(gpuring.RingFull) as caught:
             producer.claim(timeout=0)
         text = str(caught.value)
-        assert re.search(r"'display' has not taken frame 4, published \d+\.\d+ s ago", text), text
+        assert re.search(r"'display' has not taken sequence 4, published \d+\.\d+ s ago", text), (
+            text
+        )
         assert f"pid {os.getpid()}" in text, "whose process should be looked at?"
 
 
 def test_a_blocked_acquire_says_what_it_waits_for(ring):
     with ring.producer() as producer, ring.consumer() as frames:
-        with pytest.raises(gpuring.RingTimeout, match="frame 4 has not been published"):
+        with pytest.raises(gpuring.RingTimeout, match="sequence 4 has not been published"):
             frames.acquire(timeout=0)
         slot = producer.claim()
         with pytest.raises(
-            gpuring.RingTimeout, match=rf"pid {os.getpid()}.*is writing frame 4 for"
+            gpuring.RingTimeout, match=rf"pid {os.getpid()}.*is writing sequence 4 for"
         ):
             frames.acquire(timeout=0)
         slot.abandon()

@@ -35,6 +35,11 @@ def content(client: int, k: int) -> np.ndarray:
     return _RAMP * (k % 1000 + 1) + (client >> 24)
 
 
+def whole(value: int) -> np.ndarray:
+    """A request or an answer that is full of it."""
+    return np.full(WORDS, value)
+
+
 def answer_of(request: Any) -> Any:
     return 3 * request + 1
 

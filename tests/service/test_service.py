@@ -12,7 +12,7 @@ import pytest
 import gpuring
 from tests import ROOT
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
+from tests.helpers.support import poll, segments_of
 from tests.service import services
 from tests.service.services import answer, ask_here, check, engine, in_thread, send, serve, up
 
@@ -74,7 +74,7 @@ def test_several_fields_and_no_metadata(name):
         assert (taken["a"].tolist(), taken["b"].tolist()) == ([1.5] * 3, [[7, 7], [7, 7]])
         with pytest.raises(TypeError, match="has no metadata"):
             _ = taken.meta
-        taken.reply(taken["a"].sum())
+        taken.reply(np.full(2, taken["a"].sum()))
         with call.result(10) as slot:
             assert slot.array.tolist() == [4.5, 4.5]
             with pytest.raises(TypeError, match="has no metadata"):
@@ -97,7 +97,7 @@ def test_frames_may_be_smaller_than_their_slots(name):
 def test_one_line_calls(name, children):
     worker = up(children(engine, name))
     with gpuring.connect(name) as client:
-        with client.call(7, timeout=10) as slot:
+        with client.call(services.whole(7), timeout=10) as slot:
             assert (slot.array == services.answer_of(7)).all()
 
         def fill(slot):
@@ -292,3 +292,16 @@ def test_the_example_runs():
         env=os.environ | {"PYTHONPATH": str(root)},
     )
     assert "6000 calls answered; engine" in done.stdout, done.stderr
+
+
+def test_the_number_of_a_client_is_shown_in_one_form(name, monkeypatch):
+    monkeypatch.setattr("secrets.randbits", lambda bits: 0xABC)
+    with serve(name) as server, gpuring.connect(name) as client:
+        call = send(client, 0)
+        (taken,) = server.take(timeout=10)
+        shown = "0000000000000abc"
+        assert (str(client.id), repr(taken.client), f"{taken.client}") == (shown,) * 3
+        assert taken.client == client.id == 0xABC
+        assert f" {shown} " in repr(taken)
+        assert any(f"{name}.{shown}" in each for each in segments_of(name))
+        del call

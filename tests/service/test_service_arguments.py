@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import gpuring
-from tests.service.services import answer, check, send, serve
+from tests.helpers.promise import promise
+from tests.service.services import answer, check, send, serve, whole
 
 TIMES = {
     "request": lambda client, server, call, time: client.request(time),
@@ -18,8 +19,8 @@ TIMES = {
     "expires_s async": lambda client, server, call, time: asyncio.run(
         client.request_async(10, expires_s=time)
     ),
-    "call": lambda client, server, call, time: client.call(0, time),
-    "call_async": lambda client, server, call, time: asyncio.run(client.call_async(0, time)),
+    "call": lambda client, server, call, time: client.call(whole(0), time),
+    "call_async": lambda client, server, call, time: asyncio.run(client.call_async(whole(0), time)),
     "result": lambda client, server, call, time: call.result(time),
     "result_async": lambda client, server, call, time: asyncio.run(call.result_async(time)),
     "wait": lambda client, server, call, time: call.wait(time),
@@ -69,9 +70,9 @@ def test_a_batch_without_a_time_waits_until_it_is_full(name):
 def test_a_call_says_the_time_out_that_it_was_given(name):
     with serve(name), gpuring.connect(name) as client:
         with pytest.raises(gpuring.RingTimeout, match=r"no answer within 0\.01 s"):
-            client.call(0, timeout=0.01)
+            client.call(whole(0), timeout=0.01)
         with pytest.raises(gpuring.RingTimeout, match=r"no answer within 0\.01 s"):
-            asyncio.run(client.call_async(0, timeout=0.01))
+            asyncio.run(client.call_async(whole(0), timeout=0.01))
 
 
 def test_none_is_neither_a_request_nor_an_answer(name):
@@ -89,7 +90,7 @@ def test_none_is_neither_a_request_nor_an_answer(name):
         with pytest.raises(TypeError, match=r"reply\(\) takes what is assigned .* not None"):
             taken.reply(None)
         assert not taken.answered
-        taken.reply(7)
+        taken.reply(np.full(2, 7))
         with call.result(10) as slot:
             assert slot.array.tolist() == [7, 7]
 
@@ -162,3 +163,78 @@ def test_figures_are_those_of_servers(server):
         TypeError, match=f"^figures are those of what serve.. returned, not {server!r}"
     ):
         prometheus.EngineCollector(server)
+
+
+WHOLE = ((2, 3), "i4")
+
+
+@promise(
+    "services.md",
+    "A value for `call.reply` or `client.call` must have the shape of the array, and a dtype that "
+    'NumPy casts to that of the array as "same_kind".',
+)
+@pytest.mark.parametrize(
+    ("value", "error"),
+    [
+        (7, ValueError),
+        ([1, 2, 3], ValueError),
+        (np.zeros((1, 3), "i4"), ValueError),
+        (np.zeros((2, 3, 1), "i4"), ValueError),
+        (np.zeros((2, 3), "f4"), TypeError),
+        ([[1.5] * 3] * 2, TypeError),
+        (np.zeros((2, 3), "c8"), TypeError),
+    ],
+)
+def test_a_value_that_would_be_broadcast_or_lose_something_is_refused(name, value, error):
+    with (
+        serve(name, request=WHOLE, response=WHOLE) as server,
+        gpuring.connect(name) as client,
+    ):
+        for ask in (client.call, lambda *of: asyncio.run(client.call_async(*of))):
+            with pytest.raises(error, match="the request "):
+                ask(value, 10)
+        assert client.in_flight == 0
+        with client.request(10) as slot:
+            call = slot.call
+        (taken,) = server.take(timeout=10)
+        with pytest.raises(error, match="the answer "):
+            taken.reply(value)
+        taken.reply([[1, 2, 3], [4, 5, 6]])  # nothing was answered before
+        with call.result(10) as answered:
+            assert answered.array.tolist() == [[1, 2, 3], [4, 5, 6]]
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value"),
+    [
+        ("f4", np.arange(3)),
+        ("f4", np.arange(3.0)),
+        ("u1", [1, 2, 3]),
+        ("i8", np.arange(3, dtype="u1")),
+        ("i2", np.arange(3)),
+        ("?", [True, False, True]),
+        ("bfloat16", np.arange(3, dtype="u2")),
+    ],
+)
+def test_a_value_of_the_same_kind_is_cast(name, dtype, value):
+    what = ((3,), dtype)
+    with serve(name, request=what, response=what) as server, gpuring.connect(name) as client:
+        with client.request(10) as slot:
+            call = slot.call
+        (taken,) = server.take(timeout=10)
+        taken.reply(value)
+        with call.result(10) as answered:
+            assert answered.array.tolist() == np.asarray(value).tolist()
+
+
+def test_a_number_is_a_value_where_the_array_has_no_shape(name):
+    what = ((), "u1")
+    with serve(name, request=what, response=what) as server, gpuring.connect(name) as client:
+        with client.request(10) as slot:
+            call = slot.call
+        (taken,) = server.take(timeout=10)
+        with pytest.raises(TypeError):
+            taken.reply(1.5)
+        taken.reply(7)
+        with call.result(10) as answered:
+            assert int(answered.array) == 7

@@ -254,7 +254,7 @@ def test_time_is_up(name):
 def test_a_call_can_be_awaited_and_made_in_one_line(name, children):
     async def main():
         with gpuring.connect(name, timeout=10) as client:
-            with await client.call_async(7, timeout=PATIENCE_S) as slot:
+            with await client.call_async(services.whole(7), timeout=PATIENCE_S) as slot:
                 assert (slot.array == services.answer_of(7)).all()
             with await send(client, 3) as slot:
                 check(client, 3, slot)

@@ -17,7 +17,7 @@ from gpuring.service.pending import Answer
 from tests.helpers.interrupted import interrupts
 from tests.helpers.processes import other_threads_sleep
 from tests.helpers.support import poll, segments_of
-from tests.service.services import answer, finish, holder, in_thread, send, serve, up
+from tests.service.services import answer, finish, holder, in_thread, send, serve, up, whole
 
 
 @pytest.fixture
@@ -88,7 +88,7 @@ def test_an_interrupted_call_leaves_nothing_behind(name, on_signal):
     with serve(name) as server, gpuring.connect(name, calls=1) as client:
         on_signal(raise_interrupt, waits(client._mailbox._answers))
         with pytest.raises(KeyboardInterrupt):
-            client.call(1)
+            client.call(whole(1))
         with pytest.raises(gpuring.RingTimeout):  # it passes over the call
             server.take(timeout=0)
         client.request(5).abandon()
@@ -234,10 +234,10 @@ def forks(pipe, name):
             signal.alarm(20)
             told = ["cancelled"] * taken[0].cancelled
             for verb in (
-                calls[4].result, client.request, lambda: client.call(1), part.__next__,
+                calls[4].result, client.request, lambda: client.call(whole(1)), part.__next__,
                 held.release, request.publish, client.fileno, lambda: server.take(timeout=0),
                 lambda: taken[0].part(0), lambda: answer(taken[3]), lambda: taken[3].fail("why"),
-                taken[0].end, begun.publish, lambda: asyncio.run(client.call_async(1)),
+                taken[0].end, begun.publish, lambda: asyncio.run(client.call_async(whole(1))),
             ):  # fmt: skip
                 try:
                     verb()

@@ -133,7 +133,7 @@ def test_an_engine_serves_its_own_figures_to_prometheus(name):
     assert seen("gpuring_calls_total", end="answered", service=name) == 0
     assert seen("gpuring_calls_redelivered_total", service=name) == 0
     assert seen("gpuring_fill_seconds_total", service=name) == server.counts.waited_s
-    mine = {"client": f"{client.id:x}", "service": name}
+    mine = {"client": f"{client.id:016x}", "service": name}
     assert seen("gpuring_client_calls_total", **mine) == 3
     for what in ("queue", "compute"):
         of_client = seen(f"gpuring_client_{what}_seconds_total", **mine)

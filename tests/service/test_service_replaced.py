@@ -160,7 +160,7 @@ def test_a_call_in_one_line_goes_to_the_next_service(name, replaced):
         server = replaced()
         calling = in_thread(client.call, services.content(0, 5), PATIENCE_S)
         (taken,) = server.take(timeout=PATIENCE_S)
-        taken.reply(7)
+        taken.reply(services.whole(7))
         with calling() as slot:
             assert (slot.array == 7).all()
 

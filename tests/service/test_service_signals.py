@@ -184,7 +184,7 @@ async def _no_timeout():
 
 
 async def short(client, k):
-    with await client.call_async(k, PATIENCE_S) as answer:
+    with await client.call_async(services.whole(k), PATIENCE_S) as answer:
         assert answer.array[0] == 3 * k + 1
 
 
@@ -257,7 +257,7 @@ def test_another_thread_closes_a_client_whose_loop_was_interrupted(served):
 
 def each_verb(client):
     ask(client, 0)
-    with client.call(1, PATIENCE_S):
+    with client.call(services.whole(1), PATIENCE_S):
         pass
     with client.request(PATIENCE_S) as slot:
         slot.array[...] = 2

@@ -76,7 +76,7 @@ def test_the_slot_of_a_call_is_an_array_to_others(name):
 def test_engines_pass_over_a_call_in_one_line_whose_time_is_up(name):
     with serve(name) as server, gpuring.connect(name) as client:
         with pytest.raises(gpuring.RingTimeout):
-            client.call(1, timeout=0)
+            client.call(services.whole(1), timeout=0)
         send(client, 2)
         (taken,) = server.take(2, timeout=10)
         assert (int(taken.meta["k"]), server.counts.expired) == (2, 1)

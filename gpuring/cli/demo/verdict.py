@@ -218,4 +218,4 @@ def _line(who: str, faults: list[str], fine: str) -> Check:
 
 def _some(seqs: Sequence[int] | Ints) -> str:
     shown = ", ".join(str(seq) for seq in list(seqs)[:5])
-    return f"seq {shown}" + (f" and {len(seqs) - 5} more" if len(seqs) > 5 else "")
+    return f"sequence {shown}" + (f" and {len(seqs) - 5} more" if len(seqs) > 5 else "")

@@ -17,7 +17,7 @@ from gpuring.cli.measure.crew import Crew, RoleFailed
 from gpuring.cli.options import gpu_number
 from gpuring.cli.text import columns
 
-from . import gpu, host, network, probe
+from . import fullness, gpu, host, network, probe
 from .finding import Finding, Level, in_lines
 
 DRIVER_PATIENCE_S = 60.0
@@ -67,6 +67,8 @@ def examine(device: int, *, probing: bool) -> Iterator[Finding]:
         finding = _judged(check, this)
         room = room and (finding.level != "fail" or check is not host.shm_size)
         yield finding
+    if written := [one.name for one in this.rings if one.creator_alive and one.producers]:
+        yield _judged(fullness.full_rings, fullness.look(written))
     try:
         with Crew() as crew:
             seen: gpu.Gpus | None = crew.call(gpu.look, patience_s=DRIVER_PATIENCE_S)

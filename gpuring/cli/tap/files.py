@@ -78,7 +78,8 @@ class Writer:
             return self._write(frame)
         except OSError as error:
             raise CommandError(
-                f"frame {frame.seq} cannot be written to {self._folder}: {error.strerror or error}"
+                f"sequence {frame.seq} cannot be written to {self._folder}: "
+                f"{error.strerror or error}"
             ) from error
 
     def _write(self, frame: Frame) -> list[Path]:

@@ -1,7 +1,8 @@
 """Show all rings of this host, live: their peers, rates, lag and losses, and what each peer holds.
 
 It reads the rings' headers only.  It needs no GPU, joins nothing and changes nothing.  In a
-terminal, q or Ctrl-C ends it.  Into a pipe it prints its tables once per interval.
+terminal, arrow keys, j, k, PgUp and PgDn scroll, and q or Ctrl-C ends it.  Into a pipe it prints
+its tables once per interval.
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from typing import TYPE_CHECKING
 from gpuring.cli.options import positive
 from gpuring.cli.text import columns, complain
 from gpuring.cli.trouble import need
+from gpuring.deadlines import deadline_of, left_s
 from gpuring.registry import segment
 
 from .rates import Look, look
-from .view import Widths, missing, render
+from .view import Widths, missing, render, window
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -65,7 +67,7 @@ def _print(args: argparse.Namespace) -> int:
     while True:
         time.sleep(args.interval)
         now = look(args.names)
-        lines = render(before, now, args.names, width=columns(), waiting=not args.once)
+        lines = render(before, now, args.names, width=columns(), absent=not args.once)
         if lines:
             print("\n".join(line.text for line in lines), flush=True)
         if args.once:
@@ -84,6 +86,7 @@ def _show(console: Console, keys: Keys, args: argparse.Namespace) -> int:
     before: Look | None = None
     seen: tuple[int, Collection[str]] | None = None
     widths = Widths()
+    first = 0
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             now = look(args.names)
@@ -91,9 +94,24 @@ def _show(console: Console, keys: Keys, args: argparse.Namespace) -> int:
             if seen != (width, now.rings.keys()):
                 seen, widths = (width, now.rings.keys()), Widths()
             lines = render(before, now, args.names, width=width, height=height, widths=widths)
-            live.update(
-                Text("\n").join(Text(each.text, each.style) for each in lines), refresh=True
-            )
             before = now
-            if keys.quit_within(args.interval):
-                return 0
+            until = deadline_of(args.interval)
+            while True:
+                shown, first = window(lines, first, height)
+                live.update(
+                    Text("\n").join(Text(each.text, each.style) for each in shown), refresh=True
+                )
+                pressed = keys.within(left_s(until))
+                if not pressed:
+                    break
+                if "quit" in pressed:
+                    return 0
+                for key in pressed:
+                    first = _moved(first, key, height, len(lines))
+
+
+def _moved(first: int, key: str, height: int, lines: int) -> int:
+    """The first line that a screen shows after a key.  `window` keeps it within the lines."""
+    page = max(1, height - 2)
+    steps = {"up": -1, "down": 1, "page up": -page, "page down": page, "home": -lines, "end": lines}
+    return min(max(0, first + steps[key]), lines)

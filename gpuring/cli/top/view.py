@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from gpuring.cli.inspect import death, gpus, peer_state
+from gpuring.cli.inspect import death, gpus, peer_state, waiting
 from gpuring.cli.ls import state
 from gpuring.cli.owners import explained, myself
 from gpuring.cli.services import service
@@ -56,28 +56,34 @@ def render(
     names: Collection[str] = (),
     *,
     width: int | None = None,
-    waiting: bool = True,
+    absent: bool = True,
     height: int | None = None,
     widths: Widths | None = None,
 ) -> list[Line]:
-    """Rings, their peers, the last deaths, and, if `waiting`, which of the rings that were asked
+    """Rings, their peers, the last deaths, and, if `absent`, which of the rings that were asked
     for by `names` are not there and will be looked for again.  Rates need a look before.
 
-    Where that takes more than `height` lines, rings that nobody has joined are only counted.  What
-    is then too much is cut off at the end."""
+    Where that takes more than `height` lines, rings that nobody has joined are only counted."""
     widths = widths or Widths()
-    lines = _rendered(before, now, names, width, waiting, widths)
-    if height is None or len(_single(lines)) <= height:
+    lines = _single(_rendered(before, now, names, width, absent, widths))
+    if height is None or len(lines) <= height:
         return lines
     idle = [name for name, one in now.rings.items() if not (one.peers or one.subscriptions)]
     if len(idle) > 1:
-        lines = _rendered(before, now, names, width, waiting, widths, idle)
-    single = _single(lines)
-    if len(single) <= height:
-        return single
-    more = len(single) - height + 1
-    note = f"({counted(more, 'more line')}: enlarge the terminal, or name rings: gpuring top NAME)"
-    return [*single[: height - 1], Line(note, "dim")]
+        lines = _single(_rendered(before, now, names, width, absent, widths, idle))
+    return lines
+
+
+def window(lines: list[Line], first: int, height: int) -> tuple[list[Line], int]:
+    """What a screen of `height` lines shows from line `first` on, and which line that really is.
+    If it cannot show all of them, its last line says so."""
+    if len(lines) <= height:
+        return lines, 0
+    room = max(1, height - 1)
+    first = min(max(0, first), len(lines) - room)
+    shown = lines[first : first + room]
+    note = f"(lines {first + 1}–{first + room} of {len(lines)}: arrow keys and PgUp, PgDn scroll)"
+    return [*shown, Line(note, "dim")][:height], first
 
 
 def _single(lines: list[Line]) -> list[Line]:
@@ -89,13 +95,13 @@ def _rendered(
     now: Look,
     names: Collection[str],
     width: int | None,
-    waiting: bool,
+    absent: bool,
     widths: Widths,
     idle: Collection[str] = (),
 ) -> list[Line]:
     lines = [
         Line(f"No ring named {name!r} on this host; waiting for it", "yellow")
-        for name in (missing(now, names) if waiting else ())
+        for name in (missing(now, names) if absent else ())
     ]
     if now.rings or now.unreadable:
         lines += [Line("")] if lines else []
@@ -112,6 +118,23 @@ def _rendered(
     return [*lines, Line(""), *deaths] if deaths else lines
 
 
+def _in_order(now: Look) -> list[tuple[str, RingStats]]:
+    """Rings whose producers wait come first."""
+    return sorted(now.rings.items(), key=lambda each: not each[1].held_up)
+
+
+def _peers_in_order(one: RingStats) -> list[PeerStats]:
+    """First those that others wait for, and the stopped and the dead, then producers that wait."""
+    waited_for = one.in_the_way.peers if one.in_the_way and one.held_up else ()
+
+    def rank(peer: PeerStats) -> int:
+        if peer.number in waited_for or peer.stopped or not peer.alive:
+            return 0
+        return 1 if one.held_up and peer.role == "producer" and peer.waiting else 2
+
+    return sorted(one.peers, key=rank)
+
+
 def missing(now: Look, names: Collection[str]) -> list[str]:
     """Those that are asked for and not there."""
     return [name for name in names if name not in now.rings and name not in now.unreadable]
@@ -126,7 +149,7 @@ def _rings(
 ) -> list[Line]:
     rows: list[tuple[str, ...]] = []
     styles: list[str] = []
-    for name, one in now.rings.items():
+    for name, one in _in_order(now):
         if name in idle:
             continue
         rate = claimed_per_s(before, now, name)
@@ -162,9 +185,9 @@ def _peers(before: Look | None, now: Look, width: int | None, widths: Widths) ->
     rows: list[tuple[str, ...]] = []
     styles: list[str] = []
     starts: dict[int, str] = {}
-    for name, one in now.rings.items():
+    for name, one in _in_order(now):
         if of_ring := _peers_of(before, now, name, one):
-            starts[len(rows)] = name
+            starts[len(rows)] = f"{name}: {waiting(one)}" if one.held_up else f"{name}:"
         rows += [row for row, _ in of_ring]
         styles += [style for _, style in of_ring]
     drop = TROUBLE_DROP if "red" in styles else PEERS_DROP
@@ -172,7 +195,7 @@ def _peers(before: Look | None, now: Look, width: int | None, widths: Widths) ->
     lines = [Line(laid.head, "bold")]
     for at, (text, style) in enumerate(zip(laid.rows, styles, strict=True)):
         if at in starts:
-            lines.append(Line(f"{starts[at]}:", "bold"))
+            lines.append(Line(wrap(starts[at], width, "  "), "bold"))
         lines.append(Line(text, style))
     elsewhere = [f"{name}: {told}" for name, one in now.rings.items() if (told := gpus(one))]
     lines += [Line(wrap(told, width, "  "), "dim") for told in elsewhere]
@@ -186,7 +209,7 @@ def _peers_of(
     rows: list[tuple[tuple[str, ...], str]] = []
     whole = service(one)
     kinds = whole.kinds if whole else {}
-    for peer in one.peers:
+    for peer in _peers_in_order(one):
         if kinds.get(peer.number) == "presence":
             continue
         paces = peer_per_s(before, now, name, peer)

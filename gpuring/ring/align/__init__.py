@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, ov
 from gpuring import arguments
 from gpuring.arguments import integer
 from gpuring.errors import EndOfStream, PeerLost, RingTimeout
-from gpuring.ring.align.lookahead import LOOK_AGAIN_S, Frame, Lookahead
+from gpuring.ring import caller
+from gpuring.ring.align.lookahead import LOOK_AGAIN_S, Frame, Lookahead, passed_over
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.not_copyable import Unique
 from gpuring.ring.slot import ReadSlot
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 OneSlot = TypeVar("OneSlot", ReadSlot, "ReadSlot | None")
 
+_MANY = 100  # frames without a tuple, after which there is a warning
 _NOT_YET_S = 0.001  # the rest where a frame is ready and its GPU is not, because no bell rings then
 
 
@@ -176,6 +178,8 @@ class Aligned(Unique, Generic[OneSlot]):
     * A value may go back in a stream, as that of a camera that starts again.  That gives a
       RuntimeWarning, once for each stream.  The frame is taken as late, and the frames after it are
       compared by their new values.
+    * When 100 frames of all streams together were released without partners since the last tuple,
+      there is one RuntimeWarning, which says what RingTimeout says.
     * FrameTorn is raised for frames that were handed out, by a later step or by the consumer's
       `close`.  Iterate again after it.  Frames that turn out torn before they are handed out raise
       nothing.
@@ -192,6 +196,8 @@ class Aligned(Unique, Generic[OneSlot]):
         self._cuda_stream = stream
         self._handed: Sequence[Frame | None] = ()
         """The frames of the tuple that the user has."""
+        self._unmatched_before = self.unmatched  # when the last tuple was found
+        self._warned = False
         self._patience_s = math.inf  # how long what is held may still wait for others
         self._rested_s = 0.0  # when the event loop last had a chance to run others
 
@@ -303,8 +309,10 @@ class Aligned(Unique, Generic[OneSlot]):
                     return None
                 if not self._limits.partial:
                     self._streams[heads.index(first)].drop(first)
+                    self._warn_of_no_match()
                     continue
             self._order(group)
+            self._unmatched_before = self.unmatched
             self._handed = group
             return tuple(frame and frame.slot for frame in group)
 
@@ -344,16 +352,20 @@ class Aligned(Unique, Generic[OneSlot]):
 
     def _check_time(self, deadline: float) -> None:
         if time.monotonic() >= deadline:
-            told: list[str] = [each.passed_over() for each in self._streams]
-            silent = [
-                repr(each.consumer.ring.name)
-                for each, passed in zip(self._streams, told, strict=True)
-                if not (each.held or passed)
-            ]
-            if silent:
-                told.append(f"none came of ring {', '.join(silent)}")
             first = f"no frames that belong together within {self._limits.timeout} s"
-            raise RingTimeout("; ".join([first, *filter(None, told)]))
+            before: list[int] = [each.unmatched_before for each in self._streams]
+            raise RingTimeout("; ".join([first, *passed_over(self._streams, before)]))
+
+    def _warn_of_no_match(self) -> None:
+        """Once, when so many frames were released since the last tuple that something is wrong."""
+        if self._warned or sum(self.unmatched) - sum(self._unmatched_before) < _MANY:
+            return
+        self._warned = True
+        by, within = self._limits.by, self._limits.within
+        first = f"no frames that belong together by {by!r} within {within}, of {_MANY} that came"
+        told = "; ".join([first, *passed_over(self._streams, self._unmatched_before)])
+        hint = "Is within= in the units of the field, and do all streams count from one moment?"
+        caller.warn(f"{told}. {hint}", RuntimeWarning)
 
     def _order(self, group: Iterable[Frame | None]) -> None:
         """Orders frames that waited here, on a GPU.  They were acquired for the stream that was

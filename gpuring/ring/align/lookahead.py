@@ -19,6 +19,8 @@ from gpuring.ring.consumer import Consumer
 from gpuring.ring.loop import Loop
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gpuring.ring.slot import ReadSlot
 
 LOOK_AGAIN_S = 0.05
@@ -52,7 +54,7 @@ class Lookahead:
         self.down = False
         """Whether it is over and may begin again, because of `reattach=True`."""
         self.unmatched = 0
-        self._unmatched_before = 0
+        self.unmatched_before = 0
         """`unmatched` when the step of the user began."""
         self._loop = Loop(consumer)
         """Its slot was acquired and is not in `held` yet."""
@@ -135,11 +137,11 @@ class Lookahead:
     def begin_step(self) -> None:
         """Called when a step of the user begins: puts things in order after the last one."""
         self.tidy()
-        self._unmatched_before = self.unmatched
+        self.unmatched_before = self.unmatched
 
-    def passed_over(self) -> str:
-        """What was released of it in this step of the user, in words, or nothing."""
-        count = self.unmatched - self._unmatched_before
+    def passed_over(self, before: int) -> str:
+        """What was released of it since `unmatched` was `before`, in words, or nothing."""
+        count = self.unmatched - before
         if not count:
             return ""
         frames = "frame" if count == 1 else "frames"
@@ -192,3 +194,16 @@ class Lookahead:
             if slot._open:
                 self.consumer._put_back(slot.index)
         self.held, self.last, self.passed, self._loop.slot = [], None, 0, None
+
+
+def passed_over(streams: Sequence[Lookahead], before: Sequence[int]) -> list[str]:
+    """What was released of each stream since its `unmatched` was `before`, in words."""
+    told = [each.passed_over(count) for each, count in zip(streams, before, strict=True)]
+    silent = [
+        repr(each.consumer.ring.name)
+        for each, passed in zip(streams, told, strict=True)
+        if not (each.held or passed)
+    ]
+    if silent:
+        told.append(f"none came of ring {', '.join(silent)}")
+    return [each for each in told if each]

@@ -122,5 +122,5 @@ def test_a_gpu_error_at_close_hides_no_torn_frame(ring, open_fence):
     with pytest.raises(gpuring.DeviceError) as caught:
         reader.close()
     assert reader.closed
-    assert any("FrameTorn" in note and "frame 4," in note for note in caught.value.__notes__)
+    assert any("FrameTorn" in note and "sequence 4," in note for note in caught.value.__notes__)
     raises_at(ring)

@@ -91,7 +91,7 @@ def test_a_claim_that_the_host_gate_does_not_get_voids_nothing(rig):
         lambda: producer.claim_many(2, 0),
         lambda: asyncio.run(producer.claim_async(0.01)),
     ):
-        with pytest.raises(gpuring.RingFull, match=r"GPU work .*frame 8 "):
+        with pytest.raises(gpuring.RingFull, match=r"GPU work .*sequence 8 "):
             verb()
         assert held_by(producer) == []
     assert [ring.segment.slot(k)[2] for k in range(4)] == ["ready"] * 4
@@ -137,7 +137,7 @@ def test_the_host_gate_looks_at_the_next_slot_when_its_own_is_claimed_meanwhile(
             fast.claim(0)
 
     ring.driver.on_query = overtaken
-    with pytest.raises(gpuring.RingFull, match=r"GPU work .*frame 17 "):
+    with pytest.raises(gpuring.RingFull, match=r"GPU work .*sequence 17 "):
         producer.claim(0)
     assert event_of(consumer, 0) in asked
     assert [ring.segment.slot(k)[2] for k in range(4)] == ["writing", "ready", "ready", "ready"]
@@ -160,7 +160,7 @@ def test_the_look_of_the_host_gate_is_a_hint_and_the_claim_is_checked(rig):
     ring.driver.queries.clear()
     ring.driver.on_query = recorded_anew
     fence = raw_verbs.fence(ring.segment.creator, consumer.peer, 0)
-    with pytest.raises(gpuring.RingFull, match=r"GPU work .*frame 16 "):
+    with pytest.raises(gpuring.RingFull, match=r"GPU work .*sequence 16 "):
         producer.claim(0)
     now = raw_verbs.fence(ring.segment.creator, consumer.peer, 0)
     assert now == fence  # the hint has raised nothing
@@ -174,7 +174,7 @@ def test_the_look_of_the_host_gate_waits_for_readers_first(rig):
     producer, consumer = ring.producer(gate="host"), ring.consumer()
     producer.claim_many(4, 0).publish()
     for timeout in (0, 0.01):
-        with pytest.raises(gpuring.RingFull, match=r"'x'.*frame 4"):
+        with pytest.raises(gpuring.RingFull, match=r"'x'.*sequence 4"):
             producer.claim(timeout)
 
     def read():

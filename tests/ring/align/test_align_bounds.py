@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import re
+import warnings
+
 import pytest
 
 import gpuring
@@ -115,3 +118,41 @@ def test_time_that_goes_back_in_a_ring_that_was_replaced_is_told(name, stack):
         with pytest.warns(RuntimeWarning, match=r"went back from 100\.0 to 0\.0"):
             assert pts(next(aligned)) == (None, 0)
         aligned.close()
+
+
+def test_a_tolerance_that_matches_nothing_is_told_once(streams):
+    both = streams()
+    aligned = both.align("pts", within=2)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for k in range(0, 200, 2):
+            both.put(0, 1000 * k)
+            both.put(1, 1000 * k + 500)
+            assert now(aligned) == []
+            assert len(caught) == (sum(aligned.unmatched) >= 100)
+    (told,) = caught
+    assert told.category is RuntimeWarning
+    for ring in both.rings:
+        words = rf"(49|50|51) frames of ring {ring.name!r} matched no others \(the newest 'pts': "
+        assert re.search(words, str(told.message))
+
+
+def test_frames_before_the_last_tuple_are_no_reason_for_a_warning(streams):
+    both = streams()
+    aligned = both.align("pts")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for k in range(0, 160, 2):
+            both.put(0, k, k + 1)
+            both.put(1, k + 1)
+            assert now(aligned) == [(k + 1, k + 1)]
+        assert aligned.unmatched == (80, 0)
+        both.put(0, *range(200, 204))
+        both.put(1, 203)
+        assert now(aligned) == [(203, 203)]
+        for k in range(300, 399):
+            both.put(0, k)
+            now(aligned)
+    both.put(0, *range(400, 404))
+    with pytest.warns(RuntimeWarning, match=f"none came of ring {both.rings[1].name!r}"):
+        now(aligned)

@@ -65,7 +65,7 @@ def test_every_torn_frame_of_a_batch_is_named_when_all_are_released(name, childr
         for slot in batch[1:3]:
             victim.stick(slot)
         victim.die()
-        with pytest.raises(gpuring.FrameTorn, match="frames 5–6, 2 of them, are torn") as caught:
+        with pytest.raises(gpuring.FrameTorn, match="sequences 5–6, 2 of them, are torn") as caught:
             batch.release()
         assert caught.value.seqs == (5, 6)
         assert idle(frames)

@@ -117,7 +117,7 @@ def test_several_batches_at_once_may_end_in_any_order(place, ring):
         one, two = frames.acquire_many(3, 0), frames.acquire_many(3, 0)
         assert (seqs_of(one), seqs_of(two)) == ([4, 5, 6], [7])
         two.release()
-        with pytest.raises(gpuring.RingFull, match="frame 4"):
+        with pytest.raises(gpuring.RingFull, match="sequence 4"):
             producer.claim_many(4, 0)
         one.release()
         with producer.claim_many(4, 0) as batch:
@@ -142,7 +142,7 @@ def test_close_abandons_an_open_batch(place, ring):
         batch = producer.claim_many(3, 0)
         batch[0].publish()
         producer.close()
-        with pytest.raises(gpuring.RingClosed, match=r"frame 5.* was given back"):
+        with pytest.raises(gpuring.RingClosed, match=r"sequence 5.* was given back"):
             batch.publish()
         batch.abandon()
         for slot in batch[1:]:

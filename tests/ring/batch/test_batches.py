@@ -112,10 +112,10 @@ def test_a_full_ring_is_waited_for(place, ring):
 def test_who_is_in_the_way_is_named(place, ring):
     with ring.producer() as producer, ring.consumer("tail") as frames:
         put(place, producer, 4)
-        with pytest.raises(gpuring.RingFull, match=r"'tail'.*frame 4"):
+        with pytest.raises(gpuring.RingFull, match=r"'tail'.*sequence 4"):
             producer.claim_many(2, 0)
         held = frames.acquire_many(1, 0)
-        with pytest.raises(gpuring.RingFull, match=f"peer {frames.peer}.*holds frame 4"):
+        with pytest.raises(gpuring.RingFull, match=f"peer {frames.peer}.*holds sequence 4"):
             producer.claim_many(2, 0.01)
         held.release()
         assert idle(producer, frames)
@@ -124,10 +124,10 @@ def test_who_is_in_the_way_is_named(place, ring):
 def test_a_batch_that_is_being_written_is_waited_for(place, ring):
     with ring.producer() as producer, ring.consumer() as frames:
         batch = producer.claim_many(2, 0)
-        with pytest.raises(gpuring.RingTimeout, match="writing frame 4"):
+        with pytest.raises(gpuring.RingTimeout, match="writing sequence 4"):
             frames.acquire_many(2, 0)
         batch[1].publish()
-        with pytest.raises(gpuring.RingTimeout, match="writing frame 4"):
+        with pytest.raises(gpuring.RingTimeout, match="writing sequence 4"):
             frames.acquire_many(2, 0)
         batch[0].publish()
         with frames.acquire_many(2, 0) as held:

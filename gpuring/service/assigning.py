@@ -1,0 +1,36 @@
+"""What `client.call(value)` and `call.reply(value)` put into a slot.
+
+NumPy's assignment broadcasts and casts in silence: half of a request may be missing, and a float
+may lose its fraction.  So this refuses another shape, and what cannot be cast as "same_kind".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+_NUMBERS = "biufc"
+
+
+def assign(array: Any, value: Any, what: str) -> None:
+    """`array[...] = value`.  Raises ValueError for another shape, and TypeError for a dtype that
+    cannot be cast to that of the array under NumPy's rule "same_kind"."""
+    if type(value) is not np.ndarray or value.dtype != array.dtype or value.shape != array.shape:
+        _check(array, value, what)
+    array[...] = value
+
+
+def _check(array: Any, value: Any, what: str) -> None:
+    shape = tuple(np.shape(value))
+    if shape != array.shape:
+        raise ValueError(f"{what} has the shape {array.shape}, not {shape}")
+    has = getattr(value, "dtype", None)
+    plain = has is None  # numbers and lists of them, whose own integers fit into all integers
+    dtype = np.asarray(value).dtype if plain else has
+    if not isinstance(dtype, np.dtype) or {dtype.kind, array.dtype.kind} - {*_NUMBERS}:
+        return  # of another library, or no number: the assignment itself knows
+    if plain and {dtype.kind, array.dtype.kind} <= {*"iu"}:
+        return
+    if not np.can_cast(dtype, array.dtype, "same_kind"):
+        raise TypeError(f"{what} is {array.dtype}, and {dtype} cannot be cast to it without loss")

@@ -1,0 +1,104 @@
+"""`gpuring keep`, with every option of what it makes."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import inspect
+import signal
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gpuring
+from gpuring.cli import keep
+from tests.helpers.commands import DEADLINE_S, running
+
+
+@contextlib.contextmanager
+def kept(name, *options):
+    """While `gpuring keep` runs; its first line."""
+    with running("keep", name, *options, "--device", "host") as process:
+        yield process.stdout.readline()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(DEADLINE_S) == 0
+
+
+def modes(name):
+    return {stat.S_IMODE(each.stat().st_mode) for each in Path("/dev/shm").glob(f"gpuring.{name}*")}
+
+
+def test_it_makes_a_ring_of_several_fields_with_every_number(name):
+    fields = ("--field", "y:u1:4,6", "--field", "uv:bfloat16:2,3,2", "--field", "n:i8")
+    more = ("--mode", "0640", "--max-peers", 2, "--max-subscriptions", 1, "--meta", "pts:i8")
+    with kept(name, "--slots", 3, *fields, *more) as told, gpuring.attach(name) as ring:
+        assert told.startswith(f"keeping {name}: 3 slots of ")
+        assert [(each, shape) for each, (shape, _) in ring.fields.items()] == [
+            ("y", (4, 6)), ("uv", (2, 3, 2)), ("n", ()),
+        ]  # fmt: skip
+        assert ring.spec.meta == np.dtype([("pts", "i8")])
+        assert (ring._header.max_peers, ring._header.max_subscriptions) == (2, 1)
+        assert modes(name) == {0o640}
+    assert modes(name) == set()
+
+
+def test_it_makes_a_service_that_engines_and_clients_join(name):
+    what = ("--request", "i4:2", "--response", "sum:i8", "--response", "both:i4:2")
+    with kept(name, "--slots", 5, *what, "--request-meta", "k:i8", "--no-redeliver") as told:
+        assert told.startswith(f"keeping {name}: 5 slots of ")
+        with gpuring.serve(name) as engine, gpuring.connect(name) as client:
+            with client.request(10) as slot:
+                slot.array[...] = [1, 2]
+                slot.meta["k"] = 7
+                call = slot.call
+            (taken,) = engine.take(timeout=10)
+            assert (taken.array.tolist(), taken.meta["k"]) == ([1, 2], 7)
+            with taken.answer() as slot:
+                slot["sum"][...] = 3
+                slot["both"][...] = taken.array
+            with call.result(10) as answer:
+                assert (int(answer["sum"]), answer["both"].tolist()) == (3, [1, 2])
+            (one,) = (one for one in gpuring.ls() if one.name == name)
+            assert (one.about["kept"], one.about["redeliver"]) == (True, False)
+    with pytest.raises(gpuring.RingNotFound):
+        gpuring.attach(name)
+
+
+@pytest.mark.parametrize(
+    ("function", "options"),
+    [
+        (gpuring.create, (*keep.BOTH, *keep.RING)),
+        (gpuring.serve, (*keep.BOTH, *keep.SERVICE)),
+    ],
+)
+def test_it_has_an_option_for_each_argument(function, options):
+    """A keeper is no engine, and waits for nobody."""
+    arguments = {*inspect.signature(function).parameters} - {"name", "engine", "timeout"}
+    assert arguments == {*options}
+    parser = argparse.ArgumentParser()
+    keep.add_arguments(parser)
+    assert {*options} <= {*vars(parser.parse_args(["x"]))}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("--slots", 2), "a ring needs --shape and --dtype, or --field"),
+        (("--shape", 3, "--dtype", "u1"), "a ring needs --slots"),
+        (("--request", "f4:3"), "a service needs --request and --response"),
+        (("--shape", 3, "--request", "f4:3"), "--shape is of a ring, and --request of a service"),
+        (("--slots", 2, "--field", "u1:3"), "--field has a name"),
+        (("--slots", 2, "--field", "y:u1:3", "--shape", 3), "the place of --shape and --dtype"),
+        (
+            ("--slots", 2, "--field", "y:u1", "--field", "y:u1"),
+            "each --field has a name of its own",
+        ),
+    ],
+)
+def test_what_cannot_be_made_is_told_in_options(command, name, options, reason):
+    done = command("keep", name, *options, "--device", "host")
+    assert done.returncode == 2
+    assert reason in done.stderr
+    assert len(done.stderr.splitlines()) == 1

@@ -1,0 +1,147 @@
+"""`gpuring inspect` and `gpuring top` say who waits for whom, also on a small screen."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+
+import pytest
+
+import gpuring
+from gpuring.cli.top import rates
+from gpuring.cli.top.keys import named
+from gpuring.cli.top.view import Line, render, window
+from tests.helpers.rings import drain, put, small_ring
+from tests.helpers.support import poll
+
+SLOTS = 4
+
+
+def claims(pipe, name):
+    with gpuring.attach(name) as ring, ring.producer() as producer:
+        pipe.send(producer.peer)
+        with producer.claim(60):
+            pass
+
+
+def reads(pipe, name, subscription):
+    with gpuring.attach(name) as ring, ring.consumer(subscription) as frames:
+        pipe.send(frames.peer)
+        pipe.receive()
+        drain(frames)
+
+
+def told_now(ring, text):
+    """Who is in the way, with the time that a text tells."""
+    return re.sub(r"\d+\.\d+ s", re.search(r"\d+\.\d+ s", text)[0], ring.stats().in_the_way.why)
+
+
+def test_inspect_ends_with_whom_producers_wait_for(name, children, command):
+    with small_ring(name, SLOTS) as ring, ring.producer() as producer:
+        reader = ring.consumer("recorder")
+        assert "wait:" not in command("inspect", name).stdout
+        put(producer, SLOTS)
+        *_, last = command("inspect", name).stdout.splitlines()
+        assert last == f"the ring is full: {told_now(ring, last)}"
+        child = children(claims, name)
+        child.receive()
+        poll(lambda: ring.stats().held_up)
+        *_, last = command("inspect", name).stdout.splitlines()
+        assert last == f"producers wait: {told_now(ring, last)}"
+        known = json.loads(command("inspect", name, "--json").stdout)["in_the_way"]
+        assert (known["subscription"], known["peers"]) == ("recorder", [reader.peer])
+        drain(reader)
+        child.result()
+
+
+def pids(lines):
+    """The pids of the table of peers, from the top."""
+    at = next(n for n, line in enumerate(lines) if "SUBSCRIPTION" in line.text)
+    rows = (re.match(r"\s*(?:\d+\s+)?(?:producer|lossless|lossy)\s+(\d+)", line.text)
+            for line in lines[at:])  # fmt: skip
+    return [int(row[1]) for row in rows if row]
+
+
+def test_top_shows_first_who_is_waited_for_then_who_waits(name, children):
+    """Rings whose producers wait come first, whatever their names are."""
+    with small_ring(f"{name}.a", SLOTS) as idle, small_ring(f"{name}.b", SLOTS) as ring:
+        names = [idle.name, ring.name]
+        for _ in range(2):
+            idle.consumer("others")
+        with ring.producer() as producer:
+            fast = [ring.consumer("fast") for _ in range(3)]
+            slow = children(reads, ring.name, "slow")
+            number = slow.receive()
+            put(producer, SLOTS)
+            drain(fast[0])
+            before = render(None, rates.look(names), names, width=80)
+            assert [line.text for line in before][1].startswith(idle.name)
+            waiter = children(claims, ring.name)
+            waiter.receive()
+            poll(lambda: ring.stats().held_up)
+            slow.stop()
+            lines = render(None, rates.look(names), names, width=80)
+            assert lines[1].text.startswith(ring.name)
+            assert pids(lines)[:2] == [slow.pid, waiter.pid]
+            assert len(pids(lines)) == len(pids(before)) + 1
+            whole = " ".join(line.text.strip() for line in lines)
+            assert f"{ring.name}: producers wait: subscription 'slow' has not taken" in whole
+            assert f"peer {number} (pid {slow.pid}, stopped)" in whole
+            os.kill(slow.pid, signal.SIGCONT)
+            slow.send()
+            slow.result()
+            waiter.result()
+
+
+def test_a_stopped_peer_comes_first_though_nobody_waits_for_it(name, children):
+    with small_ring(name, SLOTS) as ring, ring.producer():
+        child = children(reads, name, "slow")
+        child.receive()
+        assert pids(render(None, rates.look([name]), [name], width=80))[0] == os.getpid()
+        child.stop()
+        assert pids(render(None, rates.look([name]), [name], width=80))[0] == child.pid
+
+
+LINES = [Line(f"line {n}") for n in range(1, 51)]
+
+
+@pytest.mark.parametrize(
+    ("first", "shown", "note"),
+    [
+        (0, (1, 23), "lines 1–23 of 50"),
+        (5, (6, 28), "lines 6–28 of 50"),
+        (-3, (1, 23), "lines 1–23 of 50"),
+        (1000, (28, 50), "lines 28–50 of 50"),
+    ],
+)
+def test_a_screen_is_a_window_of_the_lines(first, shown, note):
+    lines, at = window(LINES, first, 24)
+    assert len(lines) == 24
+    assert (lines[0], lines[-2]) == (LINES[shown[0] - 1], LINES[shown[1] - 1])
+    assert note in lines[-1].text
+    assert len(lines[-1].text) < 80
+    assert at == shown[0] - 1
+
+
+def test_a_screen_that_has_room_shows_all():
+    assert window(LINES[:24], 7, 24) == (LINES[:24], 0)
+    assert len(window(LINES, 0, 1)[0]) == 1
+
+
+@pytest.mark.parametrize(
+    ("pressed", "names"),
+    [
+        (b"j", ["down"]),
+        (b"\x1b[B", ["down"]),
+        (b"\x1bOB", ["down"]),
+        (b"kk", ["up", "up"]),
+        (b"\x1b[A\x1b[5~", ["up", "page up"]),
+        (b"\x1b[6~q", ["page down", "quit"]),
+        (b"\x1b[HG", ["home", "end"]),
+        (b"x\x1b[2~\x1b", []),
+    ],
+)
+def test_keys_have_names_whatever_a_terminal_sends_for_them(pressed, names):
+    assert named(pressed) == names

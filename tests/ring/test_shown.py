@@ -1,0 +1,77 @@
+"""What people are shown: reprs, help(), dir(), and the traceback where there is no GPU."""
+
+from __future__ import annotations
+
+import inspect
+import pydoc
+import sys
+import traceback
+
+import pytest
+
+import gpuring
+from gpuring.memory import cuda
+
+
+@pytest.mark.parametrize(
+    ("what", "shown"),
+    [
+        ({"shape": (3, 4), "dtype": "f4", "meta": [("pts", "i8")]}, "(3, 4) float32, meta pts"),
+        (
+            {"fields": {"y": ((4, 6), "u1"), "uv": ((2, 3, 2), "bfloat16")}},
+            "y (4, 6) uint8, uv (2, 3, 2) bfloat16",
+        ),
+        (
+            {"shape": 8, "dtype": "u1", "meta": [("pts", "i8"), ("roi", "f4", 4)]},
+            "(8,) uint8, meta pts roi",
+        ),
+    ],
+)
+def test_a_ring_shows_what_its_slots_hold(name, what, shown):
+    with gpuring.create(name, slots=4, **what, device="host") as ring:
+        assert repr(ring) == f"<Ring {name!r}: 4 × {shown}, host>"
+        with gpuring.attach(name) as other:
+            assert repr(other) == repr(ring)
+    assert repr(ring) == f"<Ring {name!r}: closed>"
+
+
+def test_a_ring_shows_where_its_slots_are(place, name):
+    with place.create(name, slots=4, shape=3, dtype="f4") as ring:
+        where = f"{ring.memory}, {ring.sync}" if place.on_gpu else "host"
+        assert repr(ring) == f"<Ring {name!r}: 4 × (3,) float32, {where}>"
+
+
+def test_dir_is_the_public_names():
+    assert dir(gpuring) == sorted(gpuring.__all__)
+
+
+@pytest.mark.parametrize("function", [gpuring.create, gpuring.serve])
+def test_help_shows_permissions_as_they_are_written_and_nothing_private(function):
+    shown = pydoc.plain(pydoc.render_doc(function))
+    signature = shown.splitlines()[2]
+    assert "0o600" in signature
+    assert "384" not in shown
+    assert "Gate" not in signature
+    default = inspect.signature(function).parameters["mode"].default
+    assert default == 0o600
+    assert not any(name.startswith("_") for name in inspect.signature(function).parameters)
+
+
+def test_a_missing_gpu_is_one_traceback(name, monkeypatch):
+    """What was not found says nothing that the error does not say."""
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    with pytest.raises(gpuring.DeviceError) as caught:
+        gpuring.create(name, slots=2, shape=3, dtype="u1")
+    told = "".join(traceback.format_exception(caught.value))
+    assert told.count("Traceback") == 1
+    assert "CuPy is not installed" in told.splitlines()[-1]
+
+
+def test_a_cupy_that_cannot_be_imported_shows_why(monkeypatch):
+    def broken(name):
+        raise ImportError("libcudart.so.12: cannot open shared object file")
+
+    monkeypatch.setattr("importlib.import_module", broken)
+    with pytest.raises(gpuring.DeviceError, match="cannot open shared") as caught:
+        cuda.load_cupy()
+    assert isinstance(caught.value.__cause__, ImportError)
