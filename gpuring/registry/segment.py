@@ -39,7 +39,12 @@ _MAX_LISTED = 10
 
 
 class Missing(Exception):
-    """There is no ring of that name just now, and waiting may help.  The text may say more."""
+    """There is no ring of that name just now, or none that lives, and waiting may help.  The text
+    may say more."""
+
+
+class Dead(Missing):
+    """There is a ring of that name, and it does not live.  The cause is the error for that."""
 
 
 def check_name(name: str) -> str:
@@ -175,6 +180,14 @@ def has_name(path: str, file: os.stat_result) -> bool:
     except FileNotFoundError:
         return False
     return (now.st_dev, now.st_ino) == (file.st_dev, file.st_ino)
+
+
+def is_replaced(name: str, fd: int) -> bool:
+    """Whether another file has the name of the ring whose header is open as `fd`."""
+    path = path_of(header_name(name))
+    with contextlib.suppress(OSError):  # -1, or nothing has the name, or nobody may look
+        return os.stat(path, follow_symlinks=False).st_ino != os.fstat(fd).st_ino  # noqa: PTH116
+    return False
 
 
 # ---- how names come ----------------------------------------------------------------------------

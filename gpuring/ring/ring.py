@@ -50,9 +50,11 @@ def attach(
 ) -> Ring:
     """Opens the ring `name`.
 
-    * `timeout`: how many seconds to wait for the ring to appear.  0 does not wait, None waits for
-      ever.  It also waits while the ring is being replaced or removed.  A wait costs next to no
-      CPU, ends as soon as the ring is there, and can be interrupted by Ctrl-C.
+    * `timeout`: how many seconds to wait for a ring that lives: its creator lives, or a producer is
+      in it.  None waits for ever.  It also waits while the ring is being replaced or removed.  A
+      wait costs next to no CPU, ends as soon as the ring is there, and can be interrupted by
+      Ctrl-C.  0 does not wait, and takes the ring that is there, also that of the dead, whose
+      frames can still be read.
     * `owner`: the id of the user whose ring it must be.  None means this process's own user, or
       root.  Name another user only if you trust him as yourself: he can write every slot, and by
       cutting off the ring's files he can end this process at any time (SIGBUS).
@@ -62,8 +64,9 @@ def attach(
       a GPU without peer access attach under the ring's own GPU, and copy the frames with
       `slot.copy_to(out)`.
 
-    Raises RingNotFound, RingIncompatible (damaged, or of another version), PeerLost (a GPU ring
-    whose memory nobody can open any more: see the page "Which memory"), DeviceError (no GPU, or one
+    Raises RingNotFound, RingIncompatible (damaged, or of another version), PeerLost (the ring did
+    not live within `timeout`, or nobody can open its GPU memory any more: see the page "Which
+    memory"), DeviceError (no GPU, or one
     that cannot reach the ring's), PermissionError (another user's ring, or one whose mode does not
     let this process write), RingTimeout (nobody has handed the GPU memory on for 5 s, whatever
     `timeout` is), RingError (RLIMIT_AS, a read-only /dev/shm), TypeError (a device for a host
@@ -79,16 +82,28 @@ def attach(
         owner = integer(owner, "owner", "the id of a user, an int, or None")
         if owner < 0:
             raise ValueError(f"owner is the id of a user, 0 or more, not {owner}")
-    return directory.when_there(name, deadline, lambda: _attach(name, owner, device))
+    living = timeout != 0
+    return directory.when_there(name, deadline, lambda: _attach(name, owner, device, living))
 
 
-def _attach(name: str, owner: int | None, device: str | int | None) -> Ring:
-    """attach() without a wait.  Raises segment.Missing where attach() raises RingNotFound."""
+def attach_any(name: str, deadline: float) -> Ring:
+    """attach() that waits for the name only, and leaves it to its caller whether the ring lives."""
+    shutdown.check()
+    return directory.when_there(name, deadline, lambda: _attach(name, None, None, living=False))
+
+
+def _attach(name: str, owner: int | None, device: str | int | None, living: bool) -> Ring:
+    """attach() without a wait.  Raises segment.Missing where that may help.  `living`: that is also
+    so if the ring does not live."""
     header = directory.attach_header(name, owner)
     try:
+        if living:
+            directory.check_living(name, header)
         return Ring(name, header, *_slots_of(name, header, device), created=False)
-    except BaseException:
+    except BaseException as error:
         header.disown()  # if the exception is kept, it keeps the header, but not our locks
+        if living and isinstance(error, PeerLost):
+            raise segment.Dead from error
         raise
 
 
@@ -212,12 +227,21 @@ class Ring(Dropped):
             raise RingClosed(f"ring {self._name!r}: this handle was closed")
 
     def producer(
-        self, *, gate: Gate | None = None, spin: float | None = None, label: str | None = None
+        self,
+        *,
+        gate: Gate | None = None,
+        reattach: bool = False,
+        spin: float | None = None,
+        label: str | None = None,
     ) -> Producer:
         """Joins as a producer, and returns it.
 
         * `gate`: where this producer waits for others' GPU work, "stream" or "host".  None takes
           the ring's own `gate`.
+        * `reattach`: whether this producer goes on over restarts of a ring that another process has
+          created.  If that makes it again, or replaces it, the next claim waits for the new ring
+          within its timeout, and joins there.  The first slot there has `slot.restarted`.  A
+          producer of the ring's creator stays, and gets RingClosed if its ring was replaced.
         * `spin`: for how many seconds a wait looks again and again, at the price of a core, before
           it sleeps.  `math.inf` means that it never sleeps.  None takes GPURING_SPIN of the
           environment.  Where that is not set, the time is adaptive, and at most 50 µs.
@@ -228,9 +252,14 @@ class Ring(Dropped):
         (another ring may have taken its name: attach again), TooManyPeers, DeviceError, RingTimeout
         if the membership lock cannot be taken for 5 s (a stopped process has it).
         """
+        arguments.flag(reattach, "reattach")
+
+        def join(ring: Ring) -> Peer:
+            return ring._join_producer(gate, spin, label)
+
         self._check_open()  # before the lock, which another thread may have had when we were forked
         with self._joining:
-            return Producer(self, self._join_producer(gate, spin, label))
+            return Producer(self, join(self), join if reattach and not self._created else None)
 
     def _join_producer(
         self, gate: Gate | None = None, spin: float | None = None, label: str | None = None
@@ -267,10 +296,12 @@ class Ring(Dropped):
           takes the ring's own `gate`.
         * `redeliver`: whether a frame that a member dies with goes to another member, or is
           dropped.
-        * `reattach`: whether a loop over this consumer goes on over restarts.  At the end of the
-          stream, or when the last producer or the creator died, the loop then waits for another
-          producer or for a ring of the same name, and joins the same subscription there.  The first
-          frame after that has `slot.restarted`.
+        * `reattach`: whether this consumer goes on over restarts.  At the end of the stream, or if
+          the last producer or the creator died, it then waits for another producer or for a ring of
+          the same name, and joins the same subscription there.  That holds for `acquire`, `latest`,
+          batches, loops, their asynchronous forms, `gpuring.select` and `gpuring.align`, each
+          within its timeout.  The first frame after that has `slot.restarted`.  Frames of the old
+          ring that it still holds stay valid until they are released.
         * `durable`: makes the subscription stay when its last member leaves or dies, as `subscribe`
           does, so that a program that is started again goes on at the frame after the last one that
           it has released.  `patience` is that of `subscribe`.  A subscription that is durable
@@ -279,6 +310,10 @@ class Ring(Dropped):
           the stream goes on.  Otherwise only the death that ends the stream is told, as PeerLost.
         * `spin`: for how many seconds a wait looks before it sleeps, as for `producer`.
         * `label`: what people see of it, as for `producer`.
+
+        A consumer that joins after the last producer has gone waits for the next one, as long as
+        the ring's creator lives.  But if there are frames left that it begins with (`start`), it
+        reads those, and then gets the end of that stream.
 
         Does not wait for frames.  Raises RingClosed if this handle or the ring was closed (another
         ring may have taken its name: attach again), TooManyPeers, DeviceError, RingTimeout if the
@@ -299,12 +334,18 @@ class Ring(Dropped):
         if durable and subscription is None:
             raise ValueError("a durable subscription needs a name, by which it is found again")
         options = gate, redeliver, spin, durable, patience, label
+
+        def join(ring: Ring, start: Literal["next", "oldest"] | int = "oldest") -> Peer:
+            return ring._join(subscription, lossless, start, *options)
+
         self._check_open()
         with self._joining:
-            peer = self._join(subscription, lossless, start, *options)
+            peer = join(self, start)
             if self._spec.lost_before is not None:
                 peer.count_since(self._spec.lost_before)
-            return Consumer(self, peer, lossless, options, reattach, deaths)
+            consumer = Consumer(self, peer, lossless, join if reattach else None, deaths)
+            consumer._late = native.look(peer)[0] in consumer._ends
+            return consumer
 
     def subscribe(
         self,

@@ -183,3 +183,24 @@ def replaces_its_files(pipe: Pipe) -> list[int]:
     while not mine or mine[-1] <= last:
         mine.append(os.memfd_create("mine"))
     return mine
+
+
+def in_thread(call: Callable[[], Any]) -> Callable[[], Any]:
+    """Runs it in a thread.  What is returned waits for its result, or for its error."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(call())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def result() -> Any:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+        return found[0]
+
+    return result
