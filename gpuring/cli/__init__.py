@@ -22,8 +22,10 @@ from gpuring.cli import (
     keep,
     ls,
     metrics,
+    subscribe,
     tap,
     top,
+    unsubscribe,
 )
 from gpuring.cli.text import columns, complain, wrap
 from gpuring.cli.trouble import CommandError, message
@@ -39,6 +41,8 @@ COMMANDS = {
     "metrics": (metrics, "serve what rings are doing to Prometheus"),
     "doctor": (doctor, "find out whether rings work on this machine, and what to do if not"),
     "keep": (keep, "hold a ring or a service open, so that others can come and go"),
+    "subscribe": (subscribe, "make a subscription that stays when its readers come and go"),
+    "unsubscribe": (unsubscribe, "end such a subscription"),
     "bridge": (bridge, "carry a ring to other hosts"),
     "bench": (bench, "measure what a hand-over costs on this machine"),
     "clean": (clean, "remove rings whose processes are all dead"),
@@ -57,6 +61,8 @@ EXAMPLES = {
         "gpuring keep nv12 --slots 8 --field y:u1:1080,1920 --field uv:u1:540,960,2",
         "gpuring keep classify --request f4:3,224,224 --response f4:1000",
     ),
+    "subscribe": ("gpuring subscribe cam0 recorder --patience 60",),
+    "unsubscribe": ("gpuring unsubscribe cam0 recorder",),
     "bridge": (
         "gpuring bridge keygen",
         "gpuring bridge export cam0 --listen 10.0.0.5:9760 --key bridge-export.key",

@@ -21,7 +21,7 @@ from gpuring.registry.stats import Death, PeerStats, RingStats, SubscriptionStat
 MOST_HOLDS = 4  # of a peer, spelled out
 SUBSCRIPTIONS = ("SUBSCRIPTION", "KIND", "START", "LAG", "LOST", "REOPENED", "MEMBERS")
 PEERS = (
-    *("PEER", "ROLE", "SUBSCRIPTION", "PID", "STATE", "JOINED", "FRAMES"),
+    *("PEER", "ROLE", "SUBSCRIPTION", "LABEL", "PID", "STATE", "JOINED", "FRAMES"),
     *("LOST", "TORN", "GPU PENDING", "HOLDS"),
 )
 
@@ -139,17 +139,22 @@ def _subscriptions(one: RingStats, width: int | None) -> str:
     rows = [
         (
             printable(sub.name),
-            "lossless" if sub.lossless else "lossy",
+            f"{'lossless' if sub.lossless else 'lossy'}{', durable' if sub.durable else ''}",
             str(sub.start),
             str(sub.lag),
             str(sub.lost),
             str(sub.opened),
-            ", ".join(map(str, sub.members)) or "none",
+            ", ".join(map(str, sub.members)) or _without_members(sub),
         )
         for sub in one.subscriptions
     ]
     right, drop = ("START", "LAG", "LOST", "REOPENED"), ("REOPENED", "START")
     return str(table(SUBSCRIPTIONS, rows, right=right, drop=drop, width=width))
+
+
+def _without_members(sub: SubscriptionStats) -> str:
+    since = "" if sub.unread_s is None else f" for {seconds(sub.unread_s)}"
+    return f"none{since}{', given up' if sub.given_up else ''}"
 
 
 def _peers(one: RingStats, whole: Service | None, width: int | None) -> str:
@@ -158,7 +163,8 @@ def _peers(one: RingStats, whole: Service | None, width: int | None) -> str:
             str(peer.number),
             whole.kinds.get(peer.number, peer.role) if whole else peer.role,
             printable(peer.subscription or ""),
-            str(peer.pid),
+            printable(peer.label),
+            f"{peer.pid}{'*' if peer.elsewhere else ''}",
             peer_state(peer) if peer.alive else "DEAD, not cleared yet",
             seconds(peer.age_s),
             str(peer.frames),
@@ -173,7 +179,8 @@ def _peers(one: RingStats, whole: Service | None, width: int | None) -> str:
     # A bridge has two peers of one subscription or of none, so what they are is not seen from that.
     less = ("FRAMES", "LOST", "SUBSCRIPTION") if whole else ("LOST", "FRAMES")
     drop = ("TORN", "JOINED", "GPU PENDING", *less)
-    return str(table(PEERS, rows, right=right, drop=drop, width=width))
+    shown = str(table(PEERS, rows, right=right, drop=drop, width=width))
+    return f"{shown}\n* of another pid namespace" if any(p.elsewhere for p in one.peers) else shown
 
 
 def peer_state(peer: PeerStats) -> str:

@@ -20,7 +20,7 @@ from gpuring.cli.text import counted, nbytes
 from gpuring.memory import kinds
 
 BOTH = ("slots", "device", "sync", "gate", "memory", "mode", "replace")
-RING = ("shape", "dtype", "fields", "meta", "max_peers", "max_subscriptions")
+RING = ("shape", "dtype", "fields", "meta", "producers", "max_peers", "max_subscriptions")
 SERVICE = ("request", "response", "request_meta", "response_meta", "answers", "redeliver")
 _ARRAY = "[NAME:]DTYPE:N,N,…"
 
@@ -63,6 +63,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_meta,
         metavar="NAME:DTYPE,…",
         help="metadata of a frame: pts:i8,exposure:f4 (default: none)",
+    )
+    ring.add_argument(
+        "--producers", type=count, metavar="N", help="how many make the stream (default: 1)"
+    )
+    ring.add_argument(
+        "--subscription",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="a durable subscription, for which producers wait also before its first reader comes",
     )
     ring.add_argument("--max-peers", type=count, metavar="N", help="at the same time (default: 32)")
     ring.add_argument("--max-subscriptions", type=count, metavar="N", help="(default: 16)")
@@ -109,7 +119,8 @@ def _made(args: argparse.Namespace) -> gpuring.Ring | gpuring.Server:
     ring, service = _given(args, RING), _given(args, SERVICE)
     both = _given(args, BOTH)
     if service:
-        if ring:
+        if ring or args.subscription:
+            ring = ring or {"subscription": args.subscription}
             raise ValueError(
                 f"--{_option(ring)} is of a ring, and --{_option(service)} of a service"
             )
@@ -127,7 +138,13 @@ def _made(args: argparse.Namespace) -> gpuring.Ring | gpuring.Server:
     elif args.shape is None or args.dtype is None:
         raise ValueError("a ring needs --shape and --dtype, or --field for several arrays")
     made = gpuring.create(args.name, **both, **ring)
-    made.watch()
+    try:
+        for subscription in args.subscription:
+            made.subscribe(subscription)
+        made.watch()
+    except BaseException:
+        made.close()
+        raise
     return made
 
 

@@ -24,7 +24,8 @@ from gpuring.errors import (
     TooManyPeers,
 )
 from gpuring.native import Header, Peer
-from gpuring.registry import segment
+from gpuring.printable import printable
+from gpuring.registry import labels, segment
 from gpuring.registry.subscriptions import is_read_elsewhere, is_unnamed, text_of
 
 _MAX_RANGES = 5
@@ -246,9 +247,12 @@ def in_the_way(header: Header, culprit: Culprit, is_stopped: Callable[[int], boo
 
 
 def _named(header: Header, number: int, noun: str, state: str = "") -> str:
-    """A peer in words: "peer 3 (pid 4711, stopped)"."""
+    """A peer in words: "peer 3 (recorder.py, pid 4711, stopped)"."""
     whose = " of this process" if header.is_own(number) else ""
-    return f"{noun} {number}{whose} (pid {header.peer_pid(number)}{state})"
+    label = printable(labels.text_of(header.label(number)))
+    where = " of another pid namespace" if header.in_other_namespace(number) else ""
+    pid = f"pid {header.peer_pid(number)}{where}{state}"
+    return f"{noun} {number}{whose} ({f'{label}, ' if label else ''}{pid})"
 
 
 def _of_the_end(header: Header, subscription: int | None) -> str:

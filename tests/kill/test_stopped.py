@@ -176,7 +176,7 @@ def test_a_stopped_reader_of_a_lossless_subscription_gates_though_it_holds_nothi
         poll(lambda: is_asleep(ring, number))
         child.stop()
         put(producer, SLOTS)
-        members = rf"\(its members: peer {number} \(pid {child.pid}, stopped\)\)"
+        members = rf"\(its members: peer {number} \(\S+, pid {child.pid}, stopped\)\)"
         with pytest.raises(gpuring.RingFull, match=rf"has not taken sequence {SLOTS},.*{members}"):
             producer.claim(0.001)
         go_on(child)
@@ -231,7 +231,7 @@ def test_who_waits_for_a_frame_is_told_that_the_producer_is_stopped(name, childr
         with pytest.raises(gpuring.RingTimeout, match=r"has not been published yet$"):
             reader.acquire(0.001)
         child.stop()
-        told = rf"not been published yet. Producer {number} \(pid {child.pid}\) is stopped$"
+        told = rf"not been published yet. Producer {number} \(\S+, pid {child.pid}\) is stopped$"
         for timeout in (0.001, 0):
             with pytest.raises(gpuring.RingTimeout, match=told):
                 reader.acquire(timeout)
