@@ -16,7 +16,7 @@ from typing import TypeVar
 
 from gpuring import native
 from gpuring.deadlines import deadline_of
-from gpuring.errors import RingError, RingExists, RingIncompatible
+from gpuring.errors import PeerLost, RingError, RingExists, RingIncompatible
 from gpuring.native import File, Header
 from gpuring.registry import locks, no_room, segment, sockets, stats
 from gpuring.registry.new_names import Arrivals
@@ -31,7 +31,8 @@ _PATIENCE_S = 2.0
 def when_there(name: str, deadline: float, call: Callable[[], T]) -> T:
     """What `call` returns.  While it finds no ring, it is called again whenever a name has come.
 
-    Raises RingNotFound at the deadline, which is on the clock of time.monotonic.
+    At the deadline, which is on the clock of time.monotonic, it raises RingNotFound, or the cause
+    of segment.Dead.
     """
     arrivals, was_going = Arrivals(), False
     while True:
@@ -40,6 +41,8 @@ def when_there(name: str, deadline: float, call: Callable[[], T]) -> T:
         except Missing as missing:
             rest_s, going = deadline - time.monotonic(), bool(str(missing))
             if rest_s <= 0:
+                if isinstance(missing, segment.Dead) and missing.__cause__ is not None:
+                    raise missing.__cause__ from None
                 raise segment.not_found(name, str(missing)) from None
         if going and not was_going:
             arrivals.look_soon()  # the process that removes it may give up
@@ -172,6 +175,19 @@ def attach_header(name: str, owner: int | None) -> Header:
         except OSError as error:
             no_room.tell(name, error, "its header", named.stat.st_size)
             raise
+
+
+def check_living(name: str, header: Header) -> None:
+    """Raises PeerLost if neither the creator of a ring nor a producer in it lives, and Missing if
+    the ring was closed and its name is about to go."""
+    if header.closed:
+        raise Missing("what has its name was closed")
+    if not (header.creator_alive or {*header.producers()} & {*header.live_peers()}):
+        raise PeerLost(
+            f"ring {name!r} is there, but its creator (pid {header.creator_pid}) is dead and "
+            f"nobody publishes in it. Start its creator again. gpuring.attach({name!r}) without a "
+            "timeout opens it as it is, to read what is left"
+        )
 
 
 # ---- names come --------------------------------------------------------------------------------

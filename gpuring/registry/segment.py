@@ -39,7 +39,12 @@ _MAX_LISTED = 10
 
 
 class Missing(Exception):
-    """There is no ring of that name just now, and waiting may help.  The text may say more."""
+    """There is no ring of that name just now, or none that lives, and waiting may help.  The text
+    may say more."""
+
+
+class Dead(Missing):
+    """There is a ring of that name, and it does not live.  The cause is the error for that."""
 
 
 def check_name(name: str) -> str:

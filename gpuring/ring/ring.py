@@ -50,9 +50,11 @@ def attach(
 ) -> Ring:
     """Opens the ring `name`.
 
-    * `timeout`: how many seconds to wait for the ring to appear.  0 does not wait, None waits for
-      ever.  It also waits while the ring is being replaced or removed.  A wait costs next to no
-      CPU, ends as soon as the ring is there, and can be interrupted by Ctrl-C.
+    * `timeout`: how many seconds to wait for a ring that lives: its creator lives, or a producer is
+      in it.  None waits for ever.  It also waits while the ring is being replaced or removed.  A
+      wait costs next to no CPU, ends as soon as the ring is there, and can be interrupted by
+      Ctrl-C.  0 does not wait, and takes the ring that is there, also that of the dead, whose
+      frames can still be read.
     * `owner`: the id of the user whose ring it must be.  None means this process's own user, or
       root.  Name another user only if you trust him as yourself: he can write every slot, and by
       cutting off the ring's files he can end this process at any time (SIGBUS).
@@ -62,8 +64,9 @@ def attach(
       a GPU without peer access attach under the ring's own GPU, and copy the frames with
       `slot.copy_to(out)`.
 
-    Raises RingNotFound, RingIncompatible (damaged, or of another version), PeerLost (a GPU ring
-    whose memory nobody can open any more: see the page "Which memory"), DeviceError (no GPU, or one
+    Raises RingNotFound, RingIncompatible (damaged, or of another version), PeerLost (the ring did
+    not live within `timeout`, or nobody can open its GPU memory any more: see the page "Which
+    memory"), DeviceError (no GPU, or one
     that cannot reach the ring's), PermissionError (another user's ring, or one whose mode does not
     let this process write), RingTimeout (nobody has handed the GPU memory on for 5 s, whatever
     `timeout` is), RingError (RLIMIT_AS, a read-only /dev/shm), TypeError (a device for a host
@@ -79,16 +82,28 @@ def attach(
         owner = integer(owner, "owner", "the id of a user, an int, or None")
         if owner < 0:
             raise ValueError(f"owner is the id of a user, 0 or more, not {owner}")
-    return directory.when_there(name, deadline, lambda: _attach(name, owner, device))
+    living = timeout != 0
+    return directory.when_there(name, deadline, lambda: _attach(name, owner, device, living))
 
 
-def _attach(name: str, owner: int | None, device: str | int | None) -> Ring:
-    """attach() without a wait.  Raises segment.Missing where attach() raises RingNotFound."""
+def attach_any(name: str, deadline: float) -> Ring:
+    """attach() that waits for the name only, and leaves it to its caller whether the ring lives."""
+    shutdown.check()
+    return directory.when_there(name, deadline, lambda: _attach(name, None, None, living=False))
+
+
+def _attach(name: str, owner: int | None, device: str | int | None, living: bool) -> Ring:
+    """attach() without a wait.  Raises segment.Missing where that may help.  `living`: that is also
+    so if the ring does not live."""
     header = directory.attach_header(name, owner)
     try:
+        if living:
+            directory.check_living(name, header)
         return Ring(name, header, *_slots_of(name, header, device), created=False)
-    except BaseException:
+    except BaseException as error:
         header.disown()  # if the exception is kept, it keeps the header, but not our locks
+        if living and isinstance(error, PeerLost):
+            raise segment.Dead from error
         raise
 
 

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 from gpuring import arguments, native
 from gpuring.arguments import between_one_and, integer
-from gpuring.deadlines import deadline_of, left_s
+from gpuring.deadlines import deadline_of
 from gpuring.errors import PeerLost, RingClosed, RingExists, RingIncompatible, RingNotFound
 from gpuring.registry import directory
 from gpuring.ring.creation import create_of
-from gpuring.ring.ring import attach
+from gpuring.ring.ring import attach_any
 from gpuring.service.client import Client
 from gpuring.service.server import Server
 from gpuring.service.wire import (
@@ -138,7 +138,7 @@ def _join(name: str, deadline: float, join: Callable[[Ring], _Member]) -> _Membe
     """Attaches to a service and joins it.  It waits for the service until the deadline.  If the
     service is closed between the two steps, it waits for the next one."""
     while True:
-        ring = attach(name, timeout=left_s(deadline))
+        ring = attach_any(name, deadline)
         try:
             return join(ring)
         except RingClosed as error:

@@ -170,3 +170,24 @@ def other_threads_sleep() -> bool:
     threads = [each for each in Path("/proc/self/task").iterdir() if each.name != me]
     states = [(each / "stat").read_text() for each in threads]
     return all(state.rpartition(")")[2].split()[0] == "S" for state in states)
+
+
+def in_thread(call: Callable[[], Any]) -> Callable[[], Any]:
+    """Runs it in a thread.  What is returned waits for its result, or for its error."""
+    found: list[Any] = []
+
+    def run() -> None:
+        try:
+            found.append(call())
+        except BaseException as error:
+            found.append(error)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+
+    def result() -> Any:
+        thread.join(PATIENCE_S)
+        assert not thread.is_alive()
+        return found[0]
+
+    return result

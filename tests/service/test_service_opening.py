@@ -53,16 +53,16 @@ def test_who_joins_waits_for_a_service_that_is_being_restarted(restarting, join)
 @BOTH
 def test_one_that_is_closed_just_when_it_is_joined_is_waited_for(name, monkeypatch, join):
     first, created = serve(name), []
-    attach = gpuring.service.opening.attach
+    attach_any = gpuring.service.opening.attach_any
 
     def closing(*args, **options):
-        ring = attach(*args, **options)
+        ring = attach_any(*args, **options)
         if not created:
             first.close()
             created.append(serve(name))
         return ring
 
-    monkeypatch.setattr("gpuring.service.opening.attach", closing)
+    monkeypatch.setattr("gpuring.service.opening.attach_any", closing)
     with join(name, timeout=10) as joined, created[0] as server:
         with gpuring.connect(name) as client:
             ask_here(server, client, 0)
@@ -71,14 +71,14 @@ def test_one_that_is_closed_just_when_it_is_joined_is_waited_for(name, monkeypat
 
 def test_nobody_waits_longer_than_he_said(name, monkeypatch):
     server = serve(name)
-    attach = gpuring.service.opening.attach
+    attach_any = gpuring.service.opening.attach_any
 
     def closing(*args, **options):
-        ring = attach(*args, **options)
+        ring = attach_any(*args, **options)
         server.close()
         return ring
 
-    monkeypatch.setattr("gpuring.service.opening.attach", closing)
+    monkeypatch.setattr("gpuring.service.opening.attach_any", closing)
     with pytest.raises(gpuring.RingNotFound, match="was closed just now"):
         gpuring.connect(name, timeout=0)
 
