@@ -21,6 +21,7 @@ from gpuring.errors import (
     TooManyPeers,
 )
 from gpuring.native import Header, Peer
+from gpuring.registry import segment
 from gpuring.registry.subscriptions import is_read_elsewhere, is_unnamed, text_of
 
 _MAX_RANGES = 5
@@ -40,14 +41,11 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
         why = culprit(peer, at_most_s_old=0.0 if timeout else _POLLED_S)
         return kind(f"ring {ring!r}: no {_wanted(verb)}{' ' if waited else ''}{waited}: {why}")
     if result == native.CLOSED:
-        return RingClosed(f"ring {ring!r} was closed: no frames can be claimed any more")
+        return RingClosed(f"ring {ring!r}: {_over(result)}. {_how_to_follow(ring, peer.header)}")
     if result == native.ENDED:
-        return EndOfStream(f"ring {ring!r}: everything was read and no producer is left")
+        return EndOfStream(f"ring {ring!r}: {_over(result)}. {_how_to_follow(ring, peer.header)}")
     if result == native.PEER_LOST:
-        return PeerLost(
-            f"ring {ring!r}: everything was read and the last producer died. A new producer starts "
-            "the stream again. A loop over a consumer with reattach=True waits for one"
-        )
+        return PeerLost(f"ring {ring!r}: {_over(result)}. {_how_to_follow(ring, peer.header)}")
     if result == native.PRODUCER_DIED:
         return ProducerDied(
             f"ring {ring!r}: a producer died, and the stream goes on with the others. `gpuring "
@@ -61,6 +59,46 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
             "closed. Join again"
         )
     return unusable(ring, result)
+
+
+def resting(
+    ring: str, header: Header, result: int, *, verb: str, timeout: float | None
+) -> RingTimeout:
+    """The error of a verb of a peer that waits its end out, and whose time is up."""
+    kind = RingFull if verb == "claim" else RingTimeout
+    waited = "at once" if not timeout else f"within {float(timeout):g} s"
+    others = " and no other ring has its name yet" if header.closed else ""
+    return kind(
+        f"ring {ring!r}: no {_wanted(verb)} {waited}: {_over(result)}{others}. Call again to go on "
+        "waiting"
+    )
+
+
+def _over(result: int) -> str:
+    """What has come to its end, in words."""
+    if result == native.CLOSED:
+        return "it was closed, so no frames can be claimed any more"
+    if result == native.PEER_LOST:
+        return "everything was read and the last producer died"
+    return "everything was read and no producer is left"
+
+
+def _how_to_follow(ring: str, header: Header) -> str:
+    """What a program can do at the end of a stream to go on."""
+    if segment.is_replaced(ring, header.lock_fd):
+        return (
+            "Another ring has that name now. Attach again to go on there, or join with "
+            "reattach=True, which does so by itself"
+        )
+    if header.closed:
+        return (
+            f"gpuring.attach({ring!r}, timeout=…) waits for the next ring of that name, and who "
+            "has joined with reattach=True goes on there by itself"
+        )
+    return (
+        "A new producer starts the stream again. A consumer that has joined with reattach=True "
+        "waits for one, or for the next ring of that name"
+    )
 
 
 def torn(ring: str, seqs: Iterable[int], *, released: bool = False) -> FrameTorn:

@@ -64,8 +64,8 @@ class Arrivals:
         time.sleep(max(0.0, min(self._rest(bool(told), waited_s), at_most_s - waited_s)))
         self._drain()
 
-    async def wait_async(self) -> None:
-        """`wait` for asyncio, without a limit."""
+    async def wait_async(self, at_most_s: float) -> None:
+        """`wait` for asyncio."""
         import asyncio
 
         if self._begin():
@@ -75,7 +75,8 @@ class Arrivals:
         descriptors = self._descriptors()
         for descriptor in descriptors:
             loop.add_reader(descriptor, told.set)
-        timer: asyncio.TimerHandle = loop.call_later(self._look_s, told.set)
+        look_s = min(at_most_s, self._look_s)
+        timer: asyncio.TimerHandle = loop.call_later(look_s, told.set)
         try:
             await told.wait()
         finally:
@@ -84,7 +85,7 @@ class Arrivals:
                 for descriptor in descriptors:
                     loop.remove_reader(descriptor)
         waited_s = loop.time() - began
-        await asyncio.sleep(self._rest(waited_s < self._look_s, waited_s))
+        await asyncio.sleep(min(self._rest(waited_s < look_s, waited_s), at_most_s))
         self._drain()
 
     def _begin(self) -> bool:

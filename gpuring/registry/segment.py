@@ -182,6 +182,14 @@ def has_name(path: str, file: os.stat_result) -> bool:
     return (now.st_dev, now.st_ino) == (file.st_dev, file.st_ino)
 
 
+def is_replaced(name: str, fd: int) -> bool:
+    """Whether another file has the name of the ring whose header is open as `fd`."""
+    path = path_of(header_name(name))
+    with contextlib.suppress(OSError):  # -1, or nothing has the name, or nobody may look
+        return os.stat(path, follow_symlinks=False).st_ino != os.fstat(fd).st_ino  # noqa: PTH116
+    return False
+
+
 # ---- how names come ----------------------------------------------------------------------------
 
 

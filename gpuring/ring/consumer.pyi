@@ -3,25 +3,20 @@
 from collections.abc import Iterator
 from typing import Any
 
-from gpuring.native import Notifier, Peer
+from gpuring.native import Peer
 from gpuring.ring.batch import ReadBatch
-from gpuring.ring.endpoint import Endpoint, JoinedRing
+from gpuring.ring.endpoint import Again, Endpoint, JoinedRing
 from gpuring.ring.loop import AsyncFrames
 from gpuring.ring.slot import ReadSlot
 
 class Consumer(Endpoint):
     _untold: list[int]
-    _options: tuple[Any, ...]
-    _reattach: bool
-    _restarted: bool
-    _at_end: Notifier | None
     def __init__(
         self,
         ring: JoinedRing,
         peer: Peer,
         lossless: bool,
-        options: tuple[Any, ...],
-        reattach: bool,
+        again: Again | None = None,
         deaths: bool = False,
     ) -> None: ...
     @property
@@ -39,6 +34,4 @@ class Consumer(Endpoint):
     def __iter__(self) -> Iterator[ReadSlot]: ...
     def __aiter__(self) -> AsyncFrames: ...
     def _tell(self) -> None: ...
-    def _move(self, successor: Any) -> bool: ...
     def _count_on(self, peer: Peer, successor: JoinedRing) -> None: ...
-    def _leave(self) -> None: ...

@@ -1,7 +1,5 @@
 """The consumer, which acquires a frame, reads it and releases it.  loop.py has the loops over its frames."""
-import weakref
-
-from libc.stdint cimport uint32_t
+from libc.stdint cimport int64_t, uint32_t
 
 from gpuring.native.c cimport *
 from gpuring.native.clock cimport deadline_of
@@ -9,9 +7,10 @@ from gpuring.native.peer cimport *
 from gpuring.ring.endpoint cimport Endpoint
 from gpuring.ring.slot cimport ReadSlot
 
-from gpuring.errors import FrameTorn, RingError, raise_first
+from gpuring import native
+from gpuring.errors import FrameTorn, raise_first
 from gpuring.registry import diagnosis
-from gpuring.registry.subscriptions import is_unnamed, text_of
+from gpuring.registry.subscriptions import text_of
 from gpuring.ring import loop, waiting
 from gpuring.ring.batch import ReadBatch
 
@@ -23,20 +22,18 @@ cdef class Consumer(Endpoint):
     _role = "consumer"
     _batch = ReadBatch
     _takes = ("acquire", "latest", "acquire_many")
+    _ends = (native.ENDED, native.PEER_LOST)
 
-    def __init__(self, ring, Peer peer not None, lossless, options, reattach, deaths=False):
+    def __init__(self, ring, Peer peer not None, lossless, again=None, deaths=False):
         self._lossless = lossless
-        self._options = options
-        self._reattach = reattach
-        self._home = ring
         self._untold = []
         self._deaths = deaths
+        Endpoint.__init__(self, ring, peer, again)
         self._mark(peer)
-        Endpoint.__init__(self, ring, peer)
 
     cdef int _mark(self, Peer peer) except -1:
         """What the C library has to know of this consumer."""
-        peer.follow(self._reattach)
+        peer.follow(self._again is not None)
         peer.tell_deaths(self._deaths)
         return 0
 
@@ -76,19 +73,25 @@ cdef class Consumer(Endpoint):
         cdef ReadSlot slot
         cdef gd_call call
         cdef uint32_t index
+        cdef int64_t deadline_ns = deadline_of(timeout)
         cdef int result
-        gd_begin(&call, self._stream_of(stream), deadline_of(timeout), 1, &index)
-        self._enter()
-        self._tell_first()
-        result = self._peer.take(&call, which)
-        if result:
+        while True:
+            gd_begin(&call, self._stream_of(stream), deadline_ns, 1, &index)
+            self._enter()
+            self._tell_first()
+            result = self._peer.take(&call, which)
+            if not result:
+                break
             if name is None and result == -<int>GR_BLOCKED and not self._polled:
                 return None
-            raise self._refused(result, "acquire" if name is None else name, timeout)
+            if not self._goes_on(result, deadline_ns):
+                raise self._refused(result, "acquire" if name is None else name, timeout)
         self.given[self.givens] = index
         self._remember(1)
         slot = <ReadSlot>self._slot(&call, index)
         slot._begin()
+        if self._restarted or self._late:
+            self._first(slot)
         return slot
 
     def acquire(self, timeout=None, *, stream=None):
@@ -101,6 +104,9 @@ cdef class Consumer(Endpoint):
           None is CuPy's current stream.
 
         Several frames may be held at once.
+
+        With reattach=True the end of the stream is a time without frames: this waits for another producer,
+        or moves to the next ring of that name (`Ring.consumer`).
 
         Raises RingTimeout, a TimeoutError, when the time is up, EndOfStream when everything was read and
         the producers are gone or the ring is closed, PeerLost when the last producer died, ProducerDied
@@ -148,29 +154,11 @@ cdef class Consumer(Endpoint):
     def __aiter__(self):
         """Every frame until the end of the stream, as in the synchronous loop."""
         return loop.AsyncFrames(self)
-    def _move(self, successor):
-        """Joins the same subscription of another ring, and then leaves this one.  Returns False if
-        the other ring refuses."""
-        subscription = None if is_unnamed(self.subscription) else self.subscription
-        try:
-            peer = successor._join(subscription, self._lossless, "oldest", *self._options)
-        except RingError:  # it was closed or is full, and there may be another one soon
-            successor.close()
-            return False
+
+    def _count_from(self, peer, successor):
         peer.count_before()
         self._mark(peer)
         self._count_on(peer, successor)
-        try:
-            self._leave()
-        except BaseException:
-            successor.close()
-            raise
-        self.moved = True
-        self._settle_in(successor, peer)
-        self._home._endpoints[id(self)] = weakref.ref(self)
-        if self._home.closed:  # it was closed while we moved
-            self.close()
-        return True
 
     def _count_on(self, peer, successor):
         """What was lost on the way into another ring counts from our last frame, for its `peer`."""
@@ -178,17 +166,17 @@ cdef class Consumer(Endpoint):
         counts_on = begun >= self._ring._header.link()[2]
         peer.count_on_from(self._peer, None if counts_on else begun)
 
-    def _leave(self):
-        try:
-            Endpoint.close(self)
-        finally:
-            if self._closed:
-                if not self._ring._header.forked and self._peer.look_at_released():
-                    self._untold += self._peer.take_torn()
-                self._home._forget(self)
-                if self.moved:
-                    self.moved = False
-                    self._ring.close()
+    def _begin_left(self, left):
+        cdef Consumer consumer = left
+        consumer._lossless, consumer._untold = self._lossless, []
+
+    def _look_back(self):
+        cdef Consumer heir = self if self._heir is None else self._heir
+        torn = self._peer.take_torn() if not self._ring._header.forked and self._peer.look_at_released() else []
+        if heir is not self:  # which tells of ours
+            torn += self._untold
+            self._untold = []
+        heir._untold += torn
 
     def close(self):
         """Leaves the ring in order, as a producer does (`Producer.close`).
@@ -199,7 +187,7 @@ cdef class Consumer(Endpoint):
         errors = []
         if not self._closed:
             try:
-                self._leave()
+                Endpoint.close(self)
             except Exception as error:
                 if not self._closed:
                     raise
@@ -211,19 +199,9 @@ cdef class Consumer(Endpoint):
         if errors:
             raise_first(errors)
 
-    def _dropped(self):
-        try:
-            Endpoint._dropped(self)
-        finally:
-            if self._home is not None:  # a Ctrl-C may have cut `close` short before it said so
-                self._home._forget(self)
-
-    def _leave_ring(self):
-        try:
-            return Endpoint._leave_ring(self)
-        finally:
-            if self._at_end is not None:
-                self._at_end.set()  # a loop of another thread finds us closed
+    def _put_back(self, index):
+        Endpoint._put_back(self, index)
+        self._restarted = self._restarted or self._slots[index]._restarted
 
     def _give_back(self, index):
         if self._slots[index]._seen:  # so work on it may be enqueued

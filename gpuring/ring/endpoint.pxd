@@ -1,5 +1,5 @@
 """The endpoints of endpoint.pyx, for compiled code that builds on them."""
-from libc.stdint cimport uint32_t
+from libc.stdint cimport int64_t, uint32_t
 
 from gpuring.native.c cimport gd_call
 from gpuring.native.device cimport Device
@@ -22,6 +22,14 @@ cdef class Endpoint(Dropped):
     cdef readonly str _made_at     # where in the program, in debug mode
     # Whether this object has verbs of its own in Python, as in debug mode.  Compiled code then calls them by name.
     cdef public bint _replaced
+    # Of one that goes on over restarts (following.py), and of what it has left.
+    cdef readonly object _again    # joins another ring in the same place, and returns the peer; None: it stays in its ring
+    cdef readonly object _home     # the ring whose close closes this endpoint, also after it has moved
+    cdef bint moved                # whether to a ring that it has attached to by itself, and so has to close
+    cdef readonly Endpoint _heir   # who has moved on and left this one behind, with the slots that its user still had
+    cdef public bint _late         # whether it has joined behind the end of a stream, and has seen no other one yet
+    cdef public bint _restarted    # whether the next slot is the first one after a restart
+    cdef public object _at_end     # a Notifier that wakes up who waits until the stream goes on, while one does
     cdef public bint _polled       # fileno() was given out: whatever is blocked arms it
     cdef readonly object _notifier # made when somebody waits in an event loop
     cdef public object _awaited    # the event loop whose task waits
@@ -41,4 +49,6 @@ cdef class Endpoint(Dropped):
     cdef bint _is_lost(self, uint32_t index) except -1
     cdef size_t _stream_of(self, stream) except? 1
     cdef uint32_t _at_most(self, n) except 0
+    cdef int _first(self, Slot slot) except -1
+    cdef bint _goes_on(self, int result, int64_t deadline_ns) except -1
     cdef _many(self, verb which, n, timeout, stream, kind)

@@ -25,9 +25,9 @@ import numpy as np
 from gpuring import native
 from gpuring.arguments import integer
 from gpuring.arrays import streams
-from gpuring.errors import RingClosed, RingTimeout, raise_first
+from gpuring.errors import RingClosed, RingError, RingTimeout, raise_first
 from gpuring.registry import diagnosis
-from gpuring.ring import caller, debug
+from gpuring.ring import caller, debug, following
 from gpuring.ring.not_copyable import Unique
 
 cdef extern from "Python.h":
@@ -43,13 +43,14 @@ Gate = Literal["stream", "host"]
 cdef class Endpoint(Dropped):
     """One peer of a ring in this process, with its slots.  Users do not make it.
 
-    A role has `_role` (its name), `_slot_type`, `_batch` (the kind of its batches), `_takes` (the verbs that hand out slots) and
-    `_give_back`."""
+    A role has `_role` (its name), `_slot_type`, `_batch` (the kind of its batches), `_takes` (the verbs that hand out slots),
+    `_ends` (the results of a verb that mean that the stream is over) and `_give_back`."""
 
     __reduce_ex__ = Unique.__reduce_ex__  # no copies, no pickles
 
-    def __init__(self, ring, Peer peer not None):
+    def __init__(self, ring, Peer peer not None, again=None):
         self._made_at = caller.line() if debug.ON else ""
+        self._again, self._home = again, ring
         self._settle_in(ring, peer)
 
     def _settle_in(self, ring, Peer peer not None):
@@ -123,6 +124,10 @@ cdef class Endpoint(Dropped):
             return RingClosed(f"ring {self._ring.name!r}: this {self._role} was closed")
         if self._polled and result == native.BLOCKED:
             self._notify().arm(self._peer)
+        if self._waits_out(result):
+            if self._polled:
+                following.watch(self, self._notify())
+            return diagnosis.resting(self._ring.name, self._ring._header, result, verb=verb, timeout=timeout)
         return diagnosis.refused(self._ring.name, self._peer, result, verb=verb, timeout=timeout)
 
     def fileno(self):
@@ -138,6 +143,10 @@ cdef class Endpoint(Dropped):
         readable: take it out of the loop.  It is the same number for the whole life of this object,
         also after a restart.  With gate="host" pass a short timeout instead of 0, because the GPU
         may not be done.
+
+        With reattach=True it is not readable at the end of a stream.  It becomes readable when another
+        producer joins, but not when another ring gets the name.  So also call `acquire(0)` about once
+        a second then.
 
         The first call starts a native thread, one for the process.  Raises OSError if there can be
         no thread or no descriptor, RingError in a forked child.
@@ -266,6 +275,85 @@ cdef class Endpoint(Dropped):
                 self.givens += 1
         self.recent = self.givens - first
 
+    # ---- over restarts: see following.py
+
+    def _waits_out(self, result):
+        """Whether `result` of a verb is an end that this endpoint waits out."""
+        header = self._ring._header
+        return result in self._ends and (
+            self._again is not None or self._late and header.creator_alive and not header.closed)
+
+    cdef bint _goes_on(self, int result, int64_t deadline_ns) except -1:
+        """Whether a verb that was refused is to be tried again.  If it has met an end that this endpoint waits out, it waits."""
+        if result == -<int>GR_BLOCKED:
+            self._late = False
+            return False
+        return self._waits_out(result) and following.wait(self, deadline_ns)
+
+    cdef int _first(self, Slot slot) except -1:
+        """Marks the first slot after a restart."""
+        slot._restarted = self._restarted
+        self._restarted = self._late = False
+        return 0
+
+    def _move(self, successor):
+        """Takes its place in another ring, and then leaves this one.  Returns False if the other ring refuses.
+
+        Slots of this ring that are open stay their user's."""
+        try:
+            peer = self._again(successor)
+            self._count_from(peer, successor)
+        except RingError:  # it was closed or is full, and there may be another one soon
+            successor.close()
+            return False
+        except BaseException:
+            successor.close()
+            raise
+        try:
+            self._give_back_lost()
+            if self._peer.holding():
+                self._leave_behind()
+            else:
+                self._leave()
+        except BaseException:
+            successor.close()
+            raise
+        self.moved = True
+        self._settle_in(successor, peer)
+        self._home._endpoints[id(self)] = weakref.ref(self)
+        if self._home.closed:  # it was closed while we moved
+            self.close()
+        return True
+
+    def _count_from(self, peer, successor):
+        """Has `peer`, which has joined the next ring, count what this endpoint has missed."""
+
+    def _leave_behind(self):
+        """Makes an object that has this peer and its slots from now on.  The slots that are open keep it.  When the last one of
+        them has ended, nobody has it any more, and it leaves the ring."""
+        cdef Endpoint left = type(self).__new__(type(self))
+        cdef Slot slot
+        left._made_at, left._home, left._heir, left.moved = self._made_at, self._home, self, self.moved
+        left._ring, left._peer, left._device, left._closed = self._ring, self._peer, self._device, False
+        left._kind, left._slots, left._spares, left._watch = self._kind, self._slots, self._spares, self._watch
+        self._begin_left(left)
+        for ring in (self._home, self._ring):
+            ring._endpoints[id(left)] = weakref.ref(left)
+        self._ring._endpoints.pop(id(self), None)
+        if self._notifier is not None:
+            self._notifier.set()  # who waits for us looks at the other ring
+        for slot in left._slots:
+            if slot.use.open:
+                slot._owner = left
+
+    def _begin_left(self, left):
+        """What else an object that is left behind needs."""
+
+    def _left_behind(self):
+        """Those that this one has left behind, and that are still in their rings."""
+        cdef Endpoint each
+        return [each for found in list(self._home._endpoints.values()) if (each := found()) is not None and each._heir is self]
+
     cdef size_t _stream_of(self, stream) except? 1:
         if stream is None:
             return 0 if self._device is None else self._device.current()
@@ -286,17 +374,22 @@ cdef class Endpoint(Dropped):
         cdef uint32_t *indices
         cdef list batch = []
         cdef int result
-        cdef size_t handle = self._stream_of(stream)
+        cdef size_t handle
         cdef int64_t deadline_ns = deadline_of(timeout)
-        cdef uint32_t most = self._at_most(n)
-        self._enter()
-        self._tell_first()
-        indices = &self.given[self.givens]
-        gd_begin(&call, handle, deadline_ns, most, indices)
-        result = self._peer.take(&call, which)
-        if result:
+        cdef uint32_t most
+        while True:
+            handle, most = self._stream_of(stream), self._at_most(n)
+            self._enter()
+            self._tell_first()
+            indices = &self.given[self.givens]
+            gd_begin(&call, handle, deadline_ns, most, indices)
+            result = self._peer.take(&call, which)
+            if not result:
+                break
             if kind is None and result == -<int>GR_BLOCKED and not self._polled:
                 return batch
+            if self._goes_on(result, deadline_ns):
+                continue
             raise self._refused(result, "claim" if which == CLAIM else "acquire", timeout)
         self._peer.begin_wait()  # until somebody has them: see _another
         try:
@@ -305,6 +398,8 @@ cdef class Endpoint(Dropped):
                 slot._begin()
                 batch.append(slot)
             self._remember(call.got)
+            if self._restarted or self._late:
+                self._first(batch[0])
             return batch if kind is None else kind(batch)
         except BaseException:  # Ctrl-C, no memory
             self._peer.cancel(&call)
@@ -390,7 +485,7 @@ cdef class Endpoint(Dropped):
         if self._closed is None or self._ring._header.forked:
             return
         try:
-            if not self._closed:
+            if not self._closed and self._heir is None:
                 what = f"ring {self._ring.name!r}: a {self._role}"
                 caller.warn_not_closed(
                     what, self._made_at, "it leaves the ring", self, self._ring._whole
@@ -399,7 +494,12 @@ cdef class Endpoint(Dropped):
             self._peer.drop()
             with contextlib.suppress(Exception):
                 self.close()
-            self._ring._forget(self)
+            self._forget()
+
+    def _forget(self):
+        for ring in (self._ring, self._home):
+            if ring is not None:  # a Ctrl-C may have come before it had one
+                ring._forget(self)
 
     def close(self):
         """Leaves the ring in order: it abandons the claims and releases the frames that are open,
@@ -417,6 +517,17 @@ cdef class Endpoint(Dropped):
         if self._closed:
             return
         errors = []
+        for leave in [self._leave, *(left.close for left in self._left_behind())]:
+            try:
+                leave()
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise_first(errors)
+
+    def _leave(self):
+        """`close`, for what is in the ring that it has joined now."""
+        errors = []
         if not self._ring._header.forked and not self._peer.left:
             try:
                 errors = self._leave_ring()
@@ -425,15 +536,25 @@ cdef class Endpoint(Dropped):
                 raise
         self._slots = []  # their arrays hold the memory
         self._closed = True
-        self._ring._forget(self)
+        self._look_back()
+        self._forget()
+        if self.moved:
+            self.moved = False
+            self._ring.close()
         if errors:
             raise_first(errors)
+
+    def _look_back(self):
+        """Called when it has left.  A consumer has to be told of frames that it has released."""
 
     def _leave_ring(self):
         """Leaves the ring, and returns the errors on the way.  Raises if it has not left."""
         stopped = self._peer.stop()
         if self._notifier is not None:
             self._notifier.set()  # who waits for us finds us closed
+        at_end = self._at_end
+        if at_end is not None:
+            at_end.set()
         if not stopped:
             raise RingTimeout(
                 f"ring {self._ring.name!r}: this {self._role} is still in a verb of another thread"

@@ -1,5 +1,5 @@
 """The producer, which claims a slot, writes it and publishes it."""
-from libc.stdint cimport uint32_t
+from libc.stdint cimport int64_t, uint32_t
 
 from gpuring.native.c cimport *
 from gpuring.native.clock cimport deadline_of
@@ -7,6 +7,7 @@ from gpuring.native.peer cimport *
 from gpuring.ring.endpoint cimport Endpoint
 from gpuring.ring.slot cimport WriteSlot
 
+from gpuring import native
 from gpuring.errors import RingFull
 from gpuring.ring import waiting
 from gpuring.ring.batch import WriteBatch
@@ -20,6 +21,7 @@ cdef class Producer(Endpoint):
     _role = "producer"
     _batch = WriteBatch
     _takes = ("claim", "claim_many")
+    _ends = (native.CLOSED,)
 
     def claim(self, timeout=None, *, stream=None, shape=None):
         """Claims the next slot, to be written and published (or abandoned).  Returns a WriteSlot.
@@ -33,6 +35,9 @@ cdef class Producer(Endpoint):
 
         Several slots may be claimed at once.  Readers get them in order of their sequences.
 
+        With reattach=True a ring that was closed is like one that is full: this waits for the next ring
+        of that name and moves there (`Ring.producer`).
+
         Raises RingFull, a TimeoutError that says who is in the way, RingClosed, PeerLost if this peer was
         taken for dead, DeviceError, ValueError for a shape that does not fit.  A call that raises leaves
         no claim behind.
@@ -44,18 +49,26 @@ cdef class Producer(Endpoint):
         cdef WriteSlot slot
         cdef gd_call call
         cdef uint32_t index
+        cdef int64_t deadline_ns = deadline_of(timeout)
         cdef int result
-        gd_begin(&call, self._stream_of(stream), deadline_of(timeout), 1, &index)
-        self._enter()
-        result = self._peer.take(&call, CLAIM)
-        if result:
+        while True:
+            gd_begin(&call, self._stream_of(stream), deadline_ns, 1, &index)
+            self._enter()
+            result = self._peer.take(&call, CLAIM)
+            if not result:
+                break
             if quiet and result == -<int>GR_BLOCKED and not self._polled:
                 return None
-            raise self._refused(result, "claim", timeout)
+            if not self._goes_on(result, deadline_ns):
+                raise self._refused(result, "claim", timeout)
+            if extents is not None:
+                extents = self._smaller(extents)  # perhaps in another ring
         self.given[self.givens] = index
         self._remember(1)
         slot = <WriteSlot>self._slot(&call, index)
         slot._begin()
+        if self._restarted or self._late:
+            self._first(slot)
         if extents is not None:
             WriteSlot._reshape(slot, extents)  # not one of Python's: that takes longer to find
         return slot

@@ -27,6 +27,7 @@ from gpuring.errors import (
 from gpuring.memory import kinds
 from gpuring.native import Device, Header, Peer
 from gpuring.native.signals import Dropped
+from gpuring.native.snapshot import snapshot
 from gpuring.registry import diagnosis, directory, segment, stats
 from gpuring.ring import caller, debug, durable, joining, kept_memory, shutdown
 from gpuring.ring.consumer import Consumer
@@ -227,12 +228,21 @@ class Ring(Dropped):
             raise RingClosed(f"ring {self._name!r}: this handle was closed")
 
     def producer(
-        self, *, gate: Gate | None = None, spin: float | None = None, label: str | None = None
+        self,
+        *,
+        gate: Gate | None = None,
+        reattach: bool = False,
+        spin: float | None = None,
+        label: str | None = None,
     ) -> Producer:
         """Joins as a producer, and returns it.
 
         * `gate`: where this producer waits for others' GPU work, "stream" or "host".  None takes
           the ring's own `gate`.
+        * `reattach`: whether this producer goes on over restarts of a ring that another process has
+          created.  If that makes it again, or replaces it, the next claim waits for the new ring
+          within its timeout, and joins there.  The first slot there has `slot.restarted`.  A
+          producer of the ring's creator stays, and gets RingClosed if its ring was replaced.
         * `spin`: for how many seconds a wait looks again and again, at the price of a core, before
           it sleeps.  `math.inf` means that it never sleeps.  None takes GPURING_SPIN of the
           environment.  Where that is not set, the time is adaptive, and at most 50 µs.
@@ -243,9 +253,14 @@ class Ring(Dropped):
         (another ring may have taken its name: attach again), TooManyPeers, DeviceError, RingTimeout
         if the membership lock cannot be taken for 5 s (a stopped process has it).
         """
+        arguments.flag(reattach, "reattach")
+
+        def join(ring: Ring) -> Peer:
+            return ring._join_producer(gate, spin, label)
+
         self._check_open()  # before the lock, which another thread may have had when we were forked
         with self._joining:
-            return Producer(self, self._join_producer(gate, spin, label))
+            return Producer(self, join(self), join if reattach and not self._created else None)
 
     def _join_producer(
         self, gate: Gate | None = None, spin: float | None = None, label: str | None = None
@@ -282,10 +297,12 @@ class Ring(Dropped):
           takes the ring's own `gate`.
         * `redeliver`: whether a frame that a member dies with goes to another member, or is
           dropped.
-        * `reattach`: whether a loop over this consumer goes on over restarts.  At the end of the
-          stream, or when the last producer or the creator died, the loop then waits for another
-          producer or for a ring of the same name, and joins the same subscription there.  The first
-          frame after that has `slot.restarted`.
+        * `reattach`: whether this consumer goes on over restarts.  At the end of the stream, or if
+          the last producer or the creator died, it then waits for another producer or for a ring of
+          the same name, and joins the same subscription there.  That holds for `acquire`, `latest`,
+          batches, loops, their asynchronous forms, `gpuring.select` and `gpuring.align`, each
+          within its timeout.  The first frame after that has `slot.restarted`.  Frames of the old
+          ring that it still holds stay valid until they are released.
         * `durable`: makes the subscription stay when its last member leaves or dies, as `subscribe`
           does, so that a program that is started again goes on at the frame after the last one that
           it has released.  `patience` is that of `subscribe`.  A subscription that is durable
@@ -294,6 +311,11 @@ class Ring(Dropped):
           the stream goes on.  Otherwise only the death that ends the stream is told, as PeerLost.
         * `spin`: for how many seconds a wait looks before it sleeps, as for `producer`.
         * `label`: what people see of it, as for `producer`.
+
+        A consumer that joins after the last producer has gone waits for the next one, as long as
+        the ring's creator lives, unless `create(producers=)` says how many there are in all.  But
+        if there are frames left that it begins with (`start`), it reads those, and then gets the
+        end of that stream.
 
         Does not wait for frames.  Raises RingClosed if this handle or the ring was closed (another
         ring may have taken its name: attach again), TooManyPeers, DeviceError, RingTimeout if the
@@ -316,12 +338,21 @@ class Ring(Dropped):
                 "a durable subscription has a name, by which its readers find it again"
             )
         options = gate, redeliver, spin, durable, patience, label
+
+        def join(ring: Ring, start: Literal["next", "oldest"] | int = "oldest") -> Peer:
+            return ring._join(subscription, lossless, start, *options)
+
         self._check_open()
         with self._joining:
-            peer = self._join(subscription, lossless, start, *options)
+            peer = join(self, start)
             if self._spec.lost_before is not None:
                 peer.count_since(self._spec.lost_before)
-            return Consumer(self, peer, lossless, options, reattach, deaths)
+            consumer = Consumer(self, peer, lossless, join if reattach else None, deaths)
+            consumer._late = (
+                native.look(peer)[0] in consumer._ends
+                and snapshot(self._header)["producers_in_all"] == 1
+            )
+            return consumer
 
     def subscribe(
         self,

@@ -15,6 +15,7 @@ cdef class Slot(Exported):
     cdef gd_use *use
     cdef readonly uint64_t _seq
     cdef public bint _seen      # whether the object was asked for something of the frame
+    cdef public bint _restarted  # whether it is the first one after a restart
     cdef public bint _cut       # whether the peer's close has ended the slot, because its user had not
     cdef readonly uint32_t index
     """Which slot of the ring this is, 0 … slots - 1."""
@@ -39,7 +40,6 @@ cdef class WriteSlot(Slot):
 
 
 cdef class ReadSlot(Slot):
-    cdef public bint _restarted
     cdef int _begin(self) except -1
     cdef int _finish(self) except -1
 

@@ -98,6 +98,17 @@ cdef class Slot(Exported):
         return self._seq
 
     @property
+    def restarted(self):
+        """Whether the stream began again with this frame (`reattach=True`).  This peer has waited for
+        another producer or has moved to another ring, `ring` of the consumer or producer.
+
+        In another ring the sequences start over, slots have other addresses, and may have another
+        shape.  For a reader frames before this one may be missing.  `lost` counts those that were in
+        the same ring as this one.
+        """
+        return self._restarted
+
+    @property
     def array(self):
         """The frame as an array over the slot: `cupy.ndarray` on a GPU, `numpy.ndarray` on the host.
 
@@ -130,6 +141,7 @@ cdef class Slot(Exported):
     cdef int _begin(self) except -1:
         """Called when the slot has been claimed or acquired."""
         self._seq = self.use.seq
+        self._restarted = False
         self._cut = False  # of an earlier frame, by a close that did not succeed
         self._shape = None
         return 0
@@ -379,7 +391,7 @@ cdef class ReadSlot(Slot):
     def lost(self):
         """How many frames this consumer has missed just before this one.  These are the sequences that it
         was made to skip, none if it is lossless, and, if a bridge brings the frames from another host,
-        those that were lost on their way into this ring.  If a loop has gone over to a new ring
+        those that were lost on their way into this ring.  If this consumer has moved to a new ring
         (`restarted`), they are also those that it came too late for.  Of several members the one that
         came first counts these.
 
@@ -392,15 +404,6 @@ cdef class ReadSlot(Slot):
     def redelivered(self):
         """Whether another member of the subscription held this frame when it died."""
         return self.use.redelivered
-
-    @property
-    def restarted(self):
-        """Whether the stream began again with this frame (`consumer(reattach=True)`).
-
-        The sequences may have started over, and frames before this one may be missing.  `lost` counts
-        those that were in the same ring as this one.
-        """
-        return self._restarted
 
     def release(self):
         """Gives the slot back, in stream order: the next writer's stream waits for your work on the slot.

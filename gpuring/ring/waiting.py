@@ -13,12 +13,16 @@ from __future__ import annotations
 import itertools
 import math
 import reprlib
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuring import arguments, native
+from gpuring.deadlines import deadline_of, left_s
 from gpuring.errors import RingTimeout
+from gpuring.ring import following
 from gpuring.ring.endpoint import Endpoint
+from gpuring.ring.following import LOOK_AGAIN_S
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
@@ -46,6 +50,8 @@ def select(endpoints: Iterable[AnyEndpoint], timeout: float | None = None) -> li
 
     A consumer is ready when `acquire(0)` would return a frame or raise something else than
     RingTimeout (EndOfStream, PeerLost, RingClosed, …).  A producer is ready when `claim(0)` would.
+    One with reattach=True is not ready at the end of its stream.  It is when the stream goes on, in
+    its ring or in the next one of that name, for which this looks 20 times a second.
     All that are ready are returned, and an empty list if the time is up.  The one that has been
     first least recently comes first, so a program that serves only the first serves all in turn.
 
@@ -65,14 +71,23 @@ def select(endpoints: Iterable[AnyEndpoint], timeout: float | None = None) -> li
             raise TypeError(f"select takes consumers and producers, not a {type(each).__name__}")
     if not waited:
         raise ValueError("select needs a consumer or a producer to wait for")
-    ready = [endpoint for endpoint in waited if endpoint._answers_at_once()]
-    looked_at = [endpoint for endpoint in waited if endpoint not in ready]
-    for endpoint in looked_at:
-        endpoint._recover()
-    if looked_at:
-        peers = [endpoint._peer for endpoint in looked_at]
-        there = native.select(peers, 0 if ready else timeout)
-        ready += itertools.compress(looked_at, there)
+    deadline = deadline_of(timeout)
+    while True:
+        ready = [endpoint for endpoint in waited if endpoint._answers_at_once()]
+        resting = following.resting(waited)
+        looked_at = [each for each in waited if each not in ready and each not in resting]
+        for endpoint in looked_at:
+            endpoint._recover()
+        seconds = 0.0 if ready else min(left_s(deadline), LOOK_AGAIN_S if resting else math.inf)
+        if looked_at:
+            peers = [endpoint._peer for endpoint in looked_at]
+            there = native.select(peers, None if seconds == math.inf else seconds)
+            answering = itertools.compress(looked_at, there)
+            ready += [each for each in answering if not following.rests(each)]
+        else:
+            time.sleep(seconds)
+        if ready or time.monotonic() >= deadline:
+            break
     if ready:
         ready.sort(key=lambda endpoint: endpoint._first_in)
         ready[0]._first_in = next(_turns)
@@ -107,7 +122,11 @@ async def answer(
                     return attempt()
                 except RingTimeout:  # another member was faster, or the GPU is still at work
                     if late:
-                        raise endpoint._refused(native.BLOCKED, verb, timeout) from None
+                        raise endpoint._refused(_why(endpoint), verb, timeout) from None
+                if following.rests(endpoint):
+                    at_most_s = math.inf if deadline is None else deadline - loop.time()
+                    await following.wait_async(endpoint, at_most_s)
+                    continue
                 at_fence = endpoint._peer.culprit[0] == native.BY_FENCE
                 spins += 1
                 await _rest(endpoint, loop, FENCE_POLL_S if at_fence and spins > FENCE_SPINS else 0)
@@ -117,6 +136,11 @@ async def answer(
     finally:
         if endpoint._awaited is loop:  # if not, this loop was closed, and another one waits
             endpoint._awaited = None
+
+
+def _why(endpoint: Endpoint) -> int:
+    """The result for which its verb has raised RingTimeout."""
+    return native.look(endpoint._peer)[0] if following.rests(endpoint) else native.BLOCKED
 
 
 # These two are methods of Producer and Consumer, whose modules import this one.
@@ -200,6 +224,10 @@ async def _readable(
     watched, timer = [], None
     try:
         for endpoint in endpoints:
+            if following.rests(endpoint):  # no bell rings when another ring gets its name
+                soon = loop.time() + LOOK_AGAIN_S
+                deadline = soon if deadline is None else min(deadline, soon)
+                continue
             notifier = endpoint._notify()
             watched.append((endpoint, notifier))
             if notifier.arm(endpoint._peer):

@@ -69,7 +69,7 @@ class Mailbox(Inbox):
             # a slot that it holds.  Unread answers are not overwritten, because the client never
             # has more calls than there are slots.
             peer = inner.join_consumer(self._ring, "client", lossless=False)
-            self._open(AnswerReader(self._ring, peer, False, (None, True, None), False))
+            self._open(AnswerReader(self._ring, peer, lossless=False))
         except BaseException:
             self._ring.close()
             raise

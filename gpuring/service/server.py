@@ -66,7 +66,7 @@ class RequestReader(Consumer, Enveloped):
         self._redeliver = redeliver
         self._delivery = delivery
         delivery.engine = peer
-        super().__init__(ring, peer, True, (None, redeliver, None), False)
+        super().__init__(ring, peer, lossless=True)
 
     def _metas(self) -> list[Any]:
         self._until_ns = self._envelopes()["until_ns"]

@@ -223,6 +223,7 @@ def test_a_killed_producer_is_a_lost_one_over_there(
         bridged(near, far),
         gpuring.attach(far, timeout=WAIT_S) as there,
         there.consumer(start="oldest", reattach=True) as frames,
+        there.consumer(lossless=False, start="oldest") as watching,
     ):
         child = children(produce, near)
         child.send(3)
@@ -230,7 +231,7 @@ def test_a_killed_producer_is_a_lost_one_over_there(
         assert [take(frames) for _ in range(3)] == [0, 1, 2]
         child.kill()
         with pytest.raises(PeerLost):
-            frames.acquire(timeout=WAIT_S)
+            list(watching)
         assert "last producer was killed, and so is the worker here, on purpose" in caplog.text
         child = children(produce, near)
         child.send(2)

@@ -357,7 +357,7 @@ class Rig:
         peer = raw_verbs.join_consumer(
             ring._header, name.encode(), lossless, "next", True, ring._device, gate == "host"
         )
-        return self._joined(kind(ring, peer, lossless, (None, True, None), False))
+        return self._joined(kind(ring, peer, lossless))
 
     def work(self, endpoint, *slots):
         """What the peer has promised: {(peer, slot): value}."""

@@ -64,7 +64,7 @@ def reading(first, by, lossless):
 
 @promise(
     "failure.md",
-    "Its `slot.lost` counts the frames of the new ring that the loop came too late for.",
+    "Its `slot.lost` counts the frames of the new ring that the consumer came too late for.",
 )
 @pytest.mark.parametrize(
     ("by", "lossless"),

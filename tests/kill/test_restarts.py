@@ -56,7 +56,9 @@ def records(pipe, name, last):
 
 @promise(
     "failure.md",
-    'The loop `for slot in ring.consumer("recorder", reattach=True)` goes on after all of these.',
+    "A consumer of `ring.consumer(reattach=True)` goes on after all of these, in whatever form it "
+    "waits: in a loop, with `acquire`, `latest` and batches, with `gpuring.select` and "
+    "`gpuring.align`, and in asyncio.",
     "The first frame after a restart has `slot.restarted`.",
     "Sequences start over with a new ring.",
 )
@@ -80,7 +82,9 @@ def test_a_loop_goes_on_over_the_death_of_who_owns_the_ring(name, children):
 
 @promise(
     "failure.md",
-    'The loop `for slot in ring.consumer("recorder", reattach=True)` goes on after all of these.',
+    "A consumer of `ring.consumer(reattach=True)` goes on after all of these, in whatever form it "
+    "waits: in a loop, with `acquire`, `latest` and batches, with `gpuring.select` and "
+    "`gpuring.align`, and in asyncio.",
 )
 def test_a_loop_goes_on_over_a_ring_that_replaces_a_living_one(name, children):
     with gpuring.create(name, **OPTIONS) as ring:
@@ -98,9 +102,11 @@ def test_a_loop_goes_on_over_a_ring_that_replaces_a_living_one(name, children):
 
 @promise(
     "failure.md",
-    "A producer that did not create the ring attaches again after a restart and calls "
+    "Without `reattach=True` a producer attaches again after a restart and calls "
     "`ring.producer()`.",
-    'The loop `for slot in ring.consumer("recorder", reattach=True)` goes on after all of these.',
+    "A consumer of `ring.consumer(reattach=True)` goes on after all of these, in whatever form it "
+    "waits: in a loop, with `acquire`, `latest` and batches, with `gpuring.select` and "
+    "`gpuring.align`, and in asyncio.",
 )
 def test_a_loop_goes_on_over_the_death_of_a_producer(name, children):
     with gpuring.create(name, **OPTIONS):
@@ -117,7 +123,7 @@ def test_a_loop_goes_on_over_the_death_of_a_producer(name, children):
 def watches(pipe, name, newest, last):
     """A lossy reader.  Sends the values that it gets, until the last one."""
     with (
-        gpuring.attach(name, timeout=10) as ring,
+        gpuring.attach(name) as ring,  # also if nobody lives there
         ring.consumer(lossless=False, start="oldest", reattach=True) as frames,
     ):
         pipe.send("joined")
@@ -130,8 +136,7 @@ def watches(pipe, name, newest, last):
 
 @promise(
     "failure.md",
-    "It also goes on if the reader has joined the old ring after the creator's death. So does the "
-    "loop `for (slot,) in gpuring.align([consumer])`, which takes the newest frame each time.",
+    "It also goes on if it has joined the old ring after the creator's death.",
 )
 @pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("between", [True, False])

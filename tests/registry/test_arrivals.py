@@ -15,6 +15,7 @@ import pytest
 import gpuring
 from gpuring import native
 from gpuring.registry import new_names
+from tests.helpers.processes import in_thread
 from tests.helpers.rings import put
 from tests.helpers.support import poll
 
@@ -34,34 +35,13 @@ def looks(monkeypatch):
         seen.append(1)
         wait(self, at_most_s)
 
-    async def counted_async(self):
+    async def counted_async(self, at_most_s):
         seen.append(1)
-        await wait_async(self)
+        await wait_async(self, at_most_s)
 
     monkeypatch.setattr(new_names.Arrivals, "wait", counted)
     monkeypatch.setattr(new_names.Arrivals, "wait_async", counted_async)
     return seen
-
-
-def in_thread(call):
-    """Runs it; its result, when the thread is done."""
-    found: list = []
-
-    def run() -> None:
-        try:
-            found.append(call())
-        except BaseException as error:
-            found.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
-
-    def result():
-        thread.join(20)
-        assert not thread.is_alive()
-        return found[0]
-
-    return result
 
 
 WAYS = {
@@ -167,6 +147,7 @@ def test_a_loop_sleeps_until_the_stream_goes_on(name, looks, how):
         done = in_thread(lambda: how(name, seen, joined))
         poll(lambda: joined)
         for value in (1, 2, 3):
+            poll(lambda value=value: len(looks) >= 2 * (value - 1))  # it sleeps at each end
             with ring.producer() as producer:
                 put(producer, value=value)
                 poll(lambda value=value: seen[-1:] == [value])

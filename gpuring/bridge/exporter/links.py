@@ -221,6 +221,7 @@ def _place_in(ring: Ring, subscription: str, lossless: bool, start: Start = "old
     """Closes the ring if it refuses, and raises RingError then."""
     try:
         consumer = ring.consumer(subscription, lossless=lossless, start=start, gate="host")
+        inner.expect_end(consumer)  # which the far ring has to be told, also by the next worker
         consumer.fileno()  # it is made now, when the importer can still be refused
     except (RingError, ValueError, OSError) as error:
         ring.close()

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple, TypeVar, ov
 from gpuring import arguments
 from gpuring.arguments import integer
 from gpuring.errors import EndOfStream, PeerLost, RingTimeout
-from gpuring.ring.align.lookahead import LOOK_AGAIN_S, Frame, Lookahead
+from gpuring.ring.align.lookahead import Frame, Lookahead
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.not_copyable import Unique
 from gpuring.ring.slot import ReadSlot
@@ -215,11 +215,11 @@ class Aligned(Unique, Generic[OneSlot]):
         try:
             while (slots := self._look()) is None:
                 live, seconds = self._waits_for(deadline)
-                ready = select(live, seconds) if live else []
+                ready = select(live, seconds)
                 if not self._take(ready):
                     self._check_time(deadline)
-                    if ready or not live:
-                        time.sleep(_NOT_YET_S if live else LOOK_AGAIN_S)
+                    if ready:
+                        time.sleep(_NOT_YET_S)
             return slots
         except EndOfStream:
             self._handed = ()
@@ -244,11 +244,11 @@ class Aligned(Unique, Generic[OneSlot]):
                 self._rested_s = loop.time()
             while (slots := self._look()) is None:
                 live, seconds = self._waits_for(deadline)
-                ready = await select_async(live, seconds) if live else []
+                ready = await select_async(live, seconds)
                 if not self._take(ready):
                     self._check_time(deadline)
-                    if ready or not live:
-                        await asyncio.sleep(_NOT_YET_S if live else LOOK_AGAIN_S)
+                    if ready:
+                        await asyncio.sleep(_NOT_YET_S)
                 self._rested_s = loop.time()
             return slots
         except EndOfStream:
@@ -277,8 +277,6 @@ class Aligned(Unique, Generic[OneSlot]):
     def _look(self) -> tuple[Any, ...] | None:
         """The next tuple, or None if it has to wait.  Raises EndOfStream or PeerLost at the end."""
         while True:
-            for each in self._streams:
-                each.restart()
             wanted = [each.consumer for each in self._streams if each.wanted]
             if wanted:
                 self._take(select(wanted, 0))
@@ -331,10 +329,8 @@ class Aligned(Unique, Generic[OneSlot]):
         return self._patience_s > 0
 
     def _waits_for(self, deadline: float) -> tuple[list[Consumer], float | None]:
-        """The consumers to wait for, and how many seconds."""
+        """The consumers to wait for, at least one, and how many seconds."""
         seconds = min(deadline - time.monotonic(), self._patience_s)
-        if any(each.down for each in self._streams):
-            seconds = min(seconds, LOOK_AGAIN_S)
         live = [each.consumer for each in self._streams if each.is_live]
         return live, None if seconds == math.inf else max(0, seconds)
 

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import math
-import time
 from bisect import insort
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingTimeout
-from gpuring.ring import caller
+from gpuring.ring import caller, following
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.loop import Loop
 
 if TYPE_CHECKING:
     from gpuring.ring.slot import ReadSlot
-
-LOOK_AGAIN_S = 0.05
-"""How often to look whether a stream that was over has begun again."""
 
 
 class Frame(NamedTuple):
@@ -49,15 +45,12 @@ class Lookahead:
         self.last: float | None = None
         """The key of the frame that came last."""
         self.end: EndOfStream | PeerLost | None = None
-        self.down = False
-        """Whether it is over and may begin again, because of `reattach=True`."""
         self.unmatched = 0
         self._unmatched_before = 0
         """`unmatched` when the step of the user began."""
         self._loop = Loop(consumer)
         """Its slot was acquired and is not in `held` yet."""
         self._current_stream: Any = None
-        self._look_again_s = 0.0
         self._warned = False
 
     @property
@@ -71,7 +64,9 @@ class Lookahead:
 
     @property
     def is_live(self) -> bool:
-        return self.end is None and not self.down
+        """Whether to wait for a frame of it.  At an end that its consumer waits out it is asked
+        again when what is held was handed out: in another ring nobody could give that back."""
+        return self.end is None and not (self.held and following.rests(self.consumer))
 
     def may_bring(self, limit: float) -> bool:
         """Whether its next frame may have a key up to `limit`."""
@@ -82,15 +77,14 @@ class Lookahead:
         frame."""
         came = False
         for _ in range(1 if self._by is not None else self.consumer.ring.slots):
+            if not self.is_live:
+                break
             try:
                 self._take_one()
             except RingTimeout:  # another member was faster, or the GPU is not done
                 return came
             except (EndOfStream, PeerLost) as end:
-                with contextlib.suppress(PeerLost):
-                    self.down = not self._loop.is_over(end)
-                if not self.down:
-                    self.end = end
+                self.end = end
                 return True
             came = True
         return came
@@ -105,7 +99,8 @@ class Lookahead:
         self._hold()
 
     def _hold(self) -> None:
-        slot = self._loop.taken()
+        slot = self._loop.slot
+        assert slot is not None
         frame = Frame(self._key(slot), slot.seq, slot.time_ns, slot, self._current_stream)
         slot._seen = False  # by the user
         if self._by is None:
@@ -176,13 +171,6 @@ class Lookahead:
             self._hold()
         self._loop.slot = None
 
-    def restart(self) -> None:
-        """Looks whether a stream that was over has begun again.  It may go on in another ring, and
-        the move there ends what is held of this one.  So this waits until that was handed out."""
-        if self.down and not self.held and time.monotonic() >= self._look_again_s:
-            self.down = not self._loop.goes_on()
-            self._look_again_s = time.monotonic() + LOOK_AGAIN_S
-
     def give_back(self) -> None:
         """Gives back what the user has never had.  The consumer acquires it again."""
         slots = [each.slot for each in self.held]
@@ -190,5 +178,5 @@ class Lookahead:
             slots.append(self._loop.slot)
         for slot in sorted(slots, key=lambda slot: slot._seq, reverse=True):  # step by step
             if slot._open:
-                self.consumer._put_back(slot.index)
+                slot._owner._put_back(slot.index)
         self.held, self.last, self.passed, self._loop.slot = [], None, 0, None

@@ -1,0 +1,143 @@
+"""At the end of a stream: waiting until it goes on, here or in the next ring of that name.
+
+An endpoint with `reattach=True` waits its end out (`Endpoint._waits_out`): to it the end is a time
+without frames, and not an answer.  So does a consumer that has joined between two producers of a
+ring that somebody keeps.  All that waits does it here: the verbs, those of asyncio, `select` and
+`align`.  A loop is a loop around a verb.
+
+    goes_on        a look: whether the verb is to be tried again.  It moves to the next ring
+    wait           looks until the stream goes on, for a verb
+    wait_async     the same for asyncio
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from gpuring import native
+from gpuring.registry.new_names import Arrivals
+
+if TYPE_CHECKING:
+    from gpuring.native import Notifier, Peer
+
+LOOK_AGAIN_S = 0.05
+"""Who waits for several endpoints looks this often whether those at their end go on."""
+_NEVER_NS = 2**63 - 1
+
+
+class Follower(Protocol):
+    """What this needs of an endpoint, whose module imports this one."""
+
+    _again: Any
+    _late: bool
+    _restarted: bool
+    _at_end: Notifier | None
+
+    @property
+    def _role(self) -> str: ...
+    @property
+    def _ends(self) -> tuple[int, ...]: ...
+    @property
+    def _peer(self) -> Peer: ...
+    @property
+    def _ring(self) -> Any: ...
+    def _answers_nothing(self) -> bool: ...
+    def _waits_out(self, result: int) -> bool: ...
+    def _move(self, successor: Any) -> bool: ...
+
+
+AnyFollower = TypeVar("AnyFollower", bound=Follower)
+
+
+def rests(endpoint: Follower) -> bool:
+    """Whether it has come to an end that it waits out."""
+    if endpoint._again is None and not endpoint._late:
+        return False  # most endpoints: without a look
+    return not endpoint._answers_nothing() and endpoint._waits_out(native.look(endpoint._peer)[0])
+
+
+def goes_on(endpoint: Follower) -> bool:
+    """Whether its verb is to be tried again: a producer has joined since, or it was closed, or its
+    end is an answer now, or another ring has the name.  Then it moves there."""
+    if endpoint._answers_nothing():
+        return True  # the verb says so
+    if endpoint._at_end is not None and endpoint._role == "consumer":
+        watch(endpoint, endpoint._at_end)  # before the look
+    result, culprit = native.look(endpoint._peer)
+    if result == native.BLOCKED and culprit is not None and culprit[0] == native.BY_HOLDER:
+        return False  # it is over, unless another member gives a frame back
+    if not endpoint._waits_out(result):
+        endpoint._late = endpoint._late and result in endpoint._ends
+        return True
+    if endpoint._again is None:
+        return False
+    successor = endpoint._ring._successor()
+    return successor is not None and endpoint._move(successor)
+
+
+def wait(endpoint: Follower, deadline_ns: int) -> bool:
+    """Waits, after its verb has met an end that it waits out, until that is to be tried again.
+    False: the deadline has come.  Ctrl-C interrupts."""
+    _begin(endpoint)
+    if deadline_ns == 0:
+        return goes_on(endpoint)
+    with _arrivals(endpoint) as arrivals:
+        while not goes_on(endpoint):
+            left_s = math.inf
+            if deadline_ns != _NEVER_NS:
+                left_s = (deadline_ns - time.monotonic_ns()) / 1e9
+                if left_s <= 0:
+                    return False
+            arrivals.wait(left_s)
+    return True
+
+
+async def wait_async(endpoint: Follower, at_most_s: float) -> None:
+    """`wait` for asyncio.  Other tasks run meanwhile."""
+    deadline = time.monotonic() + at_most_s
+    with _arrivals(endpoint) as arrivals:
+        while not goes_on(endpoint) and (left_s := deadline - time.monotonic()) > 0:
+            await arrivals.wait_async(left_s)
+
+
+def resting(endpoints: Iterable[AnyFollower]) -> list[AnyFollower]:
+    """Those that are still at an end that they wait out.  The others have moved, if they had to."""
+    ended = [each for each in endpoints if rests(each)]
+    for each in ended:
+        _begin(each)
+    return [each for each in ended if not goes_on(each)]
+
+
+def _begin(endpoint: Follower) -> None:
+    """Notes that the stream has ended.  For one that came later it has not begun yet."""
+    endpoint._restarted = endpoint._restarted or not endpoint._late
+
+
+@contextlib.contextmanager
+def _arrivals(endpoint: Follower) -> Iterator[Arrivals]:
+    """What to wait with.  It wakes up when `goes_on` may have changed."""
+    if endpoint._at_end is not None:
+        raise RuntimeError(
+            f"this {endpoint._role} is waiting in another thread; give each thread its own"
+        )
+    descriptor = -1
+    with contextlib.suppress(OSError):  # without a descriptor or a thread it looks now and then
+        endpoint._at_end = native.Notifier()
+        descriptor = endpoint._at_end.fileno()
+    try:
+        yield Arrivals(descriptor)
+    finally:
+        endpoint._at_end = None
+
+
+def watch(endpoint: Follower, notifier: Notifier) -> None:
+    """At an end: has a descriptor become readable when a producer joins.  A producer goes on in
+    another ring only, and no bell tells of that."""
+    if endpoint._role == "consumer":
+        notifier.arm(endpoint._peer, at_end=True)
+    else:
+        notifier.clear()
