@@ -19,7 +19,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--lossy", action="store_true", help="producers may pass it; what it misses is counted"
     )
     parser.add_argument(
-        "--start", choices=("next", "oldest"), default="next", help="its first frame (default: next)"
+        "--start",
+        choices=("next", "oldest"),
+        default="next",
+        help="its first frame (default: next)",
     )
     parser.add_argument(
         "--patience",

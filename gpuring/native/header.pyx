@@ -148,6 +148,7 @@ cdef class Header:
     frontier = property(lambda Header self: gr_frontier(self.ring))
     reaps = property(lambda Header self: gr_load_acquire(&self.ring.head.reaps))
 
+    producers_in_all = property(lambda Header self: self.ring.producers_in_all)
     lock_fd = property(lambda Header self: self.ring.lock_fd)  # -1: it was given up
 
     @property

@@ -312,8 +312,9 @@ class Ring(Dropped):
         * `label`: what people see of it, as for `producer`.
 
         A consumer that joins after the last producer has gone waits for the next one, as long as
-        the ring's creator lives.  But if there are frames left that it begins with (`start`), it
-        reads those, and then gets the end of that stream.
+        the ring's creator lives, unless `create(producers=)` says how many there are in all.  But
+        if there are frames left that it begins with (`start`), it reads those, and then gets the
+        end of that stream.
 
         Does not wait for frames.  Raises RingClosed if this handle or the ring was closed (another
         ring may have taken its name: attach again), TooManyPeers, DeviceError, RingTimeout if the
@@ -344,7 +345,9 @@ class Ring(Dropped):
             if self._spec.lost_before is not None:
                 peer.count_since(self._spec.lost_before)
             consumer = Consumer(self, peer, lossless, join if reattach else None, deaths)
-            consumer._late = native.look(peer)[0] in consumer._ends
+            consumer._late = (
+                native.look(peer)[0] in consumer._ends and self._header.producers_in_all == 1
+            )
             return consumer
 
     def subscribe(
