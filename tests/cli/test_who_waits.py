@@ -73,7 +73,7 @@ def test_top_shows_first_who_is_waited_for_then_who_waits(name, children):
         with ring.producer() as producer:
             fast = [ring.consumer("fast") for _ in range(3)]
             slow = children(reads, ring.name, "slow")
-            number = slow.receive()
+            slow.receive()
             put(producer, SLOTS)
             drain(fast[0])
             before = render(None, rates.look(names), names, width=80)
