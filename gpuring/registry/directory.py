@@ -352,7 +352,8 @@ def go_with_the_last(name: str, header: Header) -> bool:
     """Whether the names of this ring go when the last process leaves it, because its creator is
     dead.  The caller leaves the ring and then calls remove_dead, which looks who else is there.
 
-    The ring of a bridge keeps its name: its importer, when it is started again, goes on with it.
+    Two keep their names.  The importer of a bridge, when it is started again, goes on with its
+    ring.  Durable subscriptions go over to the next ring of the name.
     """
     try:
         ours = os.fstat(header.lock_fd)
@@ -360,6 +361,8 @@ def go_with_the_last(name: str, header: Header) -> bool:
     except OSError:  # it was left before
         return False
     if not named or header.creator_alive or header.link()[0]:
+        return False
+    if any(header.patience(u) is not None for u in range(header.max_subscriptions)):
         return False
     # remove_dead counts the peers of a GPU ring, but not those who could still join it.
     return header.memory == "host" or not header.attached

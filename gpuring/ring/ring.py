@@ -469,8 +469,10 @@ class Ring(Dropped):
 
         The creator's close also closes the ring and removes its name.  The others read what is
         there and then get EndOfStream.  If the creator is dead, the last process that leaves
-        removes the name.  GPU memory is freed when no other handle has the ring.
-        This process looks whether that is so when it makes or closes a ring, and when it ends.
+        removes the name, unless the ring is a bridge's or has durable subscriptions.
+
+        GPU memory is freed when no other handle has the ring.  This process looks whether that is
+        so when it makes or closes a ring, and when it ends.
         Waits for this process's own GPU work on the slots.  May be called twice.
 
         Raises RingTimeout, and stays open, if a producer or consumer cannot leave the ring (see

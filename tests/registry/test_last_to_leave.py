@@ -110,11 +110,16 @@ def test_who_is_killed_leaves_the_names_to_those_that_come_later(name, children)
     "failure.md",
     "It leaves alone the ring that a bridge has made, because the importer goes on with that ring "
     "when it is started again.",
+    "It also leaves alone a ring with durable subscriptions, because the next ring of that name "
+    "takes them over.",
 )
-def test_the_ring_of_a_bridge_keeps_its_names(name, children):
-    creator = children(creates, name, True)
+@pytest.mark.parametrize("what", ["of a bridge", "with a durable subscription"])
+def test_a_ring_that_others_want_to_go_on_with_keeps_its_names(name, children, what):
+    creator = children(creates, name, what == "of a bridge")
     creator.receive()
     with gpuring.attach(name) as ring:
+        if what == "with a durable subscription":
+            ring.subscribe("recorder")
         creator.kill()
         before = segments_of(name)
         with ring.consumer():
