@@ -113,7 +113,7 @@ def exit_on_sigterm() -> None:
     signals in that one only.
     """
     try:
-        signal.signal(signal.SIGTERM, _exit)
+        signal.signal(signal.SIGTERM, _ended)
     except ValueError:
         raise RuntimeError(
             "gpuring.exit_on_sigterm() was called in another thread than the main one of Python, "
@@ -121,7 +121,7 @@ def exit_on_sigterm() -> None:
         ) from None
 
 
-def _exit(number: int, _frame: object) -> None:
+def _ended(number: int, _frame: object) -> None:
     if not _Process.ended:  # else a ring that is being closed would stay
         sys.exit(128 + number)
 

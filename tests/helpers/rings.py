@@ -22,6 +22,12 @@ def small_ring(name: str, slots: int = 4, **options: Any) -> gpuring.Ring:
     return gpuring.create(name, **SMALL | {"slots": slots, "device": "host"} | options)
 
 
+def publish(producer: gpuring.Producer, *values: Any) -> None:
+    """Publishes frames, each full of one of the values."""
+    for value in values:
+        put(producer, 1, value)
+
+
 def put(producer: gpuring.Producer, frames: int = 1, value: Any = None) -> list[int]:
     """Publishes frames, full of the value.  Returns their sequences."""
     seqs = []

@@ -9,7 +9,7 @@ import pytest
 
 import gpuring
 from tests.helpers.promise import promise
-from tests.helpers.rings import put
+from tests.helpers.rings import publish
 from tests.helpers.support import poll
 
 SLOTS = 4
@@ -33,15 +33,14 @@ def only(ring):
     return subscription
 
 
-@promise("guide.md", "A **durable** subscription stays:")
 @pytest.mark.parametrize("lossless", [True, False])
 def test_a_reader_that_comes_back_goes_on_after_the_last_released_frame(name, lossless):
     with make(name) as ring, ring.producer() as producer:
         with ring.consumer("rec", durable=True, lossless=lossless) as reader:
-            put(producer, 0, 1)
+            publish(producer, 0, 1)
             assert read(reader, 1) == [(0, 0, False)]
         assert only(ring).members == ()
-        put(producer, 2)
+        publish(producer, 2)
         with ring.consumer("rec", lossless=lossless) as reader:
             assert read(reader, 2) == [(1, 0, False), (2, 0, False)]
         assert only(ring).durable
@@ -50,27 +49,26 @@ def test_a_reader_that_comes_back_goes_on_after_the_last_released_frame(name, lo
 def test_producers_wait_for_it_while_nobody_reads(name):
     with make(name) as ring, ring.producer() as producer:
         ring.subscribe("rec")
-        put(producer, *range(SLOTS))
+        publish(producer, *range(SLOTS))
         with pytest.raises(gpuring.RingFull, match="durable and nobody reads it"):
             producer.claim(0)
         assert ring.unsubscribe("rec")
-        put(producer, 9)
+        publish(producer, 9)
         assert ring.stats().subscriptions == ()
         assert not ring.unsubscribe("rec")
 
 
-@promise("guide.md", "What was lost is in `slot.lost` of the first frame.")
 @pytest.mark.parametrize("more", [0, 1, SLOTS, 3 * SLOTS])
 def test_when_its_patience_is_over_producers_go_on_and_the_loss_is_told(name, more):
     with make(name) as ring, ring.producer() as producer:
         with ring.consumer("rec", durable=True, patience=0.05) as reader:
-            put(producer, 0, 1)
+            publish(producer, 0, 1)
             assert read(reader, 1) == [(0, 0, False)]
-        put(producer, 2, 3, 4)  # the ring is full: 1 to 4
+        publish(producer, 2, 3, 4)  # the ring is full: 1 to 4
         with producer.claim(10) as slot:
             slot.array[:] = 5
         assert only(ring).given_up
-        put(producer, *range(6, 6 + more))
+        publish(producer, *range(6, 6 + more))
         last = 5 + more
         with ring.consumer("rec") as reader:
             first, lost, _ = read(reader, 1)[0]
@@ -93,13 +91,15 @@ def hold(pipe, name):
 
 @promise(
     "failure.md",
-    "Who joins it next goes on at the frame after the last released one.",
+    "| consumer, alone in a durable subscription | anything | The subscription stays, and producers "
+    "wait for it for as long as its `patience`. Who joins it next goes on at the frame after the "
+    "last released one. |",
 )
 def test_what_a_killed_reader_held_comes_again(name, children):
     with make(name) as ring, ring.producer() as producer:
         victim = children(hold, name)
         assert victim.receive() == "joined"
-        put(producer, 0, 1, 2)
+        publish(producer, 0, 1, 2)
         assert [victim.receive(), victim.receive()] == [0, 1]
         os.kill(victim.pid, signal.SIGKILL)
         poll(lambda: ring.stats().reaps == 1)
@@ -111,11 +111,11 @@ def test_what_a_killed_reader_held_comes_again(name, children):
 def test_it_goes_over_to_the_ring_that_takes_the_name(name, read_first):
     old = make(name)
     with old.producer() as producer, old.consumer("rec", durable=True, patience=60) as reader:
-        put(producer, 0, 1, 2)
+        publish(producer, 0, 1, 2)
         read(reader, read_first)
     with make(name, replace=True) as ring, ring.producer() as producer:
         assert (only(ring).durable, only(ring).patience_s) == (True, 60)
-        put(producer, 10)
+        publish(producer, 10)
         with ring.consumer("rec") as reader:
             assert read(reader, 1) == [(10, 3 - read_first, False)]
     old.close()
@@ -125,9 +125,9 @@ def test_a_member_that_still_reads_the_old_ring_loses_nothing(name):
     old = make(name)
     with old.producer() as producer:
         reader = old.consumer("rec", durable=True, reattach=True)
-        put(producer, 0, 1)
+        publish(producer, 0, 1)
     with make(name, replace=True) as ring, ring.producer() as producer, reader:
-        put(producer, 10, 11)
+        publish(producer, 10, 11)
         assert read(reader, 4) == [(0, 0, False), (1, 0, False), (10, 0, False), (11, 0, False)]
     old.close()
 

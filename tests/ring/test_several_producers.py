@@ -9,7 +9,7 @@ import pytest
 
 import gpuring
 from tests.helpers.promise import promise
-from tests.helpers.rings import put
+from tests.helpers.rings import publish
 from tests.helpers.support import poll
 
 SLOTS = 4
@@ -28,29 +28,23 @@ def publish_and_wait(pipe, name, count):
         pipe.receive()
 
 
-@promise("guide.md", "Late ones are waited for.")
 def test_the_stream_ends_when_all_have_come_and_gone(name):
     with make(name, producers=2) as ring, ring.consumer() as reader:
         with ring.producer() as first:
-            put(first, 1)
+            publish(first, 1)
         reader.acquire(0).release()
         with pytest.raises(gpuring.RingTimeout):
             reader.acquire(0)
         with ring.producer() as second:
-            put(second, 2)
+            publish(second, 2)
         reader.acquire(0).release()
         with pytest.raises(gpuring.EndOfStream):
             reader.acquire(0)
         with ring.producer() as third:  # one that comes again starts the stream again
-            put(third, 3)
+            publish(third, 3)
             reader.acquire(0).release()
 
 
-@promise(
-    "guide.md",
-    "In the end readers get `PeerLost` if fewer have left in order than `producers` says, or if the "
-    "last one died, and otherwise `EndOfStream`.",
-)
 @pytest.mark.parametrize("again", [False, True])
 def test_a_producer_that_was_killed_has_gone_and_another_one_may_take_its_place(
     name, children, again
@@ -72,7 +66,16 @@ def test_a_producer_that_was_killed_has_gone_and_another_one_may_take_its_place(
         assert (stats.producers_left, stats.producers_died) == (1 + again, 1)
 
 
-@promise("failure.md", "`consumer(deaths=True)` gets `ProducerDied`.")
+def read_on(reader):
+    while True:
+        reader.acquire(10).release()
+
+
+@promise(
+    "failure.md",
+    "| one of several producers (`create(producers=)`) | anything | Readers go on. "
+    "`consumer(deaths=True)` gets `ProducerDied`. |",
+)
 def test_who_asks_for_deaths_is_told_of_each_once_and_reads_on(name, children):
     with (
         make(name, producers=3) as ring,
@@ -85,10 +88,9 @@ def test_who_asks_for_deaths_is_told_of_each_once_and_reads_on(name, children):
             assert victim.receive() == "published"
             os.kill(victim.pid, signal.SIGKILL)
             with pytest.raises(gpuring.ProducerDied):  # it may come before the frame or after it
-                while True:
-                    told.acquire(10).release()
+                read_on(told)
             assert ring.stats().producers_died == k + 1
-        put(alive, 7)
+        publish(alive, 7)
         for reader, rest in ((told, 1), (not_told, 3)):
             values = [reader.acquire(10)]
             while values[-1].array[0] != 7:
@@ -98,18 +100,19 @@ def test_who_asks_for_deaths_is_told_of_each_once_and_reads_on(name, children):
             assert rest <= len(values) <= 3
 
 
-@promise("guide.md", "The message says so.")
 def test_a_claim_that_waits_for_readers_who_were_told_the_end_raises(name):
     with make(name) as ring, ring.consumer() as reader:
         with ring.producer() as first:
-            put(first, 0)
+            publish(first, 0)
         assert [int(slot.array[0]) for slot in reader] == [0]
         with ring.producer() as second:
-            put(second, *range(SLOTS))
-            with pytest.raises(gpuring.RingFull, match=r"told that the stream is over.*producers=2"):
+            publish(second, *range(SLOTS))
+            with pytest.raises(
+                gpuring.RingFull, match=r"told that the stream is over.*producers=2"
+            ):
                 second.claim()
             reader.acquire(0).release()  # who asks again is waited for
-            put(second, 9)
+            publish(second, 9)
 
 
 def test_what_finds_no_slot_is_counted_and_the_next_frame_says_so(name):
@@ -124,12 +127,12 @@ def test_what_finds_no_slot_is_counted_and_the_next_frame_says_so(name):
         for _ in range(SLOTS):
             with reader.acquire(0) as slot:
                 lost.append(slot.lost)
-        put(camera, 99)
+        publish(camera, 99)
         with reader.acquire(0) as slot:
             lost.append(slot.lost)
         assert lost == [0] * SLOTS + [3]
         with ring.consumer(start="oldest") as late:  # it was not there when they were dropped
-            put(camera, 100)
+            publish(camera, 100)
             with late.acquire(0) as slot:
                 assert slot.lost == 0
 
@@ -137,7 +140,7 @@ def test_what_finds_no_slot_is_counted_and_the_next_frame_says_so(name):
 def test_a_label_is_what_people_see(name):
     with make(name) as ring, ring.producer() as producer:
         with ring.consumer("rec", label="recorder on disk 2") as reader:
-            put(producer, *range(SLOTS))
+            publish(producer, *range(SLOTS))
             with pytest.raises(gpuring.RingFull, match=r"recorder on disk 2, pid \d+"):
                 producer.claim(0)
             assert "recorder on disk 2" in {peer.label for peer in ring.stats().peers}
