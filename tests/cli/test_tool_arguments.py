@@ -103,7 +103,7 @@ def test_gpuring_alone_prints_help(command):
     done = command()
     assert (done.returncode, done.stderr) == (0, "")
     for name in COMMANDS:
-        assert f"\n    {name} " in done.stdout
+        assert f"\n    {name}" in done.stdout
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name != "bench"])

@@ -38,17 +38,22 @@ def told_now(ring, text):
     return re.sub(r"\d+\.\d+ s", re.search(r"\d+\.\d+ s", text)[0], ring.stats().in_the_way.why)
 
 
+def last_sentence(shown):
+    """What stands below the tables, in one line."""
+    return " ".join(re.split(r"\n(?=\S)", shown.strip())[-1].split())
+
+
 def test_inspect_ends_with_whom_producers_wait_for(name, children, command):
     with small_ring(name, SLOTS) as ring, ring.producer() as producer:
         reader = ring.consumer("recorder")
         assert "wait:" not in command("inspect", name).stdout
         put(producer, SLOTS)
-        *_, last = command("inspect", name).stdout.splitlines()
+        last = last_sentence(command("inspect", name).stdout)
         assert last == f"the ring is full: {told_now(ring, last)}"
         child = children(claims, name)
         child.receive()
         poll(lambda: ring.stats().held_up)
-        *_, last = command("inspect", name).stdout.splitlines()
+        last = last_sentence(command("inspect", name).stdout)
         assert last == f"producers wait: {told_now(ring, last)}"
         known = json.loads(command("inspect", name, "--json").stdout)["in_the_way"]
         assert (known["subscription"], known["peers"]) == ("recorder", [reader.peer])

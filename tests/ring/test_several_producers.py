@@ -71,11 +71,7 @@ def read_on(reader):
         reader.acquire(10).release()
 
 
-@promise(
-    "failure.md",
-    "| one of several producers (`create(producers=)`) | anything | Readers go on. "
-    "`consumer(deaths=True)` gets `ProducerDied`. |",
-)
+@promise("failure.md", "Readers go on. `consumer(deaths=True)` gets `ProducerDied`.")
 def test_who_asks_for_deaths_is_told_of_each_once_and_reads_on(name, children):
     with (
         make(name, producers=3) as ring,

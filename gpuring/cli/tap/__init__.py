@@ -23,6 +23,7 @@ from gpuring.cli.text import complain, counted
 from gpuring.cli.trouble import CommandError, need
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingTimeout
 from gpuring.registry import directory, segment
+from gpuring.ring import inner
 from gpuring.slot_layout import Field
 
 from .files import Frame, Writer, check_pictures
@@ -83,6 +84,7 @@ def _tap(args: argparse.Namespace) -> int:
         gpuring.attach(args.name, owner=args.owner) as ring,
         ring.consumer(lossless=False, gate="host") as frames,
     ):
+        inner.expect_end(frames)
         fields = _chosen(ring.spec.fields, args.field)
         if args.format == "png":
             check_pictures(fields)
