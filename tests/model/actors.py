@@ -12,6 +12,7 @@ from .steps import apply, load, load_both, owner, phase, store, wait, word
 from .words import (
     CONSUMER,
     FREE,
+    GIVEN_UP,
     HELD,
     NOBODY,
     PRODUCER,
@@ -22,6 +23,7 @@ from .words import (
     PeerLost,
     Reaped,
     RingClosed,
+    start,
 )
 
 
@@ -125,6 +127,21 @@ def reaping(ring, victims):
             else:
                 entry = byte = p = None
                 yield wait(*watch)
+
+    return script
+
+
+def giving_up(ring, u):
+    """A watchdog for which the patience of subscription u is over as soon as nobody is a member."""
+
+    def script(me):
+        while True:
+            sb, since = yield load_both(ring.sub[u], ring.unread_since[u])
+            if since and start(sb) != GIVEN_UP:
+                sb = since = None
+                yield from ring.give_up(u, me.tag)
+            else:
+                yield wait((ring.sub[u], sb), (ring.unread_since[u], since))
 
     return script
 
@@ -246,6 +263,10 @@ class Cast:
             daemon=True,
         )
 
+    def impatient(self, u=0, mortal=False):
+        me = Peer(tag=len(self.actors) + 1, role=NOBODY)
+        return self._add(f"G{me.tag}", me, giving_up(self.ring, u), mortal, None, daemon=True)
+
     def threads(self, role, frames=1, *, ends=False, mortal=False, u=0):
         """A peer with two threads: one uses it, the other one leaves."""
         me = Peer(tag=len(self.actors) + 1, role=role, u=u)
@@ -289,6 +310,7 @@ class Cast:
     def _add(self, name, me, script, mortal, at, daemon=False):
         if at is not None:
             run(self.memory, self.ring.join(me, at))
+            self.memory[self.ring.came] += me.role == PRODUCER
         self.actors.append(Actor(name, script, me, mortal, daemon))
         return self
 

@@ -242,6 +242,52 @@ _both(
     },
 )
 
+# ---------------------------------------------------------------------- several producers, durable
+
+_both(
+    {
+        "2 of 2P come and go": lambda: (
+            host(producers=2).producer(1).producer(1, late=True).consumer()
+        ),
+        "one of 2P dies, the other one is to come": lambda: (
+            host(kills=1, producers=2)
+            .producer(1, mortal=True)
+            .producer(1, late=True)
+            .consumer()
+            .reaper(0)
+        ),
+        "durable: a member leaves, another comes": lambda: (
+            host(durable=True).producer(3).consumer(1).consumer(late=True, leave=False)
+        ),
+        "durable: a member dies, another comes": lambda: (
+            host(kills=1, durable=True)
+            .producer(2)
+            .consumer(1, mortal=True)
+            .consumer(late=True, leave=False)
+            .reaper(1)
+        ),
+        "durable: given up, taken up": lambda: (
+            host(durable=True).producer(3).consumer(1).consumer(late=True, leave=False).impatient()
+        ),
+        "durable: a lossy member leaves, another comes": lambda: (
+            host(durable=True)
+            .producer(1)
+            .consumer(1, lossy=True)
+            .consumer(lossy=True, late=True, leave=False)
+        ),
+    },
+    {
+        "durable: a member dies, given up, taken up": lambda: (
+            host(kills=1, durable=True)
+            .producer(3)
+            .consumer(1, mortal=True)
+            .reaper(1)
+            .impatient()
+            .consumer(late=True, leave=False)
+        ),
+    },
+)
+
 # ---------------------------------------------------------------------- threads, lost locks
 
 _both(

@@ -22,7 +22,10 @@ from dataclasses import dataclass, field, is_dataclass
 
 from .steps import BOTH, CAS, DEAD, DONE, FAIL, LOAD, WAIT, apply, effect
 
-KINDS = ("load", "store", "cas", "add", "or", "clear", "lock", "load both", "enqueue", "wait")
+KINDS = (
+    *("load", "store", "cas", "add", "or", "clear", "lock"),
+    *("load both", "load all", "enqueue", "wait"),
+)
 
 
 @dataclass(frozen=True)

@@ -11,18 +11,22 @@ from .words import (
     CONSUMER,
     DONE,
     FREE,
+    GIVEN_UP,
     HELD,
     LIVE,
     LOSSLESS,
     MARKING,
     OPEN,
+    PRODUCER,
     READY,
     TORN,
     VOID,
     WRITING,
     bits,
+    durable,
     mode,
     peer_word,
+    producers,
     start,
 )
 
@@ -39,7 +43,8 @@ def show(name, value):
     if name.startswith("peer"):
         return ("FREE", "LIVE", "LEAVING")[value & 3]
     if name.startswith("sub["):
-        return f"{('FREE', 'LOSSLESS', 'LOSSY')[value & 3]} from {start(value)}"
+        kept = " and durable" if durable(value) else ""
+        return f"{('FREE', 'LOSSLESS', 'LOSSY')[mode(value)]}{kept} from {start(value)}"
     return str(value)
 
 
@@ -71,6 +76,12 @@ class Invariants:
                 ok = seq(new) > seq(old) and phase(new) == HELD
         elif name == "tear":  # only rises, in T4's draft too
             ok = new & ~MARKING >= old & ~MARKING
+        elif name == "sub":
+            ok = new != FREE or not durable(old)
+        elif name == "producers":
+            (died, left, live, how), was = producers(new), producers(old)
+            ok = died >= was[0] and left >= was[1]
+            ok = ok and (how == was[3] or (died, left, live) != was[:3])
         elif name in ("work", "fence", "reached", "id", "joins", "claim_hint", "closed", "redo"):
             ok = new > old
         if ok:
@@ -78,7 +89,7 @@ class Invariants:
         if name == "slot" and seq(new) > self.horizon:
             return f"invariant 7: VOIDs without end, claim {seq(new)}"
         what = f"{self.ring.names[a]} {show(name, old)} -> {show(name, new)}"
-        number = {"slot": "1/2", "take": "2", "claim_hint": "13"}.get(name, "8")
+        number = {"slot": "1/2", "take": "2", "claim_hint": "13", "sub": "12"}.get(name, "8")
         return f"invariant {number}: illegal change {what}"
 
     def note(self, m, a, new):
@@ -90,6 +101,9 @@ class Invariants:
                 was = m[ring.unread[u]]
                 m[ring.unread[u]] = was | bit if phase(new) == READY else was & ~bit
         elif name == "take" and phase(new) == DONE:
+            for u, b in enumerate(ring.had):
+                if a in ring.take[u] and new != word(0, NONE, DONE):
+                    m[b] |= 1 << seq(new)
             for u, row in enumerate(ring.take):
                 if a in row:
                     m[ring.unread[u]] &= ~(1 << seq(new))
@@ -97,7 +111,11 @@ class Invariants:
             for w in (m[b] for b in ring.slot):
                 if phase(w) == READY and seq(w) >= start(new):
                     m[ring.unread[ring.sub.index(a)]] |= 1 << seq(w)
-        elif name == "closed" or (name == "producers" and new >> 2 == 0):
+        elif name == "peer" and new == peer_word(LIVE, PRODUCER, 0):
+            m[ring.came] += 1
+        elif name == "closed" or (
+            name == "producers" and producers(new)[2] == 0 and m[ring.came] >= ring.in_all
+        ):
             m[ring.ended_at] = m[ring.ended_at] or max(m[b] >> 16 for b in ring.slot) + 1
 
     # ------------------------------------------------------------------ each state
@@ -108,6 +126,7 @@ class Invariants:
             self._slots_without_gap(m)
             or self._frames_whole(m, books)
             or self._nothing_missed(m, books)
+            or self._kept(m)
             or self._entries(m, books)
             or self._clocks(m)
         )
@@ -158,7 +177,12 @@ class Invariants:
             if m[ring.peer[me.p]] != peer_word(LIVE, CONSUMER, me.u):  # on its way out
                 continue
             if me.ended and not m[ring.ended_at]:
-                return "invariant 4: the stream is said to end, and a producer was always there"
+                return "invariant 4: the stream is said to end, and a producer is there or to come"
+            if me.ended and ring.durable and not me.lossy and not me.holding:
+                f = max(seq(m[a]) for a in ring.slot) + 1
+                had = bin(m[ring.had[me.u]]).count("1")
+                if had + me.missed != f - ring.slots:
+                    return f"invariant 4: {me.missed} lost and {had} had of {f - ring.slots}"
             if me.lossy:
                 had = me.had + len(me.holding)
                 if ring.counting and me.ended and had + me.lost != me.top - me.start:
@@ -172,6 +196,19 @@ class Invariants:
                     )
                 if me.ended and s not in me.holding and (s < m[ring.ended_at] or m[ring.closed]):
                     return f"invariant 4: the stream is said to end, without frame {s}"
+        return None
+
+    def _kept(self, m):
+        """What a durable subscription still has to read while it has no member."""
+        ring = self.ring
+        for u in self.lossless if ring.durable else ():
+            sb = m[ring.sub[u]]
+            joining = any(m[a] == peer_word(LIVE, CONSUMER, u) for a in ring.peer)
+            if joining or start(sb) == GIVEN_UP:
+                continue
+            for s in bits(m[ring.unread[u]] >> start(sb) << start(sb)):
+                if seq(m[ring.slot[s % ring.slots]]) != s:
+                    return f"invariant 4: frame {s} overwritten, which {u} is to read"
         return None
 
     def _entries(self, m, books):
@@ -189,7 +226,7 @@ class Invariants:
                 address, bit = ring._bit(u)
                 if not m[address] & bit and ring.fix("M2"):
                     return f"invariant 12: subscription {u} is announced, its mask bit is not set"
-                if all(
+                if not ring.durable and all(
                     m[a] == FREE or m[a] >> 2 & 3 != CONSUMER or m[a] >> 4 != u for a in ring.peer
                 ):
                     return f"invariant 12: subscription {u} without a member"

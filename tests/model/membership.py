@@ -12,6 +12,7 @@ from .steps import (
     fetch_and_not,
     fetch_or,
     load,
+    load_all,
     lock,
     owner,
     phase,
@@ -22,16 +23,19 @@ from .steps import (
 )
 from .words import (
     CONSUMER,
+    DIED,
     DONE,
+    DURABLE,
     FREE,
+    GIVEN_UP,
     HELD,
     LEAVING,
     LEFT,
     LIVE,
     LOSSLESS,
     LOSSY,
-    LOST,
     MARKING,
+    NOT_ENDED,
     OPEN,
     PRODUCER,
     READY,
@@ -39,8 +43,12 @@ from .words import (
     VOID,
     WRITING,
     TableFull,
+    ends,
+    ends_word,
     mode,
     peer_word,
+    producers,
+    producers_word,
     start,
     sub_word,
 )
@@ -81,26 +89,27 @@ class Membership:
             # still FREE: it was looked at under LOCK, and only LOCK's holder changes it
             if self.clocks:
                 yield store(self.process[p], me.tag)
-            if self.clocks or self.threads:
-                me.id = (yield load(self.joins)) + 1
-                yield store(self.joins, me.id)
-                yield store(self.id[p], me.id)
+            me.id = (yield load(self.joins)) + 1
+            yield store(self.joins, me.id)
+            yield store(self.id[p], me.id)
             yield store(self.peer[p], live)
             me.p = p
             if me.role == PRODUCER:
-                how = yield load(self.producers)
-                yield store(self.producers, how & ~3 | 4 << p | LEFT)
+                yield from self._count_producers(NONE, NOT_ENDED)
             return
         yield store(self.lock, 0)
         raise TableFull
 
     def _subscribe(self, me, at):
-        u, N = me.u, self.slots
+        u, N, kept = me.u, self.slots, DURABLE if self.durable else 0
         sb = yield load(self.sub[u])
         if sb != FREE:
             if mode(sb) != (LOSSY if me.lossy else LOSSLESS):
                 raise ValueError("the subscription has the other mode")
-            me.start = start(sb)
+            if kept and (yield load(self.unread_since[u])):
+                yield from self._take_up(me, u, sb)
+            else:
+                me.start = start(sb)
             me.seen = yield load(self.redo[u])
             me.pos = me.top = max(me.start, (yield load(self.claim_hint)) - N)
             return
@@ -108,19 +117,25 @@ class Membership:
             for i in range(N):
                 yield store(self.take[u][i], word(0, NONE, DONE))
         me.seen = yield load(self.redo[u])
+        if self.fix("M2"):
+            yield fetch_or(*self._bit(u))  # before the announcement
+        me.start = yield from self._begin_at(u, at, (LOSSY if me.lossy else LOSSLESS) | kept)
+        if not self.fix("M2"):
+            yield fetch_or(*self._bit(u))
+        me.pos = me.top = me.start
+
+    def _begin_at(self, u, at, kind):
+        """Announce the subscription, twice if need be.  -> where it starts."""
+        N = self.slots
         f = yield from self._frontier()
         oldest = max(N, f + 1 - N)
         s = f if at == "next" else oldest if at == "oldest" else max(at, oldest)
-        if self.fix("M2"):
-            yield fetch_or(*self._bit(u))  # before the announcement
-        yield store(self.sub[u], sub_word(s, LOSSY if me.lossy else LOSSLESS))  # announce
+        yield store(self.sub[u], sub_word(s, kind))  # announce
         f = yield from self._frontier()  # one claim may have missed the announcement
-        if self.fix("H5") and not me.lossy and s < f + 1 - N:
+        if self.fix("H5") and mode(kind) == LOSSLESS and s < f + 1 - N:
             s = f + 1 - N
-            yield store(self.sub[u], sub_word(s, LOSSLESS))
-        if not self.fix("M2"):
-            yield fetch_or(*self._bit(u))
-        me.start = me.pos = me.top = s
+            yield store(self.sub[u], sub_word(s, kind))
+        return s
 
     def _bit(self, u):
         """-> (address, bit) of a subscription in the mask."""
@@ -150,8 +165,7 @@ class Membership:
         if self.fix("A1"):
             yield lock(self.lock, me.tag)
         if me.role == PRODUCER:
-            how = yield load(self.producers)
-            yield store(self.producers, how & ~3 & ~(4 << me.p) | LEFT)
+            yield from self._count_producers(me.p, LEFT)
         yield store(self.peer[me.p], peer_word(LEAVING, me.role, me.u))
         if me.role == CONSUMER:
             yield from self._drop_subscription(me.p, me.u)
@@ -171,15 +185,98 @@ class Membership:
         yield store(self.lock, 0)
 
     def _drop_subscription(self, p, u):
-        """Remove subscription u unless a member other than p is LIVE."""
+        """Remove subscription u unless it is durable, or a member other than p is LIVE."""
         if not self.fix("H6"):
             return
+        if (yield from self._has_other_member(p, u)):
+            return
+        if self.durable and self.fix("H12"):
+            yield store(self.unread_since[u], 1)
+            return
+        yield store(self.sub[u], FREE)
+        yield fetch_and_not(*self._bit(u))  # after it is FREE
+
+    def _has_other_member(self, p, u):
         for x in range(self.peers):
             w = yield load(self.peer[x])
             if x != p and w == peer_word(LIVE, CONSUMER, u):
-                return
-        yield store(self.sub[u], FREE)
-        yield fetch_and_not(*self._bit(u))  # after it is FREE
+                return True
+        return False
+
+    def _count_producers(self, p, how):
+        """Producer p has ended `how`; NONE: another one has joined."""
+        counts = False
+        if p != NONE:
+            x, e = yield load_all(self.id[p], self.ends[p])
+            last, left, died = ends(e)
+            counts = last != x or not self.fix("E7")  # else a reaper repeats what was done
+            if counts:
+                e = ends_word(x, left + (how == LEFT), died + (how == DIED))
+                yield store(self.ends[p], e)
+            x = e = last = left = died = None
+        was, *words = yield load_all(self.producers, *self.peer, *self.ends)
+        entries, counted = words[: self.peers], [ends(e) for e in words[self.peers :]]
+        live = sum(
+            w == peer_word(LIVE, PRODUCER, 0) for q, w in enumerate(entries) if q != p
+        )  # of a producer u is 0
+        left, died = sum(e[1] for e in counted), sum(e[2] for e in counted)
+        if p != NONE and not counts and producers(was)[:2] == (died, left) and self.fix("E8"):
+            how = producers(was)[3]  # it was not the last one that ended
+        was = words = entries = counted = counts = None
+        yield store(self.producers, producers_word(died, left, live, how))
+
+    # ------------------------------------------------------------------ durable subscriptions
+
+    def _had(self, u, s):
+        t = yield load(self.take[u][s % self.slots])
+        return seq(t) == s and phase(t) == DONE
+
+    def _first_missing(self, u, sb, f):
+        """The first sequence that it is not done with.  It has no member: its words stand still."""
+        s = start(sb)
+        if s == GIVEN_UP:
+            return (yield load(self.resume[u]))
+        if mode(sb) == LOSSLESS:
+            s = max(s, f - self.slots)  # no claim has passed what it is not done with
+        else:
+            for i in range(self.slots):
+                t = yield load(self.take[u][i])
+                s = max(s, seq(t) + 1) if phase(t) == DONE else s
+        while s < f and (yield from self._had(u, s)):
+            s += 1
+        return min(s, f)
+
+    def _take_up(self, me, u, sb):
+        """My entry is LIVE, so nobody gives it up any more."""
+        me.start = start(sb)
+        if me.start == GIVEN_UP or mode(sb) == LOSSY:
+            f = yield from self._frontier()
+            s = yield from self._first_missing(u, sb, f)
+            me.start = yield from self._begin_at(u, s, sb & 7)
+            while s < me.start:
+                me.missed += not (yield from self._had(u, s))
+                s += 1
+            f = s = None
+        yield store(self.unread_since[u], 0)
+
+    def give_up(self, u, tag):
+        """The patience of u is over.  Who calls this has seen that it has no member."""
+        yield lock(self.lock, tag)
+        sb = yield load(self.sub[u])
+        over = not self.fix("H13") or (
+            (yield load(self.unread_since[u])) and not (yield from self._has_other_member(NONE, u))
+        )  # looked at again, under LOCK
+        if over and start(sb) != GIVEN_UP:
+            f = yield from self._frontier()
+            s = yield from self._first_missing(u, sb, f)
+            f = None
+            if self.fix("H14"):
+                yield store(self.resume[u], s)
+            yield store(self.sub[u], sub_word(GIVEN_UP, sb & 7))
+            if not self.fix("H14"):
+                yield store(self.resume[u], s)
+        yield store(self.lock, 0)
+        # ring: producers wait for it no more
 
     # ------------------------------------------------------------------ reap
 
@@ -207,9 +304,7 @@ class Membership:
             yield fetch_add(self.redo[u])  # always: the previous reaper may have died before it
             yield from self._drop_subscription(p, u)
         else:
-            how = yield load(self.producers)
-            if how & 4 << p:  # it did not leave: it is lost
-                yield store(self.producers, how & ~3 & ~(4 << p) | LOST)
+            yield from self._count_producers(p, LEFT if entry & 3 == LEAVING else DIED)
         yield store(self.peer[p], FREE)  # last: a half-done reap is repeated
 
     def _clear_words(self, p, role, u):

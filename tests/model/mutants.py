@@ -110,7 +110,7 @@ MUTANTS = {
     ),
     "E3": Mutant(
         "`no producer is LIVE` is read entry by entry",
-        "invariant 4: the stream is said to end, and a producer was always there",
+        "invariant 4: the stream is said to end, and a producer is there or to come",
         lambda off: host(off, peers=4).consumer(0).producer(0).producer(1, late=True).consumer(),
     ),
     "E5": Mutant(
@@ -124,6 +124,71 @@ MUTANTS = {
         lambda off: (
             host(off, counting=True).producer(4).consumer(gives_back=2, together=True, lossy=True)
         ),
+    ),
+    "E7": Mutant(
+        "a reaper that repeats the work of a dead one counts a producer again",
+        "invariant 4: the stream is said to end, and a producer is there or to come",
+        lambda off: (
+            host(off, kills=2, producers=2)
+            .producer(0, mortal=True)
+            .consumer()
+            .reaper(0, mortal=True)
+            .reaper(0)
+            .producer(0, late=True)
+        ),
+    ),
+    "E8": Mutant(
+        "who is reaped late says once more how the stream ended",
+        "invariant 8: illegal change producers",
+        lambda off: (
+            host(off, kills=2)
+            .producer(0, mortal=True)
+            .producer(0, mortal=True)
+            .consumer()
+            .reaper(0, 1)
+        ),
+    ),
+    "H12": Mutant(
+        "a durable subscription is removed at the last leave",
+        "invariant 12: illegal change sub[0]",
+        lambda off: (
+            host(off, durable=True).producer(3, leave=False).consumer(1).consumer(1, late=True)
+        ),
+    ),
+    "H13": Mutant(
+        "a durable subscription is given up while a member is there",
+        "invariant 4: frame",
+        lambda off: (
+            host(off, durable=True)
+            .producer(3)
+            .consumer(0)
+            .consumer(late=True, leave=False)
+            .impatient()
+        ),
+    ),
+    "H14": Mutant(
+        "a durable subscription is given up before its place is noted",
+        "invariant 4: ",
+        lambda off: (
+            host(off, kills=1, durable=True)
+            .producer(2)
+            .consumer(0)
+            .impatient(mortal=True)
+            .consumer(late=True, leave=False)
+        ),
+    ),
+    "H15": Mutant(
+        "a frame that was counted as lost comes at the end",
+        "invariant 4: ",
+        lambda off: (
+            host(off, kills=1, durable=True)
+            .producer(2)
+            .consumer(1, mortal=True)
+            .reaper(1)
+            .impatient()
+            .consumer(late=True, leave=False)
+        ),
+        slow=True,
     ),
     "M1": Mutant(
         "sub_mask is not read again after the swap",

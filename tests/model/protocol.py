@@ -12,13 +12,12 @@ The doorbell is not here: `wait` wakes on change, `doorbell.py` shows why that i
 from .membership import Membership
 from .steps import NONE, cas, enqueue, fetch_add, load, owner, phase, seq, store, wait, word
 from .words import (
+    DIED,
     DONE,
     HELD,
     LIVE,
     LOSSLESS,
-    LOST,
     MARKING,
-    NEVER,
     OPEN,
     PRODUCER,
     READY,
@@ -33,6 +32,7 @@ from .words import (
     bits,
     mode,
     peer_word,
+    producers,
     start,
 )
 
@@ -346,16 +346,25 @@ class Ring(Membership, Words):
         if closed:
             return EndOfStream, ((self.closed, 1),)
         if self.fix("E3"):  # one word, one load: no instant is missed
-            how = yield load(self.producers)
-            over = None if how >> 2 or how == NEVER else PeerLost if how == LOST else EndOfStream
-            return over, ((self.closed, 0), (self.producers, how))
-        watch, how = ((self.closed, 0),), (yield load(self.producers)) & 3
+            w = yield load(self.producers)
+            died, left, live, how = producers(w)
+            over = None if live else self._how_it_ended(died, left, how)
+            return over, ((self.closed, 0), (self.producers, w))
+        watch = ((self.closed, 0),)
         for p in range(self.peers):
             w = yield load(self.peer[p])
             watch += ((self.peer[p], w),)
             if w == peer_word(LIVE, PRODUCER, 0):
                 return None, watch
-        return (None, PeerLost, EndOfStream)[0 if how == NEVER else 1 if how == LOST else 2], watch
+        w = yield load(self.producers)
+        died, left, _, how = producers(w)
+        return self._how_it_ended(died, left, how), (*watch, (self.producers, w))
+
+    def _how_it_ended(self, died, left, how):
+        """No producer is LIVE.  -> None while some are still to come."""
+        if left + died < self.in_all:
+            return None
+        return PeerLost if how == DIED or left < self.in_all else EndOfStream
 
     def _end_or_wait(self, me, over, unclaimed):
         """`unclaimed` (slot, word) at my position.  -> None to look again, or raise the end."""
@@ -369,7 +378,8 @@ class Ring(Membership, Words):
             if phase(t) == HELD and owner(t) != me.p:
                 yield from self._wait(me, (self.take[me.u][i], t), unclaimed, redo)
                 return None
-            if phase(t) == OPEN and self.fix("E1"):  # re-opened, redo not bumped yet
+            # Re-opened, redo not bumped yet.  Below the start it was counted as lost.
+            if phase(t) == OPEN and self.fix("E1") and (seq(t) >= me.start or not self.fix("H15")):
                 w = yield load(self.slot[i])
                 if seq(w) == seq(t) and phase(w) == READY:
                     me.pos = seq(t)

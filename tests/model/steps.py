@@ -29,7 +29,7 @@ def phase(w):
 
 
 # Operations.  The first element says what the driver does; all of them are sequentially consistent.
-LOAD, STORE, CAS, ADD, OR, CLEAR, LOCK, BOTH, ENQUEUE, WAIT, DONE, FAIL, DEAD = range(13)
+LOAD, STORE, CAS, ADD, OR, CLEAR, LOCK, BOTH, ALL, ENQUEUE, WAIT, DONE, FAIL, DEAD = range(14)
 
 
 def load(a):
@@ -69,6 +69,12 @@ def load_both(a, b):
     return BOTH, a, b
 
 
+def load_all(*addresses):
+    """-> all values, at one instant: only for words that nobody but LOCK's holder writes, which is
+    me.  One load after the other would see the same."""
+    return ALL, *addresses
+
+
 def enqueue(what, a, v):
     """Put ("wait" | "set", fence address, value) on the caller's stream; see `device.py`."""
     return ENQUEUE, (what, a, v)
@@ -95,6 +101,8 @@ def effect(memory, op):
         return any(memory[a] != v for a, v in op[1]), None, None
     if kind == BOTH:
         return True, (memory[op[1]], memory[op[2]]), None
+    if kind == ALL:
+        return True, tuple(memory[a] for a in op[1:]), None
     if kind == ENQUEUE:
         return True, None, None
     old = memory[op[1]]

@@ -13,7 +13,9 @@ OPEN, HELD, DONE = 1, 2, 3  # take phases
 FREE, LIVE, LEAVING = 0, 1, 2  # peer states
 PRODUCER, CONSUMER, NOBODY = 0, 1, 2  # peer roles
 LOSSLESS, LOSSY = 1, 2  # subscription modes; the whole word is FREE == 0 where there is none
-NEVER, LEFT, LOST = 0, 1, 2  # how the stream stands when no producer is LIVE
+NOT_ENDED, LEFT, DIED = 0, 1, 2  # how the last producer ended
+DURABLE = 4  # beside the mode, in a subscription's word
+GIVEN_UP = 1 << 20  # the start of a durable subscription that nobody waits for any more
 MARKING = 1 << 63  # in a tear's id: what it reached is being written
 
 
@@ -22,11 +24,11 @@ class RingClosed(Exception):
 
 
 class EndOfStream(Exception):
-    """Closed, or the last producer left, and everything published was read."""
+    """Closed, or the last of all producers left, and everything published was read."""
 
 
 class PeerLost(Exception):
-    """The last producer died, and everything published was read."""
+    """The last of all producers died, or one did before, and everything published was read."""
 
 
 class Reaped(Exception):
@@ -45,10 +47,12 @@ class Peer:
     role: int = PRODUCER
     u: int = 0  # consumers: the subscription
     lossy: bool = False
+    durable: bool = False  # makes the subscription durable
     p: int = NONE  # entry in the peer table, from join
     id: int = 0  # tells the owners of one entry apart (two clocks)
     start: int = 0
     pos: int = 0  # where the next look begins
+    missed: int = 0  # what a durable subscription lost before I joined, of which I was told
     seen: int = 0  # the value of redo[u] that pos takes into account
     lost: int = 0  # sequences that a lossy member was made to skip
     top: int = (
@@ -72,16 +76,40 @@ def peer_word(state, role, u):
     return state | role << 2 | u << 4
 
 
-def sub_word(start, mode):
-    return start << 2 | mode
+def sub_word(start, mode, durable=0):
+    return start << 3 | durable | mode
 
 
 def start(sb):
-    return sb >> 2
+    return sb >> 3
 
 
 def mode(sb):
     return sb & 3
+
+
+def durable(sb):
+    return sb & DURABLE
+
+
+def producers_word(died, left, live, how):
+    """How many died and have left so far, how many are LIVE, how the last one ended."""
+    return died << 14 | left << 6 | live << 2 | how
+
+
+def producers(w):
+    """-> (died, left, live, how)."""
+    return w >> 14, w >> 6 & 255, w >> 2 & 15, w & 3
+
+
+def ends_word(id, left, died):
+    """Of all owners of an entry: id of the last one that was counted, how many left and died."""
+    return id << 8 | left << 4 | died
+
+
+def ends(w):
+    """-> (id, left, died)."""
+    return w >> 8, w >> 4 & 15, w & 15
 
 
 def bits(mask, first=0):
@@ -104,6 +132,8 @@ class Words:
         redeliver=True,
         counting=False,
         word_bits=64,
+        producers=1,
+        durable=False,
     ):
         self.slots, self.subs, self.peers = slots, subs, peers
         self.off, self.clocks, self.redeliver = off, clocks, redeliver
@@ -114,6 +144,8 @@ class Words:
         self.counting = (
             counting  # `lost` is kept: off in most explorations, it only multiplies states
         )
+        self.in_all = producers  # how many have to come and go before the stream ends
+        self.durable = durable  # subscriptions are
         self.word_bits = word_bits  # how many subscriptions share a word of the mask
         self.names, self.initial = [], []
         S, U, P = range(slots), range(subs), range(peers)
@@ -126,9 +158,10 @@ class Words:
         self.claim_hint = self._word("claim_hint", slots)
         # Superset of the subscriptions announced, in words that are loaded one after the other.
         self.sub_mask = row("sub_mask[{}]", range(-(-subs // word_bits)), 0)
-        self.producers = self._word(
-            "producers", NEVER
-        )  # LIVE producers << 2 | how the last one went
+        self.producers = self._word("producers", 0)
+        self.ends = row("ends[{}]", P, 0)
+        self.joins = self._word("joins", 0)
+        self.id = row("id[{}]", P, 0)
         self.closed = self._word("closed", 0)
         self.lock = self._word("LOCK", 0)  # kernel lock words: who holds it; dropped at death
         self.byte = row("byte[{}]", P, 0)
@@ -142,13 +175,15 @@ class Words:
             self.process = row(
                 "process[{}]", P, 0
             )  # what a pidfd tells: 0 once the GPU work is gone
-        if clocks or threads:
-            self.joins = self._word("joins", 0)
-            self.id = row("id[{}]", P, 0)
+        if durable:
+            self.unread_since = row("unread_since[{}]", U, 0)  # 0: it has a member
+            self.resume = row("resume[{}]", U, 0)
         if threads:  # of a process, by its tag: its verbs in progress
             self.inside = row("inside[{}]", range(8), 0)
         # Ghosts, not words of the ring; only `invariants.py` looks at them.
         self.unread = row("unread[{}]", U, 0)  # frames (bits) that subscription u still has to read
+        self.had = row("had[{}]", U, 0) if durable else ()  # frames (bits) that it has read
+        self.came = self._word("came", 0)  # producers that ever joined
         if clocks == "device":  # how far p's GPU came by itself, whoever raised its fence since
             self.paid = tuple(row(f"paid[{p}][{{}}]", S, 0) for p in P)
         self.ended_at = self._word("ended_at", 0)  # the frontier when the stream was first over

@@ -88,6 +88,51 @@ def test_a_producer_that_had_left_and_is_killed_before_its_entry_is_free_has_lef
     assert reader.acquire() == native.ENDED
 
 
+def test_who_left_and_is_reaped_late_does_not_say_how_it_ended(segment):
+    """E8: the last producer died, and the one that is reaped after it had left before."""
+    ring = segment(4)
+    reader, first, last = ring.consumer(), ring.producer(), ring.producer()
+    live = ring.peek("peer", "word", first.number)
+    assert first.peer.leave() == 0
+    last.die()
+    assert ring.reap() == [last.number]
+    assert reader.acquire() == native.PEER_LOST
+    ring.poke("peer", "word", live + (1 << 16), first.number)  # killed before its entry was free
+    ring.poke("head", "peer_mask", ring.mask("peer_mask") | 1 << first.number)
+    first.die()
+    assert ring.reap() == [first.number]
+    assert reader.acquire() == native.PEER_LOST
+
+
+@pytest.mark.parametrize("first", ENDS)
+@pytest.mark.parametrize("second", ENDS)
+def test_a_stream_of_two_ends_when_two_have_come_and_gone(segment, first, second):
+    ring = segment(4, producers=2)
+    reader = ring.consumer()
+    seqs = wave(ring, first)
+    assert reader.drain() == (seqs, native.BLOCKED)
+    seqs = wave(ring, second)
+    both_left = first == second == "leave"
+    assert reader.drain() == (seqs, native.ENDED if both_left else native.PEER_LOST)
+
+
+def test_a_reaper_that_repeats_what_a_dead_one_did_counts_nobody_twice(segment):
+    """E7: the first reaper was killed before the entry was free."""
+    ring = segment(4, producers=2)
+    reader, producer = ring.consumer(), ring.producer()
+    live = ring.peek("peer", "word", producer.number)
+    producer.die()
+    assert ring.reap() == [producer.number]
+    counted = ring.peek("head", "producers")
+    ring.poke("peer", "word", live, producer.number)
+    ring.poke("head", "peer_mask", ring.mask("peer_mask") | 1 << producer.number)
+    assert ring.process().reap() == [producer.number]
+    assert ring.peek("head", "producers") == counted
+    assert reader.acquire() == native.BLOCKED
+    wave(ring, "leave", 0)
+    assert reader.acquire() == native.PEER_LOST
+
+
 def test_a_dead_producer_that_nobody_has_cleared_is_not_the_end_yet(segment):
     ring = segment(4)
     reader, producer = ring.consumer(), ring.producer()

@@ -78,6 +78,7 @@ static enum gr_result last_look(const struct gr_peer *me, uint64_t *pos, uint64_
                                 enum gr_result end, struct gr_culprit *culprit) {
     const struct gr_ring *ring = me->ring;
     if (gr_load_sc(&ring->sub[me->self.u].redo) != seen) return GR_OK;
+    const uint64_t start = start_of(gr_load_sc(&ring->sub[me->self.u].word));
     uint64_t oldest = UINT64_MAX;
     for (uint32_t i = 0; i < ring->slots; i++) {
         const struct gr_take *take = take_of(ring, i, me->self.u);
@@ -86,7 +87,9 @@ static enum gr_result last_look(const struct gr_peer *me, uint64_t *pos, uint64_
             return blocked(culprit, GR_BY_HOLDER, owner_of(t), me->self.u, seq_of(t),
                            gr_load_relaxed(&take->since_ns));
         uint64_t w = gr_load_sc(&ring->slot[i].word);
-        if (phase_of(t) == GR_OPEN && seq_of(w) == seq_of(t) && phase_of(w) == GR_READY) {
+        /* Below the start, its loss was told when the subscription was taken up (H15). */
+        if (phase_of(t) == GR_OPEN && seq_of(t) >= start && seq_of(w) == seq_of(t) &&
+            phase_of(w) == GR_READY) {
             /* The walk would look elsewhere, and come back here. */
             if (seq_of(t) % ring->slots != i) return GR_DAMAGED;
             if (seq_of(t) < oldest) oldest = seq_of(t);

@@ -109,15 +109,17 @@ static uint64_t died_by(uint64_t ends) { return ends & ENDS_MAX; }
 
 /* Notes in a producer's entry how it ended. A reaper that is killed leaves this to the next one, so
  * it must not count twice: the word that counts also names who was counted last (E7: two reapers
- * counted one death, and a stream of two producers ended while the other one was still to come). */
-static void note_end(struct gr_peer_entry *entry, enum gr_end how) {
+ * counted one death, and a stream of two producers ended while the other one was still to come).
+ * False: it was counted before. */
+static bool note_end(struct gr_peer_entry *entry, enum gr_end how) {
     const uint64_t ends = gr_load_relaxed(&entry->ends), id = gr_load_relaxed(&entry->id);
     uint64_t left = left_by(ends), died = died_by(ends);
-    if (ends >> (64 - ENDS_ID) == (id & ((UINT64_C(1) << ENDS_ID) - 1))) return;
+    if (ends >> (64 - ENDS_ID) == (id & ((UINT64_C(1) << ENDS_ID) - 1))) return false;
     left += how == GR_LEFT && left < ENDS_MAX;
     died += how == GR_DIED && died < ENDS_MAX;
     gr_store_relaxed(&entry->ends, id << (64 - ENDS_ID) | left << 12 | died);
     GR_FAULT("producers: end noted");
+    return true;
 }
 
 /* Stores what readers ask about producers in one word, so that none of them has to scan entries
@@ -126,7 +128,8 @@ static void note_end(struct gr_peer_entry *entry, enum gr_end how) {
  * end_of_stream. */
 void gr_count_producers(struct gr_ring *ring, uint32_t without, enum gr_end how) {
     uint64_t live = 0, left = 0, died = 0;
-    if (how != GR_NOT_ENDED) note_end(&ring->peer[without], how);
+    const uint64_t before = gr_load_relaxed(&ring->head->producers);
+    const bool counted = how != GR_NOT_ENDED && !note_end(&ring->peer[without], how);
     for (uint32_t p = 0; p < ring->max_peers; p++) {
         const uint64_t word = gr_load_relaxed(&ring->peer[p].word);
         const uint64_t ends = gr_load_relaxed(&ring->peer[p].ends);
@@ -134,6 +137,11 @@ void gr_count_producers(struct gr_ring *ring, uint32_t without, enum gr_end how)
         left += left_by(ends);
         died += died_by(ends);
     }
+    /* A peer that left and was killed before its entry was free is reaped, maybe after others have
+     * gone. It is not the last one (E8: the last producer had died, and readers were told that the
+     * stream had ended). If the counts are not in the word yet, a reaper was killed before it stored
+     * them. */
+    if (counted && left == left_of(before) && died == died_of(before)) how = end_of(before);
     gr_store_sc(&ring->head->producers, producers_word(died, left, live, how));
     GR_FAULT("producers counted");
 }

@@ -1,0 +1,217 @@
+"""Durable subscriptions: who waits for whom while nobody is a member, and what is lost then."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuring import native
+from gpuring.native import subscriptions
+from tests.helpers import raw_verbs
+from tests.helpers.support import Segment
+
+GIVEN_UP = 2**48 - 1
+LONG_AGO = 1  # CLOCK_MONOTONIC
+
+
+def subscribe(ring: Segment, name: str = "x", *, lossless: bool = True, **terms) -> int:
+    asked = {"redeliver": True, "start": "next", "patience_ns": 0, **terms}
+    return subscriptions.subscribe(ring.process(), name.encode(), lossless=lossless, **asked)
+
+
+def unsubscribe(ring: Segment, name: str = "x") -> tuple[int, bool]:
+    return subscriptions.unsubscribe(ring.process(), name.encode())
+
+
+def run_out_of_patience(ring: Segment) -> None:
+    """Nobody has been a member for longer than the patience is."""
+    ring.poke("sub", "patience_ns", 1)
+    assert ring.peek("sub", "unread_ns") > 0
+    ring.poke("sub", "unread_ns", LONG_AGO)
+    ring.process().reap()
+
+
+def start(ring: Segment) -> int:
+    return ring.peek("sub", "word") >> 16
+
+
+def test_a_durable_subscription_without_a_member_holds_producers_up(segment):
+    ring = segment(2)
+    assert subscribe(ring) == 0
+    producer = ring.producer()
+    assert producer.put(2) == [2, 3]
+    assert producer.claim() == native.BLOCKED
+    assert ring.consumer().drain()[0] == [2, 3]
+    assert producer.put() == [4]
+
+
+@pytest.mark.parametrize("dies", [False, True])
+def test_who_joins_later_goes_on_where_the_last_member_was(segment, dies):
+    ring = segment(4)
+    assert subscribe(ring) == 0
+    reader, producer = ring.consumer(), ring.producer()
+    producer.put(3)
+    assert [reader.get(), reader.get()] == [4, 5]
+    if dies:
+        assert reader.acquire() == 6
+        reader.die()
+        ring.reap()
+    else:
+        assert reader.peer.leave() == 0
+    producer.put()
+    later = ring.consumer()
+    assert later.acquire() == 6
+    assert later.peer.redelivered == dies
+    assert later.release(6) == 0
+    assert later.get() == 7
+    assert later.peer.lost == 0
+
+
+@pytest.mark.parametrize("frames", [3, 4, 9])
+def test_what_was_given_up_is_lost_and_counted(segment, frames):
+    ring = segment(4)
+    assert subscribe(ring) == 0
+    reader, producer = ring.consumer(), ring.producer()
+    producer.put(2)
+    assert reader.get() == 4
+    assert reader.peer.leave() == 0
+    run_out_of_patience(ring)
+    assert start(ring) == GIVEN_UP
+    assert ring.peek("sub", "resume") == 5
+    producer.put(frames)
+    lost = max(0, frames - 2)  # one that may just be being overwritten is not read
+    later = ring.consumer()
+    assert ring.peek("peer", "lost", later.number) == lost
+    assert later.drain()[0] == list(range(5 + lost, 6 + frames))
+    assert ring.peek("sub", "lost") == lost
+
+
+def test_a_subscription_with_a_member_is_not_given_up(segment):
+    ring = segment(2)
+    assert subscribe(ring, patience_ns=1) == 0
+    reader, producer = ring.consumer(), ring.producer()
+    ring.poke("sub", "unread_ns", LONG_AGO)  # as if somebody had looked before the join
+    ring.process().reap()
+    producer.put(2)
+    assert producer.claim() == native.BLOCKED
+    assert reader.drain()[0] == [2, 3]
+
+
+def test_a_subscription_whose_patience_has_no_end_is_not_given_up(segment):
+    ring = segment(2)
+    assert subscribe(ring) == 0
+    ring.poke("sub", "unread_ns", LONG_AGO)
+    ring.process().reap()
+    assert start(ring) == 2
+
+
+def test_a_producer_that_waits_gives_up_who_has_no_patience_left(segment):
+    ring = segment(2)
+    assert subscribe(ring, patience_ns=1) == 0
+    producer = ring.producer()
+    producer.put(2)
+    assert producer.claim(10) == 4
+
+
+def test_a_frame_that_was_counted_as_lost_does_not_come(segment):
+    """H15: a dead member had it, and the slot still shows it at the end of the stream."""
+    ring = segment(2)
+    assert subscribe(ring) == 0
+    reader, producer = ring.consumer(), ring.producer()
+    producer.put(2)
+    assert reader.acquire() == 2
+    reader.die()
+    ring.reap()
+    run_out_of_patience(ring)
+    later = ring.consumer()
+    assert ring.peek("peer", "lost", later.number) == 1
+    assert producer.peer.leave() == 0
+    assert later.drain() == ([3], native.ENDED)
+
+
+@pytest.mark.parametrize("lossless", [True, False])
+def test_what_earlier_rings_lost_is_told_once(segment, lossless):
+    ring = segment(4)
+    assert subscribe(ring, lossless=lossless, owed=5) == 0
+    assert subscriptions.missing(ring.creator, 0) == 5
+    first, second = (ring.consumer(lossless=lossless) for _ in range(2))
+    assert ring.peek("peer", "lost", first.number) == 5
+    assert ring.peek("peer", "lost", second.number) == 0
+
+
+def test_what_a_subscription_has_not_had(segment):
+    ring = segment(4)
+    assert subscribe(ring) == 0
+    reader, producer = ring.consumer(), ring.producer()
+    producer.put(3)
+    assert reader.get() == 4
+    assert reader.peer.leave() == 0
+    assert subscriptions.missing(ring.creator, 0) == 2
+    producer.abandon(producer.claim())
+    assert subscriptions.missing(ring.creator, 0) == 2
+    run_out_of_patience(ring)
+    producer.put(4)
+    assert subscriptions.missing(ring.creator, 0) == 7  # a void one that is gone counts
+
+
+def test_a_lossy_one_goes_on_behind_what_it_had_last(segment):
+    ring = segment(4)
+    assert subscribe(ring, lossless=False) == 0
+    reader, producer = ring.consumer(lossless=False), ring.producer()
+    producer.put(4)
+    assert reader.latest() == 7
+    assert reader.release(7) == 0
+    assert reader.peer.leave() == 0
+    producer.put(2)
+    later = ring.consumer(lossless=False)
+    assert later.drain()[0] == [8, 9]
+    assert ring.peek("peer", "lost", later.number) == 0
+
+
+def test_unsubscribe_removes_it_now_or_with_its_last_member(segment):
+    ring = segment(2)
+    assert unsubscribe(ring) == (0, False)
+    assert subscribe(ring) == 0
+    assert unsubscribe(ring) == (0, True)
+    assert ring.peek("sub", "word") == ring.mask("sub_mask") == 0
+    assert subscribe(ring) == 0
+    reader = ring.consumer()
+    assert unsubscribe(ring) == (0, True)
+    assert ring.peek("sub", "word") != 0
+    assert reader.peer.leave() == 0
+    assert ring.peek("sub", "word") == ring.mask("sub_mask") == 0
+
+
+def test_an_ordinary_subscription_becomes_durable(segment):
+    ring = segment(2)
+    reader, producer = ring.consumer(), ring.producer()
+    assert subscribe(ring, lossless=False) == native.MODE_MISMATCH
+    assert subscribe(ring) == 0
+    assert reader.peer.leave() == 0
+    producer.put(2)
+    assert producer.claim() == native.BLOCKED
+
+
+def test_a_frame_without_a_slot_is_counted_and_its_readers_are_told(segment):
+    ring = segment(2)
+    reader, producer = ring.consumer(), ring.producer()
+    producer.put(2)
+    for _ in range(3):
+        assert producer.claim() == native.BLOCKED
+        producer.peer.count_drop()
+    assert ring.peek("head", "dropped") == ring.peek("peer", "dropped", producer.number) == 3
+    assert reader.drain()[0] == [2, 3]
+    assert reader.peer.lost == 0
+    producer.put()
+    assert reader.acquire() == 4
+    assert reader.peer.lost == 3
+
+
+def test_a_member_that_joins_is_told_of_no_earlier_drops(segment):
+    ring = segment(2)
+    producer = ring.producer()
+    producer.peer.count_drop()
+    producer.put()
+    reader = ring.consumer(start="oldest")
+    assert reader.acquire() == 2
+    assert reader.peer.lost == 0
+    assert raw_verbs.joins(ring.creator) == 2
