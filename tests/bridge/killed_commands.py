@@ -110,32 +110,34 @@ def storm(
     with near_ring(near) as ring, ring.producer() as producer:
         sides = commands(near, far)
         try:
-            with gpuring.attach(far, timeout=WAIT_S) as there:
-                with there.consumer("reader", start="oldest") as reader:
-                    poll(lambda: ring.stats().subscriptions, WAIT_S)
-                    thread = threading.Thread(target=publish, daemon=True)
-                    thread.start()
-                    patience = time.monotonic() + WAIT_S
-                    while time.monotonic() < patience:
-                        if at and until[0] >= at[0]:
-                            at.pop(0)
-                            whom = chance.choice(sides)
-                            whom.kill()
-                            told.kills += 1
-                            whom.start()
-                        try:
-                            told.take(reader.acquire(timeout=0.05))
-                        except gpuring.PeerLost:
-                            time.sleep(0.005)  # it is raised again until there is a producer
-                        except gpuring.RingTimeout:
-                            if until[0] == frames:
-                                for side in sides:
-                                    side.look()
-                        else:
-                            patience = time.monotonic() + WAIT_S
-                        if told.numbers and told.numbers[-1] == frames - 1:
-                            break
-                    thread.join(WAIT_S)
+            with (
+                gpuring.attach(far, timeout=WAIT_S) as there,
+                there.consumer("reader", start="oldest") as reader,
+            ):
+                poll(lambda: ring.stats().subscriptions, WAIT_S)
+                thread = threading.Thread(target=publish, daemon=True)
+                thread.start()
+                patience = time.monotonic() + WAIT_S
+                while time.monotonic() < patience:
+                    if at and until[0] >= at[0]:
+                        at.pop(0)
+                        whom = chance.choice(sides)
+                        whom.kill()
+                        told.kills += 1
+                        whom.start()
+                    try:
+                        told.take(reader.acquire(timeout=0.05))
+                    except gpuring.PeerLost:
+                        time.sleep(0.005)  # it is raised again until there is a producer
+                    except gpuring.RingTimeout:
+                        if until[0] == frames:
+                            for side in sides:
+                                side.look()
+                    else:
+                        patience = time.monotonic() + WAIT_S
+                    if told.numbers and told.numbers[-1] == frames - 1:
+                        break
+                thread.join(WAIT_S)
         finally:
             for side in reversed(sides):
                 side.end()
