@@ -60,8 +60,8 @@ def export(
       importers with the other file are served.
     * `insecure`: allows an address that other hosts can reach without a key.  Whoever reaches it
       can read the frames then.
-    * `patience`: for how many seconds a subscription is kept when its importer is gone.  Meanwhile
-      a lossless importer holds up the producers.
+    * `patience`: for how many seconds a subscription is kept when its importer is gone, and that of
+      a lossless importer also when this process has died.  Meanwhile it holds up the producers.
     * `timeout`: after how many seconds of silence the other side counts as gone, 0.1 or more.
     * `device`: the GPU under which the ring is used, as for `attach`.  "host" and None are for a
       ring in host memory; None is also CuPy's current GPU.

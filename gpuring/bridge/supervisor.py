@@ -123,7 +123,7 @@ class Bridge:
         call it again.
 
         `again`: another importer of the same name follows, and the exporter keeps the frames for it
-        as long as its patience lasts.  For an exporter it means nothing.
+        as long as its patience lasts.  Or another exporter follows, and the ring keeps them so.
 
         Raises RingTimeout if a ring cannot be left, because a stopped process has its lock.  It is
         left when that goes on.  In a forked child nothing is done: the bridge is its parent's.

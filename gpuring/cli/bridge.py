@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 _EXPORT = """Offer a ring of this host to importers.  The ring need not be there yet.  Each importer
 gets a subscription of its own, which goes on when the ring is replaced.  Ctrl-C or SIGTERM ends it.
+After a kill or SIGTERM the producers wait for an exporter that is started again, for as long as
+--patience, if an importer wants every frame.
 """
 _IMPORT = """Fill a ring on this host with the frames of a ring on another one.  The exporter need
 not be there yet.  By default every frame comes, and the producers there wait while there is no room

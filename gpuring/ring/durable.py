@@ -63,6 +63,7 @@ def carry_over(old: Header, new: Header) -> None:
     What nobody of a subscription has had, and nobody who is a member can still read, is lost with
     the old ring.  It is counted for whoever joins the subscription next.
     """
+    alive = set(old.live_peers())  # the entry of one who has just been killed may be there still
     for u in range(old.max_subscriptions):
         terms = old.terms(u)
         if terms is None or old.patience(u) is None:
@@ -76,5 +77,5 @@ def carry_over(old: Header, new: Header) -> None:
             redeliver=redeliver,
             start="oldest",
             patience_ns=patience_ns,
-            owed=0 if old.members(u) else native.missing(old, u),
+            owed=0 if alive.intersection(old.members(u)) else native.missing(old, u),
         )

@@ -120,6 +120,30 @@ def test_it_goes_over_to_the_ring_that_takes_the_name(name, read_first):
     old.close()
 
 
+def create(pipe, name):
+    with make(name) as ring, ring.producer() as producer:
+        pipe.send("made")
+        pipe.receive()
+        publish(producer, 0, 1, 2)
+        pipe.receive()
+
+
+def test_what_a_member_had_not_read_that_was_killed_with_its_ring_counts(name, children):
+    """Nobody had cleared it."""
+    maker = children(create, name)
+    maker.receive()
+    victim = children(hold, name)
+    assert victim.receive() == "joined"
+    maker.send(None)
+    assert [victim.receive(), victim.receive()] == [0, 1]
+    os.kill(maker.pid, signal.SIGSTOP)
+    victim.kill()
+    maker.kill()
+    with make(name) as ring, ring.producer() as producer, ring.consumer("rec") as reader:
+        publish(producer, 10)
+        assert read(reader, 1) == [(10, 2, False)]
+
+
 def test_a_member_that_still_reads_the_old_ring_loses_nothing(name):
     old = make(name)
     with old.producer() as producer:

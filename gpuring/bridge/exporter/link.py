@@ -98,15 +98,20 @@ class Link:
         """(sequence, lost) of lossy frames that were given up with a session."""
         self._owed = 0
         """What the next frame is to count as lost before it, beside what the ring says."""
+        self._counted = 0
+        """How much of what the ring says with the first frame is in `_owed` already, or has
+        arrived."""
         self._from_passed = False
         self._acked = 0
         self.passed = max(0, inner.peer(consumer).position - 1)
         """Nothing up to this sequence is sent to a far ring that has nothing yet."""
 
-    def begin_behind(self, passed: int, lost: int | None) -> None:
+    def begin_behind(self, passed: int, lost: int | None, counted: int = 0) -> None:
         """Nothing up to the sequence `passed` is sent, and `lost` sequences were lost before the
-        first frame.  None: all between the two."""
+        first frame.  None: all between the two.  The ring says as well that `counted` of them were
+        lost, if it has given up the subscription of an exporter that was killed."""
         self.passed, self._owed, self._from_passed = passed, lost or 0, lost is None
+        self._counted = counted
 
     def missed(self, frames: int) -> None:
         """So many more were lost before the first frame."""
@@ -172,14 +177,17 @@ class Link:
                 _release(self._held.popleft().slot)
             self._unsent.clear()
 
-    def close(self) -> None:
-        """Leaves the near ring in order, and the next one."""
+    def close(self, *, stay: bool = False) -> None:
+        """Leaves the near ring in order, and the next one.  `stay`: a durable subscription waits
+        for somebody who joins it."""
         self.close_session()
         self._held.clear()
         self._unsent.clear()
         places, self.next = [(self.ring, self.consumer), self.next], None
         for ring, consumer in filter(None, places):
             try:
+                if not stay:
+                    ring.unsubscribe(consumer.subscription)
                 consumer.close()
             finally:
                 ring.close()
@@ -273,10 +281,11 @@ class Link:
             slot = self._acquire()
             if slot is None:
                 return None
+            counted, self._counted = self._counted, 0
             if slot.seq <= self._acked:  # a worker that is dead had sent it
                 _release(slot)
                 continue
-            held = Held(slot, self._described(slot))
+            held = Held(slot, self._described(slot, slot.lost - counted))
             if self._held and held.frame.seq < self._held[-1].frame.seq:
                 raise RingError(f"frame {held.frame.seq} came back behind a later one")
             self._held.append(held)
@@ -300,9 +309,9 @@ class Link:
             self.died = True
         return None
 
-    def _described(self, slot: ReadSlot) -> wire.Frame:
+    def _described(self, slot: ReadSlot, lost: int) -> wire.Frame:
         # The ring may count frames that have arrived: a worker that is dead had not heard so.
-        lost = max(0, slot.seq - self.passed - 1) if self._from_passed else slot.lost
+        lost = max(0, slot.seq - self.passed - 1) if self._from_passed else lost
         lost, self._owed, self._from_passed = lost + self._owed, 0, False
         shape = inner.shape(slot) or ()
         whole = shape == self.ring.spec.fields[0].shape or not shape

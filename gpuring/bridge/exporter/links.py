@@ -1,6 +1,8 @@
 """The importers' subscriptions of the near ring, and for how long each of them is kept.
 
-The supervisor is a member of each subscription as well, so it outlives the worker.
+The supervisor is a member of each subscription as well, so it outlives the worker.  That of a
+lossless importer is durable, so it outlives the whole exporter: the ring keeps it then for as long
+as the exporter would.
 """
 
 from __future__ import annotations
@@ -95,7 +97,7 @@ class Links:
     ) -> Link:
         """Closes the ring if it refuses, and raises RingError then."""
         name, lossless = read_elsewhere(hello.importer), hello.policy == "lossless"
-        consumer = place or _place_in(ring, name, lossless, start)
+        consumer = place or self._place_in(ring, name, lossless, start)
         try:
             link = Link(hello, ring, consumer)
         except (ValueError, OSError) as error:
@@ -106,6 +108,27 @@ class Links:
         has = {"epoch": hello.epoch, "seq": hello.seq}
         self._supervisor.say(do="join", **_place_of(link.name, lossless, ring), has=has)
         return link
+
+    def _place_in(
+        self, ring: Ring, subscription: str, lossless: bool, start: Start = "oldest"
+    ) -> Consumer:
+        """Closes the ring if it refuses, and raises RingError then."""
+        patience = self._patience_s if lossless else None
+        try:
+            if not lossless and any(
+                each.name == subscription and each.durable for each in ring.stats().subscriptions
+            ):  # the importer had another policy when the last exporter was killed
+                ring.unsubscribe(subscription)
+            consumer = ring.consumer(
+                subscription, lossless=lossless, start=start, gate="host",
+                durable=lossless, patience=patience,
+            )  # fmt: skip
+            inner.expect_end(consumer)  # which the far ring has to be told, also by the next worker
+            consumer.fileno()  # it is made now, when the importer can still be refused
+        except (RingError, ValueError, OSError) as error:
+            ring.close()
+            raise RingError(str(error)) from None
+        return consumer
 
     def drop(self, link: Link) -> None:
         """Gives a link up, and its subscription."""
@@ -119,6 +142,12 @@ class Links:
     def _leave(self, importer: str) -> None:
         self._leaving.add(importer)
         self._supervisor.say(do="leave", name=importer)
+
+    def leave(self, *, stay: bool) -> None:
+        """Leaves all rings, because the exporter ends.  `stay`: another one follows, and durable
+        subscriptions wait for it."""
+        for link in self:
+            link.close(stay=stay)
 
     def supervisor_left(self, importer: str) -> None:
         """The supervisor has given up its place in the subscription, too."""
@@ -188,7 +217,7 @@ class Links:
                 if ring is None:
                     continue
                 try:
-                    link.next = ring, _place_in(ring, read_elsewhere(link.name), True)
+                    link.next = ring, self._place_in(ring, read_elsewhere(link.name), True)
                 except RingError:  # there may be room later
                     self._follow_s = now + _NO_ROOM_S
                 else:
@@ -217,18 +246,6 @@ class Links:
         )
 
 
-def _place_in(ring: Ring, subscription: str, lossless: bool, start: Start = "oldest") -> Consumer:
-    """Closes the ring if it refuses, and raises RingError then."""
-    try:
-        consumer = ring.consumer(subscription, lossless=lossless, start=start, gate="host")
-        inner.expect_end(consumer)  # which the far ring has to be told, also by the next worker
-        consumer.fileno()  # it is made now, when the importer can still be refused
-    except (RingError, ValueError, OSError) as error:
-        ring.close()
-        raise RingError(str(error)) from None
-    return consumer
-
-
 def _place_of(importer: str, lossless: bool, ring: Ring) -> dict[str, Any]:
     """What the supervisor has to know to join a subscription, too."""
     name, epoch = read_elsewhere(importer), inner.epoch(ring)
@@ -252,5 +269,11 @@ def _begin(link: Link, hello: wire.Hello, begin: int, waited: bool) -> None:
     if not hello.epoch and not waited:
         link.begin_behind(begin - 1, 0)
         return
-    passed = hello.seq if hello.epoch == link.epoch else link.ring.slots - 1
-    link.begin_behind(passed, max(0, begin - 1 - passed) if link.policy == "lossless" else None)
+    same = hello.epoch == link.epoch
+    passed = hello.seq if same else link.ring.slots - 1
+    if link.policy != "lossless":
+        link.begin_behind(passed, None)
+        return
+    lost, peer = max(0, begin - 1 - passed), inner.peer(link.consumer).number
+    (told,) = (each.lost for each in link.ring.stats().peers if each.number == peer)
+    link.begin_behind(passed, lost, told if same else min(told, lost))

@@ -74,11 +74,14 @@ class _Subscription:
                 slot.release()
         return missed + left
 
-    def close(self) -> None:
-        """Raises RingTimeout, and can be called again."""
+    def close(self, *, stay: bool = False) -> None:
+        """Raises RingTimeout, and can be called again.  `stay`: a durable subscription waits for
+        another exporter."""
+        if not (stay or self.ring.closed):
+            self.ring.unsubscribe(self.consumer.subscription)
         leave(self.ring)
         if self.next is not None:
-            self.next.close()
+            self.next.close(stay=stay)
 
 
 class Export(Bridge):
@@ -181,16 +184,16 @@ class Export(Bridge):
             raise
         return _Subscription(ring, consumer)
 
-    def _give_up(self, name: str) -> None:
+    def _give_up(self, name: str, *, stay: bool = False) -> None:
         if name in self._kept:
-            self._kept[name].close()
+            self._kept[name].close(stay=stay)
             del self._kept[name]
 
     def _leave(self) -> None:
         if self._port is not None:
             self._port.close()
         for name in [*self._kept]:
-            self._give_up(name)
+            self._give_up(name, stay=self._again)
 
 
 def _reserved(address: str) -> socket.socket | None:

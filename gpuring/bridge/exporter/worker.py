@@ -50,8 +50,8 @@ class Exporter:
         self._patience_s: float = options["patience_s"]
         self._host: str = options["host"]
         self._links = Links(options, supervisor)
-        self._stop_s = 0.0
-        """When to end, if it was told to."""
+        self._stop_s, self._again = 0.0, False
+        """When to end, if it was told to, and whether another exporter of the ring follows."""
         self._context = zmq.Context()
         self._router, self._door = listen(
             self._context, options["listen"], options["key"], supervisor
@@ -86,8 +86,7 @@ class Exporter:
         # What is queued is sent from the near slots: nobody else may have them before that is over.
         self._context.destroy(linger=100)
         self._callers.clear()
-        for link in self._links:
-            self._drop(link, None)
+        self._links.leave(stay=self._again)
 
     def _look(self, timeout_s: float) -> None:
         """Waits until there is something to do, and hears all but the importers."""
@@ -159,7 +158,7 @@ class Exporter:
 
     def _heard_from_supervisor(self, message: dict[str, Any]) -> None:
         if "stop" in message:
-            self._stop_s = time.monotonic() + _DRAIN_S
+            self._stop_s, self._again = time.monotonic() + _DRAIN_S, message["again"]
             for link in self._links:
                 link.paused = True
         elif "stats" in message:

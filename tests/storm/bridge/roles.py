@@ -4,8 +4,6 @@ writer   publishes frames in bursts into the near ring, until FOLDER/finish is t
 reader   reads each frame of the far ring once, to the end of the stream
 anchor   is in the reader's subscription and takes nothing, so that the subscription outlives a
          reader that is killed
-holder   the same in the exporter's subscription of the near ring, so that the whole exporter may
-             be killed, and not its worker alone
 stranger sends rubbish to an exporter's port, and is given its address in place of a ring
 seen     prints what `Ring.stats` says of who is in a ring, and ends
 """
@@ -110,14 +108,6 @@ def anchor(name: str, _folder: Path) -> None:
     with attached(name) as ring, ring.consumer("reader", start="oldest"):
         print("ready", flush=True)
         signal.pause()
-
-
-def holder(name: str, _folder: Path) -> None:
-    with attached(name) as ring:
-        while not (found := [each.name for each in ring.stats().subscriptions]):
-            time.sleep(0.01)
-        with ring.consumer(found[0]):
-            signal.pause()
 
 
 def stranger(address: str, _folder: Path) -> None:

@@ -120,8 +120,6 @@ class Bridge(Storm):
             *("importer", far, *bridge, "import", f"{listen}/{self.name}", "--device", "host"),
             *("--slots", SLOTS, *theirs, *self.args.importer.split()),
         )
-        if not self.lossy:
-            self._role("holder", near)
         self._role("anchor", far)
         self.until(lambda: "ready" in self.parts["anchor"].log.read_text(), "no far ring")
         self._role("writer", near)
@@ -279,7 +277,7 @@ class Bridge(Storm):
         """All end in order, and nothing is left."""
         if not self.counts["kill"] and "is dead" in self.parts["exporter"].log.read_text():
             raise Failed("the exporter's worker ended by itself")
-        for name in ("stranger", "anchor", "importer", "holder", "exporter", "keeper"):
+        for name in ("stranger", "anchor", "importer", "exporter", "keeper"):
             part = self.parts.pop(name, None)
             if part is None:
                 continue
