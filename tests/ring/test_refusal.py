@@ -28,7 +28,7 @@ def test_a_blocked_claim_names_who_holds_the_frame(ring):
         assert isinstance(caught.value, TimeoutError)
         text = str(caught.value)
         assert re.search(
-            rf"ring '{ring.name}'.*within 0.01 s.*\(pid {os.getpid()}\).*'display'.*holds "
+            rf"ring '{ring.name}'.*within 0.01 s.*pid {os.getpid()}\).*'display'.*holds "
             r"sequence 4 for \d+\.\d+ s",
             text,
         ), text
