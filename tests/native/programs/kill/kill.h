@@ -108,6 +108,9 @@ struct self {
 extern struct self self;
 extern struct gr_ring *ring;
 extern int fd; /* of its header */
+/* The durable subscription, of which mortals are members for a moment. */
+extern const char kept[GR_NAME_WORDS * 8];
+void keep_one(void);
 void survivor(int which);
 void mortal(enum role role, const char *target);
 void progress(void);

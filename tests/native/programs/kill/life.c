@@ -60,6 +60,14 @@ void progress(void) {
     atomic_fetch_add(&s->frames, 1);
 }
 
+const char kept[GR_NAME_WORDS * 8] = "kept";
+
+/* Producers wait for it for 200 us, so it is given up again and again. */
+void keep_one(void) {
+    const struct gr_terms terms = {.mode = GR_LOSSLESS, .from = GR_START_NEXT, .patience_ns = 200 * 1000};
+    REQUIRE(gr_subscribe(ring, kept, &terms) == GR_OK);
+}
+
 static enum gr_result join_as(struct gr_peer *me, enum role role) {
     static const char names[][GR_NAME_WORDS * 8] = {"own", "shared", "own lossy"};
     self.last = 0;
@@ -116,6 +124,16 @@ void survivor(int which) {
     depart();
 }
 
+/* Is a member of the durable subscription for a moment, and reads nothing. */
+static void visit(void) {
+    static struct gr_peer guest;
+    self.elsewhere = self.role != JOINER;
+    REQUIRE(gr_join_consumer(ring, kept, GR_LOSSLESS, GR_REDELIVER, GR_START_NEXT, 0, &guest) == GR_OK);
+    self.elsewhere = self.role != LEAVER;
+    REQUIRE(gr_leave(&guest) == GR_OK);
+    self.elsewhere = true;
+}
+
 /* It ends by itself only if its point is not reached, or if the ring was closed. */
 void mortal(enum role role, const char *target) {
     struct gr_peer *me = nobody();
@@ -137,6 +155,7 @@ void mortal(enum role role, const char *target) {
         if (role == JOINER || role == LEAVER) {
             static const enum role parts[] = {PRODUCER, CONSUMER, MEMBER, LOSSY};
             part = parts[chance(4)];
+            if (chance(2)) visit();
             self.elsewhere = role != JOINER;
             REQUIRE(join_as(me, part) == GR_OK);
             self.elsewhere = true;
@@ -151,6 +170,7 @@ void mortal(enum role role, const char *target) {
             gr_close(ring);
             break;
         } else if (role == REAPER) {
+            if (chance(8) == 0) visit();
             self.elsewhere = false;
             REQUIRE(gr_reap_dead(ring, NULL) == GR_OK);
             self.elsewhere = true;

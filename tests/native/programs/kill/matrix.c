@@ -25,11 +25,12 @@ static const char *const comes_to[ROLES][12] = {
     [MEMBER] = {"acquire: looked", "acquire: held", "acquire: confirmed", "promised", "release:", "bell:",
                 "sleep:", "device:", "give back:"},
     [LOSSY] = {"acquire:", "promised", "release:", "bell:", "sleep:", "device:"},
-    [JOINER] = {"join:", "producers counted"},
-    [LEAVER] = {"leave:", "producers counted", "subscription removed", "bell:"},
+    [JOINER] = {"join:", "producers counted", "subscription taken up"},
+    [LEAVER] = {"leave:", "producers", "subscription left", "subscription removed", "bell:"},
     [CLOSER] = {"close:", "bell:"},
     [CREATOR] = {"claim:", "promised", "publish:", "bell:", "device:", "origin:", "link:"},
-    [REAPER] = {"reap:", "producers counted", "subscription removed", "bell:"},
+    [REAPER] = {"reap:", "producers", "subscription removed", "subscription left",
+                "subscription: resume noted", "subscription given up", "bell:"},
     [SLEEPER] = {"sleep:", "claim: looked", "claim: claimed", "acquire: looked", "acquire: confirmed"},
 };
 

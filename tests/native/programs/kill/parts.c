@@ -15,12 +15,13 @@ void attach(void) {
 
 void create(void) {
     struct gr_config config = {.slots = now.slots, .max_peers = MAX_PEERS + now.crowd,
-                               .max_subscriptions = 6 + now.crowd,
+                               .max_subscriptions = 7 + now.crowd,
                                .memory = GR_MEMORY_HOST, .sync = GR_SYNC_HOST, .gate = GR_GATE_STREAM,
                                .slot_nbytes = sizeof book->data[0], .spec_nbytes = 2};
     uint8_t zeros[64] = {0};
     ring = gr_create(fd, &config, zeros, zeros, zeros, "{}");
     REQUIRE(ring != NULL, "%s", strerror(errno));
+    keep_one();
 }
 
 struct gr_peer *nobody(void) {
@@ -61,6 +62,8 @@ void audit(void) {
     REQUIRE(live_of(gr_load_sc(&head->producers)) == 0);
     for (uint32_t p = 0; p < ring->max_peers; p++)
         REQUIRE(state_of(gr_load_sc(&ring->peer[p].word)) == GR_FREE, "entry %u", p);
+    bool found;
+    REQUIRE(gr_unsubscribe(ring, kept, &found) == GR_OK && found);
     for (uint32_t u = 0; u < ring->max_subscriptions; u++)
         REQUIRE(mode_of(gr_load_sc(&ring->sub[u].word)) == GR_SUB_FREE, "subscription %u", u);
     for (uint32_t i = 0; i < ring->slots; i++) {

@@ -73,7 +73,7 @@ void attach(void) {
 void create(void) {
     const enum kind kind = kind_of_ring();
     struct gr_config config = {.slots = now.slots, .max_peers = MAX_PEERS + now.crowd,
-                               .max_subscriptions = 6 + now.crowd,
+                               .max_subscriptions = 7 + now.crowd,
                                .memory = GR_MEMORY_IPC, .slot_nbytes = 64, .spec_nbytes = 2,
                                .sync = kind == EVENTS_HOST ? GR_SYNC_EVENT : GR_SYNC_TIMELINE,
                                .gate = kind == WORDS_STREAM ? GR_GATE_STREAM : GR_GATE_HOST};
@@ -81,6 +81,7 @@ void create(void) {
     fc_reset(world, now.seed); /* the creator is there first */
     ring = gr_create(fd, &config, zeros, zeros, zeros, "{}");
     REQUIRE(ring != NULL, "%s", strerror(errno));
+    keep_one();
     use_ring();
 }
 
