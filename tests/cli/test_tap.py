@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import threading
@@ -231,7 +232,8 @@ def test_a_killed_producer_ends_it_with_what_was_published(name, children, tmp_p
             np.testing.assert_array_equal(array, picture(seq, (3, 5), "i4"))
     finally:
         child.kill()
-        gpuring.unlink(name)
+        with contextlib.suppress(gpuring.RingNotFound):  # the tap was the last one in it
+            gpuring.unlink(name)
 
 
 @pytest.mark.slow
