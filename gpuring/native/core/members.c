@@ -138,11 +138,12 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
         } else { /* what came before belongs to the other members, and is not lost */
             uint64_t f = gr_frontier(ring), oldest = f > ring->slots ? f - ring->slots : 0;
             if (me->cursor.pos < oldest) me->cursor.pos = me->cursor.high = oldest;
+            gr_count_lost(me, missed);
+            gr_taken_up(ring, found);
         }
     }
     gr_unlock(ring);
     if (result != GR_OK) return result;
-    gr_count_lost(me, missed);
     gr_ring_bell(ring); /* see gr_join_producer */
     return result;
 }

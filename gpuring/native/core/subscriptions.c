@@ -128,7 +128,8 @@ static bool had(const struct gr_ring *ring, uint32_t u, uint64_t s) {
 /* The first sequence that it is not done with, at most f. */
 static uint64_t first_missing(const struct gr_ring *ring, uint32_t u, uint64_t f) {
     uint64_t word = gr_load_acquire(&ring->sub[u].word), s = start_of(word);
-    if (s == GR_GIVEN_UP) return gr_load_acquire(&ring->sub[u].resume);
+    const uint64_t resume = gr_load_acquire(&ring->sub[u].resume);
+    if (resume && s >= resume) return resume; /* it was given up, and nobody has taken it up yet */
     if (mode_of(word) == GR_LOSSLESS && f > ring->slots && s < f - ring->slots)
         s = f - ring->slots; /* no claim has passed what it is not done with */
     if (mode_of(word) == GR_LOSSY) /* it has met all before its newest take */
@@ -172,24 +173,32 @@ static uint32_t dropped_at(const struct gr_ring *ring, uint64_t s) {
  * LIVE, so nobody gives it up any more.
  *
  * A lossless one that was not given up is left as it is: producers keep for it what they would not
- * keep for a new one, the oldest frame of a full ring. */
+ * keep for a new one, the oldest frame of a full ring. Until the joiner has counted the loss
+ * (gr_taken_up), `resume` and `owed` stay: if it is killed before, the next one counts it. */
 uint64_t gr_take_up(struct gr_ring *ring, uint32_t u, uint32_t *dropped) {
     struct gr_sub *sub = &ring->sub[u];
     const uint64_t word = gr_load_sc(&sub->word);
     const bool unread = gr_load_relaxed(&sub->unread_ns) != 0;
     uint64_t lost = gr_load_relaxed(&sub->owed);
     if (unread) {
+        const uint64_t noted = gr_load_relaxed(&sub->resume);
         const uint64_t resume = first_missing(ring, u, gr_frontier(ring));
         *dropped = dropped_at(ring, resume);
-        if (start_of(word) == GR_GIVEN_UP || mode_of(word) == GR_LOSSY) {
+        if ((noted && start_of(word) >= noted) || mode_of(word) == GR_LOSSY) {
+            gr_store_release(&sub->resume, resume);
             uint64_t start = begin_at(ring, u, mode_of(word), policy_of(word), GR_START_AT, resume);
             if (start > resume) lost += missed(ring, u, resume, start);
         }
     }
-    gr_store_relaxed(&sub->owed, 0);
-    gr_store_relaxed(&sub->unread_ns, 0);
     GR_FAULT("subscription taken up");
     return lost;
+}
+
+void gr_taken_up(struct gr_ring *ring, uint32_t u) {
+    struct gr_sub *sub = &ring->sub[u];
+    gr_store_relaxed(&sub->owed, 0);
+    gr_store_relaxed(&sub->unread_ns, 0);
+    gr_store_release(&sub->resume, 0);
 }
 
 static bool is_over(struct gr_ring *ring, uint32_t u) {

@@ -37,4 +37,5 @@ void gr_begin_subscription(struct gr_ring *ring, uint32_t u, const char name[GR_
                  const struct gr_terms *terms);
 bool gr_agrees(const struct gr_ring *ring, uint32_t u, const struct gr_terms *terms);
 uint64_t gr_take_up(struct gr_ring *ring, uint32_t u, uint32_t *dropped);
+void gr_taken_up(struct gr_ring *ring, uint32_t u);
 void gr_lose_last_member(struct gr_ring *ring, uint32_t u);
