@@ -325,7 +325,7 @@ enum gr_result gr_acquire(struct gr_peer *me) {
         if (got == HELD) break;
     }
     commit(me, &at);
-    note_end(me, at.pos, result);
+    if (result != GR_OK || me->cursor.ended) note_end(me, at.pos, result);
     gr_end(me);
     return result;
 }
@@ -386,7 +386,7 @@ enum gr_result gr_latest(struct gr_peer *me) {
     struct cursor at = cursor_of(me);
     result = newest(me, &at);
     commit(me, &at);
-    note_end(me, at.pos, result);
+    if (result != GR_OK || me->cursor.ended) note_end(me, at.pos, result);
     gr_end(me);
     return result;
 }

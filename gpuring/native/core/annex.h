@@ -67,6 +67,7 @@ static inline void gr_annex_clear_peer(struct gr_peer_entry *entry) {
 static inline uint32_t gr_annex_lost(struct gr_cursor *cursor, const struct gr_slot *slot) {
     const bool brought = gr_load_relaxed((gr_word *)&slot->origin_seq) != 0;
     const uint32_t lost = gr_load_relaxed((gr_word32 *)&slot->lost_before);
+    if (!brought && lost == cursor->dropped) return 0;
     uint32_t *last = brought ? &cursor->lost_before : &cursor->dropped;
     const uint32_t more = brought && !cursor->counts_on ? 0 : lost - *last;
     if (more > INT32_MAX) return 0;
