@@ -52,7 +52,7 @@ def describe(one: RingStats, width: int | None = None) -> str:
         f"next sequence {one.cursor}, {one.cursor - one.slots} claimed so far, "
         f"{counted(one.reaps, 'dead peer')} cleared",
     ]
-    head += [line for line in (gpus(one), link(one)) if line]
+    head += [line for line in (_of_producers(one), gpus(one), link(one)) if line]
     if whole is not None:
         calls = f"{whole.calls}, {whole.waiting} of them not taken yet by an engine"
         head.append(f"{whole.members}; {calls}")
@@ -104,6 +104,17 @@ def _using(numbers: Sequence[str]) -> str:
     if len(numbers) == 1:
         return f"peer {numbers[0]} uses"
     return f"peers {', '.join(numbers[:-1])} and {numbers[-1]} use"
+
+
+def _of_producers(one: RingStats) -> str:
+    """How far a stream of several producers is, and what they have dropped.  Else nothing."""
+    told = []
+    if one.producers_in_all > 1:
+        gone = f"{one.producers_left} have left and {one.producers_died} died"
+        told.append(f"stream of {one.producers_in_all} producers, {gone} so far")
+    if one.dropped:
+        told.append(f"{counted(one.dropped, 'frame')} dropped, because no slot was free")
+    return "; ".join(told)
 
 
 def link(one: RingStats) -> str:

@@ -44,6 +44,7 @@ def test_metrics_once_says_what_the_ring_says(name, children, command):
         ("gpuring_ring_creator_alive",): 1,
         ("gpuring_sequences_claimed_total",): 6,
         ("gpuring_peer_deaths_total",): 0,
+        ("gpuring_frames_dropped_total",): 0,
         ("gpuring_peers", "producer", "alive"): 1,
         ("gpuring_peers", "consumer", "alive"): 2,
         ("gpuring_peers", "consumer", "dead"): 0,

@@ -8,6 +8,7 @@ import signal
 import pytest
 
 import gpuring
+from gpuring.cli.inspect import describe
 from tests.helpers.promise import promise
 from tests.helpers.rings import publish
 from tests.helpers.support import poll
@@ -119,6 +120,7 @@ def test_what_finds_no_slot_is_counted_and_the_next_frame_says_so(name):
                     slot.array[:] = k
         stats = ring.stats()
         assert stats.dropped == stats.producers[0].dropped == 3
+        assert "3 frames dropped, because no slot was free" in describe(stats)
         lost = []
         for _ in range(SLOTS):
             with reader.acquire(0) as slot:

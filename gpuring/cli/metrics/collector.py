@@ -64,6 +64,9 @@ def _rings(rings: Sequence[RingStats]) -> Iterator[Metric]:
         "gpuring_sequences_claimed_total", "Sequences claimed, also void ones.", RING
     )
     deaths = _counter("gpuring_peer_deaths_total", "Dead peers that were cleared.", RING)
+    dropped = _counter(
+        "gpuring_frames_dropped_total", "Frames that producers had no free slot for.", RING
+    )
     peers = _gauge("gpuring_peers", "Joined peers.", ("ring", "role", "state"))
     for one in rings:
         ring = [one.name]
@@ -75,11 +78,12 @@ def _rings(rings: Sequence[RingStats]) -> Iterator[Metric]:
         creator.add_metric(ring, one.creator_alive)
         claimed.add_metric(ring, one.cursor - one.slots)
         deaths.add_metric(ring, one.reaps)
+        dropped.add_metric(ring, one.dropped)
         states = [(peer.role, "alive" if peer.alive else "dead") for peer in one.peers]
         for role in ("producer", "consumer"):
             for state in ("alive", "dead"):
                 peers.add_metric([one.name, role, state], states.count((role, state)))
-    yield from (info, created, slots, nbytes, closed, creator, claimed, deaths, peers)
+    yield from (info, created, slots, nbytes, closed, creator, claimed, deaths, dropped, peers)
 
 
 def _subscriptions(rings: Sequence[RingStats]) -> Iterator[Metric]:
@@ -104,6 +108,11 @@ def _subscriptions(rings: Sequence[RingStats]) -> Iterator[Metric]:
         SUBSCRIPTION,
     )
     members = _gauge("gpuring_subscription_members", "Consumers that share it.", SUBSCRIPTION)
+    unread = _gauge(
+        "gpuring_subscription_unread_seconds",
+        "For how long a durable one has had no consumer; 0: it has one.",
+        SUBSCRIPTION,
+    )
     for one in rings:
         for name, sub in _by_label(one).items():
             labels = [one.name, name, "lossless" if sub.lossless else "lossy"]
@@ -112,7 +121,9 @@ def _subscriptions(rings: Sequence[RingStats]) -> Iterator[Metric]:
             untaken.add_metric(labels, sub.untaken)
             oldest.add_metric(labels, sub.oldest_s)
             members.add_metric(labels, len(sub.members))
-    yield from (lag, lost, untaken, oldest, members)
+            if sub.durable:
+                unread.add_metric(labels, sub.unread_s or 0.0)
+    yield from (lag, lost, untaken, oldest, members, unread)
 
 
 def _peers(rings: Sequence[RingStats]) -> Iterator[Metric]:
@@ -122,6 +133,9 @@ def _peers(rings: Sequence[RingStats]) -> Iterator[Metric]:
         "gpuring_frames_torn_total",
         "Torn frames that a consumer passed over or was told of.",
         READER,
+    )
+    info = GaugeMetricFamily(
+        "gpuring_peer_info", "Always 1: what a peer is called.", labels=(*PEER, "label")
     )
     held = _gauge("gpuring_peer_slots_held", "Slots that a peer has claimed or holds.", PEER)
     oldest = _gauge(
@@ -141,6 +155,7 @@ def _peers(rings: Sequence[RingStats]) -> Iterator[Metric]:
         labels = {sub.name: label for label, sub in _by_label(one).items()}
         for peer in one.peers:
             number = [one.name, str(peer.number)]
+            info.add_metric([*number, peer.label], 1)
             if peer.role == "producer":
                 published.add_metric(number, peer.frames)
             else:
@@ -154,7 +169,7 @@ def _peers(rings: Sequence[RingStats]) -> Iterator[Metric]:
             pending.add_metric(number, peer.pending)
             waiting.add_metric(number, peer.waiting)
             stopped.add_metric(number, peer.stopped)
-    yield from (published, acquired, torn, held, oldest, pending, waiting, stopped, asked)
+    yield from (info, published, acquired, torn, held, oldest, pending, waiting, stopped, asked)
 
 
 def _by_label(one: RingStats) -> dict[str, SubscriptionStats]:
