@@ -116,7 +116,10 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
     for module in (cuda, cuda_ipc, cuda_pool, cuda_vmm):
         monkeypatch.setattr(module, "Driver", lambda: SimpleNamespace(uuid=UUIDS.__getitem__))
     monkeypatch.setattr(driver, "_library", lambda: made)
+    gc.collect()
+    gc.freeze()  # or each of a thousand looks goes through all that other tests have left
     yield made
+    gc.unfreeze()
     assert cuda._owned == set()
 
 

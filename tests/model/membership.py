@@ -117,8 +117,6 @@ class Membership:
             for i in range(N):
                 yield store(self.take[u][i], word(0, NONE, DONE))
         me.seen = yield load(self.redo[u])
-        if self.fix("M2"):
-            yield fetch_or(*self._bit(u))  # before the announcement
         me.start = yield from self._begin_at(u, at, (LOSSY if me.lossy else LOSSLESS) | kept)
         if not self.fix("M2"):
             yield fetch_or(*self._bit(u))
@@ -130,6 +128,8 @@ class Membership:
         f = yield from self._frontier()
         oldest = max(N, f + 1 - N)
         s = f if at == "next" else oldest if at == "oldest" else max(at, oldest)
+        if self.fix("M2"):
+            yield fetch_or(*self._bit(u))  # before the announcement
         yield store(self.sub[u], sub_word(s, kind))  # announce
         f = yield from self._frontier()  # one claim may have missed the announcement
         if self.fix("H5") and mode(kind) == LOSSLESS and s < f + 1 - N:
