@@ -89,7 +89,8 @@ SIGNALS = [
 def test_what_each_signal_does(start, name, number, line, status, in_order):
     assert HANGUP in PAGE
     first, rest = PROGRAMS["camera.py"].split("with (", 1)
-    camera = start(f"import signal\n{first}{line}\nwith ({rest}")
+    unless_ignored = "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_DFL)"  # as by nohup
+    camera = start(f"{unless_ignored}\n{first}{line}\nwith ({rest}")
     poll(lambda: directory.look(name, PATIENCE_S).producers())
     camera.send_signal(number)
     assert ended(camera)[0] == status
