@@ -29,7 +29,7 @@ from tests.bridge.killed_commands import (
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("seed", [1])
 def test_kills_of_whole_commands_cost_no_frame(near, far, seed):
     told = storm(near, far, frames=2000, kills=6, seed=seed, rate=400)
     assert told.numbers == [*range(2000)]
