@@ -20,7 +20,10 @@ from gpuring.cli.text import counted, nbytes
 from gpuring.memory import kinds
 
 BOTH = ("slots", "device", "sync", "gate", "memory", "mode", "replace")
-RING = ("shape", "dtype", "fields", "meta", "producers", "max_peers", "max_subscriptions")
+RING = (
+    *("shape", "dtype", "fields", "meta"),
+    *("producers", "subscriptions", "max_peers", "max_subscriptions"),
+)
 SERVICE = ("request", "response", "request_meta", "response_meta", "answers", "redeliver")
 _ARRAY = "[NAME:]DTYPE:N,N,…"
 
@@ -69,8 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     ring.add_argument(
         "--subscription",
+        dest="subscriptions",
         action="append",
-        default=[],
         metavar="NAME",
         help="a durable subscription, for which producers wait also before its first reader comes",
     )
@@ -119,8 +122,7 @@ def _made(args: argparse.Namespace) -> gpuring.Ring | gpuring.Server:
     ring, service = _given(args, RING), _given(args, SERVICE)
     both = _given(args, BOTH)
     if service:
-        if ring or args.subscription:
-            ring = ring or {"subscription": args.subscription}
+        if ring:
             raise ValueError(
                 f"--{_option(ring)} is of a ring, and --{_option(service)} of a service"
             )
@@ -139,8 +141,6 @@ def _made(args: argparse.Namespace) -> gpuring.Ring | gpuring.Server:
         raise ValueError("a ring needs --shape and --dtype, or --field for several arrays")
     made = gpuring.create(args.name, **both, **ring)
     try:
-        for subscription in args.subscription:
-            made.subscribe(subscription)
         made.watch()
     except BaseException:
         made.close()
@@ -155,7 +155,12 @@ def _given(args: argparse.Namespace, names: Collection[str]) -> dict[str, Any]:
 
 def _option(given: dict[str, Any]) -> str:
     name = next(iter(given))
-    return {"fields": "field", "redeliver": "no-redeliver"}.get(name, name.replace("_", "-"))
+    special = {
+        "fields": "field",
+        "subscriptions": "subscription",
+        "redeliver": "no-redeliver",
+    }
+    return special.get(name, name.replace("_", "-"))
 
 
 def _arrays(what: str, given: list[tuple[str, Any]]) -> Any:

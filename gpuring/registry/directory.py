@@ -165,6 +165,9 @@ def attach_header(name: str, owner: int | None) -> Header:
         try:
             with named.open(os.O_RDWR) as file:
                 header = _checked(name, Header.attach, file)
+                if header.closed:
+                    header.disown()
+                    raise Missing("what has its name was closed")
                 # The order matters.  A process that takes the name away locks it, and then looks
                 # whether somebody has the header.  So it has seen us, or we see it, or the slots
                 # are gone.
@@ -178,10 +181,7 @@ def attach_header(name: str, owner: int | None) -> Header:
 
 
 def check_living(name: str, header: Header) -> None:
-    """Raises PeerLost if neither the creator of a ring nor a producer in it lives, and Missing if
-    the ring was closed and its name is about to go."""
-    if header.closed:
-        raise Missing("what has its name was closed")
+    """Raises PeerLost if neither the creator of a ring nor a producer in it lives."""
     if not (header.creator_alive or {*header.producers()} & {*header.live_peers()}):
         raise PeerLost(
             f"ring {name!r} is there, but its creator (pid {header.creator_pid}) is dead and "
@@ -236,10 +236,11 @@ def _may_replace(name: str, named: Named, replace: bool | None) -> None:
 
 
 def _is_abandoned(file: File) -> bool:
-    """Whether the ring's creator is dead.  If the header does not say who that is, because it is
-    damaged or of another version, the question is whether no process uses the ring."""
+    """Whether the ring's creator is dead, or has closed it.  If the header does not say who that
+    is, because it is damaged or of another version, the question is whether no process uses the
+    ring."""
     try:
-        return not Header.read(file.fd).creator_alive
+        return not _is_kept(Header.read(file.fd))
     except native.Retired:  # nobody can attach any more, and somebody was removing its name
         return True
     except native.Damaged:
@@ -332,7 +333,8 @@ def _remove_slots(name: str, epoch: bytes | None) -> None:
 
 
 def remove_own(name: str, epoch: bytes, header: Header) -> None:
-    """Removes the names of a ring that is ours and retired.  Its name may be a later ring's by now.
+    """Removes the names of a ring that is ours and closed.  Its name may be a later ring's by now.
+    If it has durable subscriptions, the next ring of the name takes its header's.
 
     It needs no descriptor, so it works where there is none left.
     """
@@ -340,12 +342,25 @@ def remove_own(name: str, epoch: bytes, header: Header) -> None:
         return
     ours = os.fstat(header.lock_fd)
     segment.remove_slots(segment.slots_name(name, epoch), ours.st_uid)
+    if has_durable(header):
+        return
+    header.retire()
     locks.lock_name(header.lock_fd, _PATIENCE_S)
     try:
         if segment.has_name(segment.path_of(segment.header_name(name)), ours):
             segment.unlink(segment.header_name(name))
     finally:
         locks.unlock_name(header.lock_fd)
+
+
+def has_durable(header: Header) -> bool:
+    """Whether it has subscriptions that go over to the next ring of its name."""
+    return any(header.patience(u) is not None for u in range(header.max_subscriptions))
+
+
+def _is_kept(header: Header) -> bool:
+    """Whether the ring is open, and its creator alive."""
+    return header.creator_alive and not header.closed
 
 
 def go_with_the_last(name: str, header: Header) -> bool:
@@ -360,9 +375,7 @@ def go_with_the_last(name: str, header: Header) -> bool:
         named = segment.has_name(segment.path_of(segment.header_name(name)), ours)
     except OSError:  # it was left before
         return False
-    if not named or header.creator_alive or header.link()[0]:
-        return False
-    if any(header.patience(u) is not None for u in range(header.max_subscriptions)):
+    if not named or _is_kept(header) or header.link()[0] or has_durable(header):
         return False
     # remove_dead counts the peers of a GPU ring, but not those who could still join it.
     return header.memory == "host" or not header.attached
@@ -436,4 +449,4 @@ def _life(named: Named) -> tuple[bytes | None, bool]:
             return None, locks.in_use(file.fd)
     # Nobody can join a GPU ring whose creator is dead, so a handle without a peer does not count.
     attached = header.memory == "host" and header.attached
-    return header.epoch, header.creator_alive or attached or bool(header.live_peers())
+    return header.epoch, _is_kept(header) or attached or bool(header.live_peers())

@@ -38,6 +38,7 @@ def create(
     gate: Literal["stream", "host"] | None = None,
     memory: Literal["auto", "ipc", "vmm", "pool"] = "auto",
     producers: int = 1,
+    subscriptions: Sequence[str] = (),
     max_peers: int = 32,
     max_subscriptions: int = 16,
     mode: int = Octal(0o600),
@@ -63,6 +64,8 @@ def create(
     * `producers`: of how many producers the stream is made, 1 … 4095.  The stream ends when so many
       have come and gone and none is there.  A producer that was killed has gone, too; if one starts
       in its place, the stream goes on.
+    * `subscriptions`: names of durable subscriptions (`Ring.subscribe`) that the ring has from its
+      first frame on.
     * `max_peers`, `max_subscriptions`: how many there may be at the same time, 1 … 250.
     * `mode`: permissions of the shared memory.  0o600, the default, keeps it to one user.
     * `replace`: which ring of this name makes way.  With None, the default, a ring whose creator is
@@ -82,7 +85,8 @@ def create(
     A ring appears whole: whoever finds its name can attach to it.  Closing the returned Ring closes
     the ring.  The others then read what is there and get EndOfStream.
 
-    Raises RingExists, DeviceError (no usable GPU), RingError (no space in /dev/shm, RLIMIT_FSIZE,
+    Raises RingExists, TooManyPeers (more subscriptions than `max_subscriptions`), DeviceError (no
+    usable GPU), RingError (no space in /dev/shm, RLIMIT_FSIZE,
     RLIMIT_AS), OSError (no descriptors left), TypeError or ValueError (arguments).  With
     `replace=True` also PermissionError (the ring is another user's) and RingIncompatible (what has
     the name is no file).  Nothing is left behind by a call that raises.
@@ -100,6 +104,7 @@ def create(
         gate=gate,
         memory=memory,
         producers=producers,
+        subscriptions=subscriptions,
         max_peers=max_peers,
         max_subscriptions=max_subscriptions,
         mode=mode,
@@ -117,6 +122,7 @@ def create_of(
     gate: Gate | None = None,
     memory: str = "auto",
     producers: int = 1,
+    subscriptions: Sequence[str] = (),
     max_peers: int = 32,
     max_subscriptions: int = 16,
     mode: int = 0o600,
@@ -132,6 +138,8 @@ def create_of(
     max_subscriptions = between_one_and(
         native.MAX_SUBSCRIPTIONS, max_subscriptions, "max_subscriptions"
     )
+    if isinstance(subscriptions, str):
+        raise TypeError(f"subscriptions are several names, such as [{subscriptions!r}]")
     if replace is not None:
         replace = arguments.flag(replace, "replace", "True, False or None")
     mode = integer(mode, "mode")
@@ -184,6 +192,8 @@ def create_of(
             ring = Ring(name, header, mapped, described, created=True)
             mapped.lend()
             kinds.hand_on(header, mapped)
+            for subscription in subscriptions:  # before those that have been somebody's already
+                ring.subscribe(subscription)
             if dead is not None:
                 durable.carry_over(dead, header)
             carry = partial(durable.carry_over, new=header)

@@ -394,7 +394,10 @@ class Ring(Dropped):
         if the membership lock cannot be taken for 5 s.
         """
         self._check_open()
-        return durable.unsubscribe(self._name, self._header, subscription)
+        found = durable.unsubscribe(self._name, self._header, subscription)
+        if self._header.closed:  # its name was kept for this
+            directory.remove_own(self._name, self._epoch, self._header)
+        return found
 
     def _join(
         self,
@@ -469,7 +472,8 @@ class Ring(Dropped):
 
         The creator's close also closes the ring and removes its name.  The others read what is
         there and then get EndOfStream.  If the creator is dead, the last process that leaves
-        removes the name, unless the ring is a bridge's or has durable subscriptions.
+        removes the name, unless the ring is a bridge's.  If there are durable subscriptions, the
+        header keeps the name for the next ring, to which they go over.
 
         GPU memory is freed when no other handle has the ring.  This process looks whether that is
         so when it makes or closes a ring, and when it ends.
@@ -528,7 +532,6 @@ class Ring(Dropped):
 
     def _unlink(self) -> None:
         """Removes the ring's names.  That of the header may belong to a later ring by now."""
-        self._header.retire()
         directory.remove_own(self._name, self._epoch, self._header)
 
     def __enter__(self) -> Self:

@@ -37,6 +37,7 @@ RINGS = {
     "inference_frontends.py": ("classify",),
     "upscale_frontends.py": ("upscale",),
     "two_hosts/run.py": ("cam0", "cam1", "seen0", "seen1"),
+    "supervised/run.py": ("cam0", "cam1", "cam2", "seen"),
 }
 """The names of rings that an example takes.  Two tests at a time cannot have the same ones."""
 FRONT_ENDS = ("torch", "uvicorn", "starlette", "PIL")
@@ -319,6 +320,7 @@ CHILDREN = {
     "token_stream.py": 5,
     "one_script.py": 1,
     "two_hosts/run.py": 7,
+    "supervised/run.py": 11,
 }
 """How many processes each example starts."""
 
@@ -530,6 +532,18 @@ def test_two_hosts(start):
         assert [right.match(line)[1] for line in told] in [[name] * 2 for name in names]
 
 
+@pytest.mark.slow
+def test_supervised_programs_lose_no_picture(start):
+    """They are stopped and killed meanwhile.  It exits with 1 if a picture is missing."""
+    if not start.on_host:
+        pytest.skip("it runs in host memory")
+    lines = _lines(start("supervised/run.py", args=["10", "--port", "0"]))
+    for name in ("cam0", "cam1", "cam2"):
+        (line,) = (line for line in lines if line.startswith(f"{name}  "))
+        sent, kept = re.match(r"\w+  (\d+) pictures sent, (\d+) of them recorded", line).groups()
+        assert int(sent) >= int(kept) > 0
+
+
 @pytest.mark.slow(keep=2)
 @pytest.mark.parametrize(
     ("name", "args", "told"),
@@ -555,6 +569,10 @@ PAGES = {
     "two_scripts/send.py": "guide.md",
     "service.py": "services.md",
     **{f"two_hosts/{name}.py": "examples/two_hosts.md" for name in ("camera", "detector", "run")},
+    **{
+        f"supervised/{name}.py": "examples/supervised.md"
+        for name in ("camera", "detector", "recorder", "page", "run")
+    },
     "upscale_load.py": "examples/upscale_frontends.md",
     "video_page.py": "examples/video_pipeline.md",
 }

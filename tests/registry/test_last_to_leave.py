@@ -110,8 +110,8 @@ def test_who_is_killed_leaves_the_names_to_those_that_come_later(name, children)
     "failure.md",
     "It leaves alone the ring that a bridge has made, because the importer goes on with that ring "
     "when it is started again.",
-    "It also leaves alone a ring with durable subscriptions, because the next ring of that name "
-    "takes them over.",
+    "A ring with durable subscriptions keeps its name when its creator closes it or dies, and the "
+    "next ring of that name takes them over.",
 )
 @pytest.mark.parametrize("what", ["of a bridge", "with a durable subscription"])
 def test_a_ring_that_others_want_to_go_on_with_keeps_its_names(name, children, what):

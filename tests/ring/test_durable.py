@@ -8,9 +8,10 @@ import signal
 import pytest
 
 import gpuring
+from gpuring.ring import creation
 from tests.helpers.promise import promise
 from tests.helpers.rings import publish
-from tests.helpers.support import poll
+from tests.helpers.support import poll, segments_of
 
 SLOTS = 4
 
@@ -118,6 +119,97 @@ def test_it_goes_over_to_the_ring_that_takes_the_name(name, read_first):
         with ring.consumer("rec") as reader:
             assert read(reader, 1) == [(10, 3 - read_first, False)]
     old.close()
+
+
+def test_a_ring_is_born_with_subscriptions(name, monkeypatch):
+    """Who has waited for its name may publish before its creator does anything else."""
+
+    def give_name(*args):
+        named(*args)
+        with gpuring.attach(name) as ring, ring.producer() as producer:
+            publish(producer, 0, 1)
+
+    named = creation.directory.give_name
+    monkeypatch.setattr(creation.directory, "give_name", give_name)
+    with make(name, subscriptions=["rec", "other"]) as ring, ring.consumer("rec") as reader:
+        assert read(reader, 2) == [(0, 0, False), (1, 0, False)]
+        assert [one.durable for one in ring.stats().subscriptions] == [True, True]
+
+
+def test_a_subscription_that_goes_over_keeps_its_terms(name):
+    with make(name) as ring, ring.producer() as producer:
+        ring.subscribe("rec", patience=60)
+        publish(producer, 0)
+        with make(name, replace=True, subscriptions=["rec"]) as new, new.producer() as other:
+            assert only(new).patience_s == 60
+            publish(other, 1)
+            with new.consumer("rec") as reader:
+                assert read(reader, 1) == [(1, 1, False)]
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "match"),
+    [
+        ({"subscriptions": "rec"}, TypeError, r"subscriptions are several names"),
+        ({"subscriptions": ["#1"]}, ValueError, "cannot name a subscription"),
+        ({"subscriptions": ["a", "b"], "max_subscriptions": 1}, gpuring.TooManyPeers, "1"),
+    ],
+)
+def test_a_ring_whose_subscriptions_are_refused_is_not_there(name, options, error, match):
+    with pytest.raises(error, match=match):
+        make(name, **options)
+    assert not any(one.name == name for one in gpuring.ls())
+
+
+@promise(
+    "failure.md",
+    "A ring with durable subscriptions keeps its name when its creator closes it or dies, and the "
+    "next ring of that name takes them over.",
+    "The slots of a ring that was closed go.",
+    "`ring.unsubscribe` and `gpuring clean` end such subscriptions.",
+)
+@pytest.mark.parametrize("reads", [0, 2])
+def test_a_subscription_goes_over_from_a_ring_that_was_closed_in_order(name, reads):
+    with (
+        make(name) as ring,
+        ring.producer() as producer,
+        ring.consumer("rec", durable=True, patience=60) as reader,
+    ):
+        publish(producer, 0, 1, 2)
+        read(reader, reads)
+    assert segments_of(name) == [f"gpuring.{name}"]  # the header, and not its slots
+    with pytest.raises(gpuring.RingNotFound, match="what has its name was closed"):
+        gpuring.attach(name)
+    with make(name) as ring, ring.producer() as producer:
+        assert only(ring).patience_s == 60
+        publish(producer, 10)
+        with ring.consumer("rec") as reader:
+            assert read(reader, 1) == [(10, 3 - reads, False)]
+        ring.unsubscribe("rec")
+    assert segments_of(name) == []
+
+
+def test_a_closed_ring_goes_with_its_last_durable_subscription(name, children):
+    reader = children(until_the_end, name)
+    with make(name, subscriptions=["rec", "other"]) as ring, ring.producer() as producer:
+        assert reader.receive() == "joined"
+        publish(producer, 0, 1, 2)
+    reader.send("closed")
+    assert reader.receive() == 3
+    assert segments_of(name) == [f"gpuring.{name}"]
+    reader.send("end")
+    assert reader.receive() == []
+
+
+def until_the_end(pipe, name):
+    with gpuring.attach(name, timeout=10) as ring, ring.consumer("rec") as frames:
+        pipe.send("joined")
+        pipe.receive()
+        pipe.send(sum(1 for _ in frames))
+        pipe.receive()
+        ring.unsubscribe("other")
+        ring.unsubscribe("rec")
+        pipe.send(segments_of(name))
 
 
 def create(pipe, name):

@@ -141,7 +141,7 @@ def _check_unused(name: str) -> None:
     """Raises RingExists if a ring of this host is in use, RingNotFound, RingIncompatible."""
     header = directory.look(name)
     alive = set(header.live_peers())
-    if header.creator_alive or alive & set(header.producers()):
+    if not header.closed and (header.creator_alive or alive & set(header.producers())):
         raise _in_use(name)
 
 
