@@ -122,9 +122,8 @@ def compare(files):
         sent = set(map(int, (files / name).read_text().split()))
         missing += len(sent - times.keys())
         twice = times.total() - len(times)
-        print(
-            f"{name}  {len(sent)} pictures sent, {len(sent & times.keys())} recorded, {twice} twice"
-        )
+        kept = len(sent & times.keys())
+        print(f"{name}  {len(sent)} pictures sent, {kept} of them recorded, {twice} twice")
     print(f"{missing} are missing, {lost} were counted as lost")
     return missing <= lost
 
