@@ -42,10 +42,11 @@ from gpuring.ring.consumer import Consumer
 from gpuring.ring.creation import create
 from gpuring.ring.origin import Origin
 from gpuring.ring.producer import Producer
+from gpuring.ring.read_slot import ReadSlot
 from gpuring.ring.ring import Ring, attach
 from gpuring.ring.shutdown import exit_on_sigterm
-from gpuring.ring.slot import ReadSlot, WriteSlot
 from gpuring.ring.waiting import select
+from gpuring.ring.write_slot import WriteSlot
 from gpuring.service import Call, Client, PendingCall, Server, connect, health, run, serve, take
 
 __version__ = "0.1.0"

@@ -29,8 +29,10 @@ if TYPE_CHECKING:
     from gpuring.ring.consumer import Consumer
     from gpuring.ring.endpoint import Endpoint, JoinedRing
     from gpuring.ring.producer import Producer
+    from gpuring.ring.read_slot import ReadSlot
     from gpuring.ring.ring import Ring
-    from gpuring.ring.slot import ReadSlot, Slot, WriteSlot
+    from gpuring.ring.slot import Slot
+    from gpuring.ring.write_slot import WriteSlot
 
 # ---- a ring --------------------------------------------------------------------------------------
 
