@@ -3,9 +3,9 @@
 A slot is yours from claim to publish, or from acquire to release.  After that every access to its
 frame raises an error, so copy what you need.  Slot objects and the arrays over them are used again
 for later frames, but only when nobody has them any more.  A slot that is dropped before its end is
-given back by endpoint.pyx, and a ResourceWarning says so.
+given back by slot_owner.pyx, and a ResourceWarning says so.
 
-endpoint.pyx hands the objects out and uses them again, and whose.pyx says when.  Between a user's call of publish, abandon or
+slot_owner.pyx hands the objects out and uses them again, and whose.pyx says when.  Between a user's call of publish, abandon or
 release and the C library no Python code runs, and none between the begin or end of a `with` block and its frame's.  So no signal
 handler does.  The arrays, copies and refusals may run Python code.
 """
