@@ -35,7 +35,9 @@ from gpuring.errors import (
     StaleViewWarning,
     TooManyPeers,
 )
-from gpuring.registry.directory import clean, ls, unlink
+from gpuring.registry.directory import unlink
+from gpuring.registry.leftovers import clean
+from gpuring.registry.survey import ls
 from gpuring.ring.align import Aligned, align
 from gpuring.ring.batch import ReadBatch, WriteBatch
 from gpuring.ring.consumer import Consumer

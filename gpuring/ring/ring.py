@@ -27,7 +27,7 @@ from gpuring.errors import (
 from gpuring.memory import kinds
 from gpuring.native import Device, Header, Peer
 from gpuring.native.signals import Dropped
-from gpuring.registry import diagnosis, directory, segment, stats
+from gpuring.registry import diagnosis, directory, leftovers, segment, stats, survey
 from gpuring.ring import caller, debug, durable, joining, kept_memory, shutdown
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.endpoint import Endpoint, Gate
@@ -462,7 +462,7 @@ class Ring(Dropped):
         """A frozen record of what the ring is doing.  It costs a few microseconds for each slot and
         tens for each peer."""
         self._check_open()
-        return stats.collect(self._name, self._header)
+        return survey.collect(self._name, self._header)
 
     def close(self) -> None:
         """Closes the producers and consumers made from this handle, and the handle.
@@ -515,11 +515,11 @@ class Ring(Dropped):
         if self._created:
             kept_memory.keep(self._header, self._memory)
         else:
-            go_with_us = directory.go_with_the_last(self._name, self._header)
+            go_with_us = leftovers.go_with_the_last(self._name, self._header)
             self._memory.close(others=True, then=self._header.disown)
             if go_with_us:
                 with contextlib.suppress(RingError, OSError):  # others can do it later
-                    directory.remove_dead(self._name)
+                    leftovers.remove_dead(self._name)
         kept_memory.free()
         self._closed = True
         shutdown.remove(self)

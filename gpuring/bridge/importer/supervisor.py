@@ -13,7 +13,7 @@ from typing import Any
 from gpuring import slot_layout
 from gpuring.bridge.supervisor import Bridge, leave, log
 from gpuring.errors import RingError, RingExists, RingIncompatible, RingNotFound
-from gpuring.registry import directory, stats
+from gpuring.registry import directory, stats, survey
 from gpuring.ring import inner
 from gpuring.ring.creation import create_of
 from gpuring.ring.producer import Producer
@@ -41,7 +41,7 @@ class Import(Bridge):
         name, device = self._options["as"], self._options["device"]
         try:
             _check_unused(name)
-            left = stats.collect(name, directory.look(name)).link  # now that nobody writes it
+            left = survey.collect(name, directory.look(name)).link  # now that nobody writes it
         except (RingNotFound, RingIncompatible):
             return None
         if left is not None and left.epoch and left.ring == self._options["near"]:
