@@ -25,9 +25,10 @@ from gpuring.errors import (
     raise_first,
 )
 from gpuring.memory import kinds
-from gpuring.native import Device, Header, Peer
+from gpuring.native import Device, Header
 from gpuring.native.signals import Dropped
 from gpuring.registry import diagnosis, directory, leftovers, segment, stats, survey
+from gpuring.registry.subscriptions import encode
 from gpuring.ring import caller, debug, durable, joining, kept_memory, shutdown
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.endpoint import Endpoint, Gate
@@ -253,19 +254,10 @@ class Ring(Dropped):
         if the membership lock cannot be taken for 5 s (a stopped process has it).
         """
         arguments.flag(reattach, "reattach")
-
-        def join(ring: Ring) -> Peer:
-            return ring._join_producer(gate, spin, label)
-
+        join = joining.AsProducer(gate, spin, label)
         self._check_open()  # before the lock, which another thread may have had when we were forked
         with self._joining:
             return Producer(self, join(self), join if reattach and not self._created else None)
-
-    def _join_producer(
-        self, gate: Gate | None = None, spin: float | None = None, label: str | None = None
-    ) -> Peer:
-        self._check_open()
-        return joining.as_producer(self._name, self._header, self._device, gate, spin, label)
 
     def consumer(
         self,
@@ -321,24 +313,11 @@ class Ring(Dropped):
         membership lock cannot be taken for 5 s, ValueError if the subscription exists with another
         `lossless` or `redeliver`.
         """
-        flags = {
-            "lossless": lossless,
-            "redeliver": redeliver,
-            "reattach": reattach,
-            "durable": durable,
-            "deaths": deaths,
-        }
-        for what, value in flags.items():
-            arguments.flag(value, what)
-        if patience is not None and not durable:
-            raise ValueError("patience= is for a durable subscription: pass durable=True as well")
-        if durable and subscription is None:
-            raise ValueError("a durable subscription needs a name, by which it is found again")
-        options = gate, redeliver, spin, durable, patience, label
-
-        def join(ring: Ring, start: Literal["next", "oldest"] | int = "oldest") -> Peer:
-            return ring._join(subscription, lossless, start, *options)
-
+        arguments.flag(reattach, "reattach")
+        arguments.flag(deaths, "deaths")
+        join = joining.AsConsumer(
+            subscription, lossless, redeliver, durable, patience, gate, spin, label
+        )
         self._check_open()
         with self._joining:
             peer = join(self, start)
@@ -377,15 +356,16 @@ class Ring(Dropped):
         lock cannot be taken for 5 s.
         """
         self._check_open()
-        durable.subscribe(
-            self._name,
+        result = native.subscribe(
             self._header,
-            subscription,
+            encode(subscription),
             lossless=arguments.flag(lossless, "lossless"),
-            start=joining.checked_start(start),
             redeliver=arguments.flag(redeliver, "redeliver"),
-            patience=patience,
+            start=joining.checked_start(start),
+            patience_ns=durable.patience_ns(patience),
         )
+        if result:
+            raise diagnosis.cannot_join(self._name, self._header, result, subscription)
 
     def unsubscribe(self, subscription: str) -> bool:
         """Makes a subscription go with its last member, and so at once if it has none.
@@ -394,35 +374,10 @@ class Ring(Dropped):
         if the membership lock cannot be taken for 5 s.
         """
         self._check_open()
-        return durable.unsubscribe(self._name, self._header, subscription)
-
-    def _join(
-        self,
-        subscription: str | None,
-        lossless: bool,
-        start: Literal["next", "oldest"] | int,
-        gate: Gate | None,
-        redeliver: bool,
-        spin: float | None = None,
-        is_durable: bool = False,
-        patience: float | None = None,
-        label: str | None = None,
-    ) -> Peer:
-        self._check_open()
-        if is_durable and subscription is not None:
-            durable.subscribe(
-                self._name,
-                self._header,
-                subscription,
-                lossless=lossless,
-                start=joining.checked_start(start),
-                redeliver=redeliver,
-                patience=patience,
-            )
-        ring = self._name, self._header, self._device
-        return joining.as_consumer(
-            *ring, subscription, lossless, start, gate, redeliver, spin, label
-        )
+        result, found = native.unsubscribe(self._header, encode(subscription))
+        if result:
+            raise diagnosis.unusable(self._name, result)
+        return found
 
     def _successor(self) -> Ring | None:
         """The ring that has our name now, if it is another one and was not closed."""
