@@ -39,13 +39,14 @@ from gpuring.registry.directory import unlink
 from gpuring.registry.leftovers import clean
 from gpuring.registry.survey import ls
 from gpuring.ring.align import Aligned, align
+from gpuring.ring.attaching import attach
 from gpuring.ring.batch import ReadBatch, WriteBatch
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.creation import create
 from gpuring.ring.origin import Origin
 from gpuring.ring.producer import Producer
 from gpuring.ring.read_slot import ReadSlot
-from gpuring.ring.ring import Ring, attach
+from gpuring.ring.ring import Ring
 from gpuring.ring.shutdown import exit_on_sigterm
 from gpuring.ring.waiting import select
 from gpuring.ring.write_slot import WriteSlot

@@ -1,4 +1,4 @@
-"""Ring, which is one process's handle on a ring, and attach, which opens a ring by its name."""
+"""Ring, which is one process's handle on a ring."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from gpuring import arguments, native, slot_layout
-from gpuring.arguments import integer
 from gpuring.arrays import streams
-from gpuring.deadlines import deadline_of
 from gpuring.errors import (
     PeerLost,
     RingClosed,
@@ -42,58 +40,13 @@ if TYPE_CHECKING:
     from gpuring.slot_layout import Field, Spec
 
 
-def attach(
-    name: str,
-    *,
-    timeout: float | None = 0.0,
-    owner: int | None = None,
-    device: str | int | None = None,
-) -> Ring:
-    """Opens the ring `name`.
-
-    * `timeout`: how many seconds to wait for a ring that lives: its creator lives, or a producer is
-      in it.  None waits for ever.  It also waits while the ring is being replaced or removed.  A
-      wait costs next to no CPU, ends as soon as the ring is there, and can be interrupted by
-      Ctrl-C.  0 does not wait, and takes the ring that is there, also that of the dead, whose
-      frames can still be read.
-    * `owner`: the id of the user whose ring it must be.  None means this process's own user, or
-      root.  Name another user only if you trust him as yourself: he can write every slot, and by
-      cutting off the ring's files he can end this process at any time (SIGBUS).
-    * `device`: the GPU under which this process uses the slots, "cuda:1" or its number here.  None
-      is CuPy's current device.  It may be any GPU that has peer access to that of the ring.  Work
-      on the frames inside `with cupy.cuda.Device(n):` of the same GPU, or give streams of it.  On
-      a GPU without peer access attach under the ring's own GPU, and copy the frames with
-      `slot.copy_to(out)`.
-
-    Raises RingNotFound, RingIncompatible (damaged, or of another version), PeerLost (the ring did
-    not live within `timeout`, or nobody can open its GPU memory any more: see the page "Which
-    memory"), DeviceError (no GPU, or one
-    that cannot reach the ring's), PermissionError (another user's ring, or one whose mode does not
-    let this process write), RingTimeout (nobody has handed the GPU memory on for 5 s, whatever
-    `timeout` is), RingError (RLIMIT_AS, a read-only /dev/shm), TypeError (a device for a host
-    ring), OSError (no descriptors left).  A call that raises leaves nothing open.
-
-    The ring may be closed or replaced as soon as this has returned.  `producer` and `consumer` then
-    raise RingClosed: close this handle and attach again.
-    """
-    shutdown.check()
-    segment.check_name(name)
-    deadline = deadline_of(timeout)
-    if owner is not None:
-        owner = integer(owner, "owner", "the id of a user, an int, or None")
-        if owner < 0:
-            raise ValueError(f"owner is the id of a user, 0 or more, not {owner}")
-    living = timeout != 0
-    return directory.when_there(name, deadline, lambda: _attach(name, owner, device, living))
-
-
-def attach_any(name: str, deadline: float) -> Ring:
+def attach_any(name: str, deadline: float = 0.0) -> Ring:
     """attach() that waits for the name only, and leaves it to its caller whether the ring lives."""
     shutdown.check()
-    return directory.when_there(name, deadline, lambda: _attach(name, None, None, living=False))
+    return directory.when_there(name, deadline, lambda: opened(name, None, None, living=False))
 
 
-def _attach(name: str, owner: int | None, device: str | int | None, living: bool) -> Ring:
+def opened(name: str, owner: int | None, device: str | int | None, living: bool) -> Ring:
     """attach() without a wait.  Raises segment.Missing where that may help.  `living`: that is also
     so if the ring does not live."""
     header = directory.attach_header(name, owner)
@@ -388,7 +341,7 @@ class Ring(Dropped):
             header = directory.look(self._name)
             if header.epoch == self._header.epoch or header.closed:
                 return None
-            return attach(self._name)
+            return attach_any(self._name)
         except (RingNotFound, RingIncompatible, PeerLost, PermissionError):
             return None
         except OSError as error:
@@ -502,7 +455,7 @@ class Ring(Dropped):
                     self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return attach, (self._name,)
+        return attach_any, (self._name,)
 
     def __repr__(self) -> str:
         where = self.memory if self.memory == "host" else f"{self.memory}, {self.sync}"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gpuring.errors import RingClosed, RingError, RingFull, RingIncompatible
 from gpuring.registry import leftovers
 from gpuring.ring import inner
-from gpuring.ring.ring import attach
+from gpuring.ring.attaching import attach
 from gpuring.service._reach import Reach, is_gone
 from gpuring.service.call import AnswerSlot, AnswerWriter, Call
 from gpuring.service.wire import Terms, answers_name, make_sink, names_answers, without_fail

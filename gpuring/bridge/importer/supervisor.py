@@ -15,9 +15,10 @@ from gpuring.bridge.supervisor import Bridge, leave, log
 from gpuring.errors import RingError, RingExists, RingIncompatible, RingNotFound
 from gpuring.registry import directory, stats, survey
 from gpuring.ring import inner
+from gpuring.ring.attaching import attach
 from gpuring.ring.creation import create_of
 from gpuring.ring.producer import Producer
-from gpuring.ring.ring import Ring, attach
+from gpuring.ring.ring import Ring
 from gpuring.slot_layout import Spec
 
 
