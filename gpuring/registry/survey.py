@@ -13,29 +13,18 @@ from gpuring import native, slot_layout
 from gpuring.errors import RingError
 from gpuring.native import Header
 from gpuring.native.snapshot import snapshot
-from gpuring.registry import diagnosis, directory, in_the_way, segment
-from gpuring.registry import labels as labels_of
+from gpuring.registry import diagnosis, directory, in_the_way, segment, stats
 from gpuring.registry.segment import Missing
-from gpuring.registry.stats import (
-    Death,
-    Hold,
-    InTheWay,
-    Link,
-    PeerStats,
-    Rings,
-    RingStats,
-    SubscriptionStats,
-)
 from gpuring.registry.subscriptions import text_of
 
 
-def ls() -> Rings:
+def ls() -> stats.Rings:
     """Every readable ring of this host, sorted by name: a list, which an interpreter shows as a
     table.  Reads headers only and needs no GPU."""
-    return Rings(all_rings()[0])
+    return stats.Rings(all_rings()[0])
 
 
-def all_rings() -> tuple[list[RingStats], dict[str, str]]:
+def all_rings() -> tuple[list[stats.RingStats], dict[str, str]]:
     """The result of ls(), and the names that cannot be read with the reasons.
 
     A ring that goes away while we look is in neither.
@@ -52,12 +41,12 @@ def all_rings() -> tuple[list[RingStats], dict[str, str]]:
     return found, unreadable
 
 
-def collect(name: str, header: Header) -> RingStats:
+def collect(name: str, header: Header) -> stats.RingStats:
     """The record of an attached ring."""
     seen = snapshot(header)
     now = native.now_ns()
     labels = {u: text_of(sub["name"]) for u, sub in seen["subscriptions"].items()}
-    return RingStats(
+    return stats.RingStats(
         name=name,
         epoch=header.epoch.hex(),
         memory=header.memory,
@@ -81,7 +70,7 @@ def collect(name: str, header: Header) -> RingStats:
         ),
         peers=tuple(_peer(p, peer, labels, seen, now) for p, peer in seen["peers"].items()),
         deaths=tuple(
-            Death(
+            stats.Death(
                 **{key: value for key, value in death.items() if key != "time_ns"},
                 age_s=max(0, now - death["time_ns"]) / 1e9,
             )
@@ -93,14 +82,14 @@ def collect(name: str, header: Header) -> RingStats:
     )
 
 
-def _in_the_way(header: Header, seen: dict[str, Any], now: int) -> InTheWay | None:
+def _in_the_way(header: Header, seen: dict[str, Any], now: int) -> stats.InTheWay | None:
     culprit = in_the_way.of_next_claim(seen)
     if culprit is None:
         return None
     _, peer, subscription, seq, since_ns = culprit
     peers = seen["peers"]
     members = (p for p, each in peers.items() if each["subscription"] == subscription)
-    return InTheWay(
+    return stats.InTheWay(
         why=diagnosis.in_the_way(header, culprit, lambda p: p in peers and peers[p]["stopped"]),
         peers=tuple(members) if peer is None else (peer,),
         subscription=None
@@ -115,17 +104,17 @@ def _uuid(raw: bytes) -> str | None:
     return str(uuid.UUID(bytes=raw)) if any(raw) else None
 
 
-def _link(header: Header) -> Link | None:
+def _link(header: Header) -> stats.Link | None:
     origin = slot_layout.origin(header.spec)
     if origin is None:
         return None
     epoch, seq, lost = header.link()
-    return Link(origin["host"], origin["ring"], epoch.hex(), seq, lost)
+    return stats.Link(origin["host"], origin["ring"], epoch.hex(), seq, lost)
 
 
 def _subscription(
     u: int, label: str, sub: dict[str, Any], seen: dict[str, Any], now: int
-) -> SubscriptionStats:
+) -> stats.SubscriptionStats:
     frames = [
         (slot["seq"], take)
         for slot, take in zip(seen["slots"], sub["takes"], strict=True)
@@ -140,7 +129,7 @@ def _subscription(
     newest = max(published)
     oldest = min([*opened, *held, *untaken], default=newest + 1)
     patience_ns, unread_ns = sub["patience"] or (0, 0)
-    return SubscriptionStats(
+    return stats.SubscriptionStats(
         name=label,
         lossless=sub["lossless"],
         redeliver=sub["redeliver"],
@@ -161,13 +150,13 @@ def _subscription(
 
 def _peer(
     number: int, peer: dict[str, Any], labels: dict[int, str], seen: dict[str, Any], now: int
-) -> PeerStats:
-    return PeerStats(
+) -> stats.PeerStats:
+    return stats.PeerStats(
         number=number,
         role=peer["role"],
         subscription=labels.get(peer["subscription"]),
         pid=peer["pid"],
-        label=labels_of.text_of(peer["label"]),
+        label=text_of(peer["label"]),
         elsewhere=peer["elsewhere"],
         alive=peer["alive"],
         stopped=peer["stopped"],
@@ -185,13 +174,15 @@ def _peer(
     )
 
 
-def _holds(number: int, peer: dict[str, Any], seen: dict[str, Any], now: int) -> Iterator[Hold]:
+def _holds(
+    number: int, peer: dict[str, Any], seen: dict[str, Any], now: int
+) -> Iterator[stats.Hold]:
     if peer["role"] == "producer":
         for slot in seen["slots"]:
             if slot["owner"] == number and slot["phase"] == "writing":
-                yield Hold(slot["seq"], max(0, now - slot["since_ns"]) / 1e9)
+                yield stats.Hold(slot["seq"], max(0, now - slot["since_ns"]) / 1e9)
         return
     subscription = seen["subscriptions"].get(peer["subscription"])
     for take in subscription["takes"] if subscription else ():
         if take["member"] == number and take["phase"] == "held":
-            yield Hold(take["seq"], max(0, now - take["since_ns"]) / 1e9)
+            yield stats.Hold(take["seq"], max(0, now - take["since_ns"]) / 1e9)
