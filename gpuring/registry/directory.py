@@ -206,10 +206,15 @@ def give_name(
 def _may_replace(name: str, named: Named, replace: bool | None) -> None:
     """Returns if `replace`, that of create(), may allow it.  Raises RingExists, PermissionError,
     RingIncompatible."""
-    if replace:
-        _may_remove(name, named)
-    elif replace is False or named.odd or not named.is_ours:
-        raise _taken(name)
+    if not replace:
+        if replace is False or named.odd or not named.is_ours:
+            raise _taken(name)
+    elif not named.is_ours:
+        if named.odd:
+            raise segment.no_ring(named)
+        raise PermissionError(
+            f"ring {name!r} belongs to {named.owner}: only that user can replace or remove it"
+        )
 
 
 def _is_abandoned(file: File) -> bool:
@@ -241,16 +246,6 @@ def unlink(name: str) -> None:
     """
     if not _take_away(segment.check_name(name), None):
         raise segment.not_found(name)
-
-
-def _may_remove(name: str, named: Named) -> None:
-    if named.is_ours:
-        return
-    if named.odd:
-        raise segment.no_ring(named)
-    raise PermissionError(
-        f"ring {name!r} belongs to {named.owner}: only that user can replace or remove it"
-    )
 
 
 def _take_away(

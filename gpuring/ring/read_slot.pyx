@@ -61,7 +61,7 @@ cdef class ReadSlot(Slot):
             raise self._refused(result, "release")
         self._owner = None
         if call.torns:
-            raise self._torn()
+            raise self._torn_of((self._seq,))
         return 0
 
     def __enter__(self):
@@ -133,13 +133,10 @@ cdef class ReadSlot(Slot):
         """
         self._check_open()
         if self._peer.is_torn(self.index):
-            raise self._torn()
+            raise self._torn_of((self._seq,))
 
     def _end(self):
         self.release()
-
-    def _torn(self):
-        return self._torn_of((self._seq,))
 
     def _torn_of(self, seqs):
         return diagnosis.torn(self._ring, seqs)

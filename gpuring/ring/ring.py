@@ -412,7 +412,8 @@ class Ring(Dropped):
                 errors.append(error)  # raised below; what is left of the peer is reaped after this
         if self._created:
             self._header.close_ring()
-            self._unlink()
+            self._header.retire()
+            directory.remove_own(self._name, self._epoch, self._header)
         # The garbage collector is about to call the _dropped of some endpoints, perhaps in another
         # thread. It has cleared our references to them. They still need the slots and the device.
         if any(each() is None for each in list(self._endpoints.values())):
@@ -433,11 +434,6 @@ class Ring(Dropped):
         shutdown.remove(self)
         if errors:
             raise_first(errors)
-
-    def _unlink(self) -> None:
-        """Removes the ring's names.  That of the header may belong to a later ring by now."""
-        self._header.retire()
-        directory.remove_own(self._name, self._epoch, self._header)
 
     def __enter__(self) -> Self:
         return self

@@ -125,7 +125,7 @@ def test_a_torn_frame_that_was_dropped_is_told_to_its_consumer(ring, monkeypatch
     class Torn(ReadSlot):
         def _end(self) -> None:
             self.release()
-            raise self._torn()
+            raise self._torn_of((self._seq,))
 
     class Reader(Consumer):
         _slot_type = Torn
