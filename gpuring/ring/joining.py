@@ -6,7 +6,7 @@ A peer that goes on over restarts keeps it, and joins the next ring of that name
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Literal
 
 from gpuring import native
 from gpuring.arguments import flag, integer
@@ -61,13 +61,15 @@ class AsConsumer:
         ring._check_open()
         name, lossless, redeliver = self.subscription, self.lossless, self.redeliver
         if self.durable:
-            terms: Any = {"lossless": lossless, "redeliver": redeliver, "patience": self.patience}
-            ring.subscribe(name, start=start, **terms)
+            ring.subscribe(
+                name, lossless=lossless, start=start, redeliver=redeliver, patience=self.patience
+            )
         encoded, begin = unnamed().encode() if name is None else encode(name), checked_start(start)
 
         def join(peer: Peer, device: Device | None, gate_host: bool) -> Peer | int:
-            terms = encoded, lossless, begin, redeliver
-            return native.join_consumer(peer, *terms, device, gate_host)
+            return native.join_consumer(
+                peer, encoded, lossless, begin, redeliver, device, gate_host
+            )
 
         return _peer(self, ring, join, text_of(encoded))
 
