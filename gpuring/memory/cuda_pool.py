@@ -55,14 +55,11 @@ _allocations: weakref.WeakValueDictionary[tuple[bytes, int], _Allocation] = (
 """The memory that this process has, by the epoch of its ring and the device."""
 
 
-def supported(device: int) -> tuple[bool, str]:
-    """Whether GPU `device` can have such memory, and if not, why, in one line."""
-    try:
-        if Driver().attribute(driver.POOL_HANDLE_TYPES, device) & 1:
-            return True, ""
-        return False, f"GPU {device} cannot share memory pools by file descriptors"
-    except DeviceError as error:
-        return False, str(error)
+def lacks(device: int) -> str:
+    """Why GPU `device` cannot have such memory, in one line.  "" if it can.  Raises DeviceError."""
+    if Driver().attribute(driver.POOL_HANDLE_TYPES, device) & 1:
+        return ""
+    return f"GPU {device} cannot share memory pools by file descriptors"
 
 
 class PoolMemory(cuda.CudaMemory):

@@ -72,15 +72,12 @@ _slabs: weakref.WeakValueDictionary[tuple[bytes, int], _Slab] = weakref.WeakValu
 """The memory that this process has, by the epoch of its ring and the device."""
 
 
-def supported(device: int) -> tuple[bool, str]:
-    """Whether GPU `device` can have such memory, and if not, why, in one line."""
-    try:
-        able = Driver().attribute
-        if able(driver.HAS_VIRTUAL_MEMORY, device) and able(driver.HAS_FILE_DESCRIPTORS, device):
-            return True, ""
-        return False, f"GPU {device} cannot share virtual memory by file descriptors"
-    except DeviceError as error:
-        return False, str(error)
+def lacks(device: int) -> str:
+    """Why GPU `device` cannot have such memory, in one line.  "" if it can.  Raises DeviceError."""
+    able = Driver().attribute
+    if able(driver.HAS_VIRTUAL_MEMORY, device) and able(driver.HAS_FILE_DESCRIPTORS, device):
+        return ""
+    return f"GPU {device} cannot share virtual memory by file descriptors"
 
 
 class VmmMemory(cuda.CudaMemory):

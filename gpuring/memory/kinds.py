@@ -37,8 +37,12 @@ def supported(kind: str, device: int) -> tuple[bool, str]:
     """Whether a ring on GPU `device` can have this kind, and if not, why, in one line."""
     from gpuring.memory import cuda_pool, cuda_vmm
 
-    asked = {"vmm": cuda_vmm.supported, "pool": cuda_pool.supported}.get(kind)
-    return (True, "") if asked is None else asked(device)
+    asked = {"vmm": cuda_vmm.lacks, "pool": cuda_pool.lacks}.get(kind)
+    try:
+        lacking = "" if asked is None else asked(device)
+    except DeviceError as error:
+        lacking = str(error)
+    return not lacking, lacking
 
 
 def choose(memory: str, device: int) -> tuple[str, str]:
