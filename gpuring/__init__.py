@@ -35,17 +35,21 @@ from gpuring.errors import (
     StaleViewWarning,
     TooManyPeers,
 )
-from gpuring.registry.directory import clean, ls, unlink
+from gpuring.registry.directory import unlink
+from gpuring.registry.leftovers import clean
+from gpuring.registry.survey import ls
 from gpuring.ring.align import Aligned, align
+from gpuring.ring.attaching import attach
 from gpuring.ring.batch import ReadBatch, WriteBatch
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.creation import create
 from gpuring.ring.origin import Origin
 from gpuring.ring.producer import Producer
-from gpuring.ring.ring import Ring, attach
+from gpuring.ring.read_slot import ReadSlot
+from gpuring.ring.ring import Ring
 from gpuring.ring.shutdown import exit_on_sigterm
-from gpuring.ring.slot import ReadSlot, WriteSlot
 from gpuring.ring.waiting import select
+from gpuring.ring.write_slot import WriteSlot
 from gpuring.service import Call, Client, PendingCall, Server, connect, health, run, serve, take
 
 __version__ = "0.1.0"

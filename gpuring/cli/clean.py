@@ -16,7 +16,7 @@ from gpuring.cli.owners import myself, user
 from gpuring.cli.text import columns, complain, counted, wrap
 from gpuring.cli.trouble import CommandError
 from gpuring.native import Header
-from gpuring.registry import directory, locks, segment, sockets
+from gpuring.registry import leftovers, locks, segment, sockets
 from gpuring.registry.segment import Named
 
 
@@ -59,7 +59,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _remove(wanted: Callable[[str], object]) -> list[str]:
     try:
-        return directory.tidy(wanted)
+        return leftovers.tidy(wanted)
     except OSError as error:
         if error.errno != errno.EROFS:
             raise
@@ -82,13 +82,13 @@ class Fate:
 
     ring: str
     name: str
-    """The ring's, or that of the slots' segment: as `directory.tidy` gives it."""
+    """The ring's, or that of the slots' segment: as `leftovers.tidy` gives it."""
     goes: bool
     why: str
 
 
 def foresee(wanted: Callable[[str], object]) -> Iterator[Fate]:
-    """What `directory.tidy` would do with each wanted name.  Changes nothing.
+    """What `leftovers.tidy` would do with each wanted name.  Changes nothing.
 
     tidy() looks again for itself, under a lock; this is for people.
     """

@@ -15,7 +15,7 @@ from gpuring.cli.services import Service, of_dead, service, service_of
 from gpuring.cli.text import columns, counted, nbytes, seconds, table, wrap
 from gpuring.memory.kinds import OUTLIVE
 from gpuring.printable import printable
-from gpuring.registry import directory, segment, stats
+from gpuring.registry import directory, segment, survey
 from gpuring.registry.stats import Death, PeerStats, RingStats, SubscriptionStats
 
 MOST_HOLDS = 4  # of a peer, spelled out
@@ -32,7 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    one = stats.collect(args.name, directory.look(segment.check_name(args.name)))
+    one = survey.collect(args.name, directory.look(segment.check_name(args.name)))
     print(json.dumps(dataclasses.asdict(one), indent=2) if args.json else describe(one, columns()))
     return 0
 

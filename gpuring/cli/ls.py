@@ -15,7 +15,7 @@ from gpuring.cli.owners import explained, myself, owner
 from gpuring.cli.services import of_clients, service
 from gpuring.cli.text import columns, counted, nbytes, table, wrap
 from gpuring.printable import printable
-from gpuring.registry import directory, segment
+from gpuring.registry import segment, survey
 from gpuring.registry.stats import RingStats
 
 HEADINGS = (
@@ -35,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    found, unreadable = directory.survey()
+    found, unreadable = survey.all_rings()
     if args.json:
         print(json.dumps([dataclasses.asdict(one) for one in found], indent=2))
         return 0

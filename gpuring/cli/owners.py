@@ -44,7 +44,7 @@ def is_private(name: str) -> bool:
 
 
 def explained(unreadable: Mapping[str, str]) -> list[str]:
-    """Why rings cannot be read, in lines.  `unreadable` is what directory.survey() says of them."""
+    """Why rings cannot be read, in lines.  `unreadable` is what survey.all_rings() says of them."""
     private = [name for name in unreadable if is_private(name)]
     lines = [f"Only their owners can read {listed(private)}."] if private else []
     alike: dict[str, list[str]] = {}

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpuring.cli.text import counted
 from gpuring.errors import RingError
-from gpuring.registry import directory, stats
+from gpuring.registry import directory, survey
 from gpuring.registry.segment import ANSWERS
 from gpuring.registry.stats import Death, PeerStats, RingStats
 
@@ -97,6 +97,6 @@ def service_of(name: str) -> str | None:
     """The service of whose clients' rings this is one; None if it is none of them."""
     if of := ANSWERS.fullmatch(name):
         with contextlib.suppress(RingError, OSError, ValueError):
-            if is_service(stats.collect(of[1], directory.look(of[1]))):
+            if is_service(survey.collect(of[1], directory.look(of[1]))):
                 return of[1]
     return None

@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
+import threading
 import uuid
 import weakref
 from collections.abc import Callable
@@ -22,12 +23,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from gpuring.arguments import integer
 from gpuring.errors import DeviceError, RingClosed
+from gpuring.memory import driver
 from gpuring.native import Driver
 
 if TYPE_CHECKING:
     from gpuring.slot_layout import Field
 
 Made = TypeVar("Made")
+
+lock = threading.RLock()  # reentrant, because a signal handler may attach as well
+"""For what the kinds note of the memory that this process has."""
 
 PAGE_NBYTES = 2 << 20
 """The memory of a ring has a multiple of this size.  The driver shares whole pages, so nothing else
@@ -181,6 +186,24 @@ def uninterrupted(device: int, make: Callable[[], Made]) -> Made:
         return thread.submit(on_device).result()
 
 
+def refusals() -> tuple[type[Exception], ...]:
+    """What is raised if CUDA refuses something."""
+    return driver.Refused, load_cupy().cuda.runtime.CUDARuntimeError
+
+
+def allocated(nbytes: int, device: int, make: Callable[[], Made], instead: str = "") -> Made:
+    """`uninterrupted` for the slots of a new ring.  Raises DeviceError if CUDA refuses them, and
+    says then what to do.  `instead` is one more thing."""
+    try:
+        return uninterrupted(device, make)
+    except refusals() as error:
+        stop = "stop who else uses that GPU"
+        raise DeviceError(
+            f"allocating {nbytes / 2**20:.0f} MiB for the slots on GPU {device} failed ({error}). "
+            f"Use fewer or smaller slots, {f'{stop}, or {instead}' if instead else f'or {stop}'}"
+        ) from error
+
+
 class Kept:
     """What this process has of a ring's memory.  When nobody keeps it any more, it is undone."""
 
@@ -323,15 +346,6 @@ class CudaMemory:
         self._kept = None
         self._memories = {}
         del self._use
-
-
-def no_room(nbytes: int, device: int, error: Exception, instead: str = "") -> DeviceError:
-    """What to say when slots cannot be allocated.  `instead` is one more thing to do."""
-    stop = "stop who else uses that GPU"
-    return DeviceError(
-        f"allocating {nbytes / 2**20:.0f} MiB for the slots on GPU {device} failed ({error}). "
-        f"Use fewer or smaller slots, {f'{stop}, or {instead}' if instead else f'or {stop}'}"
-    )
 
 
 def owner_of(device: int, wanted: bytes, ring: str) -> int:

@@ -14,21 +14,11 @@ is dead nobody new can open it.
 from __future__ import annotations
 
 import functools
-import threading
 import weakref
 from typing import Any
 
 from gpuring.errors import DeviceError
-from gpuring.memory.cuda import (
-    CudaMemory,
-    Mapping,
-    Slots,
-    load_cupy,
-    no_room,
-    owner_of,
-    rounded,
-    uninterrupted,
-)
+from gpuring.memory import cuda
 from gpuring.native import Driver
 
 # cudaError_t, which CuPy reports as plain numbers.
@@ -36,12 +26,13 @@ _INVALID_VALUE, _DEVICE_UNINITIALIZED, _MAP_FAILED, _INVALID_HANDLE = 1, 201, 20
 _CREATOR_GONE = (_INVALID_VALUE, _DEVICE_UNINITIALIZED, _MAP_FAILED, _INVALID_HANDLE)
 _PEER_ALREADY_ENABLED = 704
 
-_lock = threading.RLock()  # reentrant, because a signal handler may attach as well
-_created: weakref.WeakValueDictionary[bytes, Mapping] = weakref.WeakValueDictionary()
-_imported: weakref.WeakValueDictionary[tuple[bytes, int], Mapping] = weakref.WeakValueDictionary()
+_created: weakref.WeakValueDictionary[bytes, cuda.Mapping] = weakref.WeakValueDictionary()
+_imported: weakref.WeakValueDictionary[tuple[bytes, int], cuda.Mapping] = (
+    weakref.WeakValueDictionary()
+)
 
 
-class IpcMemory(CudaMemory):
+class IpcMemory(cuda.CudaMemory):
     """Slots that other processes open by the handle in the header."""
 
     kind = "ipc"
@@ -49,21 +40,18 @@ class IpcMemory(CudaMemory):
     @classmethod
     def create(cls, slots: int, slot_nbytes: int, device: int) -> IpcMemory:
         """Allocates slots on GPU `device`.  Raises DeviceError, and leaves nothing behind then."""
-        cuda = load_cupy().cuda
-        runtime = cuda.runtime
-        nbytes = rounded(slots * slot_nbytes)
+        gpu = cuda.load_cupy().cuda
+        runtime = gpu.runtime
+        nbytes = cuda.rounded(slots * slot_nbytes)
         device_uuid = Driver().uuid(device)
 
-        def allocated() -> Mapping:
+        def make() -> cuda.Mapping:
             # As cupy.cuda.Memory does, but without its cudaFree at interpreter shutdown.
             ptr = runtime.malloc(nbytes)
-            return Mapping(ptr, device, functools.partial(runtime.free, ptr))
+            return cuda.Mapping(ptr, device, functools.partial(runtime.free, ptr))
 
-        with cuda.Device(device):
-            try:
-                mapping = uninterrupted(device, allocated)
-            except runtime.CUDARuntimeError as error:
-                raise no_room(nbytes, device, error) from error
+        with gpu.Device(device):
+            mapping = cuda.allocated(nbytes, device, make)
             try:
                 handle: bytes = runtime.ipcGetMemHandle(mapping.ptr)
             except runtime.CUDARuntimeError as error:
@@ -71,36 +59,36 @@ class IpcMemory(CudaMemory):
                     f"GPU {device} cannot share memory between processes by CUDA IPC ({error}). "
                     "Virtualised GPUs and some sandboxes cannot. Use device='host'"
                 ) from error
-        with _lock:
+        with cuda.lock:
             _created[handle] = mapping
-        made = Slots(handle, device_uuid, slots, slot_nbytes)
+        made = cuda.Slots(handle, device_uuid, slots, slot_nbytes)
         return cls(mapping, made, device, own=True)
 
     @classmethod
-    def open(cls, wanted: Slots, device: int, *, ring: str) -> IpcMemory:
+    def open(cls, wanted: cuda.Slots, device: int, *, ring: str) -> IpcMemory:
         """Opens the slots of `ring` under GPU `device`.  The process that created them has them
         already.
 
         Raises DeviceError if `device` cannot reach the GPU of the slots, or if their creator is
         gone.
         """
-        cuda = load_cupy().cuda
-        runtime, handle = cuda.runtime, wanted.handle
+        gpu = cuda.load_cupy().cuda
+        runtime, handle = gpu.runtime, wanted.handle
 
-        def opened() -> Mapping:
+        def opened() -> cuda.Mapping:
             ptr = runtime.ipcOpenMemHandle(handle)
-            return Mapping(ptr, device, functools.partial(runtime.ipcCloseMemHandle, ptr))
+            return cuda.Mapping(ptr, device, functools.partial(runtime.ipcCloseMemHandle, ptr))
 
         try:
-            owner = owner_of(device, wanted.device_uuid, ring)
-            with _lock, cuda.Device(device):
+            owner = cuda.owner_of(device, wanted.device_uuid, ring)
+            with cuda.lock, gpu.Device(device):
                 mapping = _created.get(handle)
                 if mapping is not None:
                     _enable_peer(runtime, device, owner)
                 else:
                     mapping = _imported.get((handle, device))
                 if mapping is None:
-                    mapping = uninterrupted(device, opened)
+                    mapping = cuda.uninterrupted(device, opened)
                     _imported[handle, device] = mapping
         except runtime.CUDARuntimeError as error:
             raise _cannot_open(ring, error) from error

@@ -10,28 +10,15 @@ the creator keeps it until no other process has it, or until the process ends.
 from __future__ import annotations
 
 import functools
-import threading
 import weakref
 from collections.abc import Callable
 
 from gpuring.errors import DeviceError
-from gpuring.memory import driver
-from gpuring.memory.cuda import (
-    CudaMemory,
-    Mapping,
-    Slots,
-    load_cupy,
-    no_room,
-    owner_of,
-    rounded,
-    uninterrupted,
-)
+from gpuring.memory import cuda, driver
 from gpuring.native import Descriptor, Driver
 
-_lock = threading.RLock()  # reentrant, because a signal handler may attach as well
 
-
-class _Allocation(Mapping):
+class _Allocation(cuda.Mapping):
     """The allocation in this process under one device, and the descriptor of its pool."""
 
     def __init__(
@@ -52,7 +39,7 @@ class _Allocation(Mapping):
 
 def _finish() -> None:
     """Waits for the current device, because whoever frees the memory waits for its own only."""
-    load_cupy().cuda.runtime.deviceSynchronize()
+    cuda.load_cupy().cuda.runtime.deviceSynchronize()
 
 
 def _free(pool: int, ptr: int, descriptor: Descriptor) -> None:
@@ -68,17 +55,14 @@ _allocations: weakref.WeakValueDictionary[tuple[bytes, int], _Allocation] = (
 """The memory that this process has, by the epoch of its ring and the device."""
 
 
-def supported(device: int) -> tuple[bool, str]:
-    """Whether GPU `device` can have such memory, and if not, why, in one line."""
-    try:
-        if Driver().attribute(driver.POOL_HANDLE_TYPES, device) & 1:
-            return True, ""
-        return False, f"GPU {device} cannot share memory pools by file descriptors"
-    except DeviceError as error:
-        return False, str(error)
+def lacks(device: int) -> str:
+    """Why GPU `device` cannot have such memory, in one line.  "" if it can.  Raises DeviceError."""
+    if Driver().attribute(driver.POOL_HANDLE_TYPES, device) & 1:
+        return ""
+    return f"GPU {device} cannot share memory pools by file descriptors"
 
 
-class PoolMemory(CudaMemory):
+class PoolMemory(cuda.CudaMemory):
     """Slots in a memory pool that other processes import."""
 
     kind = "pool"
@@ -86,25 +70,22 @@ class PoolMemory(CudaMemory):
     @classmethod
     def create(cls, epoch: bytes, slots: int, slot_nbytes: int, device: int) -> PoolMemory:
         """Allocates slots on GPU `device`.  Raises DeviceError, and leaves nothing behind then."""
-        nbytes = rounded(slots * slot_nbytes)
+        nbytes = cuda.rounded(slots * slot_nbytes)
         device_uuid = Driver().uuid(device)
 
-        def allocated() -> tuple[_Allocation, bytes]:
+        def make() -> tuple[_Allocation, bytes]:
             pool, ptr, descriptor, handle = driver.allocate_in_pool(nbytes, device)
             return _Allocation(pool, ptr, descriptor, device), handle
 
-        try:
-            allocation, handle = uninterrupted(device, allocated)
-        except (driver.Refused, load_cupy().cuda.runtime.CUDARuntimeError) as error:
-            raise no_room(nbytes, device, error, 'take memory="ipc"') from error
-        with _lock:
+        allocation, handle = cuda.allocated(nbytes, device, make, 'take memory="ipc"')
+        with cuda.lock:
             _allocations[epoch, device] = allocation
-        made = Slots(handle, device_uuid, slots, slot_nbytes, epoch)
+        made = cuda.Slots(handle, device_uuid, slots, slot_nbytes, epoch)
         return cls(allocation, made, device, own=True)
 
     @classmethod
     def open(
-        cls, wanted: Slots, device: int, *, ring: str, fetch: Callable[[], Descriptor]
+        cls, wanted: cuda.Slots, device: int, *, ring: str, fetch: Callable[[], Descriptor]
     ) -> PoolMemory:
         """Opens the slots of `ring` under GPU `device`.
 
@@ -112,29 +93,29 @@ class PoolMemory(CudaMemory):
         has the memory already.  Raises DeviceError if `device` cannot reach the GPU of the slots,
         and what `fetch` raises.
         """
-        owner_of(device, wanted.device_uuid, ring)
+        cuda.owner_of(device, wanted.device_uuid, ring)
         epoch = wanted.epoch
         found = _allocations.get((epoch, device))
         if found is None:
-            with _lock:
+            with cuda.lock:
                 here = [each for (of, _), each in _allocations.items() if of == epoch]
             if here:
                 found = _reached(here[0], device, ring)
             else:
                 found = _imported(fetch(), wanted.handle, device, ring)
-            with _lock:
+            with cuda.lock:
                 found = _allocations.setdefault((epoch, device), found)
         return cls(found, wanted, device)
 
 
 def _reached(here: _Allocation, device: int, ring: str) -> _Allocation:
     """The allocation that this process has under one device, under another one as well."""
-    cuda = load_cupy().cuda
+    gpu = cuda.load_cupy().cuda
     try:
-        with cuda.Device(device):
-            cuda.runtime.free(0)  # makes the device's context, if there is none yet
+        with gpu.Device(device):
+            gpu.runtime.free(0)  # makes the device's context, if there is none yet
             driver.let_reach_pool(here.pool, device)
-    except (driver.Refused, cuda.runtime.CUDARuntimeError) as error:
+    except cuda.refusals() as error:
         raise DeviceError(f"ring {ring!r}: opening its GPU memory failed ({error})") from error
     return _Allocation(here.pool, here.ptr, here.descriptor, device, here)
 
@@ -146,7 +127,7 @@ def _imported(descriptor: Descriptor, handle: bytes, device: int, ring: str) -> 
         return _Allocation(pool, ptr, descriptor, device)
 
     try:
-        return uninterrupted(device, imported)
-    except (driver.Refused, load_cupy().cuda.runtime.CUDARuntimeError) as error:
+        return cuda.uninterrupted(device, imported)
+    except cuda.refusals() as error:
         descriptor.close()
         raise DeviceError(f"ring {ring!r}: opening its GPU memory failed ({error})") from error

@@ -12,34 +12,19 @@ driver refuses copies and memsets into it, and the memory is untouched.
 from __future__ import annotations
 
 import functools
-import threading
 import weakref
 from collections.abc import Callable
 
 from gpuring.errors import DeviceError, RingIncompatible
-from gpuring.memory import driver
-from gpuring.memory.cuda import (
-    PAGE_NBYTES,
-    CudaMemory,
-    Kept,
-    Mapping,
-    Slots,
-    load_cupy,
-    no_room,
-    owner_of,
-    rounded,
-    uninterrupted,
-)
+from gpuring.memory import cuda, driver
 from gpuring.native import Descriptor, Driver
 
 _SIZE_NBYTES = 8
 """The bytes of the handle that have the size."""
 _MAX_NBYTES = 1 << 50
 
-_lock = threading.RLock()  # reentrant, because a signal handler may attach as well
 
-
-class _Slab(Kept):
+class _Slab(cuda.Kept):
     """The memory in this process under one device: a descriptor, and up to two mappings."""
 
     def __init__(self, descriptor: Descriptor, nbytes: int, device: int) -> None:
@@ -47,26 +32,26 @@ class _Slab(Kept):
         self._descriptor = descriptor
         self.fd = descriptor.fd
         self.nbytes = nbytes
-        self._views: weakref.WeakValueDictionary[bool, Mapping] = weakref.WeakValueDictionary()
+        self._views: weakref.WeakValueDictionary[bool, cuda.Mapping] = weakref.WeakValueDictionary()
 
-    def view(self, writable: bool) -> Mapping:
-        with _lock:
+    def view(self, writable: bool) -> cuda.Mapping:
+        with cuda.lock:
             view = self._views.get(writable)
             if view is None:
                 view = self._views[writable] = self._mapped(writable)
             return view
 
-    def _mapped(self, writable: bool) -> Mapping:
-        runtime = load_cupy().cuda.runtime
+    def _mapped(self, writable: bool) -> cuda.Mapping:
+        runtime = cuda.load_cupy().cuda.runtime
 
-        def mapped() -> Mapping:
+        def mapped() -> cuda.Mapping:
             ptr = driver.map_memory(self.fd, self.nbytes, self.device, writable=writable)
             undo = functools.partial(_unmap, runtime.deviceSynchronize, ptr, self.nbytes)
-            return Mapping(ptr, self.device, undo, self)
+            return cuda.Mapping(ptr, self.device, undo, self)
 
         try:
-            mapping = uninterrupted(self.device, mapped)
-        except (driver.Refused, runtime.CUDARuntimeError) as error:
+            mapping = cuda.uninterrupted(self.device, mapped)
+        except cuda.refusals() as error:
             use = "reading and writing" if writable else "reading"
             raise DeviceError(
                 f"{self.nbytes / 2**20:.0f} MiB of slots cannot be mapped into GPU {self.device} "
@@ -87,18 +72,15 @@ _slabs: weakref.WeakValueDictionary[tuple[bytes, int], _Slab] = weakref.WeakValu
 """The memory that this process has, by the epoch of its ring and the device."""
 
 
-def supported(device: int) -> tuple[bool, str]:
-    """Whether GPU `device` can have such memory, and if not, why, in one line."""
-    try:
-        able = Driver().attribute
-        if able(driver.HAS_VIRTUAL_MEMORY, device) and able(driver.HAS_FILE_DESCRIPTORS, device):
-            return True, ""
-        return False, f"GPU {device} cannot share virtual memory by file descriptors"
-    except DeviceError as error:
-        return False, str(error)
+def lacks(device: int) -> str:
+    """Why GPU `device` cannot have such memory, in one line.  "" if it can.  Raises DeviceError."""
+    able = Driver().attribute
+    if able(driver.HAS_VIRTUAL_MEMORY, device) and able(driver.HAS_FILE_DESCRIPTORS, device):
+        return ""
+    return f"GPU {device} cannot share virtual memory by file descriptors"
 
 
-class VmmMemory(CudaMemory):
+class VmmMemory(cuda.CudaMemory):
     """Slots that other processes map from a descriptor.  `handle` has the size of the memory."""
 
     kind = "vmm"
@@ -108,26 +90,22 @@ class VmmMemory(CudaMemory):
     def create(cls, epoch: bytes, slots: int, slot_nbytes: int, device: int) -> VmmMemory:
         """Allocates slots on GPU `device`.  Raises DeviceError, and leaves nothing behind then."""
         device_uuid = Driver().uuid(device)
-        nbytes = 0
+        nbytes = cuda.rounded(slots * slot_nbytes)
 
-        def allocated() -> _Slab:
-            return _Slab(driver.allocate(nbytes, device), nbytes, device)
+        def make() -> _Slab:
+            whole = cuda.rounded(nbytes, max(cuda.PAGE_NBYTES, driver.granularity(device)))
+            return _Slab(driver.allocate(whole, device), whole, device)
 
-        try:
-            page = max(PAGE_NBYTES, driver.granularity(device))
-            nbytes = rounded(slots * slot_nbytes, page)
-            slab = uninterrupted(device, allocated)
-        except (driver.Refused, load_cupy().cuda.runtime.CUDARuntimeError) as error:
-            raise no_room(nbytes, device, error, 'take memory="ipc"') from error
-        with _lock:
+        slab = cuda.allocated(nbytes, device, make, 'take memory="ipc"')
+        with cuda.lock:
             _slabs[epoch, device] = slab
-        handle = nbytes.to_bytes(_SIZE_NBYTES, "little").ljust(64, b"\0")
-        made = Slots(handle, device_uuid, slots, slot_nbytes, epoch)
+        handle = slab.nbytes.to_bytes(_SIZE_NBYTES, "little").ljust(64, b"\0")
+        made = cuda.Slots(handle, device_uuid, slots, slot_nbytes, epoch)
         return cls._over(slab, made, writable=True)
 
     @classmethod
     def open(
-        cls, wanted: Slots, device: int, *, ring: str, fetch: Callable[[], Descriptor]
+        cls, wanted: cuda.Slots, device: int, *, ring: str, fetch: Callable[[], Descriptor]
     ) -> VmmMemory:
         """Opens the slots of `ring` under GPU `device`.
 
@@ -135,7 +113,7 @@ class VmmMemory(CudaMemory):
         has the memory under that device already.  Raises DeviceError if `device` cannot reach the
         GPU of the slots, RingIncompatible, and what `fetch` raises.
         """
-        owner_of(device, wanted.device_uuid, ring)
+        cuda.owner_of(device, wanted.device_uuid, ring)
         nbytes = int.from_bytes(wanted.handle[:_SIZE_NBYTES], "little")
         if not wanted.nbytes <= nbytes <= _MAX_NBYTES:
             raise RingIncompatible(
@@ -145,7 +123,7 @@ class VmmMemory(CudaMemory):
         slab = _slabs.get((wanted.epoch, device))
         if slab is None:
             slab = _Slab(fetch(), nbytes, device)
-            with _lock:
+            with cuda.lock:
                 slab = _slabs.setdefault((wanted.epoch, device), slab)
         try:
             return cls._over(slab, wanted, writable=False)
@@ -153,7 +131,7 @@ class VmmMemory(CudaMemory):
             raise DeviceError(f"ring {ring!r}: {error}") from error
 
     @classmethod
-    def _over(cls, slab: _Slab, slots: Slots, *, writable: bool) -> VmmMemory:
+    def _over(cls, slab: _Slab, slots: cuda.Slots, *, writable: bool) -> VmmMemory:
         memory = cls(slab, slots, slab.device)
         memory._memory(writable)  # now, so that nobody gets a ring whose slots cannot be mapped
         return memory

@@ -37,8 +37,12 @@ def supported(kind: str, device: int) -> tuple[bool, str]:
     """Whether a ring on GPU `device` can have this kind, and if not, why, in one line."""
     from gpuring.memory import cuda_pool, cuda_vmm
 
-    asked = {"vmm": cuda_vmm.supported, "pool": cuda_pool.supported}.get(kind)
-    return (True, "") if asked is None else asked(device)
+    asked = {"vmm": cuda_vmm.lacks, "pool": cuda_pool.lacks}.get(kind)
+    try:
+        lacking = "" if asked is None else asked(device)
+    except DeviceError as error:
+        lacking = str(error)
+    return not lacking, lacking
 
 
 def choose(memory: str, device: int) -> tuple[str, str]:
@@ -75,15 +79,17 @@ def in_container() -> bool:
 
 def create(kind: str, epoch: bytes, slots: int, slot_nbytes: int, device: int) -> CudaMemory:
     """Slots of a new ring on GPU `device`.  Raises DeviceError."""
+    ring = () if kind == "ipc" else (epoch,)
+    memory: CudaMemory = _class_of(kind).create(*ring, slots, slot_nbytes, device)
+    return memory
+
+
+def _class_of(kind: str) -> Any:
     from gpuring.memory.cuda_ipc import IpcMemory
     from gpuring.memory.cuda_pool import PoolMemory
     from gpuring.memory.cuda_vmm import VmmMemory
 
-    if kind == "ipc":
-        return IpcMemory.create(slots, slot_nbytes, device)
-    made: Any = {"vmm": VmmMemory, "pool": PoolMemory}[kind]
-    memory: CudaMemory = made.create(epoch, slots, slot_nbytes, device)
-    return memory
+    return {"ipc": IpcMemory, "vmm": VmmMemory, "pool": PoolMemory}[kind]
 
 
 def attach(name: str, header: Header, device: str | int | None) -> Memory:
@@ -101,9 +107,6 @@ def attach(name: str, header: Header, device: str | int | None) -> Memory:
             )
         return HostMemory.open(name, header.epoch, header.owner, *size)
     from gpuring.memory.cuda import Slots, device_for
-    from gpuring.memory.cuda_ipc import IpcMemory
-    from gpuring.memory.cuda_pool import PoolMemory
-    from gpuring.memory.cuda_vmm import VmmMemory
 
     if header.memory == "ipc" and not header.creator_alive:
         raise PeerLost(
@@ -112,10 +115,6 @@ def attach(name: str, header: Header, device: str | int | None) -> Memory:
             'again, with memory="vmm" if others have to join it after such a death, or let '
             "`gpuring keep` own it"
         )
-    wanted = Slots(header.memory_handle, header.device_uuid, *size, header.epoch)
-    ordinal = device_for(device)
-    if header.memory == "ipc":
-        return IpcMemory.open(wanted, ordinal, ring=name)
 
     def fetch() -> native.Descriptor:
         try:
@@ -123,8 +122,9 @@ def attach(name: str, header: Header, device: str | int | None) -> Memory:
         except (PeerLost, RingTimeout) as error:
             raise type(error)(f"ring {name!r}: its GPU memory cannot be opened: {error}") from error
 
-    opened: Any = {"vmm": VmmMemory, "pool": PoolMemory}[header.memory]
-    memory: Memory = opened.open(wanted, ordinal, ring=name, fetch=fetch)
+    wanted = Slots(header.memory_handle, header.device_uuid, *size, header.epoch)
+    more = {} if header.memory == "ipc" else {"fetch": fetch}
+    memory: Memory = _class_of(header.memory).open(wanted, device_for(device), ring=name, **more)
     hand_on(header, memory)
     return memory
 

@@ -25,7 +25,7 @@ from gpuring.errors import (
 )
 from gpuring.native import Header, Peer
 from gpuring.printable import printable
-from gpuring.registry import labels, segment
+from gpuring.registry import segment
 from gpuring.registry.subscriptions import is_read_elsewhere, is_unnamed, text_of
 
 _MAX_RANGES = 5
@@ -249,7 +249,7 @@ def in_the_way(header: Header, culprit: Culprit, is_stopped: Callable[[int], boo
 def _named(header: Header, number: int, noun: str, state: str = "") -> str:
     """A peer in words: "peer 3 (recorder.py, pid 4711, stopped)"."""
     whose = " of this process" if header.is_own(number) else ""
-    label = printable(labels.text_of(header.label(number)))
+    label = printable(text_of(header.label(number)))
     where = " of another pid namespace" if header.in_other_namespace(number) else ""
     pid = f"pid {header.peer_pid(number)}{where}{state}"
     return f"{noun} {number}{whose} ({f'{label}, ' if label else ''}{pid})"

@@ -1,9 +1,9 @@
-"""The rings of this host: look at a header, open it, give a name and take it away, tidy up.
+"""The rings of this host by their names: look at a header, open it, give a name and take it away.
 
 A look never maps anything.  It reads a copy, so a stranger's file cannot harm it.  A process that
 takes a name away looks first, and does both under a lock on that file (locks.NAME_BYTE).  Slots
 get their name before their header does, and lose it before.  So what a killed process leaves is
-always found.
+always found (leftovers.py).
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import TypeVar
 
 from gpuring import native
 from gpuring.deadlines import deadline_of
-from gpuring.errors import PeerLost, RingError, RingExists, RingIncompatible
+from gpuring.errors import PeerLost, RingExists, RingIncompatible
 from gpuring.native import File, Header
-from gpuring.registry import locks, no_room, segment, sockets, stats
+from gpuring.registry import leftovers, locks, no_room, segment, sockets
 from gpuring.registry.new_names import Arrivals
 from gpuring.registry.segment import Missing, Named
 
@@ -58,10 +58,10 @@ def look(name: str, timeout_s: float | None = 0.0) -> Header:
 
     Raises RingNotFound, RingIncompatible, PermissionError.
     """
-    return when_there(name, deadline_of(timeout_s), lambda: _look(name))
+    return when_there(name, deadline_of(timeout_s), lambda: read(name))
 
 
-def _look(name: str) -> Header:
+def read(name: str) -> Header:
     with _named(name) as named, named.open() as file:
         return _checked(name, Header.read, file)
 
@@ -120,29 +120,6 @@ def _state(name: str, header: Header) -> str:
         f"ring {name!r} exists: created by pid {header.creator_pid} "
         f"({'alive' if header.creator_alive else 'dead'}), {live} living peer{'s'[: live != 1]}"
     )
-
-
-def ls() -> stats.Rings:
-    """Every readable ring of this host, sorted by name: a list, which an interpreter shows as a
-    table.  Reads headers only and needs no GPU."""
-    return stats.Rings(survey()[0])
-
-
-def survey() -> tuple[list[stats.RingStats], dict[str, str]]:
-    """The result of ls(), and the names that cannot be read with the reasons.
-
-    A ring that goes away while we look is in neither.
-    """
-    found, unreadable = [], {}
-    for name in segment.names():
-        try:
-            found.append(stats.collect(name, _look(name)))
-        except Missing as missing:
-            if str(missing):
-                unreadable[name] = str(missing)
-        except (RingError, OSError) as error:
-            unreadable[name] = str(error)
-    return found, unreadable
 
 
 # ---- joining -----------------------------------------------------------------------------------
@@ -211,7 +188,7 @@ def make_way(name: str, replace: bool | None) -> Header | None:
                 dead = Header.read(file.fd)
     except FileNotFoundError:
         return None
-    return dead if remove_dead(name) else None  # first, because its memory may be needed
+    return dead if leftovers.remove_dead(name) else None  # first, because its memory may be needed
 
 
 def give_name(
@@ -229,10 +206,15 @@ def give_name(
 def _may_replace(name: str, named: Named, replace: bool | None) -> None:
     """Returns if `replace`, that of create(), may allow it.  Raises RingExists, PermissionError,
     RingIncompatible."""
-    if replace:
-        _may_remove(name, named)
-    elif replace is False or named.odd or not named.is_ours:
-        raise _taken(name)
+    if not replace:
+        if replace is False or named.odd or not named.is_ours:
+            raise _taken(name)
+    elif not named.is_ours:
+        if named.odd:
+            raise segment.no_ring(named)
+        raise PermissionError(
+            f"ring {name!r} belongs to {named.owner}: only that user can replace or remove it"
+        )
 
 
 def _is_abandoned(file: File) -> bool:
@@ -240,7 +222,7 @@ def _is_abandoned(file: File) -> bool:
     is, because it is damaged or of another version, the question is whether no process uses the
     ring."""
     try:
-        return not _is_kept(Header.read(file.fd))
+        return not leftovers.is_kept(Header.read(file.fd))
     except native.Retired:  # nobody can attach any more, and somebody was removing its name
         return True
     except native.Damaged:
@@ -265,16 +247,6 @@ def unlink(name: str) -> None:
     """
     if not _take_away(segment.check_name(name), None):
         raise segment.not_found(name)
-
-
-def _may_remove(name: str, named: Named) -> None:
-    if named.is_ours:
-        return
-    if named.odd:
-        raise segment.no_ring(named)
-    raise PermissionError(
-        f"ring {name!r} belongs to {named.owner}: only that user can replace or remove it"
-    )
 
 
 def _take_away(
@@ -342,7 +314,7 @@ def remove_own(name: str, epoch: bytes, header: Header) -> None:
         return
     ours = os.fstat(header.lock_fd)
     segment.remove_slots(segment.slots_name(name, epoch), ours.st_uid)
-    if has_durable(header):
+    if leftovers.has_durable(header):
         return
     header.retire()
     locks.lock_name(header.lock_fd, _PATIENCE_S)
@@ -351,102 +323,3 @@ def remove_own(name: str, epoch: bytes, header: Header) -> None:
             segment.unlink(segment.header_name(name))
     finally:
         locks.unlock_name(header.lock_fd)
-
-
-def has_durable(header: Header) -> bool:
-    """Whether it has subscriptions that go over to the next ring of its name."""
-    return any(header.patience(u) is not None for u in range(header.max_subscriptions))
-
-
-def _is_kept(header: Header) -> bool:
-    """Whether the ring is open, and its creator alive."""
-    return header.creator_alive and not header.closed
-
-
-def go_with_the_last(name: str, header: Header) -> bool:
-    """Whether the names of this ring go when the last process leaves it, because its creator is
-    dead.  The caller leaves the ring and then calls remove_dead, which looks who else is there.
-
-    Two keep their names.  The importer of a bridge, when it is started again, goes on with its
-    ring.  Durable subscriptions go over to the next ring of the name.
-    """
-    try:
-        ours = os.fstat(header.lock_fd)
-        named = segment.has_name(segment.path_of(segment.header_name(name)), ours)
-    except OSError:  # it was left before
-        return False
-    if not named or _is_kept(header) or header.link()[0] or has_durable(header):
-        return False
-    # remove_dead counts the peers of a GPU ring, but not those who could still join it.
-    return header.memory == "host" or not header.attached
-
-
-# ---- tidying up --------------------------------------------------------------------------------
-
-
-def clean() -> list[str]:
-    """Removes the rings whose creator and peers are all dead.  Returns what it removed.
-
-    It also removes slots without a ring, which a process leaves that is killed while it creates
-    one, and sockets that the dead have left.  It leaves alone what belongs to another user, also if
-    root calls it.  Raises OSError.
-    """
-    return tidy(lambda _: True) + sockets.remove_stale()
-
-
-def remove_dead(name: str) -> bool:
-    """Removes the ring of this name if its creator and its peers are all dead.  Does not wait."""
-    return name in tidy(lambda each: each == name)
-
-
-def tidy(wanted: Callable[[str], object]) -> list[str]:
-    """clean() for the names that are wanted.  Does not wait."""
-    removed: list[str] = []
-    for name, slots in sorted(segment.listing().items()):
-        # The second condition saves work: strangers may have put ten thousand names there.
-        if wanted(name) and (slots or segment.owner(segment.header_name(name)) == os.geteuid()):
-            with contextlib.suppress(FileNotFoundError, PermissionError):  # it changed meanwhile
-                removed += _remove_left(name, slots)
-    return removed
-
-
-def _remove_left(name: str, slots: list[str]) -> list[str]:
-    """Removes what is left of one ring, or slots without one.  Returns what it removed."""
-    strays = [each for each in slots if segment.is_left(each)]  # must come before the header
-    own = ""
-    with contextlib.suppress(FileNotFoundError), Named(segment.header_name(name)) as named:
-        if named.is_ours:
-            epoch, alive = _life(named)
-            if epoch is not None:
-                own = segment.slots_name(name, epoch)
-            if not alive:
-                removed = _remove_dead(name, named, {*strays, own} - {""})
-                if removed and epoch is not None:
-                    sockets.remove_stale(epoch)
-                return removed
-            if epoch is None:  # it lives, and is of another version: which slots are its is unknown
-                return []
-    return [each[1:] for each in strays if each != own and segment.remove_slots(each)]
-
-
-def _remove_dead(name: str, named: Named, slots: set[str]) -> list[str]:
-    with named.open(os.O_RDWR) as file:
-        # Whoever has attached since the first look is seen by this one; see attach_header.
-        if not locks.lock_name(file.fd) or not named.has_name or _life(named)[1]:
-            return []
-        for each in slots:
-            segment.remove_slots(each)
-        segment.unlink(segment.header_name(name))
-    return [name]
-
-
-def _life(named: Named) -> tuple[bytes | None, bool]:
-    """The ring's epoch, if it can be read, and whether any process is in it."""
-    with named.open() as file:
-        try:
-            header = Header.read(file.fd)
-        except native.Damaged:
-            return None, locks.in_use(file.fd)
-    # Nobody can join a GPU ring whose creator is dead, so a handle without a peer does not count.
-    attached = header.memory == "host" and header.attached
-    return header.epoch, _is_kept(header) or attached or bool(header.live_peers())

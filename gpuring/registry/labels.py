@@ -28,8 +28,3 @@ def _program() -> str:
     if path.name == "__main__.py":
         return path.parent.name
     return path.name if path.name not in ("", "-c", "-m", "-") else "python"
-
-
-def text_of(label: bytes) -> str:
-    """A label as text."""
-    return label.decode(errors="replace")

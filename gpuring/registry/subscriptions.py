@@ -16,7 +16,7 @@ _ELSEWHERE = "bridge: "
 
 
 def text_of(name: bytes) -> str:
-    """A name as text."""
+    """A name, or the label of a peer, as text."""
     return name.decode(errors="replace")
 
 

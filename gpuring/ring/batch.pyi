@@ -6,7 +6,9 @@ from typing import Any
 from typing_extensions import Self
 
 from gpuring.ring.not_copyable import Unique
-from gpuring.ring.slot import ReadSlot, Slot, WriteSlot
+from gpuring.ring.read_slot import ReadSlot
+from gpuring.ring.slot import Slot
+from gpuring.ring.write_slot import WriteSlot
 
 def still_open(batch: Iterable[Slot]) -> list[Any]: ...
 

@@ -7,7 +7,9 @@ from libc.stdint cimport INT64_MAX, uint32_t
 
 from gpuring.native.c cimport *
 from gpuring.native.peer cimport *
-from gpuring.ring.slot cimport MAX_BATCH, ReadSlot, Slot, WriteSlot
+from gpuring.ring.read_slot cimport ReadSlot
+from gpuring.ring.slot cimport MAX_BATCH, Slot
+from gpuring.ring.write_slot cimport WriteSlot
 
 from gpuring.ring.not_copyable import Unique
 

@@ -1,6 +1,6 @@
 from gpuring.native.peer cimport Peer, verb
 from gpuring.ring.endpoint cimport Endpoint
-from gpuring.ring.slot cimport ReadSlot
+from gpuring.ring.read_slot cimport ReadSlot
 
 
 cdef class Consumer(Endpoint):

@@ -7,7 +7,7 @@ from gpuring.native import Peer
 from gpuring.ring.batch import ReadBatch
 from gpuring.ring.endpoint import Again, Endpoint, JoinedRing
 from gpuring.ring.loop import AsyncFrames
-from gpuring.ring.slot import ReadSlot
+from gpuring.ring.read_slot import ReadSlot
 
 class Consumer(Endpoint):
     _untold: list[int]

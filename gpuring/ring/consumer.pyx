@@ -5,7 +5,7 @@ from gpuring.native.c cimport *
 from gpuring.native.clock cimport deadline_of
 from gpuring.native.peer cimport *
 from gpuring.ring.endpoint cimport Endpoint
-from gpuring.ring.slot cimport ReadSlot
+from gpuring.ring.read_slot cimport ReadSlot
 
 from gpuring import native
 from gpuring.errors import FrameTorn, raise_first

@@ -1,58 +1,23 @@
 """Durable subscriptions: those that stay when their last member leaves or dies.
 
-The C library keeps them (native/core/subscriptions.c).  Here is how users make and end them, and
+The C library keeps them (native/core/subscriptions.c), and `Ring.subscribe` makes them.  Here is
 how they go over from a ring to the one that takes its name.
 """
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from gpuring import native
 from gpuring.native import seconds
-from gpuring.registry import diagnosis
-from gpuring.registry.subscriptions import encode
 
 if TYPE_CHECKING:
     from gpuring.native import Header
 
 
-def subscribe(
-    ring: str,
-    header: Header,
-    subscription: str,
-    *,
-    lossless: bool = True,
-    start: Literal["next", "oldest"] | int = "next",
-    redeliver: bool = True,
-    patience: float | None = None,
-) -> None:
-    """Makes a durable subscription, or makes the one of this name durable.  Raises what
-    `Ring.subscribe` raises."""
-    patience_ns = 0 if patience is None else patience_of(patience)
-    result = native.subscribe(
-        header,
-        encode(subscription),
-        lossless=lossless,
-        redeliver=redeliver,
-        start=start,
-        patience_ns=patience_ns,
-    )
-    if result:
-        raise diagnosis.cannot_join(ring, header, result, subscription)
-
-
-def unsubscribe(ring: str, header: Header, subscription: str) -> bool:
-    """Whether there was one of this name.  Raises what `Ring.unsubscribe` raises."""
-    result, found = native.unsubscribe(header, encode(subscription))
-    if result:
-        raise diagnosis.unusable(ring, result)
-    return found
-
-
-def patience_of(patience: float) -> int:
-    """In nanoseconds.  0 is for ever, so the least patience is 1 ns."""
+def patience_ns(patience: float | None) -> int:
+    """`Ring.subscribe(patience=)` in nanoseconds.  0 is for ever, so the least patience is 1 ns."""
     given = seconds(patience, "patience")
     return 0 if math.isinf(given) else max(1, round(given * 1e9))
 

@@ -9,7 +9,9 @@ from gpuring.native.peer cimport ACQUIRE
 from gpuring.ring.consumer cimport Consumer
 from gpuring.ring.endpoint cimport Endpoint
 from gpuring.ring.producer cimport Producer
-from gpuring.ring.slot cimport ReadSlot, Slot, WriteSlot
+from gpuring.ring.read_slot cimport ReadSlot
+from gpuring.ring.slot cimport Slot
+from gpuring.ring.write_slot cimport WriteSlot
 
 
 cdef inline Header header(ring):

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gpuring.registry import locks
+from gpuring.ring import joining
 from gpuring.ring.whose import nobody_has
 
 if TYPE_CHECKING:
@@ -29,8 +30,10 @@ if TYPE_CHECKING:
     from gpuring.ring.consumer import Consumer
     from gpuring.ring.endpoint import Endpoint, JoinedRing
     from gpuring.ring.producer import Producer
+    from gpuring.ring.read_slot import ReadSlot
     from gpuring.ring.ring import Ring
-    from gpuring.ring.slot import ReadSlot, Slot, WriteSlot
+    from gpuring.ring.slot import Slot
+    from gpuring.ring.write_slot import WriteSlot
 
 # ---- a ring --------------------------------------------------------------------------------------
 
@@ -109,13 +112,13 @@ def set_link(ring: Ring, epoch: bytes, seq: int, lost: int) -> None:
 
 def join_producer(ring: Ring) -> Peer:
     """A peer for an object of a class that derives from Producer."""
-    return ring._join_producer()
+    return joining.AsProducer()(ring)
 
 
 def join_consumer(ring: Ring, subscription: str, *, lossless: bool, redeliver: bool = True) -> Peer:
     """A peer for an object of a class that derives from Consumer.  It begins with the next
     frame."""
-    return ring._join(subscription, lossless, "next", None, redeliver)
+    return joining.AsConsumer(subscription, lossless, redeliver)(ring, "next")
 
 
 def peer(endpoint: Endpoint) -> Peer:

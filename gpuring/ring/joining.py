@@ -1,60 +1,92 @@
-"""Joining a ring: what `Ring.producer` and `Ring.consumer` check, and how they get a peer."""
+"""How a peer joins a ring: what `Ring.producer` and `Ring.consumer` were asked for.
+
+A peer that goes on over restarts keeps it, and joins the next ring of that name by it.
+"""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from gpuring import native
-from gpuring.arguments import integer
+from gpuring.arguments import flag, integer
 from gpuring.registry import diagnosis, labels
 from gpuring.registry.subscriptions import encode, text_of, unnamed
 from gpuring.ring import spinning
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpuring.native import Device, Header, Peer
-    from gpuring.ring.endpoint import Gate
+    from gpuring.ring.endpoint import Gate, JoinedRing
 
 
-def as_producer(
-    name: str,
-    header: Header,
-    device: Device | None,
-    gate: Gate | None,
-    spin: float | None,
-    label: str | None,
+@dataclass(frozen=True)
+class AsProducer:
+    """What `Ring.producer` was asked for."""
+
+    gate: Gate | None = None
+    spin: float | None = None
+    label: str | None = None
+
+    def __call__(self, ring: JoinedRing) -> Peer:
+        """Joins `ring`.  Raises what `Ring.producer` raises."""
+        ring._check_open()
+        return _peer(self, ring, native.join_producer)
+
+
+@dataclass(frozen=True)
+class AsConsumer:
+    """What `Ring.consumer` was asked for.  Raises TypeError, ValueError."""
+
+    subscription: str | None
+    lossless: bool
+    redeliver: bool = True
+    durable: bool = False
+    patience: float | None = None
+    gate: Gate | None = None
+    spin: float | None = None
+    label: str | None = None
+
+    def __post_init__(self) -> None:
+        for what in ("lossless", "redeliver", "durable"):
+            flag(getattr(self, what), what)
+        if self.patience is not None and not self.durable:
+            raise ValueError("patience= is for a durable subscription: pass durable=True as well")
+        if self.durable and self.subscription is None:
+            raise ValueError("a durable subscription needs a name, by which it is found again")
+
+    def __call__(self, ring: JoinedRing, start: Literal["next", "oldest"] | int = "oldest") -> Peer:
+        """Joins `ring`.  Raises what `Ring.consumer` raises."""
+        ring._check_open()
+        name, lossless, redeliver = self.subscription, self.lossless, self.redeliver
+        if self.durable:
+            ring.subscribe(
+                name, lossless=lossless, start=start, redeliver=redeliver, patience=self.patience
+            )
+        encoded, begin = unnamed().encode() if name is None else encode(name), checked_start(start)
+
+        def join(peer: Peer, device: Device | None, gate_host: bool) -> Peer | int:
+            return native.join_consumer(
+                peer, encoded, lossless, begin, redeliver, device, gate_host
+            )
+
+        return _peer(self, ring, join, text_of(encoded))
+
+
+def _peer(
+    asked: AsProducer | AsConsumer,
+    ring: JoinedRing,
+    join: Callable[[Peer, Device | None, bool], Peer | int],
+    subscription: str = "",
 ) -> Peer:
-    """Joins the ring `name` as a producer.  Raises what `Ring.producer` raises."""
-    gate_host, spin_ns = _waits_on_host(header, gate), spinning.spin_ns(spin)
-    shown = labels.encode(label)
-    peer = native.join_producer(native.Peer(header), device, gate_host)
+    """What `join` makes of a new peer, which waits and is called as it was asked for."""
+    header = ring._header
+    gate_host, spin_ns = _waits_on_host(header, asked.gate), spinning.spin_ns(asked.spin)
+    shown = labels.encode(asked.label)
+    peer = join(native.Peer(header), ring._device, gate_host)
     if isinstance(peer, int):
-        raise diagnosis.cannot_join(name, header, peer, "")
-    peer.set_label(shown)
-    peer.set_spin(spin_ns)
-    return peer
-
-
-def as_consumer(
-    name: str,
-    header: Header,
-    device: Device | None,
-    subscription: str | None,
-    lossless: bool,
-    start: Literal["next", "oldest"] | int,
-    gate: Gate | None,
-    redeliver: bool,
-    spin: float | None,
-    label: str | None,
-) -> Peer:
-    """Joins a subscription of the ring `name`.  Raises what `Ring.consumer` raises."""
-    gate_host, spin_ns = _waits_on_host(header, gate), spinning.spin_ns(spin)
-    encoded = unnamed().encode() if subscription is None else encode(subscription)
-    start, shown = checked_start(start), labels.encode(label)
-    peer = native.join_consumer(
-        native.Peer(header), encoded, lossless, start, redeliver, device, gate_host
-    )
-    if isinstance(peer, int):
-        raise diagnosis.cannot_join(name, header, peer, text_of(encoded))
+        raise diagnosis.cannot_join(ring.name, header, peer, subscription)
     peer.set_label(shown)
     peer.set_spin(spin_ns)
     return peer

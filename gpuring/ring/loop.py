@@ -16,7 +16,7 @@ from gpuring.native.signals import begun_elsewhere
 from gpuring.ring.not_copyable import Unique
 
 if TYPE_CHECKING:
-    from gpuring.ring.slot import ReadSlot
+    from gpuring.ring.read_slot import ReadSlot
 
 
 class Looped(Protocol):

@@ -1,5 +1,5 @@
 from gpuring.ring.endpoint cimport Endpoint
-from gpuring.ring.slot cimport WriteSlot
+from gpuring.ring.write_slot cimport WriteSlot
 
 
 cdef class Producer(Endpoint):

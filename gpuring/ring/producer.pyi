@@ -5,7 +5,7 @@ from typing import Any
 
 from gpuring.ring.batch import WriteBatch
 from gpuring.ring.endpoint import Endpoint
-from gpuring.ring.slot import WriteSlot
+from gpuring.ring.write_slot import WriteSlot
 
 class Producer(Endpoint):
     def claim(

@@ -5,7 +5,7 @@ from gpuring.native.c cimport *
 from gpuring.native.clock cimport deadline_of
 from gpuring.native.peer cimport *
 from gpuring.ring.endpoint cimport Endpoint
-from gpuring.ring.slot cimport WriteSlot
+from gpuring.ring.write_slot cimport WriteSlot
 
 from gpuring import native
 from gpuring.errors import RingFull

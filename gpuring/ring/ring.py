@@ -1,4 +1,4 @@
-"""Ring, which is one process's handle on a ring, and attach, which opens a ring by its name."""
+"""Ring, which is one process's handle on a ring."""
 
 from __future__ import annotations
 
@@ -12,9 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from gpuring import arguments, native, slot_layout
-from gpuring.arguments import integer
 from gpuring.arrays import streams
-from gpuring.deadlines import deadline_of
 from gpuring.errors import (
     PeerLost,
     RingClosed,
@@ -25,9 +23,10 @@ from gpuring.errors import (
     raise_first,
 )
 from gpuring.memory import kinds
-from gpuring.native import Device, Header, Peer
+from gpuring.native import Device, Header
 from gpuring.native.signals import Dropped
-from gpuring.registry import diagnosis, directory, segment, stats
+from gpuring.registry import diagnosis, directory, leftovers, segment, stats, survey
+from gpuring.registry.subscriptions import encode
 from gpuring.ring import caller, debug, durable, joining, kept_memory, shutdown
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.endpoint import Endpoint, Gate
@@ -41,58 +40,13 @@ if TYPE_CHECKING:
     from gpuring.slot_layout import Field, Spec
 
 
-def attach(
-    name: str,
-    *,
-    timeout: float | None = 0.0,
-    owner: int | None = None,
-    device: str | int | None = None,
-) -> Ring:
-    """Opens the ring `name`.
-
-    * `timeout`: how many seconds to wait for a ring that lives: its creator lives, or a producer is
-      in it.  None waits for ever.  It also waits while the ring is being replaced or removed.  A
-      wait costs next to no CPU, ends as soon as the ring is there, and can be interrupted by
-      Ctrl-C.  0 does not wait, and takes the ring that is there, also that of the dead, whose
-      frames can still be read.
-    * `owner`: the id of the user whose ring it must be.  None means this process's own user, or
-      root.  Name another user only if you trust him as yourself: he can write every slot, and by
-      cutting off the ring's files he can end this process at any time (SIGBUS).
-    * `device`: the GPU under which this process uses the slots, "cuda:1" or its number here.  None
-      is CuPy's current device.  It may be any GPU that has peer access to that of the ring.  Work
-      on the frames inside `with cupy.cuda.Device(n):` of the same GPU, or give streams of it.  On
-      a GPU without peer access attach under the ring's own GPU, and copy the frames with
-      `slot.copy_to(out)`.
-
-    Raises RingNotFound, RingIncompatible (damaged, or of another version), PeerLost (the ring did
-    not live within `timeout`, or nobody can open its GPU memory any more: see the page "Which
-    memory"), DeviceError (no GPU, or one
-    that cannot reach the ring's), PermissionError (another user's ring, or one whose mode does not
-    let this process write), RingTimeout (nobody has handed the GPU memory on for 5 s, whatever
-    `timeout` is), RingError (RLIMIT_AS, a read-only /dev/shm), TypeError (a device for a host
-    ring), OSError (no descriptors left).  A call that raises leaves nothing open.
-
-    The ring may be closed or replaced as soon as this has returned.  `producer` and `consumer` then
-    raise RingClosed: close this handle and attach again.
-    """
-    shutdown.check()
-    segment.check_name(name)
-    deadline = deadline_of(timeout)
-    if owner is not None:
-        owner = integer(owner, "owner", "the id of a user, an int, or None")
-        if owner < 0:
-            raise ValueError(f"owner is the id of a user, 0 or more, not {owner}")
-    living = timeout != 0
-    return directory.when_there(name, deadline, lambda: _attach(name, owner, device, living))
-
-
-def attach_any(name: str, deadline: float) -> Ring:
+def attach_any(name: str, deadline: float = 0.0) -> Ring:
     """attach() that waits for the name only, and leaves it to its caller whether the ring lives."""
     shutdown.check()
-    return directory.when_there(name, deadline, lambda: _attach(name, None, None, living=False))
+    return directory.when_there(name, deadline, lambda: opened(name, None, None, living=False))
 
 
-def _attach(name: str, owner: int | None, device: str | int | None, living: bool) -> Ring:
+def opened(name: str, owner: int | None, device: str | int | None, living: bool) -> Ring:
     """attach() without a wait.  Raises segment.Missing where that may help.  `living`: that is also
     so if the ring does not live."""
     header = directory.attach_header(name, owner)
@@ -253,19 +207,10 @@ class Ring(Dropped):
         if the membership lock cannot be taken for 5 s (a stopped process has it).
         """
         arguments.flag(reattach, "reattach")
-
-        def join(ring: Ring) -> Peer:
-            return ring._join_producer(gate, spin, label)
-
+        join = joining.AsProducer(gate, spin, label)
         self._check_open()  # before the lock, which another thread may have had when we were forked
         with self._joining:
             return Producer(self, join(self), join if reattach and not self._created else None)
-
-    def _join_producer(
-        self, gate: Gate | None = None, spin: float | None = None, label: str | None = None
-    ) -> Peer:
-        self._check_open()
-        return joining.as_producer(self._name, self._header, self._device, gate, spin, label)
 
     def consumer(
         self,
@@ -321,24 +266,11 @@ class Ring(Dropped):
         membership lock cannot be taken for 5 s, ValueError if the subscription exists with another
         `lossless` or `redeliver`.
         """
-        flags = {
-            "lossless": lossless,
-            "redeliver": redeliver,
-            "reattach": reattach,
-            "durable": durable,
-            "deaths": deaths,
-        }
-        for what, value in flags.items():
-            arguments.flag(value, what)
-        if patience is not None and not durable:
-            raise ValueError("patience= is for a durable subscription: pass durable=True as well")
-        if durable and subscription is None:
-            raise ValueError("a durable subscription needs a name, by which it is found again")
-        options = gate, redeliver, spin, durable, patience, label
-
-        def join(ring: Ring, start: Literal["next", "oldest"] | int = "oldest") -> Peer:
-            return ring._join(subscription, lossless, start, *options)
-
+        arguments.flag(reattach, "reattach")
+        arguments.flag(deaths, "deaths")
+        join = joining.AsConsumer(
+            subscription, lossless, redeliver, durable, patience, gate, spin, label
+        )
         self._check_open()
         with self._joining:
             peer = join(self, start)
@@ -377,15 +309,16 @@ class Ring(Dropped):
         lock cannot be taken for 5 s.
         """
         self._check_open()
-        durable.subscribe(
-            self._name,
+        result = native.subscribe(
             self._header,
-            subscription,
+            encode(subscription),
             lossless=arguments.flag(lossless, "lossless"),
-            start=joining.checked_start(start),
             redeliver=arguments.flag(redeliver, "redeliver"),
-            patience=patience,
+            start=joining.checked_start(start),
+            patience_ns=durable.patience_ns(patience),
         )
+        if result:
+            raise diagnosis.cannot_join(self._name, self._header, result, subscription)
 
     def unsubscribe(self, subscription: str) -> bool:
         """Makes a subscription go with its last member, and so at once if it has none.
@@ -394,38 +327,12 @@ class Ring(Dropped):
         if the membership lock cannot be taken for 5 s.
         """
         self._check_open()
-        found = durable.unsubscribe(self._name, self._header, subscription)
+        result, found = native.unsubscribe(self._header, encode(subscription))
+        if result:
+            raise diagnosis.unusable(self._name, result)
         if self._header.closed:  # its name was kept for this
             directory.remove_own(self._name, self._epoch, self._header)
         return found
-
-    def _join(
-        self,
-        subscription: str | None,
-        lossless: bool,
-        start: Literal["next", "oldest"] | int,
-        gate: Gate | None,
-        redeliver: bool,
-        spin: float | None = None,
-        is_durable: bool = False,
-        patience: float | None = None,
-        label: str | None = None,
-    ) -> Peer:
-        self._check_open()
-        if is_durable and subscription is not None:
-            durable.subscribe(
-                self._name,
-                self._header,
-                subscription,
-                lossless=lossless,
-                start=joining.checked_start(start),
-                redeliver=redeliver,
-                patience=patience,
-            )
-        ring = self._name, self._header, self._device
-        return joining.as_consumer(
-            *ring, subscription, lossless, start, gate, redeliver, spin, label
-        )
 
     def _successor(self) -> Ring | None:
         """The ring that has our name now, if it is another one and was not closed."""
@@ -436,7 +343,7 @@ class Ring(Dropped):
             header = directory.look(self._name)
             if header.epoch == self._header.epoch or header.closed:
                 return None
-            return attach(self._name)
+            return attach_any(self._name)
         except (RingNotFound, RingIncompatible, PeerLost, PermissionError):
             return None
         except OSError as error:
@@ -465,7 +372,7 @@ class Ring(Dropped):
         """A frozen record of what the ring is doing.  It costs a few microseconds for each slot and
         tens for each peer."""
         self._check_open()
-        return stats.collect(self._name, self._header)
+        return survey.collect(self._name, self._header)
 
     def close(self) -> None:
         """Closes the producers and consumers made from this handle, and the handle.
@@ -508,7 +415,7 @@ class Ring(Dropped):
                 errors.append(error)  # raised below; what is left of the peer is reaped after this
         if self._created:
             self._header.close_ring()
-            self._unlink()
+            directory.remove_own(self._name, self._epoch, self._header)
         # The garbage collector is about to call the _dropped of some endpoints, perhaps in another
         # thread. It has cleared our references to them. They still need the slots and the device.
         if any(each() is None for each in list(self._endpoints.values())):
@@ -519,20 +426,16 @@ class Ring(Dropped):
         if self._created:
             kept_memory.keep(self._header, self._memory)
         else:
-            go_with_us = directory.go_with_the_last(self._name, self._header)
+            go_with_us = leftovers.go_with_the_last(self._name, self._header)
             self._memory.close(others=True, then=self._header.disown)
             if go_with_us:
                 with contextlib.suppress(RingError, OSError):  # others can do it later
-                    directory.remove_dead(self._name)
+                    leftovers.remove_dead(self._name)
         kept_memory.free()
         self._closed = True
         shutdown.remove(self)
         if errors:
             raise_first(errors)
-
-    def _unlink(self) -> None:
-        """Removes the ring's names.  That of the header may belong to a later ring by now."""
-        directory.remove_own(self._name, self._epoch, self._header)
 
     def __enter__(self) -> Self:
         return self
@@ -550,7 +453,7 @@ class Ring(Dropped):
                     self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return attach, (self._name,)
+        return attach_any, (self._name,)
 
     def __repr__(self) -> str:
         where = self.memory if self.memory == "host" else f"{self.memory}, {self.sync}"

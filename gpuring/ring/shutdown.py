@@ -10,7 +10,7 @@ import signal
 import sys
 import threading
 import weakref
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuring import native
 from gpuring.errors import RingClosed
@@ -21,25 +21,13 @@ from gpuring.ring import caller
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from gpuring.native import Header, Peer
-    from gpuring.ring.endpoint import Endpoint
+    from gpuring.native import Peer
+    from gpuring.ring.endpoint import JoinedRing
 
 
 T = TypeVar("T")
 
-
-class OpenRing(Protocol):
-    """What the end of a process needs of a Ring."""
-
-    _header: Header
-    _endpoints: dict[int, weakref.ref[Endpoint]]
-
-    @property
-    def name(self) -> str: ...
-    def close(self) -> None: ...
-
-
-_open: weakref.WeakValueDictionary[int, OpenRing] = weakref.WeakValueDictionary()
+_open: weakref.WeakValueDictionary[int, JoinedRing] = weakref.WeakValueDictionary()
 """The open rings by id()."""
 
 
@@ -67,7 +55,7 @@ def finish_dropped() -> None:
         signals.finish_dropped()
 
 
-def add(ring: OpenRing) -> None:
+def add(ring: JoinedRing) -> None:
     """Notes that a ring is open from now on."""
     check()
     finish_dropped()
@@ -75,7 +63,7 @@ def add(ring: OpenRing) -> None:
     _close_at_the_end_of_a_child()
 
 
-def remove(ring: OpenRing) -> None:
+def remove(ring: JoinedRing) -> None:
     """Notes that a ring was closed."""
     _open.pop(id(ring), None)
 

@@ -1,9 +1,9 @@
-"""The slots of slot.pyx, for compiled code that builds on them."""
+"""The slot of slot.pyx, for compiled code that builds on it."""
 from libc.stdint cimport uint32_t, uint64_t
 
 from gpuring.native.c cimport gd_use
 from gpuring.native.device cimport Device
-from gpuring.native.peer cimport Peer, verb
+from gpuring.native.peer cimport Peer
 from gpuring.ring.exported cimport Exported
 
 cdef enum:
@@ -32,16 +32,6 @@ cdef class Slot(Exported):
     cdef public object _owner
     cdef size_t _current(self) except? 1
     cdef int _begin(self) except -1
-
-
-cdef class WriteSlot(Slot):
-    cpdef _reshape(self, tuple shape)
-    cdef int _finish(self, verb which, str name) except -1
-
-
-cdef class ReadSlot(Slot):
-    cdef int _begin(self) except -1
-    cdef int _finish(self) except -1
 
 
 cdef gd_use closed  # of objects whose slot has another object now

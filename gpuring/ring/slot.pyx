@@ -1,30 +1,27 @@
-"""One slot, as its producer writes it and as a consumer reads it.
+"""What the slot of a producer (write_slot.pyx) and that of a consumer (read_slot.pyx) have in common.
 
 A slot is yours from claim to publish, or from acquire to release.  After that every access to its
 frame raises an error, so copy what you need.  Slot objects and the arrays over them are used again
 for later frames, but only when nobody has them any more.  A slot that is dropped before its end is
-given back by endpoint.pyx, and a ResourceWarning says so.
+given back by slot_owner.pyx, and a ResourceWarning says so.
 
-endpoint.pyx hands the objects out and uses them again, and whose.pyx says when.  Between a user's call of publish, abandon or
+slot_owner.pyx hands the objects out and uses them again, and whose.pyx says when.  Between a user's call of publish, abandon or
 release and the C library no Python code runs, and none between the begin or end of a `with` block and its frame's.  So no signal
 handler does.  The arrays, copies and refusals may run Python code.
 """
-from libc.stdint cimport INT64_MAX, uint32_t, uint64_t
+from libc.stdint cimport uint32_t
 from libc.string cimport memset
 
 from gpuring.native.c cimport *
 from gpuring.native.peer cimport *
 from gpuring.ring.exported cimport Exported
 
-from gpuring.arrays.copying import copy_into, copy_out
 from gpuring.arrays.interchange import View
 from gpuring.arrays.streams import handle
 from gpuring.errors import RingClosed, RingError
-from gpuring.native.clock import now_ns
 from gpuring.registry import diagnosis
 from gpuring.ring.exported import SlotField
 from gpuring.ring.not_copyable import Unique
-from gpuring.ring.origin import Origin
 from gpuring.slot_layout import ARRAY
 
 cdef gd_stream no_streams[1]
@@ -159,7 +156,7 @@ cdef class Slot(Exported):
             return
         what = f"ring {self._ring!r}: slot {self.index} (sequence {self._seq})"
         if self._cut:
-            role = "consumer" if isinstance(self, ReadSlot) else "producer"
+            role = "producer" if self._writable else "consumer"
             raise RingClosed(f"{what} was given back when this {role} was closed")
         raise RingError(
             f"{what} is no longer yours; "
@@ -279,231 +276,3 @@ cdef class Slot(Exported):
     def __repr__(self):
         state = "open" if self._open else "closed"
         return f"<{type(self).__name__} {self.index} of {self._ring!r}, sequence {self._seq}, {state}>"
-
-
-cdef class WriteSlot(Slot):
-    """A claimed slot.  As a context manager it publishes the frame.  If the block raises, it
-    abandons the claim."""
-
-    _writable = True
-
-    cpdef _reshape(self, tuple shape):
-        """The frame will have this shape; None: the slot's."""
-        cdef uint32_t k
-        self._shape = shape
-        self.use.ndim = 0 if shape is None else len(shape)
-        for k in range(self.use.ndim):
-            self.use.shape[k] = shape[k]
-
-    def _set_origin(self, uint64_t seq, uint64_t time_ns, lost):
-        """Of a bridge: the frame was `seq` of another ring, and was first published at `time_ns` of CLOCK_REALTIME.
-
-        `lost` is how many frames were lost upstream before this one, in all.  It only rises, also when the near ring is another
-        one.  Say it between claim and publish.  An abandoned claim takes it along.  Raises ValueError, RingError if the slot is
-        no longer yours, PeerLost."""
-        cdef int result
-        if not seq:
-            raise ValueError("a sequence of another ring is 1 or more")
-        if not self.use.open:
-            self._check_open()
-        result = self._peer.set_origin(self.index, self._seq, seq, time_ns, lost & 0xffffffff)
-        if result:
-            raise self._refused(result, "publish")
-
-    def publish(self):
-        """Hands the frame to the readers, in stream order: their streams wait for your work on the slot.
-
-        Never blocks.  Raises PeerLost if this peer was taken for dead,
-        DeviceError if the work could not be recorded (the frame is abandoned then), RingError if the slot
-        is no longer yours.
-        """
-        self._finish(PUBLISH, "publish")
-
-    def abandon(self):
-        """Gives the slot back without a frame.  Readers pass over its sequence.
-
-        Never blocks.  Raises as `publish` does.
-        """
-        self._finish(ABANDON, "abandon")
-
-    cdef int _finish(self, verb which, str name) except -1:
-        cdef gd_call call
-        cdef int result
-        if not self.use.open:
-            self._check_open()
-        gd_begin(&call, self._current(), INT64_MAX, 1, &self.index)  # if CuPy refuses to tell, the slot is still ours
-        result = self._peer.end(&call, which)
-        if result:
-            raise self._refused(result, name)
-        self._owner = None
-        return 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        if not self.use.open:
-            if kind is None and self._cut:  # nobody gets the frame
-                self._check_open()
-            return
-        if kind is None:
-            self._finish(PUBLISH, "publish")
-        elif not self._peer.is_forked():  # a forked child ends by its own error
-            self.abandon()
-
-    def copy_from(self, source, *, field=None, stream=None):
-        """Copies an array of any library into the slot, in stream order.
-
-        * `source`: an object that has DLPack or an array interface of NumPy or CUDA, of exactly the
-          frame's shape and dtype.  If it is in GPU memory, the copy waits for the stream that its
-          library works on, and you may drop it or use it again right away.  If it is in host
-          memory, the copy is asynchronous only if that is pinned.  Then do not change it before it
-          is copied.
-        * `field`: the name of the field, if the slot has several.
-        * `stream`: where to copy.  None is the slot's own stream.  See `use_on`.
-
-        On a host ring the CPU copies.  Raises TypeError for what is no array or has another dtype,
-        ValueError for another shape or a layout that is neither C-contiguous nor rows at a pitch,
-        RingError if the slot is no longer yours, DeviceError.
-        """
-        self._check_open()
-        name = self._field_name(field)
-        target, on = self[name], self._copies_on(stream)
-        copy_into(target, self._fields[name], source, ring=self._ring, stream=on, order=self._order)
-
-    def _end(self):
-        self.abandon()
-
-
-cdef class ReadSlot(Slot):
-    """A frame that this consumer holds.  As a context manager it releases the frame."""
-
-    _writable = False  # others read it, too
-
-    cdef int _begin(self) except -1:
-        self._seq = self.use.seq
-        self._seen = self._restarted = self._cut = False
-        self._shape = self._peer.shape(self.index) if gr_load_acquire32(
-            &self._peer.gd.core.ring.slot[self.index].ndim) else None
-        return 0
-
-    @property
-    def lost(self):
-        """How many frames this consumer has missed just before this one.  These are the sequences that it
-        was made to skip, none if it is lossless, and, if a bridge brings the frames from another host,
-        those that were lost on their way into this ring.  If this consumer has moved to a new ring
-        (`restarted`), they are also those that it came too late for.  Of several members the one that
-        came first counts these.
-
-        Void sequences (abandoned claims) among them count too, because nobody can tell them apart then.
-        The first frame that a consumer gets tells nothing of what was lost on the way before it.
-        """
-        return self.use.lost + self.use.upstream
-
-    @property
-    def redelivered(self):
-        """Whether another member of the subscription held this frame when it died."""
-        return self.use.redelivered
-
-    def release(self):
-        """Gives the slot back, in stream order: the next writer's stream waits for your work on the slot.
-
-        Never blocks.  Raises FrameTorn if the frame is known to be torn (the
-        slot is given back all the same), PeerLost if this peer was taken for dead, RingError if the slot
-        is no longer yours.
-        """
-        self._finish()
-
-    cdef int _finish(self) except -1:
-        cdef gd_call call
-        cdef int result
-        if not self.use.open:
-            self._check_open()
-        gd_begin(&call, self._current(), INT64_MAX, 1, &self.index)
-        result = self._peer.end(&call, RELEASE)
-        if result:
-            raise self._refused(result, "release")
-        self._owner = None
-        if call.torns:
-            raise self._torn()
-        return 0
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, kind, error, traceback):
-        if not self.use.open or (kind is not None and self._peer.is_forked()):
-            return
-        if kind is not None and not self._seen and not issubclass(kind, Exception):
-            self._peer.put_back(self.index)  # Ctrl-C, before the block had begun
-        else:
-            self._finish()
-
-    def copy_to(self, out, *, field=None, stream=None):
-        """Copies the frame into an array of any library, in stream order.
-
-        * `out`: an object that has DLPack or an array interface of NumPy or CUDA, of exactly the
-          frame's shape and dtype, in host memory or on any GPU.  A GPU needs no peer access to that
-          of the ring for this.  The copy waits for the stream that its library works on.
-        * `field`: the name of the field, if the slot has several.
-        * `stream`: where to copy.  None is the slot's own stream.  See `use_on`.
-
-        On a GPU ring the call returns before the copy is done, except if `out` is in host memory
-        that is not pinned.  `out` is complete when the stream has come past the copy.  If `out` is
-        on another GPU than the slot, CuPy's current stream of that GPU waits for the copy as well.
-        You may release the slot right away, because the release comes after the copy.  On a host
-        ring the call waits for the copy, and takes no stream.
-
-        Raises TypeError for what is no array or has another dtype, ValueError for another shape, a
-        read-only array, or a layout that is neither C-contiguous nor rows at a pitch, RingError if
-        the slot is no longer yours, DeviceError.
-        """
-        self._check_open()
-        name = self._field_name(field)
-        frame, on = self[name], self._copies_on(stream)
-        copy_out(frame, self._fields[name], out, ring=self._ring, stream=on, order=self._order)
-
-    @property
-    def time_ns(self):
-        """When the frame was published, in nanoseconds of CLOCK_MONOTONIC, as
-        `time.monotonic_ns()`."""
-        self._check_open()
-        return self._peer.time_ns(self.index)
-
-    @property
-    def age(self):
-        """Seconds since the frame was published."""
-        return (now_ns() - self.time_ns) / 1e9
-
-    @property
-    def origin(self):
-        """Where the frame comes from, if a bridge has brought it from a ring of another host.  None
-        for all other frames.
-
-        Raises RingError if the slot is no longer yours.
-        """
-        self._check_open()
-        found = self._peer.origin(self.index)
-        if found is None:
-            return None
-        near = self._owner._ring.spec.origin or {"host": "", "ring": ""}
-        return Origin(found[0], near["host"], near["ring"], found[1])
-
-    def check(self):
-        """Raises FrameTorn if the frame's producer died before its GPU work on it was finished.
-
-        The answer is final once your own work on the frame is complete, so synchronise your stream
-        first.  Before that the frame may still turn out torn.
-        """
-        self._check_open()
-        if self._peer.is_torn(self.index):
-            raise self._torn()
-
-    def _end(self):
-        self.release()
-
-    def _torn(self):
-        return self._torn_of((self._seq,))
-
-    def _torn_of(self, seqs):
-        return diagnosis.torn(self._ring, seqs)

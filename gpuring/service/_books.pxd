@@ -2,7 +2,7 @@
 from libc.stdint cimport uint32_t, uint64_t
 
 from gpuring.native.header cimport Header
-from gpuring.ring.slot cimport ReadSlot
+from gpuring.ring.read_slot cimport ReadSlot
 
 
 cdef class HoldsAnswer(ReadSlot)

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from gpuring.errors import RingError
-from gpuring.ring.slot import ReadSlot
+from gpuring.ring.read_slot import ReadSlot
 from gpuring.service._sleepers import Turn
 
 Sleepers = dict[Any, None]

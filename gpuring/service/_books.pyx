@@ -18,7 +18,8 @@ from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t
 
 from gpuring.native.c cimport gr_forked
-from gpuring.ring.slot cimport ReadSlot, Slot
+from gpuring.ring.read_slot cimport ReadSlot
+from gpuring.ring.slot cimport Slot
 from gpuring.service._envelopes cimport PyWeakref_NewRef, leave, say, target
 from gpuring.service._sleepers cimport wake
 from gpuring.service._sleepers import Turn

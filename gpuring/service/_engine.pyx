@@ -11,7 +11,7 @@ from gpuring.native.clock cimport seconds
 from gpuring.native.header cimport Header
 from gpuring.ring cimport inner
 from gpuring.ring.consumer cimport Consumer
-from gpuring.ring.slot cimport ReadSlot
+from gpuring.ring.read_slot cimport ReadSlot
 from gpuring.service._envelopes cimport *
 from gpuring.service._patience cimport Patience
 from gpuring.service._reach cimport Answering, Reach

@@ -3,7 +3,7 @@
 from typing import Any
 
 from gpuring.native import Header
-from gpuring.ring.slot import WriteSlot
+from gpuring.ring.write_slot import WriteSlot
 from gpuring.service._books import Calls
 from gpuring.service._calls import InFlight
 from gpuring.service._inbox import Inbox

@@ -19,7 +19,8 @@ from gpuring.native.header cimport Header
 from gpuring.native.peer cimport *
 from gpuring.service._envelopes cimport *
 from gpuring.ring cimport inner
-from gpuring.ring.slot cimport Slot, WriteSlot
+from gpuring.ring.slot cimport Slot
+from gpuring.ring.write_slot cimport WriteSlot
 from gpuring.ring.producer cimport Producer
 from gpuring.service._envelopes import NEVER
 from gpuring.service._sleepers import nothing

@@ -1,7 +1,9 @@
 """A call that an engine has taken (_taken.pyx), for compiled code that builds on it."""
 from libc.stdint cimport uint64_t
 
-from gpuring.ring.slot cimport ReadSlot, Slot, WriteSlot
+from gpuring.ring.read_slot cimport ReadSlot
+from gpuring.ring.slot cimport Slot
+from gpuring.ring.write_slot cimport WriteSlot
 from gpuring.service._envelopes cimport Request
 from gpuring.service._reach cimport Answering
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Any
 
-from gpuring.ring.slot import WriteSlot
+from gpuring.ring.write_slot import WriteSlot
 
 class Taken:
     _server: Any

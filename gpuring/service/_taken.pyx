@@ -4,7 +4,9 @@ from libc.stdint cimport uint32_t, uint64_t
 from gpuring.native.c cimport *
 from gpuring.native.peer cimport *
 from gpuring.ring cimport inner
-from gpuring.ring.slot cimport ReadSlot, Slot, WriteSlot
+from gpuring.ring.read_slot cimport ReadSlot
+from gpuring.ring.slot cimport Slot
+from gpuring.ring.write_slot cimport WriteSlot
 from gpuring.service._envelopes cimport *
 from gpuring.service._reach cimport Answering
 from gpuring.service._envelopes import NEVER

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
     from gpuring.native import Peer
+    from gpuring.ring.read_slot import ReadSlot
     from gpuring.ring.ring import Ring
-    from gpuring.ring.slot import ReadSlot
     from gpuring.service.metrics import Measures
 
 

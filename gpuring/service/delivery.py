@@ -8,9 +8,9 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gpuring.errors import RingClosed, RingError, RingFull, RingIncompatible
-from gpuring.registry import directory
+from gpuring.registry import leftovers
 from gpuring.ring import inner
-from gpuring.ring.ring import attach
+from gpuring.ring.attaching import attach
 from gpuring.service._reach import Reach, is_gone
 from gpuring.service.call import AnswerSlot, AnswerWriter, Call
 from gpuring.service.wire import Terms, answers_name, make_sink, names_answers, without_fail
@@ -133,7 +133,7 @@ class Delivery(Reach):
                 self._swept = name
             return not stopped
 
-        without_fail(lambda: directory.tidy(wanted))
+        without_fail(lambda: leftovers.tidy(wanted))
         if not stopped and self._swept == before:
             self._swept = ""  # that was the last name: begin again
 

@@ -12,7 +12,7 @@ from gpuring import arguments, native
 from gpuring.arguments import Octal, between_one_and, integer
 from gpuring.deadlines import deadline_of
 from gpuring.errors import PeerLost, RingClosed, RingExists, RingIncompatible, RingNotFound
-from gpuring.registry import directory
+from gpuring.registry import leftovers
 from gpuring.ring.creation import create_of
 from gpuring.ring.ring import attach_any
 from gpuring.service.client import Client
@@ -112,7 +112,7 @@ def serve(
                 mode=mode, replace=make_way,
             )  # fmt: skip
         except RingExists:
-            if directory.remove_dead(name):
+            if leftovers.remove_dead(name):
                 continue
             if not engine:
                 raise

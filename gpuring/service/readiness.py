@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from gpuring.errors import RingIncompatible
 from gpuring.native import seconds
-from gpuring.registry import directory, segment, stats
+from gpuring.registry import directory, segment, survey
 from gpuring.registry.stats import PeerStats
 from gpuring.service.wire import ENGINES
 from gpuring.slot_layout import Spec
@@ -51,7 +51,7 @@ def health(name: str, within_s: float = 10.0) -> Health:
         raise RingIncompatible(f"ring {name!r}: {error}") from error
     if "service" not in about:
         raise RingIncompatible(f"ring {name!r} is a ring, not a service")
-    seen = stats.collect(name, header)
+    seen = survey.collect(name, header)
     keeper = seen.creator_pid if about.get("kept") else None
     engines = {
         peer: _trouble(peer, within_s)

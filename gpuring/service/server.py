@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 
     from gpuring.native import Peer
     from gpuring.registry.stats import RingStats
+    from gpuring.ring.read_slot import ReadSlot
     from gpuring.ring.ring import Ring
-    from gpuring.ring.slot import ReadSlot
     from gpuring.service.metrics import Measures
 
 

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
-    from gpuring.ring.slot import ReadSlot, WriteSlot
+    from gpuring.ring.read_slot import ReadSlot
+    from gpuring.ring.write_slot import WriteSlot
 
 _SHORTEST_S, _LONGEST_S = 20e-6, 0.002
 """An engine that waits for a client looks again after such a time, which doubles.  The client does

@@ -19,8 +19,8 @@ from gpuring.cli import doctor
 from gpuring.cli.doctor import gpu, host, network, probe
 from gpuring.cli.doctor.finding import Finding, Level, in_lines
 from gpuring.cli.measure.crew import Crew, Part
-from gpuring.registry import directory
 from gpuring.registry import segment as segments
+from gpuring.registry import survey
 from tests import ROOT
 from tests.helpers.commands import gpuring as command
 
@@ -194,7 +194,7 @@ def test_living_peers_of_another_pid_namespace_are_seen(name, monkeypatch):
     with gpuring.create(name, slots=2, shape=8, dtype="u1", device="host") as ring:
         one = ring.stats()
         seen = [replace(one, creator_pid=2**22 + 1), one]
-        monkeypatch.setattr(directory, "survey", lambda: (seen, {}))
+        monkeypatch.setattr(survey, "all_rings", lambda: (seen, {}))
         assert host.look().foreign_pids == (2**22 + 1,)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuring.registry import directory, segment
+from gpuring.registry import directory, leftovers, segment
 from tests import ROOT
 from tests.docs.test_front_page import pasted
 from tests.helpers.commands import gpuring as command
@@ -95,7 +95,7 @@ def test_what_each_signal_does(start, name, number, line, status, in_order):
     camera.send_signal(number)
     assert ended(camera)[0] == status
     assert (segments_of(name) == []) == in_order
-    assert directory.remove_dead(name) != in_order
+    assert leftovers.remove_dead(name) != in_order
 
 
 def test_the_units_are_right(tmp_path):

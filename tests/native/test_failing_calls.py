@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 import gpuring
-from gpuring.registry import directory
+from gpuring.registry import survey
 from tests.helpers.compiled import CC, needs_compiler
 from tests.helpers.support import Pipe, open_files, segments_of
 
@@ -229,7 +229,7 @@ def limited(_pipe: Pipe, name: str, limit: str, nbytes: int, slots_nbytes: int) 
             getattr(resource, f"RLIMIT_{limit}"), (resource.RLIM_INFINITY, resource.RLIM_INFINITY)
         )
         assert not Traces(name).since(before)
-        assert directory.ls() is not None
+        assert survey.ls() is not None
         gpuring.create(name, **options).close()
     return told
 

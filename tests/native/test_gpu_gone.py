@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuring.cli.inspect import describe
-from gpuring.registry.stats import collect
+from gpuring.registry.survey import collect
 from tests.helpers.promise import promise
 from tests.helpers.support import poll
 from tests.native.offer import gives_its_locks_up

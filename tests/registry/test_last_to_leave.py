@@ -10,7 +10,7 @@ import sys
 import pytest
 
 import gpuring
-from gpuring.registry import directory
+from gpuring.registry import leftovers
 from gpuring.ring import inner
 from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, poll, segments_of
@@ -160,13 +160,13 @@ def test_names_on_a_gpu_stay_for_those_who_may_still_join(name, children):
     creator = children(creates_on_gpu, name)
     creator.receive()
     (first, fd), (second, other_fd) = (as_on_gpu(name, make=False, **ON_GPU) for _ in range(2))
-    assert not directory.go_with_the_last(name, first)
+    assert not leftovers.go_with_the_last(name, first)
     creator.kill()
-    assert not directory.go_with_the_last(name, first)
+    assert not leftovers.go_with_the_last(name, first)
     second.disown()
-    assert directory.go_with_the_last(name, first)
+    assert leftovers.go_with_the_last(name, first)
     first.disown()
-    assert not directory.go_with_the_last(name, first)
-    assert directory.remove_dead(name)
+    assert not leftovers.go_with_the_last(name, first)
+    assert leftovers.remove_dead(name)
     os.close(fd)
     os.close(other_fd)

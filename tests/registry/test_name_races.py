@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import gpuring
-from gpuring.registry import directory, locks
+from gpuring.registry import leftovers, locks
 from gpuring.registry import segment as segments
 from tests.helpers import raw_verbs
 from tests.helpers.interrupted import collected
@@ -32,6 +32,7 @@ CHANGES_NAMES = {
         "ring/creation.py",
         "ring/ring.py",
         "registry/directory.py",
+        "registry/leftovers.py",
         "registry/locks.py",
         "registry/segment.py",
         "registry/sockets.py",
@@ -75,7 +76,7 @@ class At:
 
 
 def tidied(name: str) -> None:
-    directory.tidy(lambda each: each == name)
+    leftovers.tidy(lambda each: each == name)
 
 
 def created(name: str) -> gpuring.Ring:

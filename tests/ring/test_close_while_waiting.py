@@ -12,6 +12,7 @@ import pytest
 
 import gpuring
 from gpuring.native.snapshot import snapshot
+from gpuring.ring import joining
 from tests.helpers.promise import promise
 from tests.helpers.rings import small_ring
 from tests.helpers.support import poll
@@ -222,8 +223,8 @@ def test_close_closes_who_joins_at_that_moment(name, monkeypatch, join):
     with small_ring(name, 2) as ring:
         handle = gpuring.attach(name)
         closing = threading.Thread(target=handle.close)
-        method = "_join" if join == "consumer" else "_join_producer"
-        enter, lock = getattr(handle, method), Told(handle._joining)
+        how = joining.AsConsumer if join == "consumer" else joining.AsProducer
+        enter, lock = how.__call__, Told(handle._joining)
 
         def meanwhile(*args: Any) -> Any:
             peer = enter(*args)
@@ -231,7 +232,7 @@ def test_close_closes_who_joins_at_that_moment(name, monkeypatch, join):
             poll(lambda: closing in lock.takers or handle.closed)  # close waits for us
             return peer
 
-        monkeypatch.setattr(handle, method, meanwhile)
+        monkeypatch.setattr(how, "__call__", meanwhile)
         monkeypatch.setattr(handle, "_joining", lock)
         endpoint = getattr(handle, join)()
         closing.join()

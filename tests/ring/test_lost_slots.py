@@ -17,7 +17,7 @@ import pytest
 import gpuring
 from gpuring.ring import shutdown
 from gpuring.ring.consumer import Consumer
-from gpuring.ring.slot import ReadSlot
+from gpuring.ring.read_slot import ReadSlot
 from tests.helpers.rings import drain, small_ring
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nobody has its slot:ResourceWarning")
@@ -85,7 +85,7 @@ def test_what_somebody_has_stays_his(ring, keep):
         other = reader.acquire(0)
         other.release()
         is_number = isinstance(kept, np.integer)
-        unseen = isinstance(kept, gpuring.ring.slot.ReadSlot | list)
+        unseen = isinstance(kept, ReadSlot | list)
         assert [seq for _, seq in reader._peer.holding()] == ([] if is_number else [2])
         del kept
         assert drain(reader) == ([2] if unseen else [])
@@ -125,7 +125,7 @@ def test_a_torn_frame_that_was_dropped_is_told_to_its_consumer(ring, monkeypatch
     class Torn(ReadSlot):
         def _end(self) -> None:
             self.release()
-            raise self._torn()
+            raise self._torn_of((self._seq,))
 
     class Reader(Consumer):
         _slot_type = Torn

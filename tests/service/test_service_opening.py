@@ -14,7 +14,7 @@ import pytest
 
 import gpuring
 from gpuring import native
-from gpuring.registry import directory
+from gpuring.registry import directory, leftovers
 from gpuring.service import _engine, delivery
 from tests.helpers.layout import FIELDS
 from tests.helpers.promise import promise
@@ -132,8 +132,10 @@ def test_no_call_of_a_running_service_makes_or_removes_a_name(name, monkeypatch)
         taken = server.take(3, timeout=10)
         gone.close()
         with monkeypatch.context() as patched:
-            for verb in ("give_name", "remove_own", "make_way", "remove_dead", "tidy"):
+            for verb in ("give_name", "remove_own", "make_way"):
                 patched.setattr(directory, verb, refuse)
+            for verb in ("remove_dead", "tidy"):
+                patched.setattr(leftovers, verb, refuse)
             slots = [call.answer() for call in taken]  # all at once, to nobody
             for slot in slots:
                 slot.publish()
@@ -150,7 +152,7 @@ def test_an_engine_survives_whatever_stands_in_the_way_of_tidying(name, monkeypa
 
     with serve(name) as server, gpuring.connect(name) as client:
         monkeypatch.setattr(_engine, "TIDY_S", 0)
-        monkeypatch.setattr(directory, "tidy", refuse)
+        monkeypatch.setattr(leftovers, "tidy", refuse)
         for k in range(3):
             ask_here(server, client, k)
         monkeypatch.undo()
@@ -208,7 +210,7 @@ def test_tidying_stops_after_a_look_and_goes_on_the_next_time(name, monkeypatch,
     with serve(name) as server:
         monkeypatch.setattr(_engine, "TIDY_S", 0)
         monkeypatch.setattr(delivery, "_LOOK_S", 0)
-        monkeypatch.setattr(directory, "tidy", tidy)
+        monkeypatch.setattr(leftovers, "tidy", tidy)
         for _ in range(8):
             with pytest.raises(gpuring.RingTimeout):
                 server.take(timeout=0)

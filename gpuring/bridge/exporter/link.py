@@ -21,8 +21,8 @@ from gpuring.bridge.stats import Counts
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingError, RingTimeout
 from gpuring.ring import inner
 from gpuring.ring.consumer import Consumer
+from gpuring.ring.read_slot import ReadSlot
 from gpuring.ring.ring import Ring
-from gpuring.ring.slot import ReadSlot
 
 BATCH = 32
 """How many frames one step acquires at most, so that what comes is heard meanwhile."""

@@ -18,8 +18,9 @@ from gpuring.bridge.worker import SupervisorPipe
 from gpuring.errors import RingError
 from gpuring.registry.subscriptions import read_elsewhere
 from gpuring.ring import inner
+from gpuring.ring.attaching import attach
 from gpuring.ring.consumer import Consumer
-from gpuring.ring.ring import Ring, attach
+from gpuring.ring.ring import Ring
 
 Start = Literal["next", "oldest"] | int
 """As Ring.consumer has it."""

@@ -15,8 +15,9 @@ from gpuring.bridge.supervisor import Bridge, leave, log
 from gpuring.errors import FrameTorn, RingError, RingNotFound
 from gpuring.native.snapshot import snapshot
 from gpuring.ring import inner
+from gpuring.ring.attaching import attach
 from gpuring.ring.consumer import Consumer
-from gpuring.ring.ring import Ring, attach
+from gpuring.ring.ring import Ring
 
 _LEFT_S = 0.1
 """How long to wait for the GPU work on a frame that is only counted."""

@@ -24,7 +24,7 @@ from gpuring.registry.diagnosis import blocking_subscription
 from gpuring.ring import inner
 from gpuring.ring.producer import Producer
 from gpuring.ring.ring import Ring
-from gpuring.ring.slot import WriteSlot
+from gpuring.ring.write_slot import WriteSlot
 
 _FEWEST = 2
 """How many credits there are at least, if the ring has room: for the frame that is on its way and

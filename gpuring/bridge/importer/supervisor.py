@@ -13,11 +13,12 @@ from typing import Any
 from gpuring import slot_layout
 from gpuring.bridge.supervisor import Bridge, leave, log
 from gpuring.errors import RingError, RingExists, RingIncompatible, RingNotFound
-from gpuring.registry import directory, stats
+from gpuring.registry import directory, stats, survey
 from gpuring.ring import inner
+from gpuring.ring.attaching import attach
 from gpuring.ring.creation import create_of
 from gpuring.ring.producer import Producer
-from gpuring.ring.ring import Ring, attach
+from gpuring.ring.ring import Ring
 from gpuring.slot_layout import Spec
 
 
@@ -41,7 +42,7 @@ class Import(Bridge):
         name, device = self._options["as"], self._options["device"]
         try:
             _check_unused(name)
-            left = stats.collect(name, directory.look(name)).link  # now that nobody writes it
+            left = survey.collect(name, directory.look(name)).link  # now that nobody writes it
         except (RingNotFound, RingIncompatible):
             return None
         if left is not None and left.epoch and left.ring == self._options["near"]:

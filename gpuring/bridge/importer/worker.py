@@ -27,7 +27,7 @@ from gpuring.bridge.stats import Counts, LinkStats
 from gpuring.bridge.worker import BUSY_S, POLLING_S, Fatal, Poller, SupervisorPipe
 from gpuring.errors import RingClosed, RingNotFound
 from gpuring.ring import inner
-from gpuring.ring.ring import attach
+from gpuring.ring.attaching import attach
 
 _MESSAGES = 64
 """How many messages are heard before frames are published and slots are claimed."""

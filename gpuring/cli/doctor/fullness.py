@@ -14,7 +14,7 @@ from gpuring.cli.text import counted
 from gpuring.deadlines import deadline_of, left_s
 from gpuring.errors import RingError
 from gpuring.printable import printable
-from gpuring.registry import directory, stats
+from gpuring.registry import directory, survey
 
 from .finding import Finding
 
@@ -43,7 +43,7 @@ def look(names: Collection[str], seconds: float = LOOKS_S) -> Fullness:
         looks += 1
         for name in names:
             try:
-                one = stats.collect(name, directory.look(name))
+                one = survey.collect(name, directory.look(name))
             except (RingError, OSError):  # it has gone meanwhile
                 continue
             if one.in_the_way is not None:

@@ -18,7 +18,7 @@ import gpuring
 from gpuring import native
 from gpuring.cli.owners import is_private, listed
 from gpuring.cli.text import nbytes
-from gpuring.registry import directory, segment
+from gpuring.registry import segment, survey
 from gpuring.registry.stats import RingStats
 
 from .finding import Finding
@@ -76,7 +76,7 @@ Check = Callable[[Host], Finding]
 
 def look(shm: Path = segment.SHM) -> Host:
     """This machine."""
-    rings, unreadable = directory.survey()
+    rings, unreadable = survey.all_rings()
     private = {name: None for name in unreadable if is_private(name)}
     alive = {peer.pid for one in rings for peer in one.peers if peer.alive}
     alive |= {one.creator_pid for one in rings if one.creator_alive}

@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
 from gpuring.printable import printable
-from gpuring.registry import directory
+from gpuring.registry import survey
 from gpuring.registry.stats import PeerStats, RingStats, SubscriptionStats
 from gpuring.registry.subscriptions import is_unnamed
 
@@ -36,7 +36,7 @@ class RingCollector(Collector):
         return []
 
     def collect(self) -> Iterator[Metric]:
-        found, unreadable = directory.survey()
+        found, unreadable = survey.all_rings()
         yield GaugeMetricFamily(
             "gpuring_rings", "Readable rings on this host, also those not told of.", len(found)
         )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpuring.cli.owners import owner
 from gpuring.cli.services import of_clients
-from gpuring.registry import directory
+from gpuring.registry import survey
 from gpuring.registry.stats import PeerStats, RingStats
 
 
@@ -30,7 +30,7 @@ class Look:
 def look(names: Collection[str] = ()) -> Look:
     """The rings of these names, or all except those of clients of services.  Joins nothing and
     keeps nothing open: a header that stays open would keep its creator from freeing GPU memory."""
-    found, unreadable = directory.survey()
+    found, unreadable = survey.all_rings()
     clients = {} if names else of_clients(found)
     wanted = names or {one.name for one in found} - clients.keys()
     rings = {one.name: one for one in found if one.name in wanted}

@@ -22,7 +22,7 @@ from gpuring.ring import caller
 from gpuring.ring.align.lookahead import Frame, Lookahead, passed_over
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.not_copyable import Unique
-from gpuring.ring.slot import ReadSlot
+from gpuring.ring.read_slot import ReadSlot
 from gpuring.ring.waiting import UNINTERRUPTED_S, select, select_async
 
 if TYPE_CHECKING:

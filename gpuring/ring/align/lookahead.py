@@ -20,7 +20,7 @@ from gpuring.ring.loop import Loop
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gpuring.ring.slot import ReadSlot
+    from gpuring.ring.read_slot import ReadSlot
 
 
 class Frame(NamedTuple):

@@ -12,7 +12,7 @@ from gpuring.cli.inspect import describe, gpus
 from gpuring.cli.top.rates import Look
 from gpuring.cli.top.view import render
 from gpuring.errors import DeviceError
-from gpuring.registry.stats import collect
+from gpuring.registry.survey import collect
 from tests.helpers.fake_driver import uuid_of
 
 HERE, THERE = (str(uuid.UUID(bytes=uuid_of(ordinal))) for ordinal in (0, 1))

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 import gpuring
-from gpuring.registry import directory
+from gpuring.registry import leftovers, survey
 from tests.helpers import commands
 from tests.helpers.promise import promise
 from tests.helpers.support import segments_of
@@ -186,7 +186,7 @@ def test_a_bridge_says_that_nobody_can_write(name, mounted):
 
 def clean_of_the_dead(_pipe, name):
     done = commands.gpuring("clean")
-    assert directory.ls()
+    assert survey.ls()
     return done.returncode, done.stderr, segments_of(name)
 
 
@@ -199,4 +199,4 @@ def test_clean_says_that_it_may_not_remove(name, mounted):
     assert "remount,rw" in said
     assert "Traceback" not in said
     assert len(left) == 2
-    assert directory.remove_dead(name)
+    assert leftovers.remove_dead(name)

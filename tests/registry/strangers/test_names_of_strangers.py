@@ -13,7 +13,7 @@ import pytest
 
 import gpuring
 from gpuring import native
-from gpuring.registry import directory
+from gpuring.registry import directory, leftovers, survey
 from gpuring.registry import segment as segments
 from tests.helpers import commands
 from tests.helpers.promise import promise
@@ -86,7 +86,7 @@ def test_a_tool_that_is_asked_for_an_odd_name_says_what_it_is(odd, tmp_path):
 
 
 def test_metrics_and_ls_count_what_they_cannot_read(odd):
-    found, unreadable = directory.survey()
+    found, unreadable = survey.all_rings()
     assert {ring for kind, ring in odd.items() if kind not in READABLE} - {odd["private"]} <= set(
         unreadable
     )
@@ -164,7 +164,7 @@ def test_what_a_stranger_puts_in_the_place_of_our_slots_stays(name, stranger):
         segments.unlink(f"/{slots}")
         stranger(put, ("junk", slots)).result()
     assert segments_of(name) == [slots]
-    assert directory.tidy(lambda each: each == name) == []
+    assert leftovers.tidy(lambda each: each == name) == []
     assert segments_of(name) == [slots]
 
 
@@ -213,7 +213,7 @@ def test_ten_thousand_names(name, stranger):
         engine._tidied = -1e9
         with pytest.raises(gpuring.RingTimeout):
             engine.take(timeout=0)
-        found, unreadable = directory.survey()
+        found, unreadable = survey.all_rings()
         assert name in [one.name for one in found]
         assert len([each for each in unreadable if each.startswith(name)]) == MANY
         with pytest.raises(gpuring.RingNotFound) as caught:
@@ -253,8 +253,8 @@ def test_races_for_a_name_have_an_owner_or_an_error(name, stranger):
             assert outcome(lambda: gpuring.attach(name)) in {
                 "RingNotFound", "RingIncompatible", "PermissionError",
             }  # fmt: skip
-            directory.survey()
-            directory.tidy(lambda each: each == name)
+            survey.all_rings()
+            leftovers.tidy(lambda each: each == name)
             replace = made % 2 == 1
             try:
                 ring = gpuring.create(name, **OPTIONS, replace=replace)
@@ -295,7 +295,7 @@ def looks(_pipe, name, ring, rounds):
     with gpuring.serve(name, **TERMS) as engine:
         for k in range(rounds):
             engine._delivery.sweep()
-            found, _ = directory.survey()
+            found, _ = survey.all_rings()
             seen["whole" if ring in [one.name for one in found] else "not whole"] += 1
             if k % 10 == 0:
                 list(RingCollector(1000).collect())

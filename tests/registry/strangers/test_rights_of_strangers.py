@@ -11,7 +11,7 @@ import time
 import pytest
 
 import gpuring
-from gpuring.registry import directory, locks
+from gpuring.registry import directory, leftovers, locks
 from gpuring.registry import segment as segments
 from tests.helpers import raw_verbs
 from tests.helpers.promise import promise
@@ -56,7 +56,7 @@ def test_a_lock_on_the_directory_stalls_nobody(name, stranger):
                 with taken.answer():
                     pass
                 call.result(10).release()
-            assert not directory.remove_dead(name)
+            assert not leftovers.remove_dead(name)
     child.send()
     assert child.result()
 
@@ -193,7 +193,7 @@ def test_root_too_leaves_dead_rings_of_others_alone(name, stranger):
     entries = segments_of(name)
     assert len(entries) == 2
     assert name not in gpuring.clean()
-    assert not directory.remove_dead(name)
+    assert not leftovers.remove_dead(name)
     with pytest.raises(gpuring.RingExists, match=rf"{name}.*user {NOBODY} \(mode 0600\)"):
         gpuring.create(name, **OPTIONS)
     assert segments_of(name) == entries
@@ -242,7 +242,7 @@ def test_who_may_read_can_hold_up_a_close_for_seconds_and_no_tidying(name, stran
     kind = fcntl.F_WRLCK if mode == 0o666 else fcntl.F_RDLCK
     child = stranger(hold_byte, name, locks.NAME_BYTE, kind)
     child.receive()
-    assert not directory.remove_dead(name)  # it lives, and nobody waits
+    assert not leftovers.remove_dead(name)  # it lives, and nobody waits
     begun = time.monotonic()
     ring.close()
     assert time.monotonic() - begun >= directory._PATIENCE_S  # then it goes on without

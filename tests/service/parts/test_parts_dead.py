@@ -7,7 +7,7 @@ import contextlib
 import pytest
 
 import gpuring
-from gpuring.ring.slot import WriteSlot
+from gpuring.ring.write_slot import WriteSlot
 from gpuring.service._envelopes import END
 from tests.helpers.promise import promise
 from tests.helpers.support import poll, segments_of

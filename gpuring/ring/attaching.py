@@ -1,0 +1,54 @@
+"""Opening a ring that is there, or waiting for one, by its name."""
+
+from __future__ import annotations
+
+from gpuring.arguments import integer
+from gpuring.deadlines import deadline_of
+from gpuring.registry import directory, segment
+from gpuring.ring import shutdown
+from gpuring.ring.ring import Ring, opened
+
+
+def attach(
+    name: str,
+    *,
+    timeout: float | None = 0.0,
+    owner: int | None = None,
+    device: str | int | None = None,
+) -> Ring:
+    """Opens the ring `name`.
+
+    * `timeout`: how many seconds to wait for a ring that lives: its creator lives, or a producer is
+      in it.  None waits for ever.  It also waits while the ring is being replaced or removed.  A
+      wait costs next to no CPU, ends as soon as the ring is there, and can be interrupted by
+      Ctrl-C.  0 does not wait, and takes the ring that is there, also that of the dead, whose
+      frames can still be read.
+    * `owner`: the id of the user whose ring it must be.  None means this process's own user, or
+      root.  Name another user only if you trust him as yourself: he can write every slot, and by
+      cutting off the ring's files he can end this process at any time (SIGBUS).
+    * `device`: the GPU under which this process uses the slots, "cuda:1" or its number here.  None
+      is CuPy's current device.  It may be any GPU that has peer access to that of the ring.  Work
+      on the frames inside `with cupy.cuda.Device(n):` of the same GPU, or give streams of it.  On
+      a GPU without peer access attach under the ring's own GPU, and copy the frames with
+      `slot.copy_to(out)`.
+
+    Raises RingNotFound, RingIncompatible (damaged, or of another version), PeerLost (the ring did
+    not live within `timeout`, or nobody can open its GPU memory any more: see the page "Which
+    memory"), DeviceError (no GPU, or one
+    that cannot reach the ring's), PermissionError (another user's ring, or one whose mode does not
+    let this process write), RingTimeout (nobody has handed the GPU memory on for 5 s, whatever
+    `timeout` is), RingError (RLIMIT_AS, a read-only /dev/shm), TypeError (a device for a host
+    ring), OSError (no descriptors left).  A call that raises leaves nothing open.
+
+    The ring may be closed or replaced as soon as this has returned.  `producer` and `consumer` then
+    raise RingClosed: close this handle and attach again.
+    """
+    shutdown.check()
+    segment.check_name(name)
+    deadline = deadline_of(timeout)
+    if owner is not None:
+        owner = integer(owner, "owner", "the id of a user, an int, or None")
+        if owner < 0:
+            raise ValueError(f"owner is the id of a user, 0 or more, not {owner}")
+    living = timeout != 0
+    return directory.when_there(name, deadline, lambda: opened(name, owner, device, living))

@@ -1,0 +1,142 @@
+"""A frame that a consumer has acquired, which it reads and releases."""
+from libc.stdint cimport INT64_MAX
+
+from gpuring.native.c cimport *
+from gpuring.native.peer cimport *
+from gpuring.ring.slot cimport Slot
+
+from gpuring.arrays.copying import copy_out
+from gpuring.native.clock import now_ns
+from gpuring.registry import diagnosis
+from gpuring.ring.origin import Origin
+
+
+cdef class ReadSlot(Slot):
+    """A frame that this consumer holds.  As a context manager it releases the frame."""
+
+    _writable = False  # others read it, too
+
+    cdef int _begin(self) except -1:
+        self._seq = self.use.seq
+        self._seen = self._restarted = self._cut = False
+        self._shape = self._peer.shape(self.index) if gr_load_acquire32(
+            &self._peer.gd.core.ring.slot[self.index].ndim) else None
+        return 0
+
+    @property
+    def lost(self):
+        """How many frames this consumer has missed just before this one.  These are the sequences that it
+        was made to skip, none if it is lossless, and, if a bridge brings the frames from another host,
+        those that were lost on their way into this ring.  If this consumer has moved to a new ring
+        (`restarted`), they are also those that it came too late for.  Of several members the one that
+        came first counts these.
+
+        Void sequences (abandoned claims) among them count too, because nobody can tell them apart then.
+        The first frame that a consumer gets tells nothing of what was lost on the way before it.
+        """
+        return self.use.lost + self.use.upstream
+
+    @property
+    def redelivered(self):
+        """Whether another member of the subscription held this frame when it died."""
+        return self.use.redelivered
+
+    def release(self):
+        """Gives the slot back, in stream order: the next writer's stream waits for your work on the slot.
+
+        Never blocks.  Raises FrameTorn if the frame is known to be torn (the
+        slot is given back all the same), PeerLost if this peer was taken for dead, RingError if the slot
+        is no longer yours.
+        """
+        self._finish()
+
+    cdef int _finish(self) except -1:
+        cdef gd_call call
+        cdef int result
+        if not self.use.open:
+            self._check_open()
+        gd_begin(&call, self._current(), INT64_MAX, 1, &self.index)
+        result = self._peer.end(&call, RELEASE)
+        if result:
+            raise self._refused(result, "release")
+        self._owner = None
+        if call.torns:
+            raise self._torn_of((self._seq,))
+        return 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        if not self.use.open or (kind is not None and self._peer.is_forked()):
+            return
+        if kind is not None and not self._seen and not issubclass(kind, Exception):
+            self._peer.put_back(self.index)  # Ctrl-C, before the block had begun
+        else:
+            self._finish()
+
+    def copy_to(self, out, *, field=None, stream=None):
+        """Copies the frame into an array of any library, in stream order.
+
+        * `out`: an object that has DLPack or an array interface of NumPy or CUDA, of exactly the
+          frame's shape and dtype, in host memory or on any GPU.  A GPU needs no peer access to that
+          of the ring for this.  The copy waits for the stream that its library works on.
+        * `field`: the name of the field, if the slot has several.
+        * `stream`: where to copy.  None is the slot's own stream.  See `use_on`.
+
+        On a GPU ring the call returns before the copy is done, except if `out` is in host memory
+        that is not pinned.  `out` is complete when the stream has come past the copy.  If `out` is
+        on another GPU than the slot, CuPy's current stream of that GPU waits for the copy as well.
+        You may release the slot right away, because the release comes after the copy.  On a host
+        ring the call waits for the copy, and takes no stream.
+
+        Raises TypeError for what is no array or has another dtype, ValueError for another shape, a
+        read-only array, or a layout that is neither C-contiguous nor rows at a pitch, RingError if
+        the slot is no longer yours, DeviceError.
+        """
+        self._check_open()
+        name = self._field_name(field)
+        frame, on = self[name], self._copies_on(stream)
+        copy_out(frame, self._fields[name], out, ring=self._ring, stream=on, order=self._order)
+
+    @property
+    def time_ns(self):
+        """When the frame was published, in nanoseconds of CLOCK_MONOTONIC, as
+        `time.monotonic_ns()`."""
+        self._check_open()
+        return self._peer.time_ns(self.index)
+
+    @property
+    def age(self):
+        """Seconds since the frame was published."""
+        return (now_ns() - self.time_ns) / 1e9
+
+    @property
+    def origin(self):
+        """Where the frame comes from, if a bridge has brought it from a ring of another host.  None
+        for all other frames.
+
+        Raises RingError if the slot is no longer yours.
+        """
+        self._check_open()
+        found = self._peer.origin(self.index)
+        if found is None:
+            return None
+        near = self._owner._ring.spec.origin or {"host": "", "ring": ""}
+        return Origin(found[0], near["host"], near["ring"], found[1])
+
+    def check(self):
+        """Raises FrameTorn if the frame's producer died before its GPU work on it was finished.
+
+        The answer is final once your own work on the frame is complete, so synchronise your stream
+        first.  Before that the frame may still turn out torn.
+        """
+        self._check_open()
+        if self._peer.is_torn(self.index):
+            raise self._torn_of((self._seq,))
+
+    def _end(self):
+        self.release()
+
+    def _torn_of(self, seqs):
+        return diagnosis.torn(self._ring, seqs)
