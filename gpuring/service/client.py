@@ -44,7 +44,7 @@ class Client(Sender, Unique):
     _requests: RequestWriter
     _mailbox: Mailbox
     _former: list[Mailbox]
-    if TYPE_CHECKING:  # of _sender.Sender, which has its docstring
+    if TYPE_CHECKING:  # of _sender.Sender, which has their docstrings
 
         def request(
             self,
@@ -54,6 +54,15 @@ class Client(Sender, Unique):
             stream: Any = None,
             shape: Sequence[int] | None = None,
         ) -> RequestSlot: ...
+        def try_request(
+            self,
+            *,
+            expires_s: float | None = None,
+            stream: Any = None,
+            shape: Sequence[int] | None = None,
+        ) -> RequestSlot | None: ...
+        @property
+        def dropped(self) -> int: ...
 
     def __init__(
         self, ring: Ring, terms: Terms, calls: int, engine_s: float, parts: int = 0
