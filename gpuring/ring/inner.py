@@ -107,15 +107,17 @@ def set_link(ring: Ring, epoch: bytes, seq: int, lost: int) -> None:
 # ---- a producer, a consumer ----------------------------------------------------------------------
 
 
-def join_producer(ring: Ring) -> Peer:
+def join_producer(ring: Ring, label: str | None) -> Peer:
     """A peer for an object of a class that derives from Producer."""
-    return ring._join_producer()
+    return ring._join_producer(label=label)
 
 
-def join_consumer(ring: Ring, subscription: str, *, lossless: bool, redeliver: bool = True) -> Peer:
+def join_consumer(
+    ring: Ring, subscription: str, *, lossless: bool, redeliver: bool = True, label: str | None
+) -> Peer:
     """A peer for an object of a class that derives from Consumer.  It begins with the next
     frame."""
-    return ring._join(subscription, lossless, "next", None, redeliver)
+    return ring._join(subscription, lossless, "next", None, redeliver, label=label)
 
 
 def peer(endpoint: Endpoint) -> Peer:
