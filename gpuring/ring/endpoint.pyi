@@ -76,6 +76,8 @@ class Endpoint(Dropped):
     _late: bool
     _restarted: bool
     _at_end: Notifier | None
+    _polled: bool
+    _notifier: Notifier | None
     _kind: type[Slot]
     _slots: list[Any]
     _watch: Watcher | None
