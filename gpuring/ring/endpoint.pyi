@@ -72,6 +72,8 @@ class Endpoint(SlotOwner):
     _late: bool
     _restarted: bool
     _at_end: Notifier | None
+    _polled: bool
+    _notifier: Notifier | None
     _made_at: str
     _awaited: AbstractEventLoop | None
     _rested_s: float

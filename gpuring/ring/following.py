@@ -8,18 +8,23 @@ ring that somebody keeps.  All that waits does it here: the verbs, those of asyn
     goes_on        a look: whether the verb is to be tried again.  It moves to the next ring
     wait           looks until the stream goes on, for a verb
     wait_async     the same for asyncio
+    NamesNotifier  its descriptor, for event loops
 """
 
 from __future__ import annotations
 
 import contextlib
 import math
+import select
 import time
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gpuring import native
+from gpuring.native import NameWatch
 from gpuring.registry.new_names import Arrivals
+from gpuring.registry.segment import SHM
+from gpuring.ring.timer import Timer
 
 if TYPE_CHECKING:
     from gpuring.native import Notifier, Peer
@@ -36,6 +41,8 @@ class Follower(Protocol):
     _late: bool
     _restarted: bool
     _at_end: Notifier | None
+    _polled: bool
+    _notifier: Notifier | None
 
     @property
     def _role(self) -> str: ...
@@ -67,6 +74,8 @@ def goes_on(endpoint: Follower) -> bool:
         return True  # the verb says so
     if endpoint._at_end is not None and endpoint._role == "consumer":
         watch(endpoint, endpoint._at_end)  # before the look
+    if endpoint._polled and isinstance(endpoint._notifier, NamesNotifier):
+        endpoint._notifier.listen()  # before the look, too
     result, culprit = native.look(endpoint._peer)
     if result == native.BLOCKED and culprit is not None and culprit[0] == native.BY_HOLDER:
         return False  # it is over, unless another member gives a frame back
@@ -136,8 +145,55 @@ def _arrivals(endpoint: Follower) -> Iterator[Arrivals]:
 
 def watch(endpoint: Follower, notifier: Notifier) -> None:
     """At an end: has a descriptor become readable when a producer joins.  A producer goes on in
-    another ring only, and no bell tells of that."""
+    another ring only, and no bell tells of that, but names do."""
     if endpoint._role == "consumer":
         notifier.arm(endpoint._peer, at_end=True)
     else:
         notifier.clear()
+
+
+class NamesNotifier(native.Notifier):
+    """The notifier of an endpoint that goes on over restarts.  At an end its descriptor also
+    becomes readable when a name has come into /dev/shm, which may be that of the next ring.
+
+    Others may make many names there.  So after a look that came soon after another one, it is a
+    timer that has the next look made, as it is where the kernel does not report names.
+    """
+
+    def __init__(self) -> None:
+        self._listens = False
+        self._names: NameWatch | None = None
+        self._looked = -math.inf
+        self._timer = Timer()
+        self._readable = select.epoll()
+        for descriptor in (super().fileno(), self._timer.fd):
+            self._readable.register(descriptor, select.EPOLLIN)
+
+    def fileno(self) -> int:
+        """The descriptor of both, which stays the same."""
+        return self._readable.fileno()
+
+    def listen(self) -> None:
+        """Called before each look at an end.  What comes after this makes it readable."""
+        now, self._listens = time.monotonic(), True
+        soon = now < self._looked + LOOK_AGAIN_S
+        self._looked = now
+        if self._names is None:
+            with contextlib.suppress(OSError):
+                names = NameWatch(SHM)
+                self._readable.register(names.fd, 0)
+                self._names = names
+        if self._names is not None:
+            self._names.drain()
+            self._readable.modify(self._names.fd, 0 if soon else select.EPOLLIN)
+        self._timer.set(LOOK_AGAIN_S if soon or self._names is None else 0)
+
+    def arm(self, peer: Peer, at_end: bool = False) -> bool:
+        """As that of the base class.  If this is no end, names make nothing readable any more."""
+        if self._listens and not at_end:
+            self._listens = False
+            self._timer.set(0)
+            if self._names is not None:
+                self._readable.unregister(self._names.fd)
+                self._names = None
+        return super().arm(peer, at_end)

@@ -110,15 +110,17 @@ def set_link(ring: Ring, epoch: bytes, seq: int, lost: int) -> None:
 # ---- a producer, a consumer ----------------------------------------------------------------------
 
 
-def join_producer(ring: Ring) -> Peer:
+def join_producer(ring: Ring, label: str | None) -> Peer:
     """A peer for an object of a class that derives from Producer."""
-    return joining.AsProducer()(ring)
+    return joining.AsProducer(label=label)(ring)
 
 
-def join_consumer(ring: Ring, subscription: str, *, lossless: bool, redeliver: bool = True) -> Peer:
+def join_consumer(
+    ring: Ring, subscription: str, *, lossless: bool, redeliver: bool = True, label: str | None
+) -> Peer:
     """A peer for an object of a class that derives from Consumer.  It begins with the next
     frame."""
-    return joining.AsConsumer(subscription, lossless, redeliver)(ring, "next")
+    return joining.AsConsumer(subscription, lossless, redeliver, label=label)(ring, "next")
 
 
 def peer(endpoint: Endpoint) -> Peer:

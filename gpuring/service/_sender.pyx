@@ -24,7 +24,8 @@ from gpuring.ring.write_slot cimport WriteSlot
 from gpuring.ring.producer cimport Producer
 from gpuring.service._envelopes import NEVER
 from gpuring.service._sleepers import nothing
-from gpuring.errors import RingClosed, RingError, RingFull
+from gpuring.native import REAPED, look
+from gpuring.errors import PeerLost, RingClosed, RingError, RingFull
 
 cdef double CLAIM_SLICE_S = 0.05  # a wait for a slot looks for engines and answers so often
 
@@ -72,7 +73,7 @@ cdef class Sender:
     cdef Header header
     cdef bint kept
     cdef object kind
-    cdef uint64_t last
+    cdef uint64_t last, drops
 
     def __init__(self, ring, requests, Inbox mailbox not None, turn, uint64_t id, bint kept, kind):
         self._sending, self.kind, self._former = turn, kind, []
@@ -118,6 +119,45 @@ cdef class Sender:
           by a ring that is no service.  Connect again.
         """
         return self._send(timeout, expires_s, stream, shape)
+
+    def try_request(self, *, expires_s=None, stream=None, shape=None):
+        """Returns a slot for a request if there is room for it.  Otherwise it counts the request as
+        dropped and returns None.
+
+            slot = client.try_request(expires_s=0.1)
+            if slot is not None:
+                with slot:
+                    slot.array[...] = image
+                    call = slot.call
+
+        It is for a client that must not wait, such as a camera that asks a detector.  It returns
+        None wherever `request` would wait, or would raise RingFull: the request ring is full, all
+        `calls` of this client are open, another thread is sending, or there is no engine, also
+        while the service is started again.  So a client goes on over restarts of its engines, and
+        is not told of them.  `gpuring.health` tells whether there is an engine.
+
+        `dropped` counts what was dropped.  So do the statistics of the request ring, for each
+        client and in all.  `expires_s`, `stream` and `shape` are those of `request`.
+
+        Does not wait.  If another service has taken the place of a closed one, it joins that, which
+        takes some milliseconds.  Raises what `request` raises, except RingFull, and PeerLost only if
+        this client itself was taken for dead.
+        """
+        try:
+            return self._send(0, expires_s, stream, shape)
+        except RingFull:
+            pass
+        except PeerLost:
+            if look(self.peer)[0] == REAPED:
+                raise
+        self.drops += 1
+        self.peer.count_drop()
+        return None
+
+    @property
+    def dropped(self):
+        """How many requests `try_request` has dropped, also in services that were replaced."""
+        return self.drops
 
     def _sends_at_once(self):
         """Whether no other task of this event loop waits to send, and there is room for a call."""

@@ -20,7 +20,7 @@ from gpuring.ring.not_copyable import Unique
 from gpuring.service._sender import Sender, has_engines, is_closed
 from gpuring.service._sleepers import Attempt, Turn, asyncio, nothing
 from gpuring.service.assigning import assign
-from gpuring.service.mailbox import Mailbox
+from gpuring.service.mailbox import Mailbox, Options
 from gpuring.service.pending import Answer, PendingCall, RequestSlot, RequestWriter
 from gpuring.service.tasks import Queues
 from gpuring.service.wire import ClientId, Terms, check_replacement
@@ -44,7 +44,7 @@ class Client(Sender, Unique):
     _requests: RequestWriter
     _mailbox: Mailbox
     _former: list[Mailbox]
-    if TYPE_CHECKING:  # of _sender.Sender, which has its docstring
+    if TYPE_CHECKING:  # of _sender.Sender, which has their docstrings
 
         def request(
             self,
@@ -54,17 +54,24 @@ class Client(Sender, Unique):
             stream: Any = None,
             shape: Sequence[int] | None = None,
         ) -> RequestSlot: ...
+        def try_request(
+            self,
+            *,
+            expires_s: float | None = None,
+            stream: Any = None,
+            shape: Sequence[int] | None = None,
+        ) -> RequestSlot | None: ...
+        @property
+        def dropped(self) -> int: ...
 
-    def __init__(
-        self, ring: Ring, terms: Terms, calls: int, engine_s: float, parts: int = 0
-    ) -> None:
-        self._engine_s = engine_s
+    def __init__(self, ring: Ring, terms: Terms, options: Options) -> None:
+        self._options, self._engine_s = options, options.engine_s
         self._queues: Queues = {}
         self._readable: select.epoll | None = None
         """Of the descriptors of all its mailboxes.  None: fileno() was not called."""
         self._late = 0  # in the services that it has left
         self._whole = Whole(f"service {ring.name!r}: a client", "it leaves the service")
-        box = Mailbox(ring, terms, calls, engine_s, self._queues, self._whole, parts)
+        box = Mailbox(ring, terms, options, self._queues, self._whole)
         super().__init__(ring, box.writer, box, Turn(), box.id, terms.kept, PendingCall)
 
     @property
@@ -280,15 +287,7 @@ class Client(Sender, Unique):
         try:
             terms = Terms.of(ring)
             check_replacement(self._ring, self._mailbox.terms, ring, terms)
-            box = Mailbox(
-                ring,
-                terms,
-                self._calls.limit,
-                self._engine_s,
-                self._queues,
-                self._whole,
-                self._mailbox.parts,
-            )
+            box = Mailbox(ring, terms, self._options, self._queues, self._whole)
             self._watch(box)
             return self._settle_in(ring, box.writer, box, box.id, terms.kept)
         except RingClosed:  # it has ended meanwhile

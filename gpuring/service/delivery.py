@@ -31,10 +31,12 @@ _OUR_LIMITS = (errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 class Delivery(Reach):
     """An engine's producers in the rings of its clients."""
 
-    def __init__(self, requests: Ring, terms: Terms, whole: Whole) -> None:
+    def __init__(
+        self, requests: Ring, terms: Terms, whole: Whole, label: str | None = None
+    ) -> None:
         super().__init__()
         self._ring, self._whole = requests, whole
-        self._terms = terms
+        self._terms, self._label = terms, label
         self._sinks: list[AnswerWriter] = []
         self._names_answers = names_answers(requests.name)
         self._swept = ""  # the last name that `sweep` looked at
@@ -55,7 +57,7 @@ class Delivery(Reach):
         try:
             if ring.spec != self._terms.response:
                 raise RingIncompatible(f"ring {name!r} holds no answers of {self._ring.name!r}")
-            return AnswerWriter(ring, inner.join_producer(ring))
+            return AnswerWriter(ring, inner.join_producer(ring, self._label))
         except RingError:
             ring.close()
             return None
@@ -77,7 +79,9 @@ class Delivery(Reach):
                 return sink.begin(0, stream, shape)
         ring = make_sink(self._ring, self._terms)
         inner.belongs_to(ring, self._whole)
-        self._sinks.append(AnswerWriter(ring, inner.join_producer(ring), delivers=False))
+        self._sinks.append(
+            AnswerWriter(ring, inner.join_producer(ring, self._label), delivers=False)
+        )
         self._used[self._sinks[-1]] = None
         return self._sinks[-1].begin(0, stream, shape)
 

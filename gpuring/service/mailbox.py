@@ -15,6 +15,7 @@ This is what may be used here, and by whom:
 from __future__ import annotations
 
 import secrets
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuring.errors import PeerLost, RingClosed, RingError, RingTimeout
@@ -36,6 +37,21 @@ if TYPE_CHECKING:
     from gpuring.ring.ring import Ring
 
 
+@dataclass(frozen=True)
+class Options:
+    """What `connect` was given, for every service that the client joins."""
+
+    calls: int
+    parts: int
+    engine_s: float
+    label: str | None
+
+    @property
+    def answers(self) -> int:
+        """How many slots the ring of answers has."""
+        return self.calls * (1 + self.parts) + SPARE
+
+
 class Mailbox(Inbox):
     """Where a client's requests leave and its answers arrive.  One thread at a time receives for
     all threads."""
@@ -44,31 +60,29 @@ class Mailbox(Inbox):
         self,
         requests: Ring,
         terms: Terms,
-        limit: int,
-        engine_s: float,
+        options: Options,
         queues: Queues,
         whole: Whole,
-        parts: int = 0,
     ) -> None:
         """If it raises, the caller closes the ring of requests."""
-        super().__init__(requests.name, limit, parts)
+        super().__init__(requests.name, options.calls, options.parts)
         inner.belongs_to(requests, whole)
         self._requests = requests
         self.terms = terms
-        self._engine_s = engine_s
+        self._engine_s = options.engine_s
         self._queues = queues
         self.id = secrets.randbits(64)
-        self.writer = RequestWriter(requests, inner.join_producer(requests))
-        self._ring = make_answer_ring(requests, terms, self.id, limit * (1 + parts) + SPARE)
+        self.writer = RequestWriter(requests, inner.join_producer(requests, options.label))
+        self._ring = make_answer_ring(requests, terms, self.id, options.answers)
         inner.belongs_to(self._ring, whole)
         try:
             # A producer that never claims.  With it the stream of answers has no end while engines
             # come and go.
-            self._presence = self._ring.producer()
+            self._presence = self._ring.producer(label=options.label)
             # The subscription is lossy, so that engines never wait for this client: they leave out
             # a slot that it holds.  Unread answers are not overwritten, because the client never
             # has more calls than there are slots.
-            peer = inner.join_consumer(self._ring, "client", lossless=False)
+            peer = inner.join_consumer(self._ring, "client", lossless=False, label=options.label)
             self._open(AnswerReader(self._ring, peer, lossless=False))
         except BaseException:
             self._ring.close()

@@ -12,10 +12,11 @@ from gpuring import arguments, native
 from gpuring.arguments import Octal, between_one_and, integer
 from gpuring.deadlines import deadline_of
 from gpuring.errors import PeerLost, RingClosed, RingExists, RingIncompatible, RingNotFound
-from gpuring.registry import leftovers
+from gpuring.registry import labels, leftovers
 from gpuring.ring.creation import create_of
 from gpuring.ring.ring import attach_any
 from gpuring.service.client import Client
+from gpuring.service.mailbox import Options
 from gpuring.service.server import Server
 from gpuring.service.wire import (
     ANSWER,
@@ -58,6 +59,7 @@ def serve(
     mode: int = Octal(0o600),
     replace: bool = False,
     timeout: float | None = 0.0,
+    label: str | None = None,
 ) -> Server:
     """Joins the service `name` as an engine, and creates it if it is not there.
 
@@ -77,11 +79,15 @@ def serve(
       in one of that name.
     * `redeliver`: whether another engine gets the calls of an engine that dies.  If not, they are
       lost.
+    * `label`: what people see of this engine in messages and tools, at most 64 bytes of UTF-8.
+      None is the name of the program.  It tells engines in several containers apart, where each may
+      have the pid 1.
 
     The creator owns the service: when it closes in order, the service ends.  Raises
     RingIncompatible if the service is there with other terms, and what create() and attach() raise.
     """
     check_service_name(name)
+    labels.encode(label)  # a wrong one replaces no service
     if (request is None) != (response is None):
         raise TypeError("give request= and response=, or neither to join a service that is there")
     if answers not in (None, "host"):
@@ -92,7 +98,9 @@ def serve(
     if request is None or response is None:
         if not engine or replace:
             raise TypeError("who creates a service describes it: request= and response=")
-        return _join(name, deadline_of(timeout), lambda ring: Server(ring, engine=True))
+        return _join(
+            name, deadline_of(timeout), lambda ring: Server(ring, engine=True, label=label)
+        )
     described = describe("request", request, request_meta, REQUEST)
     terms = Terms(
         describe("response", response, response_meta, ANSWER),
@@ -117,11 +125,11 @@ def serve(
             if not engine:
                 raise
         else:
-            return Server(ring, engine=engine)
+            return Server(ring, engine=engine, label=label)
 
         def join(ring: Ring) -> Server:
             _check_terms(ring, described, terms)
-            return Server(ring, engine=True)
+            return Server(ring, engine=True, label=label)
 
         try:
             return _join(name, max(deadline, time.monotonic() + _PATIENCE_S), join)
@@ -171,6 +179,7 @@ def connect(
     parts: int = 0,
     timeout: float | None = 0.0,
     engine_s: float = 5.0,
+    label: str | None = None,
 ) -> Client:
     """Joins the service `name` as a client.  It waits up to `timeout` seconds for it.
     None means for ever.
@@ -180,6 +189,7 @@ def connect(
     * `parts`: how many parts of each answer may have come and not be released
       (`PendingCall.parts`).  With 0 engines can only give whole answers.
     * `engine_s`: how many seconds a call waits for an engine when there is none.
+    * `label`: what people see of this client, as for `serve`.
 
     Raises RingNotFound, RingIncompatible (the ring is not a service), TooManyPeers, PeerLost
     (nobody can open the memory of a GPU service any more), and what create() raises.
@@ -195,5 +205,7 @@ def connect(
     engine_s = arguments.number(engine_s, "engine_s", "a number of seconds")
     if not engine_s >= 0:
         raise ValueError(f"engine_s is >= 0 seconds, not {engine_s!r}")
+    labels.encode(label)  # TypeError and ValueError come before a wait
     deadline = deadline_of(timeout)
-    return _join(name, deadline, lambda ring: Client(ring, Terms.of(ring), calls, engine_s, parts))
+    options = Options(calls, parts, engine_s, label)
+    return _join(name, deadline, lambda ring: Client(ring, Terms.of(ring), options))

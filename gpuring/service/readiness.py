@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from gpuring.errors import RingIncompatible
 from gpuring.native import seconds
+from gpuring.printable import printable
 from gpuring.registry import directory, segment, survey
 from gpuring.registry.stats import PeerStats
 from gpuring.service.wire import ENGINES
@@ -66,7 +67,10 @@ def health(name: str, within_s: float = 10.0) -> Health:
     elif not engines:
         why = "it has no engine"
     elif not ready:
-        why = "; ".join(f"the engine {peer.pid} {why}" for peer, why in engines.items())
+        why = "; ".join(
+            f"the engine {printable(peer.label)} (pid {peer.pid}) {why}"
+            for peer, why in engines.items()
+        )
     else:
         why = f"{ready} of {len(engines)} engines ready"
     if waiting:

@@ -117,18 +117,20 @@ class Server(Engine, Unique):
     counts: Counts
     """What this engine has done so far."""
 
-    def __init__(self, ring: Ring, *, engine: bool) -> None:
+    def __init__(self, ring: Ring, *, engine: bool, label: str | None) -> None:
         whole = Whole(f"service {ring.name!r}: a server", "it leaves the service")
         inner.belongs_to(ring, whole)
         try:
             self._terms = Terms.of(ring)
-            delivery = Delivery(ring, self._terms, whole)
+            delivery = Delivery(ring, self._terms, whole, label)
             super().__init__(ring, delivery, Counts(), Call, Batch, engine)
             redeliver = self._terms.redeliver
             # A producer that never claims.  With it the stream of requests has no end while clients
             # come and go.
-            self._presence = ring.producer()
-            peer = inner.join_consumer(ring, ENGINES, lossless=True, redeliver=redeliver)
+            self._presence = ring.producer(label=label)
+            peer = inner.join_consumer(
+                ring, ENGINES, lossless=True, redeliver=redeliver, label=label
+            )
             self._open(RequestReader(ring, peer, redeliver, self._delivery))
         except BaseException:
             ring.close()

@@ -7,9 +7,12 @@ import os
 import re
 import signal
 
+import pytest
+
 import gpuring
+from tests.helpers.promise import promise
 from tests.helpers.support import poll
-from tests.service.services import answer, engine, send, sender, serve, up
+from tests.service.services import answer, ask_here, engine, holder, send, sender, serve, up
 
 
 def row_of(text, name):
@@ -68,6 +71,56 @@ def test_the_dead_of_a_service_are_engines_and_clients(name, children, command):
         for kind, peers in (("engine", 2), ("client", 1)):
             told = re.findall(rf"ago: {kind} \d+ \(pid {dead[kind].pid}\) died", text)
             assert len(told) == peers, text
+
+
+@promise(
+    "services.md",
+    '`serve(…, label="rack 2")` and `connect(…, label="camera 5")` say what messages and tools '
+    "show of an engine and of a client. By default that is the name of the program. So engines in "
+    "several containers can be told apart, where each may have the pid 1.",
+)
+def test_engines_and_clients_are_shown_by_their_labels(name, children, command):
+    with (
+        serve(name, engine=False, slots=1) as keeper,
+        gpuring.connect(name, label="camera 5") as client,
+    ):
+        worker = up(children(holder, name, 1, {"label": "rack 2", "slots": 1}))
+        call = send(client, 0)
+        assert worker.receive() == [0]
+        with pytest.raises(gpuring.RingFull, match=r"rack 2, pid \d+\) of subscription"):
+            client.request(0)
+        program = keeper.stats().peers[0].label
+        labels = [(each.role, each.label) for each in keeper.stats().peers]
+        ours = [("producer", program), ("consumer", program), ("producer", "camera 5")]
+        assert labels == [*ours, ("producer", "rack 2"), ("consumer", "rack 2")]
+        assert re.search(r"engine +engines +rack 2 ", command("inspect", name).stdout)
+        call.cancel()
+
+
+def test_the_ring_of_answers_has_the_labels_of_both_sides(name):
+    with serve(name, label="rack 2") as server, gpuring.connect(name, label="camera 5") as client:
+        ask_here(server, client, 0)
+        peers = client._mailbox._ring.stats().peers
+        assert [each.label for each in peers] == ["camera 5", "camera 5", "rack 2"]
+
+
+def test_a_client_keeps_its_label_in_the_next_service(name):
+    server = serve(name)
+    with gpuring.connect(name, label="camera 5") as client:
+        server.close()
+        with serve(name) as server:
+            ask_here(server, client, 0)
+            assert server.stats().peers[-1].label == "camera 5"
+
+
+@pytest.mark.parametrize("label", [5, "x" * 65])
+def test_a_wrong_label_replaces_no_service(name, label):
+    with serve(name) as server:
+        with pytest.raises((TypeError, ValueError), match="label"):
+            serve(name, replace=True, label=label)
+        with pytest.raises((TypeError, ValueError), match="label"):
+            gpuring.connect(name, label=label)
+        assert not server.ring._header.closed
 
 
 def test_a_stopped_engine_is_counted_once_and_its_role_is_told_in_a_narrow_terminal(

@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import selectors
 import signal
 
 import pytest
@@ -13,6 +14,7 @@ import pytest
 import gpuring
 from gpuring.ring.waiting import select_async
 from tests.helpers.promise import promise
+from tests.helpers.rings import readable
 from tests.helpers.support import poll
 from tests.kill.test_restarts import OPTIONS, owns_and_publishes
 
@@ -51,6 +53,15 @@ def by_select(frames):
     while True:
         for each in gpuring.select([frames], 30):
             with each.acquire(0) as slot:
+                yield slot
+
+
+def by_fileno(frames):
+    with selectors.DefaultSelector() as selector:
+        selector.register(frames, selectors.EVENT_READ)
+        while True:
+            assert selector.select(30), "asleep"
+            with contextlib.suppress(gpuring.RingTimeout), frames.acquire(0) as slot:
                 yield slot
 
 
@@ -94,8 +105,8 @@ def by_align_async(frames):
 
 
 FORMS = [
-    by_acquire, by_for, by_looking, by_latest, by_batch, by_select, by_align, by_async_for,
-    by_acquire_async, by_select_async, by_align_async,
+    by_acquire, by_for, by_looking, by_latest, by_batch, by_select, by_fileno, by_align,
+    by_async_for, by_acquire_async, by_select_async, by_align_async,
 ]  # fmt: skip
 
 
@@ -116,7 +127,7 @@ def follows(pipe, name, form, last):
     "failure.md",
     "A consumer of `ring.consumer(reattach=True)` goes on after all of these, in whatever form it "
     "waits: in a loop, with `acquire`, `latest` and batches, with `gpuring.select` and "
-    "`gpuring.align`, and in asyncio.",
+    "`gpuring.align`, in asyncio, and in other event loops at its `fileno()`.",
 )
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("form", FORMS)
@@ -163,6 +174,13 @@ def by_claim_of_select(producer):
     return ready.claim(0)
 
 
+def by_claim_of_fileno(producer):
+    while True:
+        assert readable(producer, 30), "asleep"
+        with contextlib.suppress(gpuring.RingFull):
+            return producer.claim(0)
+
+
 def publishes(pipe, name, form):
     with gpuring.attach(name, timeout=30) as ring, ring.producer(reattach=True) as producer:
         while (value := pipe.receive()) is not None:
@@ -187,7 +205,9 @@ def owns_and_reads(pipe, name, count):
     "to the next one with its next claim.",
 )
 @pytest.mark.slow(keep=1)
-@pytest.mark.parametrize("form", [by_claim, by_claim_many, by_claim_async, by_claim_of_select])
+@pytest.mark.parametrize(
+    "form", [by_claim, by_claim_many, by_claim_async, by_claim_of_select, by_claim_of_fileno]
+)
 def test_a_producer_goes_on_in_the_ring_that_its_creator_has_made_again(name, children, form):
     """It publishes in the ring of the dead until there is another one."""
     owner = children(owns_and_reads, name, 1)

@@ -58,7 +58,7 @@ def records(pipe, name, last):
     "failure.md",
     "A consumer of `ring.consumer(reattach=True)` goes on after all of these, in whatever form it "
     "waits: in a loop, with `acquire`, `latest` and batches, with `gpuring.select` and "
-    "`gpuring.align`, and in asyncio.",
+    "`gpuring.align`, in asyncio, and in other event loops at its `fileno()`.",
     "The first frame after a restart has `slot.restarted`.",
     "Sequences start over with a new ring.",
 )
@@ -84,7 +84,7 @@ def test_a_loop_goes_on_over_the_death_of_who_owns_the_ring(name, children):
     "failure.md",
     "A consumer of `ring.consumer(reattach=True)` goes on after all of these, in whatever form it "
     "waits: in a loop, with `acquire`, `latest` and batches, with `gpuring.select` and "
-    "`gpuring.align`, and in asyncio.",
+    "`gpuring.align`, in asyncio, and in other event loops at its `fileno()`.",
 )
 def test_a_loop_goes_on_over_a_ring_that_replaces_a_living_one(name, children):
     with gpuring.create(name, **OPTIONS) as ring:
@@ -106,7 +106,7 @@ def test_a_loop_goes_on_over_a_ring_that_replaces_a_living_one(name, children):
     "`ring.producer()`.",
     "A consumer of `ring.consumer(reattach=True)` goes on after all of these, in whatever form it "
     "waits: in a loop, with `acquire`, `latest` and batches, with `gpuring.select` and "
-    "`gpuring.align`, and in asyncio.",
+    "`gpuring.align`, in asyncio, and in other event loops at its `fileno()`.",
 )
 def test_a_loop_goes_on_over_the_death_of_a_producer(name, children):
     with gpuring.create(name, **OPTIONS):

@@ -227,7 +227,7 @@ def test_a_call_whose_time_is_up_may_be_made_again(name):
 
 
 def test_a_descriptor_is_not_readable_at_an_end_that_is_waited_out(name):
-    """It is when another producer has joined.  Nothing tells it of another ring."""
+    """It is when another producer has joined.  test_following_descriptor.py has the next ring."""
     first = gpuring.create(name, **OPTIONS)
     with gpuring.attach(name) as ring, ring.consumer(reattach=True) as frames:
         frames.fileno()

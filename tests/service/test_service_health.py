@@ -69,7 +69,7 @@ def test_an_engine_that_warms_up_is_not_ready_yet(name):
             found = gpuring.health(name)
             assert (found.ok, found.ready, found.engines, found.waiting) == (False, 0, 1, 3)
             assert 0 < found.oldest_s < 60
-            assert f"the engine {os.getpid()} has not asked for a call yet" in found.why
+            assert f"(pid {os.getpid()}) has not asked for a call yet" in found.why
             assert "3 calls wait, the oldest for" in found.why
             go_on.set()
             for call in calls:
@@ -116,7 +116,7 @@ def test_engines_that_are_stopped_or_dead_are_not_ready(name, children):
         other.kill()
         found = gpuring.health(name)
         assert not found.ok
-        assert f"the engine {one.pid} is stopped" in found.why
+        assert f"(pid {one.pid}) is stopped" in found.why
         one.kill()
         assert not gpuring.health(name).ok
         poll(lambda: gpuring.health(name).engines == 0)
@@ -167,9 +167,10 @@ def test_what_is_no_service_has_no_health(name):
 def test_the_command_says_it_in_a_line_and_by_its_status(name, capsys):
     assert main(["health", name]) == 1
     assert name in capsys.readouterr().err
-    with serve(name) as server:
+    with serve(name, label="rack 2") as server:
         assert main(["health", name]) == 1
-        assert capsys.readouterr().out.startswith(f"{name}: not ok, the engine {os.getpid()} has")
+        told = f"{name}: not ok, the engine rack 2 (pid {os.getpid()}) has"
+        assert capsys.readouterr().out.startswith(told)
         server._requests._peer.ask()
         assert main(["health", name, "--within", "60"]) == 0
         assert capsys.readouterr().out == f"{name}: ok, 1 of 1 engines ready\n"

@@ -1,0 +1,133 @@
+"""The descriptor of a peer that has joined with `reattach=True` hears of the next ring.
+
+The processes that die for it are in tests/kill/test_following.py.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import uuid
+from pathlib import Path
+
+import pytest
+
+import gpuring
+from gpuring.ring import following
+from tests.helpers.rings import readable
+from tests.helpers.support import poll
+from tests.kill.test_restarts import OPTIONS, put
+
+
+@pytest.fixture(params=["consumer", "producer"])
+def who(request):
+    return request.param
+
+
+@contextlib.contextmanager
+def at_its_end(name, who):
+    """One whose descriptor was given out, and whose ring was closed."""
+    first = gpuring.create(name, **OPTIONS)
+    with gpuring.attach(name) as ring, getattr(ring, who)(reattach=True) as endpoint:
+        endpoint.fileno()
+        first.close()
+        assert readable(endpoint, 20)
+        assert not answers(endpoint)
+        yield endpoint
+
+
+def answers(endpoint):
+    """Whether its verb has a slot.  If not, that arms the descriptor."""
+    try:
+        if isinstance(endpoint, gpuring.Consumer):
+            endpoint.acquire(0).release()
+        else:
+            endpoint.claim(0).abandon()
+    except gpuring.RingTimeout:
+        return False
+    return True
+
+
+@contextlib.contextmanager
+def next_ring(name, endpoint):
+    """Another ring takes the name, and the endpoint moves there when it hears of that.  It then
+    waits for a frame, or for a slot."""
+    with gpuring.create(name, **OPTIONS) as ring, ring.producer() as producer, ring.consumer():
+        put(producer, 7)
+        poll(lambda: readable(endpoint, 20) and answers(endpoint))
+        poll(lambda: not answers(endpoint))
+        yield
+
+
+def comes(name):
+    """A file comes into /dev/shm that is none of a ring."""
+    other = Path(f"/dev/shm/other-{name}-{uuid.uuid4()}")
+    other.touch()
+    other.unlink()
+
+
+def test_a_descriptor_hears_of_the_next_ring_and_then_of_no_other_name(name, who, monkeypatch):
+    monkeypatch.setattr(following, "LOOK_AGAIN_S", 0)  # no look comes soon after another one
+    with at_its_end(name, who) as endpoint:
+        assert not readable(endpoint)
+        number, before = endpoint.fileno(), endpoint.ring
+        with next_ring(name, endpoint):
+            assert endpoint.fileno() == number
+            assert endpoint.ring is not before
+            comes(name)
+            assert not readable(endpoint)
+
+
+def test_names_of_others_do_not_wake_it_again_and_again(name, who, monkeypatch):
+    with at_its_end(name, who) as endpoint:
+        comes(name)
+        assert readable(endpoint)
+        monkeypatch.setattr(following, "LOOK_AGAIN_S", 3600)
+        assert not answers(endpoint)
+        comes(name)
+        assert not readable(endpoint)
+        monkeypatch.setattr(following, "LOOK_AGAIN_S", 0)
+        assert not answers(endpoint)
+        comes(name)
+        assert readable(endpoint)
+
+
+def test_without_reports_of_names_it_looks_now_and_then(name, who, monkeypatch):
+    def refuses(path):
+        raise OSError(errno.EMFILE, "this user has as many watches as he may", path)
+
+    monkeypatch.setattr(following, "NameWatch", refuses)
+    with at_its_end(name, who) as endpoint, next_ring(name, endpoint):
+        assert not readable(endpoint, 0.1)
+
+
+def forks(pipe, name, who):
+    """Its child tries everything, and stays.  Returns what the child was told."""
+    following.LOOK_AGAIN_S = 0
+    with at_its_end(name, who) as endpoint:
+        told, tell = os.pipe()
+        go_on, go = os.pipe()
+        if os.fork() == 0:
+            os.close(go)
+            for call in (endpoint.fileno, lambda: answers(endpoint)):
+                with contextlib.suppress(gpuring.RingError):
+                    call()
+                    os.write(tell, b"no error")
+            del endpoint
+            os.close(tell)
+            os.read(go_on, 1)
+            os._exit(0)
+        os.close(tell)
+        with os.fdopen(told) as told:
+            errors = told.read()
+        with next_ring(name, endpoint):
+            comes(name)
+            assert not readable(endpoint)
+        os.close(go)
+        os.wait()
+        return errors
+
+
+def test_a_forked_child_disturbs_nothing(name, who, children):
+    assert children(forks, name, who).result() == ""
