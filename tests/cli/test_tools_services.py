@@ -94,6 +94,9 @@ def test_engines_and_clients_are_shown_by_their_labels(name, children, command):
         ours = [("producer", program), ("consumer", program), ("producer", "camera 5")]
         assert labels == [*ours, ("producer", "rack 2"), ("consumer", "rack 2")]
         assert re.search(r"engine +engines +rack 2 ", command("inspect", name).stdout)
+        top = command("top", "--once", "--interval", 0.01, name).stdout
+        assert re.search(rf"engine +{worker.pid} +rack 2 ", top)
+        assert re.search(rf"client +{os.getpid()} +camera 5 ", top)
         call.cancel()
 
 

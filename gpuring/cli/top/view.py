@@ -24,12 +24,12 @@ RINGS_RIGHT = ("SLOTS", "SLOT", "CLAIMED", "1/S", "BYTES/S", "PEERS")
 RINGS_DROP = ("SYNC", "MEMORY", "CLAIMED", "SLOT", "SLOTS", "BYTES/S")
 """Where there is too little room, the first of these go first."""
 PEERS = (
-    *("PEER", "KIND", "PID", "SUBSCRIPTION", "STATE", "FRAMES", "1/S"),
+    *("PEER", "KIND", "PID", "LABEL", "SUBSCRIPTION", "STATE", "FRAMES", "1/S"),
     *("LAG", "LOST", "LOST/S", "TORN", "GPU", "HOLDS"),
 )
 PEERS_RIGHT = ("PEER", "PID", "FRAMES", "1/S", "LAG", "LOST", "LOST/S", "TORN", "GPU")
-PEERS_DROP = ("TORN", "PEER", "LOST/S", "GPU", "FRAMES", "STATE", "LOST", "HOLDS")
-TROUBLE_DROP = ("TORN", "PEER", "LOST/S", "GPU", "FRAMES", "LOST", "1/S", "HOLDS")
+PEERS_DROP = ("TORN", "PEER", "LOST/S", "GPU", "FRAMES", "LABEL", "STATE", "LOST", "HOLDS")
+TROUBLE_DROP = ("TORN", "PEER", "LOST/S", "GPU", "FRAMES", "LABEL", "LOST", "1/S", "HOLDS")
 """Where a peer is stopped or dead, its state stays."""
 _HOLDS_WIDTH = 18  # as it mostly is: columns shall not come and go with what a peer holds
 DEATHS_SHOWN = 4  # of each ring
@@ -219,6 +219,7 @@ def _peers_of(
                 str(peer.number),
                 kinds.get(peer.number) or _kind(peer, sub),
                 str(peer.pid),
+                printable(peer.label),
                 printable(sub.name) if sub else NONE,
             ),
             *(peer_state(peer), str(peer.frames), _rate(paces and paces[0]), _lag(one, sub)),
@@ -228,7 +229,7 @@ def _peers_of(
         rows.append((row, "red" if peer.stopped or not peer.alive else ""))
     for sub in one.subscriptions:
         if not sub.members:
-            row = (NONE, _kind(None, sub), NONE, printable(sub.name), "nobody", NONE, NONE)
+            row = (NONE, _kind(None, sub), NONE, NONE, printable(sub.name), "nobody", NONE, NONE)
             row += (_lag(one, sub), str(sub.lost), *[NONE] * 3, "nothing")
             rows.append((row, "yellow"))
     return rows
