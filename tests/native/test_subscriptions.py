@@ -44,6 +44,15 @@ def test_a_durable_subscription_without_a_member_holds_producers_up(segment):
     assert producer.put() == [4]
 
 
+def test_the_oldest_frame_of_a_full_ring_is_kept_for_who_comes_first(segment):
+    ring = segment(2)
+    assert subscribe(ring) == 0
+    assert ring.producer().put(2) == [2, 3]
+    first = ring.consumer()
+    assert first.drain()[0] == [2, 3]
+    assert ring.peek("peer", "lost", first.number) == 0
+
+
 @pytest.mark.parametrize("dies", [False, True])
 def test_who_joins_later_goes_on_where_the_last_member_was(segment, dies):
     ring = segment(4)

@@ -35,17 +35,19 @@ static inline struct cursor cursor_of(const struct gr_peer *me) {
     return (struct cursor){me->cursor.pos, me->cursor.seen, me->cursor.high, 0, 0};
 }
 
-static inline void commit(struct gr_peer *me, const struct cursor *at) {
+static inline void commit(struct gr_peer *me, struct cursor *at) {
     /* A walk may go back to a frame that was opened again, but it does not forget what was met. */
     GR_ASSERT(at->high >= me->cursor.high && at->seen >= me->cursor.seen);
     me->cursor.pos = at->pos;
     me->cursor.seen = at->seen;
     me->cursor.high = at->high;
     if (at->torn) count(&me->ring->peer[me->self.number].torn, at->torn);
+    at->torn = 0;
     if (!at->lost) return;
     /* It adds up over calls that found no frame, until a frame is handed out. */
     me->last.lost += at->lost;
     count_lost_of(me, at->lost);
+    at->lost = 0;
 }
 
 /* Notes that all sequences below `to` have been met: taken, lost, or taken by another member. */
@@ -255,7 +257,7 @@ static void note_end(struct gr_peer *me, uint64_t pos, enum gr_result result) {
 enum hold { HELD, PASSED, WAS_TORN, CHANGED };
 
 /* Takes sequence s in slot i, whose take word was t. CHANGED: look again. PASSED, WAS_TORN: there
- * is no frame any more. */
+ * is no frame any more, and the take word has to be undone. */
 static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
     struct gr_ring *ring = me->ring;
     struct gr_slot *slot = &ring->slot[i];
@@ -268,15 +270,8 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
     GR_FAULT("acquire: held");
     /* [edge P, reader] partner: leave_writing. READY carries the data, the record and work. */
     uint64_t w = gr_load_sc(&slot->word);
-    if (seq_of(w) != s || phase_of(w) != GR_READY || !is_peer(ring, owner_of(w))) {
-        /* If this undo fails, that is harmless: another member has replaced this doomed hold, or
-         * this peer was reaped. A plain store would wipe out the other member's newer hold
-         * (H8). */
-        gr_cas(&take->word, mine, claim_word(s, me->self.number, GR_DONE));
-        GR_FAULT("acquire: undone");
-        gr_ring_bell(ring);
+    if (seq_of(w) != s || phase_of(w) != GR_READY || !is_peer(ring, owner_of(w)))
         return seq_of(w) == s && phase_of(w) == GR_TORN ? WAS_TORN : PASSED;
-    }
     me->last.seq = s;
     me->last.index = (uint32_t)i;
     /* A reaper leaves nobody's name on a frame; a member that gave it back leaves its own. */
@@ -299,6 +294,22 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
     return HELD;
 }
 
+/* Sequence s is no frame any more, and its take word says HELD (PASSED, WAS_TORN). It is counted
+ * before the word says DONE. If this peer is killed in between, whoever takes a durable subscription
+ * up counts it again; the other way round nobody would (H19). */
+static void undo(struct gr_peer *me, struct cursor *at, uint64_t s, uint64_t i, enum hold got) {
+    if (got == WAS_TORN) count_torn(at, s);
+    else count_lost(me, at, s, s + 1);
+    commit(me, at);
+    GR_FAULT("acquire: counted");
+    /* If this fails, that is harmless: another member has replaced this doomed hold, or this peer
+     * was reaped. A plain store would wipe out the other member's newer hold (H8). */
+    gr_cas(&take_of(me->ring, i, me->self.u)->word, claim_word(s, me->self.number, GR_HELD),
+           claim_word(s, me->self.number, GR_DONE));
+    GR_FAULT("acquire: undone");
+    gr_ring_bell(me->ring);
+}
+
 static inline enum gr_result begin_taking(struct gr_peer *me) {
     enum gr_result result = gr_begin_taking(me);
     if (result != GR_OK || !me->cursor.told_deaths || !tell_of_deaths(me)) return result;
@@ -318,8 +329,7 @@ enum gr_result gr_acquire(struct gr_peer *me) {
         const uint64_t s = at.pos;
         enum hold got = hold(me, s, found.index, found.take);
         if (got == CHANGED) continue;
-        if (got == WAS_TORN) count_torn(&at, s);
-        if (got == PASSED) count_lost(me, &at, s, s + 1);
+        if (got != HELD) undo(me, &at, s, found.index, got);
         met(&at, s + 1);
         at.pos = s + 1;
         if (got == HELD) break;
@@ -370,9 +380,11 @@ static enum gr_result newest(struct gr_peer *me, struct cursor *at) {
         }
         enum hold got = hold(me, best, i, t);
         if (got == CHANGED) continue;
+        count_lost(me, at, at->pos, best);
+        commit(me, at); /* before a word says DONE (H19) */
         take_back(me, at->pos, best);
-        count_lost(me, at, at->pos, got == PASSED ? best + 1 : best);
-        if (got == WAS_TORN) count_torn(at, best);
+        GR_FAULT("latest: taken back");
+        if (got != HELD) undo(me, at, best, i, got);
         met(at, best + 1);
         at->pos = best + 1;
         if (got == HELD) return GR_OK;

@@ -169,8 +169,8 @@ struct gr_sub {
     gr_word patience_ns;
     /* durable: CLOCK_MONOTONIC since when it has no member; 0: it has one */
     gr_word unread_ns;
-    /* durable: where it goes on, from when it is given up until a member has counted what it has
-     * lost; else 0 */
+    /* durable: where it begins or goes on, from when it is given up or announced until that is done
+     * and a member has counted what it has lost; else 0 */
     gr_word resume;
     /* durable: frames of earlier rings of this name that it has lost; the next member is told */
     gr_word owed;

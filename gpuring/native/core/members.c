@@ -135,10 +135,14 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
         if (found == GR_NONE) {
             me->cursor.before = me->cursor.pos - ring->slots; /* sequences start at N */
             me->cursor.first = !me->cursor.before;
-        } else { /* what came before belongs to the other members, and is not lost */
+        } else {
             uint64_t f = gr_frontier(ring), oldest = f > ring->slots ? f - ring->slots : 0;
-            if (me->cursor.pos < oldest) me->cursor.pos = me->cursor.high = oldest;
+            /* What came before belongs to the other members, and is not lost. But if the
+             * subscription has just been announced again, what is gone since is lost (H17). */
+            if (me->cursor.pos < oldest && !gr_load_relaxed(&ring->sub[found].resume))
+                me->cursor.pos = me->cursor.high = oldest;
             gr_count_lost(me, missed);
+            GR_FAULT("join: loss counted");
             gr_taken_up(ring, found);
         }
     }

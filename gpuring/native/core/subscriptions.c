@@ -42,24 +42,27 @@ uint32_t gr_find_subscription(const struct gr_ring *ring, const char name[GR_NAM
     return found;
 }
 
+/* Where a subscription begins that is announced now. */
+static uint64_t first_of(struct gr_ring *ring, enum gr_start from, uint64_t start) {
+    const uint64_t n = ring->slots, f = gr_frontier(ring), oldest = f + 1 > 2 * n ? f + 1 - n : n;
+    if (from == GR_START_NEXT) return f;
+    return from == GR_START_OLDEST || start < oldest ? oldest : start;
+}
+
 /* The subscription is announced twice. A claim that was past its gate at the first announcement may
  * have overwritten one frame, and only one, because claims are totally ordered. The frontier that
  * is read after the announcement tells which, and the second announcement moves the start behind it
  * (H5: a lossless subscription lost its first frame). Returns the start. */
-static uint64_t begin_at(struct gr_ring *ring, uint32_t u, unsigned mode, unsigned policy,
-                         enum gr_start from, uint64_t start) {
+static uint64_t announce(struct gr_ring *ring, uint32_t u, unsigned mode, unsigned policy,
+                         uint64_t s) {
     struct gr_sub *sub = &ring->sub[u];
-    uint64_t n = ring->slots;
-    uint64_t f = gr_frontier(ring), oldest = f + 1 > 2 * n ? f + 1 - n : n;
-    uint64_t s = start;
-    if (from == GR_START_NEXT) s = f;
-    else if (from == GR_START_OLDEST || start < oldest) s = oldest;
+    const uint64_t n = ring->slots;
     /* [edge J, joiner] partner: gate and the second look of claim. If the claim's swap comes
      * before this store, the frontier below shows it; otherwise the claim sees the
      * subscription. */
     gr_store_sc(&sub->word, sub_word(s, policy, mode));
     GR_FAULT("join: announced");
-    f = gr_frontier(ring);
+    const uint64_t f = gr_frontier(ring);
     if (mode == GR_LOSSLESS && f + 1 > s + n) {
         s = f + 1 - n;
         gr_store_sc(&sub->word, sub_word(s, policy, mode));
@@ -69,11 +72,13 @@ static uint64_t begin_at(struct gr_ring *ring, uint32_t u, unsigned mode, unsign
 }
 
 /* A new subscription. Its first member's entry comes before it, unless it is durable: then it needs
- * no member (A5). */
+ * no member (A5). Then `resume` says where it begins until it has begun: if this process is killed
+ * between the two announcements, the next member counts what is gone (H18). */
 void gr_begin_subscription(struct gr_ring *ring, uint32_t u, const char name[GR_NAME_WORDS * 8],
                  const struct gr_terms *terms) {
     struct gr_sub *sub = &ring->sub[u];
-    const uint64_t now = (uint64_t)gr_now_ns();
+    const uint64_t now = (uint64_t)gr_now_ns(), s = first_of(ring, terms->from, terms->start);
+    const bool durable = terms->policy & GR_DURABLE;
     /* A (s, DONE) of an earlier subscription with this number would hide frames (H11). */
     for (uint32_t i = 0; i < ring->slots; i++)
         gr_store_relaxed(&take_of(ring, i, u)->word, claim_word(0, GR_NONE, GR_DONE));
@@ -84,12 +89,13 @@ void gr_begin_subscription(struct gr_ring *ring, uint32_t u, const char name[GR_
     gr_store_relaxed(&sub->lost, 0);
     gr_store_relaxed(&sub->created_ns, now);
     gr_store_relaxed(&sub->patience_ns, terms->patience_ns);
-    gr_store_relaxed(&sub->unread_ns, terms->policy & GR_DURABLE ? now : 0);
-    gr_store_relaxed(&sub->resume, 0);
+    gr_store_relaxed(&sub->unread_ns, durable ? now : 0);
+    gr_store_relaxed(&sub->resume, durable ? s : 0);
     gr_store_relaxed(&sub->owed, terms->owed);
     atomic_fetch_or_explicit(&ring->head->sub_mask[u / 64], bit_of(u), memory_order_seq_cst);
     GR_FAULT("join: masked");
-    begin_at(ring, u, terms->mode, terms->policy, terms->from, terms->start);
+    announce(ring, u, terms->mode, terms->policy, s);
+    gr_store_release(&sub->resume, 0);
 }
 
 /* Whether a subscription that is there has these terms. Whether it is durable is not one of them:
@@ -174,7 +180,7 @@ static uint32_t dropped_at(const struct gr_ring *ring, uint64_t s) {
  *
  * A lossless one that was not given up is left as it is: producers keep for it what they would not
  * keep for a new one, the oldest frame of a full ring. Until the joiner has counted the loss
- * (gr_taken_up), `resume` and `owed` stay: if it is killed before, the next one counts it. */
+ * (gr_taken_up), `resume` and `owed` stay: if it is killed before, the next one counts it (H16). */
 uint64_t gr_take_up(struct gr_ring *ring, uint32_t u, uint32_t *dropped) {
     struct gr_sub *sub = &ring->sub[u];
     const uint64_t word = gr_load_sc(&sub->word);
@@ -186,7 +192,8 @@ uint64_t gr_take_up(struct gr_ring *ring, uint32_t u, uint32_t *dropped) {
         *dropped = dropped_at(ring, resume);
         if ((noted && start_of(word) >= noted) || mode_of(word) == GR_LOSSY) {
             gr_store_release(&sub->resume, resume);
-            uint64_t start = begin_at(ring, u, mode_of(word), policy_of(word), GR_START_AT, resume);
+            const uint64_t start = announce(ring, u, mode_of(word), policy_of(word),
+                                            first_of(ring, GR_START_AT, resume));
             if (start > resume) lost += missed(ring, u, resume, start);
         }
     }

@@ -24,7 +24,7 @@ static const char *const comes_to[ROLES][12] = {
                   "sleep:", "device:"},
     [MEMBER] = {"acquire: looked", "acquire: held", "acquire: confirmed", "promised", "release:", "bell:",
                 "sleep:", "device:", "give back:"},
-    [LOSSY] = {"acquire:", "promised", "release:", "bell:", "sleep:", "device:"},
+    [LOSSY] = {"acquire:", "latest:", "promised", "release:", "bell:", "sleep:", "device:"},
     [JOINER] = {"join:", "producers counted", "subscription taken up"},
     [LEAVER] = {"leave:", "producers", "subscription left", "subscription removed", "bell:"},
     [CLOSER] = {"close:", "bell:"},
