@@ -53,7 +53,8 @@ class PeerStats:
     torn: int
     """How many torn frames it has passed over."""
     dropped: int
-    """How many frames a producer has dropped because no slot was free (`Producer.try_claim`)."""
+    """How many frames a producer has dropped because no slot was free (`Producer.try_claim`), or a
+    client of a service of its requests (`Client.try_request`)."""
     pending: int
     """On how many slots its GPU has not finished what it promised."""
     asked_s: float | None

@@ -11,7 +11,7 @@ from gpuring import native
 from gpuring.errors import FrameTorn, raise_first
 from gpuring.registry import diagnosis
 from gpuring.registry.subscriptions import text_of
-from gpuring.ring import following, loop, waiting
+from gpuring.ring import loop, waiting
 from gpuring.ring.batch import ReadBatch
 
 
@@ -137,11 +137,6 @@ cdef class Consumer(Endpoint):
         return self._many(ACQUIRE, n, timeout, stream, self._batch)
 
     acquire_async = waiting.acquire_async
-
-    def _notify(self):
-        if self._notifier is None and self._again is not None and not self._closed:
-            self._notifier = following.NamesNotifier()
-        return Endpoint._notify(self)
 
     def _answers_at_once(self):
         return self._answers_nothing() or bool(self._untold)

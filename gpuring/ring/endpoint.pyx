@@ -106,8 +106,8 @@ cdef class Endpoint(SlotOwner):
         may not be done.
 
         With reattach=True it is not readable at the end of a stream.  It becomes readable when another
-        producer joins, but not when another ring gets the name.  So also call `acquire(0)` about once
-        a second then.
+        producer joins, or when another ring may have come.  A file that another program makes in
+        /dev/shm looks like one, so it may be readable for nothing, at most 40 times a second.
 
         The first call starts a native thread, one for the process.  Raises OSError if there can be
         no thread or no descriptor, RingError in a forked child.
@@ -124,7 +124,8 @@ cdef class Endpoint(SlotOwner):
         if self._notifier is None:
             if self._closed:
                 raise RingClosed(f"ring {self._ring.name!r}: this {self._role} was closed")
-            self._notifier = native.Notifier()
+            follows = self._again is not None
+            self._notifier = following.NamesNotifier() if follows else native.Notifier()
         return self._notifier
 
     def _answers_nothing(self):

@@ -9,7 +9,7 @@ from gpuring.ring.write_slot cimport WriteSlot
 
 from gpuring import native
 from gpuring.errors import RingFull
-from gpuring.ring import following, waiting
+from gpuring.ring import waiting
 from gpuring.ring.batch import WriteBatch
 from gpuring.slot_layout import ARRAY
 
@@ -101,11 +101,6 @@ cdef class Producer(Endpoint):
         return self._many(CLAIM, n, timeout, stream, self._batch)
 
     claim_async = waiting.claim_async
-
-    def _notify(self):
-        if self._notifier is None and self._again is not None and not self._closed:
-            self._notifier = following.NamesNotifier()
-        return Endpoint._notify(self)
 
     def _smaller(self, shape):
         """The shape of a frame that is smaller than the slot."""
