@@ -8,7 +8,7 @@ import dataclasses
 
 from .explore import Actor, World, explore
 from .invariants import Invariants, show
-from .steps import apply, load, load_both, owner, phase, store, wait, word
+from .steps import load, load_both, owner, phase, run, store, wait, word
 from .words import (
     CONSUMER,
     FREE,
@@ -25,19 +25,6 @@ from .words import (
     RingClosed,
     start,
 )
-
-
-def run(memory, verb):
-    """Run one verb to its end on a list, undisturbed.  -> its result."""
-    result = None
-    try:
-        while True:
-            enabled, result = apply(memory, verb.send(result))
-            if not enabled:
-                raise AssertionError("a verb that runs alone must not wait")
-    except StopIteration as stop:
-        return stop.value
-
 
 # ---------------------------------------------------------------------- scripts
 
@@ -67,15 +54,27 @@ def producing(ring, frames, *, join=False, leave=True, abandon=()):
 
 
 def consuming(
-    ring, frames=None, *, join=None, leave=True, keep=1, gives_back=0, together=False, newest=False
+    ring,
+    frames=None,
+    *,
+    join=None,
+    alone=False,
+    leave=True,
+    keep=1,
+    gives_back=0,
+    together=False,
+    newest=False,
 ):
     """Acquire `frames` frames, or all to the end of the stream, holding up to `keep` at a time.
 
     The first `gives_back` frames are given back unread: at once, or `together` when all of them are
-    held, the last one first.  keep=None: never release.
+    held, the last one first.  keep=None: never release.  It joins at once, or when the durable
+    subscription has no member (`alone`).
     """
 
     def script(me):
+        while alone and not (yield load(ring.unread_since[me.u])):
+            yield wait((ring.unread_since[me.u], 0))
         if join is not None:
             yield from ring.join(me, join)
         left, back = frames, gives_back
@@ -142,6 +141,20 @@ def giving_up(ring, u):
                 yield from ring.give_up(u, me.tag)
             else:
                 yield wait((ring.sub[u], sb), (ring.unread_since[u], since))
+
+    return script
+
+
+def subscribing(ring, at):
+    def script(me):
+        yield from ring.subscribe(me.u, me.tag, at)
+
+    return script
+
+
+def unsubscribing(ring, u):
+    def script(me):
+        yield from ring.unsubscribe(u, me.tag)
 
     return script
 
@@ -235,7 +248,7 @@ class Cast:
     def __init__(self, ring, kills=0, horizon=None):
         self.ring, self.kills, self.horizon = ring, kills, horizon
         self.memory, self.actors, self.lossless = list(ring.initial), [], set()
-        self.robs = False
+        self.robs = self.unsubscribes = False
 
     def producer(self, frames, *, late=False, mortal=False, **how):
         me = Peer(tag=len(self.actors) + 1)
@@ -248,6 +261,8 @@ class Cast:
         me = Peer(tag=len(self.actors) + 1, role=CONSUMER, u=u, lossy=lossy)
         if not lossy:
             self.lossless.add(u)
+        if self.ring.durable and not late:
+            self.durable(u, lossy=lossy)
         script = consuming(self.ring, frames, join=at if late else None, **how)
         return self._add(
             f"{'Y' if lossy else 'L'}{me.tag}", me, script, mortal, None if late else at
@@ -266,6 +281,30 @@ class Cast:
     def impatient(self, u=0, mortal=False):
         me = Peer(tag=len(self.actors) + 1, role=NOBODY)
         return self._add(f"G{me.tag}", me, giving_up(self.ring, u), mortal, None, daemon=True)
+
+    def durable(self, u=0, **terms):
+        """A durable subscription that is there before all else."""
+        run(self.memory, self.ring.subscribe(u, tag=1, **terms))
+        begins, owed = start(self.memory[self.ring.sub[u]]), self.memory[self.ring.owed[u]]
+        self.memory[self.ring.began[u]] = begins - owed
+        return self
+
+    def published(self, frames, u=0):
+        """Somebody has published these and left, and subscription u is given up."""
+        run(self.memory, self.ring.give_up(u, tag=1))
+        run(self.memory, producing(self.ring, frames, join=True)(Peer(tag=1)))
+        self.memory[self.ring.came] += 1
+        return self
+
+    def subscriber(self, u=0, at="next", mortal=False):
+        self.lossless.add(u)
+        me = Peer(tag=len(self.actors) + 1, role=NOBODY, u=u)
+        return self._add(f"D{me.tag}", me, subscribing(self.ring, at), mortal, None)
+
+    def unsubscriber(self, u=0, mortal=False):
+        self.unsubscribes = True
+        me = Peer(tag=len(self.actors) + 1, role=NOBODY)
+        return self._add(f"U{me.tag}", me, unsubscribing(self.ring, u), mortal, None)
 
     def threads(self, role, frames=1, *, ends=False, mortal=False, u=0):
         """A peer with two threads: one uses it, the other one leaves."""
@@ -320,7 +359,7 @@ class Cast:
 
     def world(self):
         horizon = self.horizon or self.ring.slots * 99
-        rules = Invariants(self.ring, self.lossless, horizon, self.robs)
+        rules = Invariants(self.ring, self.lossless, horizon, self.robs, self.unsubscribes)
         return World(
             tuple(self.memory),
             self.ring.names,

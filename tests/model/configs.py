@@ -269,11 +269,39 @@ _both(
         "durable: given up, taken up": lambda: (
             host(durable=True).producer(3).consumer(1).consumer(late=True, leave=False).impatient()
         ),
-        "durable: a lossy member leaves, another comes": lambda: (
-            host(durable=True)
-            .producer(1)
+        "durable: who gives it up dies": lambda: (
+            host(kills=1, durable=True)
+            .durable(owed=1)
+            .producer(2)
+            .impatient(mortal=True)
+            .impatient()
+            .consumer(late=True, leave=False)
+        ),
+        "durable: who subscribes dies": lambda: (
+            host(kills=1, durable=True)
+            .producer(3)
+            .subscriber(at="oldest", mortal=True)
+            .subscriber(at="oldest")
+            .consumer(late=True, leave=False)
+        ),
+        "durable: who unsubscribes dies": lambda: (
+            host(kills=1, durable=True)
+            .producer(3)
+            .consumer(0)
+            .unsubscriber(mortal=True)
+            .consumer(late=True, leave=False)
+        ),
+        "durable: lossy, a member leaves, another comes": lambda: (
+            host(durable=True, counting=True)
+            .producer(3)
             .consumer(1, lossy=True)
-            .consumer(lossy=True, late=True, leave=False)
+            .consumer(lossy=True, late=True, alone=True, leave=False)
+        ),
+        "durable: lossy, a member dies that gave back, latest": lambda: (
+            host(kills=1, durable=True, counting=True)
+            .producer(2)
+            .consumer(2, lossy=True, gives_back=1, newest=True, mortal=True)
+            .reaper(1)
         ),
     },
     {
@@ -284,6 +312,41 @@ _both(
             .reaper(1)
             .impatient()
             .consumer(late=True, leave=False)
+        ),
+        "durable: given up, and who takes it up dies": lambda: (
+            host(kills=1, durable=True)
+            .durable(owed=1)
+            .published(3)
+            .producer(1)
+            .consumer(0, late=True, mortal=True)
+            .reaper(0, 1)
+            .consumer(late=True, leave=False)
+        ),
+        "durable: 2 die that take it up": lambda: (
+            host(kills=2, peers=4, durable=True)
+            .durable(owed=1)
+            .published(3)
+            .producer(0)
+            .consumer(0, late=True, mortal=True)
+            .consumer(0, late=True, mortal=True)
+            .reaper(0, 1)
+            .consumer(late=True, leave=False)
+        ),
+        "durable: lossy, a member dies, another comes": lambda: (
+            host(kills=1, durable=True, counting=True)
+            .producer(3)
+            .consumer(1, lossy=True, mortal=True)
+            .consumer(lossy=True, late=True, alone=True, leave=False)
+            .reaper(1)
+        ),
+        "durable: lossy, who takes it up dies": lambda: (
+            host(kills=1, slots=1, durable=True, counting=True)
+            .durable(owed=1, lossy=True)
+            .published(2)
+            .producer(1)
+            .consumer(0, lossy=True, late=True, mortal=True)
+            .reaper(0, 1)
+            .consumer(lossy=True, late=True, alone=True, leave=False)
         ),
     },
 )

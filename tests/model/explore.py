@@ -51,7 +51,7 @@ class World:
     kernel_locks: frozenset = frozenset()  # addresses that fall back to 0 when their holder dies
     legal: object = None  # (address, old, new) -> complaint or None
     safe: object = None  # (memory, [me of each actor, None when dead]) -> complaint or None
-    note: object = None  # (memory as a list, address, new): keep ghost words up to date
+    note: object = None  # (memory as a list, operation, old, new): keep ghost words up to date
     show: object = staticmethod(lambda name, value: str(value))
     limit: int = 20_000_000
 
@@ -245,7 +245,7 @@ class _Search:
             raise _Wrong(wrong, state, self._line(k, op, state, new))
         after[a] = new
         if self.world.note:
-            self.world.note(after, a, new)
+            self.world.note(after, op, state[a], new)
 
     def _follow(self, k, j, memory):
         """Take actor k's loads of private words at once.  -> its local state after them."""

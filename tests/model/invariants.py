@@ -6,7 +6,7 @@ The numbers are those of the invariants in docs/protocol.md.
 import functools
 import re
 
-from .steps import NONE, owner, phase, seq, word
+from .steps import CAS, NONE, owner, phase, run, seq, word
 from .words import (
     CONSUMER,
     DONE,
@@ -49,11 +49,12 @@ def show(name, value):
 
 
 class Invariants:
-    def __init__(self, ring, lossless, horizon, robbed=False):
+    def __init__(self, ring, lossless, horizon, robbed=False, unsubscribed=False):
         """`lossless`: subscriptions that may not miss a frame; `horizon`: no claim goes beyond;
-        `robbed`: some peer loses its locks though it lives, and may leave an orphan."""
+        `robbed`: some peer loses its locks though it lives, and may leave an orphan;
+        `unsubscribed`: somebody ends a durable subscription."""
         self.ring, self.lossless, self.horizon = ring, lossless, horizon
-        self.robbed = robbed
+        self.robbed, self.unsubscribed = robbed, unsubscribed
         self.legal = functools.cache(self._legal)
         self.names = [re.sub(r"\[.*|\..*", "", name) for name in ring.names]
 
@@ -71,13 +72,16 @@ class Invariants:
             ok = ok and seq(new) % N == self.ring.slot.index(a) and seq(new) <= self.horizon
         elif name == "take" and new != word(0, NONE, DONE):
             if seq(new) == seq(old):
-                ok = (phase(old), phase(new)) in ((OPEN, HELD), (HELD, OPEN), (HELD, DONE))
+                ok = (phase(old), phase(new)) in (
+                    *((OPEN, HELD), (HELD, OPEN), (HELD, DONE)),
+                    (OPEN, DONE),  # E4
+                )
             else:
                 ok = seq(new) > seq(old) and phase(new) == HELD
         elif name == "tear":  # only rises, in T4's draft too
             ok = new & ~MARKING >= old & ~MARKING
         elif name == "sub":
-            ok = new != FREE or not durable(old)
+            ok = new != FREE or not durable(old) or self.unsubscribed
         elif name == "producers":
             (died, left, live, how), was = producers(new), producers(old)
             ok = died >= was[0] and left >= was[1]
@@ -92,25 +96,39 @@ class Invariants:
         number = {"slot": "1/2", "take": "2", "claim_hint": "13", "sub": "12"}.get(name, "8")
         return f"invariant {number}: illegal change {what}"
 
-    def note(self, m, a, new):
+    def note(self, m, op, old, new):
         """Keep the ghosts: a frame is unread from READY (or the subscription's start) to DONE."""
-        name, ring = self.names[a], self.ring
+        a, ring = op[1], self.ring
+        name = self.names[a]
         if name == "slot" and phase(new) in (READY, TORN):
             for u in self.lossless:
                 bit = 1 << seq(new)
                 was = m[ring.unread[u]]
                 m[ring.unread[u]] = was | bit if phase(new) == READY else was & ~bit
         elif name == "take" and phase(new) == DONE:
-            for u, b in enumerate(ring.had):
-                if a in ring.take[u] and new != word(0, NONE, DONE):
-                    m[b] |= 1 << seq(new)
             for u, row in enumerate(ring.take):
                 if a in row:
                     m[ring.unread[u]] &= ~(1 << seq(new))
-        elif name == "sub" and mode(new) == LOSSLESS:
-            for w in (m[b] for b in ring.slot):
-                if phase(w) == READY and seq(w) >= start(new):
-                    m[ring.unread[ring.sub.index(a)]] |= 1 << seq(w)
+                    if ring.durable and op[0] == CAS and not op[4]:
+                        m[ring.had[u]] |= 1 << seq(new)
+        elif name == "sub":
+            u = ring.sub.index(a)
+            for w, t in (
+                ((m[b], m[c]) for b, c in zip(ring.slot, ring.take[u], strict=True))
+                if mode(new) == LOSSLESS
+                else ()
+            ):
+                had = old != FREE and (seq(t), phase(t)) == (seq(w), DONE)
+                if phase(w) == READY and seq(w) >= start(new) and not had:
+                    m[ring.unread[u]] |= 1 << seq(w)
+            if ring.durable and old == FREE:
+                m[ring.began[u]], m[ring.had[u]] = start(new) - m[ring.owed[u]], 0
+            elif ring.durable and start(old) < start(new) < GIVEN_UP and not m[ring.resume[u]]:
+                m[ring.began[u]] += start(new) - start(old)  # announced for the second time
+        elif name == "resume" and new == 0:
+            u = ring.resume.index(a)
+            if not self._has_member(m, u):  # a durable one has begun
+                m[ring.began[u]] = start(m[ring.sub[u]]) - m[ring.owed[u]]
         elif name == "peer" and new == peer_word(LIVE, PRODUCER, 0):
             m[ring.came] += 1
         elif name == "closed" or (
@@ -127,6 +145,7 @@ class Invariants:
             or self._frames_whole(m, books)
             or self._nothing_missed(m, books)
             or self._kept(m)
+            or self._owed(m, books)
             or self._entries(m, books)
             or self._clocks(m)
         )
@@ -178,14 +197,14 @@ class Invariants:
                 continue
             if me.ended and not m[ring.ended_at]:
                 return "invariant 4: the stream is said to end, and a producer is there or to come"
-            if me.ended and ring.durable and not me.lossy and not me.holding:
-                f = max(seq(m[a]) for a in ring.slot) + 1
-                had = bin(m[ring.had[me.u]]).count("1")
-                if had + me.missed != f - ring.slots:
-                    return f"invariant 4: {me.missed} lost and {had} had of {f - ring.slots}"
+            if me.ended and ring.durable and not me.holding:
+                wrong = self._read_or_lost(m, books, me.u)
+                if wrong:
+                    return wrong
             if me.lossy:
                 had = me.had + len(me.holding)
-                if ring.counting and me.ended and had + me.lost != me.top - me.start:
+                alone = ring.counting and not ring.durable
+                if alone and me.ended and had + me.lost != me.top - me.start:
                     return f"invariant 4: {me.lost} lost and {had} had of {me.top - me.start}"
                 continue
             for s in bits(m[ring.unread[me.u]] >> me.start << me.start):
@@ -198,18 +217,49 @@ class Invariants:
                     return f"invariant 4: the stream is said to end, without frame {s}"
         return None
 
+    def _read_or_lost(self, m, books, u, missing=0, void=0):
+        """Each frame was read once, or counted as lost once by somebody who lives, or is missing.
+
+        Who dies may have counted, and leaves that to the next one all the same: then the count of
+        all members has it twice.
+        """
+        ring = self.ring
+        every = max(seq(m[a]) for a in ring.slot) + 1 - m[ring.began[u]]
+        had = bin(m[ring.had[u]]).count("1") + missing
+        told = sum(me.missed + me.lost for me in books if me and me.u == u)
+        lost = m[ring.lost[u]]
+        if had + told > every or had + lost + void < every:
+            lost = f"{told} told as lost and {lost} counted"
+            return f"invariant 4: {lost}, {had} had or missing, of {every}"
+        return None
+
+    def _owed(self, m, books):
+        """What a durable subscription is owed while it has no member and nobody publishes."""
+        ring = self.ring
+        for u, sb in enumerate(m[a] for a in ring.sub) if ring.durable else ():
+            phases = [phase(m[a]) for a in ring.slot]
+            if m[ring.lock] or WRITING in phases or not durable(sb) or self._has_member(m, u):
+                continue
+            missing = run(list(m), ring.missing(u))
+            wrong = self._read_or_lost(m, books, u, missing, phases.count(VOID))
+            if wrong:
+                return wrong
+        return None
+
     def _kept(self, m):
         """What a durable subscription still has to read while it has no member."""
         ring = self.ring
         for u in self.lossless if ring.durable else ():
             sb = m[ring.sub[u]]
-            joining = any(m[a] == peer_word(LIVE, CONSUMER, u) for a in ring.peer)
-            if joining or start(sb) == GIVEN_UP:
-                continue
+            if self._has_member(m, u) or m[ring.resume[u]] or not durable(sb):
+                continue  # what is gone will be counted
             for s in bits(m[ring.unread[u]] >> start(sb) << start(sb)):
                 if seq(m[ring.slot[s % ring.slots]]) != s:
                     return f"invariant 4: frame {s} overwritten, which {u} is to read"
         return None
+
+    def _has_member(self, m, u):
+        return any(m[a] == peer_word(LIVE, CONSUMER, u) for a in self.ring.peer)
 
     def _entries(self, m, books):
         ring = self.ring

@@ -9,8 +9,6 @@ from .steps import (
     NONE,
     cas,
     fetch_add,
-    fetch_and_not,
-    fetch_or,
     load,
     load_all,
     lock,
@@ -21,13 +19,12 @@ from .steps import (
     wait,
     word,
 )
+from .subscriptions import Subscriptions
 from .words import (
     CONSUMER,
     DIED,
     DONE,
-    DURABLE,
     FREE,
-    GIVEN_UP,
     HELD,
     LEAVING,
     LEFT,
@@ -50,11 +47,10 @@ from .words import (
     producers,
     producers_word,
     start,
-    sub_word,
 )
 
 
-class Membership:
+class Membership(Subscriptions):
     # ------------------------------------------------------------------ join
 
     def join(self, me, at="next"):
@@ -101,51 +97,36 @@ class Membership:
         raise TableFull
 
     def _subscribe(self, me, at):
-        u, N, kept = me.u, self.slots, DURABLE if self.durable else 0
+        """Become a member of u, which begins now if it is not there."""
+        u, kind = me.u, LOSSY if me.lossy else LOSSLESS
         sb = yield load(self.sub[u])
-        if sb != FREE:
-            if mode(sb) != (LOSSY if me.lossy else LOSSLESS):
-                raise ValueError("the subscription has the other mode")
-            if kept and (yield load(self.unread_since[u])):
-                yield from self._take_up(me, u, sb)
-            else:
-                me.start = start(sb)
-            me.seen = yield load(self.redo[u])
-            me.pos = me.top = max(me.start, (yield load(self.claim_hint)) - N)
-            return
-        if self.fix("H11"):
-            for i in range(N):
-                yield store(self.take[u][i], word(0, NONE, DONE))
+        if sb != FREE and mode(sb) != kind:
+            raise ValueError("the subscription has the other mode")
+        new, sb = sb == FREE, None
+        if new:
+            yield from self._begin_subscription(u, at, kind)
+        elif self.durable:
+            me.missed = yield from self._take_up(u)
         me.seen = yield load(self.redo[u])
-        me.start = yield from self._begin_at(u, at, (LOSSY if me.lossy else LOSSLESS) | kept)
-        if not self.fix("M2"):
-            yield fetch_or(*self._bit(u))
+        me.start = start((yield load(self.sub[u])))
         me.pos = me.top = me.start
+        if new:
+            return
+        resume = (yield load(self.resume[u])) if self.durable and self.fix("H17") else 0
+        if not resume:  # not announced again: what came before belongs to the other members
+            me.pos = me.top = max(me.start, (yield from self._frontier()) - self.slots)
+        resume = None
+        if self.durable:
+            yield from self._count_missed(me)
 
-    def _begin_at(self, u, at, kind):
-        """Announce the subscription, twice if need be.  -> where it starts."""
-        N = self.slots
-        f = yield from self._frontier()
-        oldest = max(N, f + 1 - N)
-        s = f if at == "next" else oldest if at == "oldest" else max(at, oldest)
-        if self.fix("M2"):
-            yield fetch_or(*self._bit(u))  # before the announcement
-        yield store(self.sub[u], sub_word(s, kind))  # announce
-        f = yield from self._frontier()  # one claim may have missed the announcement
-        if self.fix("H5") and mode(kind) == LOSSLESS and s < f + 1 - N:
-            s = f + 1 - N
-            yield store(self.sub[u], sub_word(s, kind))
-        return s
-
-    def _bit(self, u):
-        """-> (address, bit) of a subscription in the mask."""
-        return self.sub_mask[u // self.word_bits], 1 << u % self.word_bits
-
-    def _frontier(self):
-        f = yield load(self.claim_hint)
-        while seq((yield load(self.slot[f % self.slots]))) >= f:
-            f += 1
-        return f
+    def _count_missed(self, me):
+        """What it lost while nobody read is counted, and only then no more noted."""
+        if not self.fix("H16"):
+            yield from self._taken_up(me.u)
+        if me.missed:
+            yield fetch_add(self.lost[me.u], me.missed)
+        if self.fix("H16"):
+            yield from self._taken_up(me.u)
 
     def _behind(self, p):
         """Does p's GPU still owe work on any slot?"""
@@ -185,23 +166,9 @@ class Membership:
         yield store(self.lock, 0)
 
     def _drop_subscription(self, p, u):
-        """Remove subscription u unless it is durable, or a member other than p is LIVE."""
-        if not self.fix("H6"):
-            return
-        if (yield from self._has_other_member(p, u)):
-            return
-        if self.durable and self.fix("H12"):
-            yield store(self.unread_since[u], 1)
-            return
-        yield store(self.sub[u], FREE)
-        yield fetch_and_not(*self._bit(u))  # after it is FREE
-
-    def _has_other_member(self, p, u):
-        for x in range(self.peers):
-            w = yield load(self.peer[x])
-            if x != p and w == peer_word(LIVE, CONSUMER, u):
-                return True
-        return False
+        """Nobody but p was a member, if no other one is LIVE."""
+        if self.fix("H6") and not (yield from self._has_other_member(p, u)):
+            yield from self._lose_last_member(u)
 
     def _count_producers(self, p, how):
         """Producer p has ended `how`; NONE: another one has joined."""
@@ -224,59 +191,6 @@ class Membership:
             how = producers(was)[3]  # it was not the last one that ended
         was = words = entries = counted = counts = None
         yield store(self.producers, producers_word(died, left, live, how))
-
-    # ------------------------------------------------------------------ durable subscriptions
-
-    def _had(self, u, s):
-        t = yield load(self.take[u][s % self.slots])
-        return seq(t) == s and phase(t) == DONE
-
-    def _first_missing(self, u, sb, f):
-        """The first sequence that it is not done with.  It has no member: its words stand still."""
-        s = start(sb)
-        if s == GIVEN_UP:
-            return (yield load(self.resume[u]))
-        if mode(sb) == LOSSLESS:
-            s = max(s, f - self.slots)  # no claim has passed what it is not done with
-        else:
-            for i in range(self.slots):
-                t = yield load(self.take[u][i])
-                s = max(s, seq(t) + 1) if phase(t) == DONE else s
-        while s < f and (yield from self._had(u, s)):
-            s += 1
-        return min(s, f)
-
-    def _take_up(self, me, u, sb):
-        """My entry is LIVE, so nobody gives it up any more."""
-        me.start = start(sb)
-        if me.start == GIVEN_UP or mode(sb) == LOSSY:
-            f = yield from self._frontier()
-            s = yield from self._first_missing(u, sb, f)
-            me.start = yield from self._begin_at(u, s, sb & 7)
-            while s < me.start:
-                me.missed += not (yield from self._had(u, s))
-                s += 1
-            f = s = None
-        yield store(self.unread_since[u], 0)
-
-    def give_up(self, u, tag):
-        """The patience of u is over.  Who calls this has seen that it has no member."""
-        yield lock(self.lock, tag)
-        sb = yield load(self.sub[u])
-        over = not self.fix("H13") or (
-            (yield load(self.unread_since[u])) and not (yield from self._has_other_member(NONE, u))
-        )  # looked at again, under LOCK
-        if over and start(sb) != GIVEN_UP:
-            f = yield from self._frontier()
-            s = yield from self._first_missing(u, sb, f)
-            f = None
-            if self.fix("H14"):
-                yield store(self.resume[u], s)
-            yield store(self.sub[u], sub_word(GIVEN_UP, sb & 7))
-            if not self.fix("H14"):
-                yield store(self.resume[u], s)
-        yield store(self.lock, 0)
-        # ring: producers wait for it no more
 
     # ------------------------------------------------------------------ reap
 
@@ -320,7 +234,7 @@ class Membership:
                 t = yield load(self.take[u][i])
                 if owner(t) == p and phase(t) == HELD:
                     opened = True
-                    new = word(seq(t), NONE, OPEN) if self.redeliver else word(seq(t), p, DONE)
+                    new = word(seq(t), NONE, OPEN) if self.redeliver else word(seq(t), NONE, DONE)
                     yield cas(self.take[u][i], t, new)
                 t = None
         return opened

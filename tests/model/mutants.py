@@ -190,6 +190,60 @@ MUTANTS = {
         ),
         slow=True,
     ),
+    "H16": Mutant(
+        "the note of a loss is cleared before the loss is counted",
+        "invariant 4: ",
+        lambda off: (
+            host(off, kills=1, durable=True)
+            .durable(owed=1)
+            .published(3)
+            .producer(0)
+            .consumer(0, late=True, mortal=True)
+            .reaper(0, 1)
+            .consumer(late=True, leave=False)
+        ),
+    ),
+    "H17": Mutant(
+        "a lossy subscription is taken up behind what was overwritten meanwhile",
+        "invariant 4: 0 told as lost and 0 counted",
+        lambda off: (
+            host(off, durable=True, counting=True)
+            .durable(lossy=True)
+            .producer(3)
+            .consumer(lossy=True, late=True, leave=False)
+        ),
+    ),
+    "H18": Mutant(
+        "whoever subscribes notes nowhere that it is not done",
+        "invariant 4: frame 2 overwritten, which 0 is to read",
+        lambda off: (
+            host(off, kills=1, durable=True)
+            .producer(3)
+            .subscriber(at="oldest", mortal=True)
+            .consumer(late=True, leave=False)
+        ),
+    ),
+    "H19": Mutant(
+        "a take word says DONE before the loss is counted",
+        "invariant 4: ",
+        lambda off: (
+            host(off, kills=1, slots=1, durable=True, counting=True)
+            .producer(2)
+            .consumer(1, lossy=True, mortal=True)
+            .reaper(1)
+        ),
+    ),
+    "H20": Mutant(
+        "what earlier rings lost is told to each member",
+        "invariant 4: 1 told as lost and 1 counted, 1 had or missing, of 1",
+        lambda off: (
+            host(off, durable=True)
+            .durable(owed=1)
+            .producer(1)
+            .consumer(0, late=True)
+            .consumer(late=True, leave=False)
+        ),
+    ),
     "M1": Mutant(
         "sub_mask is not read again after the swap",
         "invariant 3",

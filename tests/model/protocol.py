@@ -1,7 +1,8 @@
 """The host-order protocol as an executable specification.  Shared words are touched by yields only.
 
 Read it beside docs/protocol.md: same names, same order of steps.  The verbs on frames are here,
-join, leave, reap and close in `membership.py`, the words in `words.py`.
+join, leave, reap and close in `membership.py`, subscriptions in `subscriptions.py`, the words in
+`words.py`.
 
 `# two clocks` marks where host order meets device order.  With `clocks=False` (most explorations)
 those steps are left out; with `clocks=True` the CPU stores the fence itself (`sync="host"`); with
@@ -69,6 +70,7 @@ class Ring(Membership, Words):
 
     def _wait(self, me, *watch):
         """In the core the verb returns here, and who sleeps calls it again."""
+        yield from self._commit(me)
         yield from self._end(me)
         if me.shared:
             watch += ((self.peer[me.p], peer_word(LIVE, me.role, me.u)),)
@@ -284,26 +286,30 @@ class Ring(Membership, Words):
             p = yield from self._confirm(me, s)
             if p is None:
                 self._count_lost(me, s + 1)
+                yield from self._undo(me, s)
                 s += 1
                 continue
             me.pos = s + 1
             self._hand_out(me, s)
+            yield from self._commit(me)
             yield from self._order_after_producer(me, s, p)
             return s
 
     def _confirm(self, me, s):
-        """The look after the swap: -> who published the frame; None, and undone, when the slot has
-        moved on.  (Only here: under a lossy holder the word may become another producer's VOID.)"""
-        i = s % self.slots
-        w = yield load(self.slot[i])
-        if seq(w) == s:
-            return owner(w)
-        w = None
+        """The look after the swap: -> who published the frame; None when the slot has moved on.
+        (Only here: under a lossy holder the word may become another producer's VOID.)"""
+        w = yield load(self.slot[s % self.slots])
+        return owner(w) if seq(w) == s else None
+
+    def _undo(self, me, s):
+        """A hold came too late.  First the loss is counted: the word then says DONE."""
+        a = self.take[me.u][s % self.slots]
+        if self.fix("H19"):
+            yield from self._commit(me)
         if self.fix("H8"):  # failure is harmless: another member replaced my hold
-            yield cas(self.take[me.u][i], word(s, me.p, HELD), word(s, me.p, DONE))
+            yield cas(a, word(s, me.p, HELD), word(s, me.p, DONE), True)
         else:
-            yield store(self.take[me.u][i], word(s, me.p, DONE))
-        return None
+            yield store(a, word(s, me.p, DONE))
 
     def _count_lost(self, me, n, missed=True):
         """Everything below n is accounted for; what was not yet is lost, if it was missed."""
@@ -314,6 +320,12 @@ class Ring(Membership, Words):
             me.top = max(me.top, n)
         elif not me.lossy and missed and not self.fix("H7"):
             me.lost += 1
+
+    def _commit(self, me):
+        """A verb that returns adds what it has counted to the count of all members."""
+        if self.durable and me.lost != me.counted:
+            yield fetch_add(self.lost[me.u], me.lost - me.counted)
+            me.counted = me.lost
 
     def _hand_out(self, me, s):
         """What was lost before frame s is told with it."""
@@ -386,6 +398,7 @@ class Ring(Membership, Words):
                     return None
         if self.fix("H4") and (yield load(self.redo[me.u])) != me.seen:
             return None
+        yield from self._commit(me)
         raise ending
 
     def latest(self, me):
@@ -401,6 +414,7 @@ class Ring(Membership, Words):
                 elif phase(w) == WRITING and seq(w) >= me.pos:
                     busy = True
             if s < 0:  # nothing; a claim under way may still be published
+                yield from self._commit(me)
                 if over is None or busy:
                     yield wait(*unclaimed, *watch)
                     continue
@@ -413,16 +427,21 @@ class Ring(Membership, Words):
                 self._count_lost(me, s + 1, missed=False)
             elif (yield cas(self.take[me.u][i], t, word(s, me.p, HELD))):
                 p = yield from self._confirm(me, s)
-                if p is not None:
-                    for old in range(max(me.pos, s + 1 - self.slots), s):  # what I gave back (E4)
-                        opened = word(old, me.p, OPEN)
-                        if (yield load(self.take[me.u][old % self.slots])) == opened:
-                            yield cas(
-                                self.take[me.u][old % self.slots], opened, word(old, me.p, DONE)
-                            )
-                    self._count_lost(me, s)
+                self._count_lost(me, s)
+                if self.fix("H19"):
+                    yield from self._commit(me)
+                for old in range(max(me.pos, s + 1 - self.slots), s):  # what I gave back (E4)
+                    a, opened = self.take[me.u][old % self.slots], word(old, me.p, OPEN)
+                    if (yield load(a)) == opened:
+                        yield cas(a, opened, word(old, me.p, DONE), True)
+                a = opened = old = None
+                me.pos = s + 1
+                if p is None:
+                    self._count_lost(me, s + 1)
+                    yield from self._undo(me, s)
+                else:
                     self._hand_out(me, s)
-                    me.pos = s + 1
+                    yield from self._commit(me)
                     yield from self._order_after_producer(me, s, p)
                     return s
 

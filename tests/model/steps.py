@@ -41,9 +41,9 @@ def store(a, value):
     return STORE, a, value
 
 
-def cas(a, old, new):
-    """-> whether it swapped."""
-    return CAS, a, old, new
+def cas(a, old, new, undoes=False):
+    """-> whether it swapped.  `undoes`: for the ghosts, DONE of a frame that was not read."""
+    return CAS, a, old, new, undoes
 
 
 def fetch_add(a, n=1):
@@ -122,3 +122,15 @@ def apply(memory, op):
     if enabled and new is not None:
         memory[op[1]] = new
     return enabled, result
+
+
+def run(memory, verb):
+    """Run one verb to its end on a list, undisturbed.  -> its result."""
+    result = None
+    try:
+        while True:
+            enabled, result = apply(memory, verb.send(result))
+            if not enabled:
+                raise AssertionError("a verb that runs alone must not wait")
+    except StopIteration as stop:
+        return stop.value

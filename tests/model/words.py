@@ -47,14 +47,14 @@ class Peer:
     role: int = PRODUCER
     u: int = 0  # consumers: the subscription
     lossy: bool = False
-    durable: bool = False  # makes the subscription durable
     p: int = NONE  # entry in the peer table, from join
     id: int = 0  # tells the owners of one entry apart (two clocks)
     start: int = 0
     pos: int = 0  # where the next look begins
-    missed: int = 0  # what a durable subscription lost before I joined, of which I was told
+    missed: int = 0  # what a durable subscription lost before I joined, of which I am told
     seen: int = 0  # the value of redo[u] that pos takes into account
     lost: int = 0  # sequences that a lossy member was made to skip
+    counted: int = 0  # of these, what its durable subscription's count has
     top: int = (
         0  # every sequence below is accounted for; a look from further back counts nothing twice
     )
@@ -145,7 +145,7 @@ class Words:
             counting  # `lost` is kept: off in most explorations, it only multiplies states
         )
         self.in_all = producers  # how many have to come and go before the stream ends
-        self.durable = durable  # subscriptions are
+        self.durable = durable  # subscriptions may be
         self.word_bits = word_bits  # how many subscriptions share a word of the mask
         self.names, self.initial = [], []
         S, U, P = range(slots), range(subs), range(peers)
@@ -178,11 +178,16 @@ class Words:
         if durable:
             self.unread_since = row("unread_since[{}]", U, 0)  # 0: it has a member
             self.resume = row("resume[{}]", U, 0)
+            self.owed = row("owed[{}]", U, 0)
+            self.lost = row("lost[{}]", U, 0)
         if threads:  # of a process, by its tag: its verbs in progress
             self.inside = row("inside[{}]", range(8), 0)
         # Ghosts, not words of the ring; only `invariants.py` looks at them.
         self.unread = row("unread[{}]", U, 0)  # frames (bits) that subscription u still has to read
-        self.had = row("had[{}]", U, 0) if durable else ()  # frames (bits) that it has read
+        if durable:
+            self.had = row("had[{}]", U, 0)  # frames (bits) that it has read
+            # Where it began, as if the frames that it is owed had come just before.
+            self.began = row("began[{}]", U, 0)
         self.came = self._word("came", 0)  # producers that ever joined
         if clocks == "device":  # how far p's GPU came by itself, whoever raised its fence since
             self.paid = tuple(row(f"paid[{p}][{{}}]", S, 0) for p in P)
