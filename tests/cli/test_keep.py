@@ -74,8 +74,8 @@ def test_it_makes_a_service_that_engines_and_clients_join(name):
     ],
 )
 def test_it_has_an_option_for_each_argument(function, options):
-    """A keeper is no engine, and waits for nobody."""
-    arguments = {*inspect.signature(function).parameters} - {"name", "engine", "timeout"}
+    """A keeper is no engine, so it has no label, and waits for nobody."""
+    arguments = {*inspect.signature(function).parameters} - {"name", "engine", "timeout", "label"}
     assert arguments == {*options}
     parser = argparse.ArgumentParser()
     keep.add_arguments(parser)
