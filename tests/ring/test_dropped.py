@@ -21,7 +21,7 @@ from tests.helpers.interrupted import Interrupt, at_each_place
 from tests.helpers.promise import promise
 from tests.helpers.rings import small_ring
 from tests.helpers.support import locked, poll
-from tests.ring.test_interrupt import names, traces
+from tests.ring.test_interrupt import earlier, names, traces  # noqa: F401 - earlier is a fixture
 
 pytestmark = pytest.mark.filterwarnings("ignore:ring .* was not closed:ResourceWarning")
 
