@@ -8,7 +8,7 @@ from libc.stdint cimport INT64_MAX, uint32_t
 from gpuring.native.c cimport *
 from gpuring.native.peer cimport *
 from gpuring.ring.read_slot cimport ReadSlot
-from gpuring.ring.slot cimport MAX_BATCH, Slot
+from gpuring.ring.slot cimport MAX_BATCH, Slot, current_stream
 from gpuring.ring.write_slot cimport WriteSlot
 
 from gpuring.ring.not_copyable import Unique
@@ -36,7 +36,7 @@ cdef list end_all(batch, verb which, str name):
         indices[n] = slot.index
         n += 1
     peer = slot._peer
-    gd_begin(&call, slot._current(), INT64_MAX, n, indices)
+    gd_begin(&call, current_stream(slot), INT64_MAX, n, indices)
     result = peer.end(&call, which)
     if result:
         raise slot._refused(result, name)

@@ -3,7 +3,7 @@ from libc.stdint cimport INT64_MAX
 
 from gpuring.native.c cimport *
 from gpuring.native.peer cimport *
-from gpuring.ring.slot cimport Slot
+from gpuring.ring.slot cimport Slot, current_stream
 
 from gpuring.arrays.copying import copy_out
 from gpuring.native.clock import now_ns
@@ -55,7 +55,7 @@ cdef class ReadSlot(Slot):
         cdef int result
         if not self.use.open:
             self._check_open()
-        gd_begin(&call, self._current(), INT64_MAX, 1, &self.index)
+        gd_begin(&call, current_stream(self), INT64_MAX, 1, &self.index)
         result = self._peer.end(&call, RELEASE)
         if result:
             raise self._refused(result, "release")

@@ -30,8 +30,12 @@ cdef class Slot(Exported):
     cdef public object _meta
     # The producer or consumer that it belongs to, while it is open.  So whoever has the slot keeps that, too.
     cdef public object _owner
-    cdef size_t _current(self) except? 1
     cdef int _begin(self) except -1
 
 
 cdef gd_use closed  # of objects whose slot has another object now
+
+
+cdef inline size_t current_stream(Slot slot) except? 1:
+    """The caller's current stream.  0 in host memory."""
+    return 0 if slot._device is None else slot._device.current()

@@ -52,9 +52,6 @@ cdef class Slot(Exported):
         self._whole, self._meta = self._views.get(ARRAY), meta
         return self
 
-    cdef size_t _current(self) except? 1:
-        return 0 if self._device is None else self._device.current()
-
     @property
     def _open(self):
         return self.use.open

@@ -3,7 +3,7 @@ from libc.stdint cimport INT64_MAX, uint32_t, uint64_t
 
 from gpuring.native.c cimport *
 from gpuring.native.peer cimport *
-from gpuring.ring.slot cimport Slot
+from gpuring.ring.slot cimport Slot, current_stream
 
 from gpuring.arrays.copying import copy_into
 
@@ -58,7 +58,7 @@ cdef class WriteSlot(Slot):
         cdef int result
         if not self.use.open:
             self._check_open()
-        gd_begin(&call, self._current(), INT64_MAX, 1, &self.index)  # if CuPy refuses to tell, the slot is still ours
+        gd_begin(&call, current_stream(self), INT64_MAX, 1, &self.index)  # if CuPy refuses to tell, the slot is still ours
         result = self._peer.end(&call, which)
         if result:
             raise self._refused(result, name)
