@@ -136,13 +136,15 @@ def _ring(name: str) -> tuple[tuple[bool, str], str]:
 def _of_whole(header: Header) -> tuple[bool, str]:
     """Of a ring that can be read: whether it goes, and why or why not."""
     peers = len(header.live_peers())
-    creator = f"its creator (pid {header.creator_pid}) is"
-    if header.creator_alive:
-        return False, f"{creator} alive" + (
+    creator = f"its creator (pid {header.creator_pid})"
+    if leftovers.is_kept(header):
+        return False, f"{creator} is alive" + (
             f", with {counted(peers, 'living peer')}" if peers else ""
         )
+    gone = f"{creator} has closed it" if header.closed else f"{creator} is dead"
     if peers:
-        return False, f"{creator} dead, but it has {counted(peers, 'living peer')}"
+        return False, f"{gone}, but it has {counted(peers, 'living peer')}"
     if header.memory == "host" and header.attached:
-        return False, f"{creator} dead, but a living process is attached to it"
-    return True, f"{creator} dead, and no living process is in it"
+        return False, f"{gone}, but a living process is attached to it"
+    ends = "; its durable subscriptions end" if leftovers.has_durable(header) else ""
+    return True, f"{gone}, and no living process is in it{ends}"

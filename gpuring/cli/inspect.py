@@ -110,8 +110,8 @@ def _of_producers(one: RingStats) -> str:
     """How far a stream of several producers is, and what they have dropped.  Else nothing."""
     told = []
     if one.producers_in_all > 1:
-        gone = f"{one.producers_left} have left and {one.producers_died} died"
-        told.append(f"stream of {one.producers_in_all} producers, {gone} so far")
+        gone = f"so far {one.producers_left} left and {one.producers_died} died"
+        told.append(f"stream of {one.producers_in_all} producers, {gone}")
     if one.dropped and is_service(one):
         told.append(f"{counted(one.dropped, 'request')} dropped by clients that do not wait")
     elif one.dropped:
@@ -153,7 +153,7 @@ def _subscriptions(one: RingStats, width: int | None) -> str:
         (
             printable(sub.name),
             f"{'lossless' if sub.lossless else 'lossy'}{', durable' if sub.durable else ''}",
-            str(sub.start),
+            "–" if sub.given_up else str(sub.start),
             str(sub.lag),
             str(sub.lost),
             str(sub.opened),
@@ -167,6 +167,8 @@ def _subscriptions(one: RingStats, width: int | None) -> str:
 
 def _without_members(sub: SubscriptionStats) -> str:
     since = "" if sub.unread_s is None else f" for {seconds(sub.unread_s)}"
+    if sub.patience_s is not None:
+        since += f" of {seconds(sub.patience_s)}"
     return f"none{since}{', given up' if sub.given_up else ''}"
 
 

@@ -86,7 +86,7 @@ def _over(result: int) -> str:
     if result == native.CLOSED:
         return "it was closed, so no frames can be claimed any more"
     if result == native.PEER_LOST:
-        return "everything was read and the last producer died"
+        return "everything was read, no producer is left, and one of them died"
     return "everything was read and no producer is left"
 
 
@@ -261,10 +261,9 @@ def _of_the_end(header: Header, subscription: int | None) -> str:
         return ""
     patience = header.patience(subscription)
     if patience is not None and not header.members(subscription):
-        name = text_of(header.subscription_name(subscription))
         return (
-            f". It is durable and nobody reads it. A consumer that joins it goes on; without one, "
-            f"`gpuring unsubscribe RING {name!r}` ends it"
+            ". It is durable, and nobody reads it. Start its reader, or end it with `gpuring "
+            "unsubscribe`"
         )
     if not header.waits_in_vain_for(subscription):
         return ""

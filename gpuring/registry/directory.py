@@ -144,7 +144,7 @@ def attach_header(name: str, owner: int | None) -> Header:
                 header = _checked(name, Header.attach, file)
                 if header.closed:
                     header.disown()
-                    raise Missing("what has its name was closed")
+                    raise Missing("it was closed, and has its name until the next ring takes it")
                 # The order matters.  A process that takes the name away locks it, and then looks
                 # whether somebody has the header.  So it has seen us, or we see it, or the slots
                 # are gone.
@@ -170,13 +170,12 @@ def check_living(name: str, header: Header) -> None:
 # ---- names come --------------------------------------------------------------------------------
 
 
-def make_way(name: str, replace: bool | None) -> Header | None:
-    """Checks, before anything is made, that the name is free or may be taken.  Removes a dead ring,
-    and returns a copy of its header.
+def make_way(name: str, replace: bool | None) -> None:
+    """Checks, before anything is made, that the name is free or may be taken.  Removes what nobody
+    uses any more, first of all because its memory may be needed.
 
     `replace` is that of create().  Raises RingExists, PermissionError, RingIncompatible, OSError.
     """
-    dead = None
     try:
         with Named(segment.header_name(name)) as named:
             _may_replace(name, named, replace)
@@ -184,11 +183,9 @@ def make_way(name: str, replace: bool | None) -> Header | None:
                 with named.open() as file:
                     if not _is_abandoned(file):
                         raise _taken(name)
-            with contextlib.suppress(native.Damaged), named.open() as file:
-                dead = Header.read(file.fd)
     except FileNotFoundError:
-        return None
-    return dead if leftovers.remove_dead(name) else None  # first, because its memory may be needed
+        return
+    leftovers.make_room(name)
 
 
 def give_name(
@@ -200,14 +197,15 @@ def give_name(
         try:
             return segment.give_name(file, segment.header_name(name))
         except FileExistsError:
-            _take_away(name, closed, replace)
+            if _take_away(name, closed, replace, file):
+                return None
 
 
 def _may_replace(name: str, named: Named, replace: bool | None) -> None:
     """Returns if `replace`, that of create(), may allow it.  Raises RingExists, PermissionError,
     RingIncompatible."""
     if not replace:
-        if replace is False or named.odd or not named.is_ours:
+        if named.odd or not named.is_ours or (replace is False and not _was_closed(named)):
             raise _taken(name)
     elif not named.is_ours:
         if named.odd:
@@ -215,6 +213,13 @@ def _may_replace(name: str, named: Named, replace: bool | None) -> None:
         raise PermissionError(
             f"ring {name!r} belongs to {named.owner}: only that user can replace or remove it"
         )
+
+
+def _was_closed(named: Named) -> bool:
+    """Whether what has the name is a ring that its creator has closed."""
+    with contextlib.suppress(native.Damaged), named.open() as file:
+        return Header.read(file.fd).closed
+    return False
 
 
 def _is_abandoned(file: File) -> bool:
@@ -250,11 +255,15 @@ def unlink(name: str) -> None:
 
 
 def _take_away(
-    name: str, closed: Callable[[Header], object] | None, replace: bool | None = True
+    name: str,
+    closed: Callable[[Header], object] | None,
+    replace: bool | None = True,
+    heir: File | None = None,
 ) -> bool:
     """Takes the name from its ring.  Unless `closed` is None it closes the ring, and calls that
-    with its header.  `replace` says which ring may be taken away, as in create().  Returns False if
-    there was none."""
+    with its header.  `replace` says which ring may be taken away, as in create().  `heir` is the
+    header that has the name from then on, without a moment in which nobody has it: another one
+    that is made meanwhile finds this one.  Returns False if there was no ring."""
     while True:
         try:
             named = Named(segment.header_name(name))
@@ -273,7 +282,12 @@ def _take_away(
                 _remove_slots(name, epoch)
                 if epoch is not None:
                     sockets.remove_stale(epoch)
-                if named.has_name:  # if we were stopped, another process may have gone on meanwhile
+                if not named.has_name:  # if we were stopped, another process may have gone on
+                    if heir is not None:
+                        continue
+                elif heir is not None:
+                    segment.replace_header(name, heir)
+                else:
                     segment.unlink(segment.header_name(name))
                 return True
 
@@ -287,9 +301,8 @@ def _retire(file: File, closed: Callable[[Header], object] | None) -> bytes | No
         return None
     if closed is not None:
         header.close_ring()
+        closed(header)  # first: who is killed here leaves it to the next one
     header.retire()
-    if closed is not None:
-        closed(header)
     return header.epoch
 
 

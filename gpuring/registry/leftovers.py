@@ -22,9 +22,16 @@ def clean() -> list[str]:
     return tidy(lambda _: True) + sockets.remove_stale()
 
 
-def remove_dead(name: str) -> bool:
-    """Removes the ring of this name if its creator and its peers are all dead.  Does not wait."""
-    return name in tidy(lambda each: each == name)
+def remove_dead(name: str, epoch: bytes | None = None) -> bool:
+    """Removes the ring of this name if its creator and its peers are all dead, and if it has this
+    `epoch` (None: any).  Does not wait."""
+    return name in _removed(name, segment.listing().get(name, []), epoch)
+
+
+def make_room(name: str) -> None:
+    """remove_dead for whoever makes a ring of this name.  The header of a ring with durable
+    subscriptions stays: the next ring takes them from there."""
+    _removed(name, segment.listing().get(name, []), keep_durable=True)
 
 
 def tidy(wanted: Callable[[str], object]) -> list[str]:
@@ -33,22 +40,33 @@ def tidy(wanted: Callable[[str], object]) -> list[str]:
     for name, slots in sorted(segment.listing().items()):
         # The second condition saves work: strangers may have put ten thousand names there.
         if wanted(name) and (slots or segment.owner(segment.header_name(name)) == os.geteuid()):
-            with contextlib.suppress(FileNotFoundError, PermissionError):  # it changed meanwhile
-                removed += _remove_left(name, slots)
+            removed += _removed(name, slots)
     return removed
 
 
-def _remove_left(name: str, slots: list[str]) -> list[str]:
+def _removed(
+    name: str, slots: list[str], wanted: bytes | None = None, keep_durable: bool = False
+) -> list[str]:
     """Removes what is left of one ring, or slots without one.  Returns what it removed."""
+    with contextlib.suppress(FileNotFoundError, PermissionError):  # it changed meanwhile
+        return _remove_left(name, slots, wanted, keep_durable)
+    return []
+
+
+def _remove_left(
+    name: str, slots: list[str], wanted: bytes | None, keep_durable: bool
+) -> list[str]:
     strays = [each for each in slots if segment.is_left(each)]  # must come before the header
     own = ""
     with contextlib.suppress(FileNotFoundError), Named(segment.header_name(name)) as named:
         if named.is_ours:
             epoch, alive = _life(named)
+            if wanted is not None and epoch != wanted:
+                return []
             if epoch is not None:
                 own = segment.slots_name(name, epoch)
             if not alive:
-                removed = _remove_dead(name, named, {*strays, own} - {""})
+                removed = _remove_dead(name, named, epoch, {*strays, own} - {""}, keep_durable)
                 if removed and epoch is not None:
                     sockets.remove_stale(epoch)
                 return removed
@@ -57,13 +75,17 @@ def _remove_left(name: str, slots: list[str]) -> list[str]:
     return [each[1:] for each in strays if each != own and segment.remove_slots(each)]
 
 
-def _remove_dead(name: str, named: Named, slots: set[str]) -> list[str]:
+def _remove_dead(
+    name: str, named: Named, epoch: bytes | None, slots: set[str], keep_durable: bool
+) -> list[str]:
     with named.open(os.O_RDWR) as file:
         # Whoever has attached since the first look is seen by this one; see attach_header.
-        if not locks.lock_name(file.fd) or not named.has_name or _life(named)[1]:
+        if not locks.lock_name(file.fd) or not named.has_name or _life(named) != (epoch, False):
             return []
         for each in slots:
             segment.remove_slots(each)
+        if keep_durable and epoch is not None and has_durable(Header.read(file.fd)):
+            return []
         segment.unlink(segment.header_name(name))
     return [name]
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import asyncio
 
 _FIRST_LOOK_S = 0.01
-_LOOK_S = 1.0
+LOOK_S = 1.0
 """A wait also looks without a report.  The first look comes after _FIRST_LOOK_S, each later one
 after twice the time of the one before, up to this."""
 _BLIND_LOOK_S = 0.1
@@ -105,7 +105,7 @@ class Arrivals:
     def _rest(self, told: bool, waited_s: float) -> float:
         """How many seconds to rest before the look."""
         if not told:
-            longest_s = _BLIND_LOOK_S if self._watch is None else _LOOK_S
+            longest_s = _BLIND_LOOK_S if self._watch is None else LOOK_S
             self._look_s = min(2 * self._look_s, longest_s)
         elif waited_s < _QUIET_S:
             self._rest_s = min(2 * self._rest_s, _MAX_REST_S) or _REST_S

@@ -15,6 +15,7 @@ import contextlib
 import errno
 import os
 import re
+import secrets
 import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -216,6 +217,16 @@ def give_name(file: File, segment: str) -> None:
     # link(), which does not follow the link that /proc has here.
     at = {"src_dir_fd": file.fd, "dst_dir_fd": file.fd}
     os.link(f"/proc/self/fd/{file.fd}", path_of(segment), **at, follow_symlinks=True)
+
+
+def replace_header(name: str, file: File) -> None:
+    """Makes the file the header of this ring in one step, whatever has its name.  Raises OSError.
+
+    Who is killed meanwhile leaves a name like that of slots without a ring, which clean() finds.
+    """
+    spare = slots_name(name, secrets.token_bytes(16))
+    give_name(file, spare)
+    os.rename(path_of(spare), path_of(header_name(name)))  # noqa: PTH104
 
 
 # ---- how names go ------------------------------------------------------------------------------

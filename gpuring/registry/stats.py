@@ -231,7 +231,7 @@ class RingStats:
     @property
     def state(self) -> str:
         """ "open", "closed", "creator dead" (and others are in it) or "dead" (nobody is in it)."""
-        if self.creator_alive:
+        if self.creator_alive or self.closed:
             return "closed" if self.closed else "open"
         return "creator dead" if any(peer.alive for peer in self.peers) else "dead"
 

@@ -11,6 +11,9 @@ import secrets
 
 from gpuring import native
 
+FOREVER_NS = 2**63 - 1
+"""The patience of a durable subscription that somebody has made endless.  At first it is 0, which
+is endless as well."""
 _UNNAMED = "#"
 _ELSEWHERE = "bridge: "
 

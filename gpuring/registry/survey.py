@@ -15,7 +15,7 @@ from gpuring.native import Header
 from gpuring.native.snapshot import snapshot
 from gpuring.registry import diagnosis, directory, in_the_way, segment, stats
 from gpuring.registry.segment import Missing
-from gpuring.registry.subscriptions import text_of
+from gpuring.registry.subscriptions import FOREVER_NS, text_of
 
 
 def ls() -> stats.Rings:
@@ -141,7 +141,7 @@ def _subscription(
         oldest_s=max((0, *(now - published[seq] for seq in (*opened, *untaken)))) / 1e9,
         members=tuple(p for p, peer in seen["peers"].items() if peer["subscription"] == u),
         durable=sub["patience"] is not None,
-        patience_s=patience_ns / 1e9 or None,
+        patience_s=patience_ns / 1e9 if 0 < patience_ns < FOREVER_NS else None,
         unread_s=max(0, now - unread_ns) / 1e9 if unread_ns else None,
         given_up=sub["given_up"],
         far=text_of(sub["far"]),

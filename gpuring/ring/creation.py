@@ -157,7 +157,7 @@ def create_of(
     if device == "host" and (sync != "auto" or gate is not None or memory != "auto"):
         raise ValueError("sync=, gate= and memory= are for GPU rings; a host ring needs none")
 
-    dead = directory.make_way(name, replace)
+    directory.make_way(name, replace)
     epoch = secrets.token_bytes(16)
     mapped: Memory | None = None
     making: File | None = None  # what HostMemory.create returns
@@ -192,10 +192,8 @@ def create_of(
             ring = Ring(name, header, mapped, described, created=True)
             mapped.lend()
             kinds.hand_on(header, mapped)
-            for subscription in subscriptions:  # before those that have been somebody's already
+            for subscription in subscriptions:  # before those that come from an earlier ring
                 ring.subscribe(subscription)
-            if dead is not None:
-                durable.carry_over(dead, header)
             carry = partial(durable.carry_over, new=header)
             directory.give_name(name, file, replace, carry)  # last: nobody finds half of a ring
         return ring

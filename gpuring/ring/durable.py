@@ -11,15 +11,19 @@ from typing import TYPE_CHECKING
 
 from gpuring import native
 from gpuring.native import seconds
+from gpuring.registry.subscriptions import FOREVER_NS
 
 if TYPE_CHECKING:
     from gpuring.native import Header
 
 
 def patience_ns(patience: float | None) -> int:
-    """`Ring.subscribe(patience=)` in nanoseconds.  0 is for ever, so the least patience is 1 ns."""
+    """`Ring.subscribe(patience=)` in nanoseconds.  0 leaves it as it is, and at first that is for
+    ever.  So the least patience is 1 ns."""
+    if patience is None:
+        return 0
     given = seconds(patience, "patience")
-    return 0 if math.isinf(given) else max(1, round(given * 1e9))
+    return FOREVER_NS if math.isinf(given) else max(1, round(given * 1e9))
 
 
 def carry_over(old: Header, new: Header) -> None:

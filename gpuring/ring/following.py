@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gpuring import native
 from gpuring.native import NameWatch
-from gpuring.registry.new_names import Arrivals
+from gpuring.registry.new_names import LOOK_S, Arrivals
 from gpuring.registry.segment import SHM
 from gpuring.ring.timer import Timer
 
@@ -186,7 +186,7 @@ class NamesNotifier(native.Notifier):
         if self._names is not None:
             self._names.drain()
             self._readable.modify(self._names.fd, 0 if soon else select.EPOLLIN)
-        self._timer.set(LOOK_AGAIN_S if soon or self._names is None else 0)
+        self._timer.set(LOOK_AGAIN_S if soon or self._names is None else LOOK_S)
 
     def arm(self, peer: Peer, at_end: bool = False) -> bool:
         """As that of the base class.  If this is no end, names make nothing readable any more."""

@@ -300,7 +300,7 @@ class Ring(Dropped):
         * `lossless`, `start`, `redeliver`: those of `consumer`.
         * `patience`: for how many seconds producers wait while it has no member.  Then it is given
           up: they go on, and whoever joins next is told in `slot.lost` how many frames it has
-          missed.  None is for ever.
+          missed.  None is for ever, or as long as somebody has said before.  math.inf is for ever.
 
         If another ring takes the name of this one, the subscription is one of that ring, too.  What
         it had not read then is lost, unless a member is still there to read it, and is counted in
@@ -430,7 +430,7 @@ class Ring(Dropped):
             self._memory.close(others=True, then=self._header.disown)
             if go_with_us:
                 with contextlib.suppress(RingError, OSError):  # others can do it later
-                    leftovers.remove_dead(self._name)
+                    leftovers.remove_dead(self._name, self._epoch)
         kept_memory.free()
         self._closed = True
         shutdown.remove(self)

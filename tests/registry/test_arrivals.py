@@ -28,7 +28,7 @@ NAMES = 10_000
 def looks(monkeypatch):
     """How often whoever waits has looked; nothing comes by a look of his own."""
     monkeypatch.setattr(new_names, "_FIRST_LOOK_S", 1000)
-    monkeypatch.setattr(new_names, "_LOOK_S", 1000)
+    monkeypatch.setattr(new_names, "LOOK_S", 1000)
     seen, wait, wait_async = [], new_names.Arrivals.wait, new_names.Arrivals.wait_async
 
     def counted(self, at_most_s):

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 
 import pytest
 
 import gpuring
+from gpuring.registry import segment as segments
 from gpuring.ring import creation
 from tests.helpers.promise import promise
 from tests.helpers.rings import publish
@@ -51,7 +53,7 @@ def test_producers_wait_for_it_while_nobody_reads(name):
     with make(name) as ring, ring.producer() as producer:
         ring.subscribe("rec")
         publish(producer, *range(SLOTS))
-        with pytest.raises(gpuring.RingFull, match="durable and nobody reads it"):
+        with pytest.raises(gpuring.RingFull, match="durable, and nobody reads it"):
             producer.claim(0)
         assert ring.unsubscribe("rec")
         publish(producer, 9)
@@ -178,7 +180,7 @@ def test_a_subscription_goes_over_from_a_ring_that_was_closed_in_order(name, rea
         publish(producer, 0, 1, 2)
         read(reader, reads)
     assert segments_of(name) == [f"gpuring.{name}"]  # the header, and not its slots
-    with pytest.raises(gpuring.RingNotFound, match="what has its name was closed"):
+    with pytest.raises(gpuring.RingNotFound, match="it was closed"):
         gpuring.attach(name)
     with make(name) as ring, ring.producer() as producer:
         assert only(ring).patience_s == 60
@@ -187,6 +189,44 @@ def test_a_subscription_goes_over_from_a_ring_that_was_closed_in_order(name, rea
             assert read(reader, 1) == [(10, 3 - reads, False)]
         ring.unsubscribe("rec")
     assert segments_of(name) == []
+
+
+def test_a_create_that_fails_leaves_them_to_the_next_one(name):
+    with make(name, subscriptions=["rec"]) as ring, ring.producer() as producer:
+        publish(producer, 0, 1, 2)
+    with pytest.raises(gpuring.TooManyPeers):
+        make(name, subscriptions=["a", "b"], max_subscriptions=1)
+    with make(name) as ring, ring.producer() as producer:
+        publish(producer, 10)
+        with ring.consumer("rec") as reader:
+            assert read(reader, 1) == [(10, 3, False)]
+
+
+def test_a_name_that_is_taken_over_is_never_free(name, monkeypatch):
+    """Else, of two cameras that start at once, the second one could take it, and knew nothing of
+    the subscriptions."""
+    with make(name, subscriptions=["rec"]) as ring, ring.producer() as producer:
+        publish(producer, 0)
+    tried = []
+
+    def unlink(segment):
+        done = unlink_(segment)
+        if segment == f"/gpuring.{name}":
+            tried.append(segment)
+        return done
+
+    unlink_ = segments.unlink
+    monkeypatch.setattr(segments, "unlink", unlink)
+    with make(name) as ring:
+        assert [each.name for each in ring.stats().subscriptions] == ["rec"]
+        assert tried == []
+
+
+def test_a_closed_ring_does_not_keep_another_from_its_name(name):
+    with make(name, subscriptions=["rec"]):
+        pass
+    with make(name, replace=False) as ring:
+        assert only(ring).name == "rec"
 
 
 def test_a_closed_ring_goes_with_its_last_durable_subscription(name, children):
@@ -255,6 +295,11 @@ def test_a_subscription_that_is_there_becomes_durable_and_its_terms_must_agree(n
         assert (only(ring).durable, only(ring).unread_s) == (True, None)
         reader.close()
         assert only(ring).unread_s is not None
+        ring.subscribe("rec")
+        with ring.consumer("rec", durable=True):
+            assert only(ring).patience_s == 5  # who says nothing of it leaves it as it is
+        ring.subscribe("rec", patience=math.inf)
+        assert only(ring).patience_s is None
     for wrong in ({"patience": 1}, {"durable": True, "subscription": None}):
         with make(name) as ring, pytest.raises(ValueError, match="durable"):
             ring.consumer(**wrong)

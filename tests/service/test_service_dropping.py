@@ -37,7 +37,7 @@ def drops(client):
     "returns None where `request` would wait or raise `RingFull`, and counts the request as "
     "dropped:",
     "`client.dropped` has the count. So have the statistics of the request ring, for each client "
-    "and in all, and with them `gpuring inspect` and `gpuring metrics`.",
+    "and in all, `gpuring metrics`, and `gpuring inspect` in all.",
 )
 def test_a_request_that_finds_no_slot_is_counted_as_dropped(name):
     with serve(name, slots=2) as server, gpuring.connect(name) as one, gpuring.connect(name) as two:

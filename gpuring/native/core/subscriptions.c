@@ -251,7 +251,7 @@ enum gr_result gr_subscribe(struct gr_ring *ring, const char name[GR_NAME_WORDS 
     else if (!gr_agrees(ring, u, terms)) result = GR_MODE_MISMATCH;
     else {
         struct gr_sub *sub = &ring->sub[u];
-        gr_store_relaxed(&sub->patience_ns, terms->patience_ns);
+        if (terms->patience_ns) gr_store_relaxed(&sub->patience_ns, terms->patience_ns);
         gr_store_relaxed(&sub->owed, gr_load_relaxed(&sub->owed) + terms->owed);
         /* The words of an absent member's patience come before the word that makes them count. */
         gr_store_sc(&sub->word,
