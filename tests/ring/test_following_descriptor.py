@@ -131,3 +131,27 @@ def forks(pipe, name, who):
 
 def test_a_forked_child_disturbs_nothing(name, who, children):
     assert children(forks, name, who).result() == ""
+
+
+def test_a_look_that_fails_is_made_again(name):
+    """The next ring has no room for it at first, and nothing tells when it has."""
+    first = gpuring.create(name, **OPTIONS)
+    with gpuring.attach(name) as ring, ring.consumer(reattach=True) as endpoint:
+        endpoint.fileno()
+        first.close()
+        assert readable(endpoint, 20)
+        assert not answers(endpoint)
+        with (
+            gpuring.create(name, **OPTIONS, max_subscriptions=1) as full,
+            full.producer() as producer,
+        ):
+            with full.consumer():
+                poll(
+                    lambda: (
+                        readable(endpoint, 20)
+                        and not answers(endpoint)
+                        and not readable(endpoint, 0)
+                    )
+                )
+            put(producer, 7)
+            poll(lambda: readable(endpoint, 20) and answers(endpoint))
