@@ -271,23 +271,24 @@ def _take_away(
             return False
         with named:
             _may_replace(name, named, replace)
-            with named.open(os.O_RDWR) as file:
+            with named.open(os.O_RDWR) as file, contextlib.ExitStack() as stack:
                 locked = locks.lock_name(file.fd, _PATIENCE_S)  # False if its holder was stopped
                 if not named.has_name:
                     continue
                 # Under the lock, so that of two processes that start at once one finds the other's.
                 if replace is None and not (locked and _is_abandoned(file)):
                     raise _taken(name)
+                spare = ""
+                if heir is not None:  # before anything is closed, for there may be no room for it
+                    spare = stack.enter_context(segment.spare_name(name, heir))
                 epoch = None if named.odd else _retire(file, closed)
                 _remove_slots(name, epoch)
                 if epoch is not None:
                     sockets.remove_stale(epoch)
-                if not named.has_name:  # if we were stopped, another process may have gone on
-                    if heir is not None:
-                        continue
-                elif heir is not None:
-                    segment.replace_header(name, heir)
-                else:
+                # If we were stopped, another process may have gone on, or tidied up.
+                if spare and not (named.has_name and segment.rename(spare, name)):
+                    continue
+                if named.has_name and not spare:
                     segment.unlink(segment.header_name(name))
                 return True
 

@@ -17,6 +17,7 @@ import os
 import re
 import secrets
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -219,14 +220,31 @@ def give_name(file: File, segment: str) -> None:
     os.link(f"/proc/self/fd/{file.fd}", path_of(segment), **at, follow_symlinks=True)
 
 
-def replace_header(name: str, file: File) -> None:
-    """Makes the file the header of this ring in one step, whatever has its name.  Raises OSError.
+@contextlib.contextmanager
+def spare_name(name: str, header: File) -> Iterator[str]:
+    """A name for the header of a ring, which `rename` makes its own.  Raises OSError.
 
-    Who is killed meanwhile leaves a name like that of slots without a ring, which clean() finds.
+    It is like that of slots that somebody is making.  If who made it is killed, clean() finds it.
     """
     spare = slots_name(name, secrets.token_bytes(16))
-    give_name(file, spare)
-    os.rename(path_of(spare), path_of(header_name(name)))  # noqa: PTH104
+    locks.lock_name(header.fd)
+    try:
+        give_name(header, spare)
+        yield spare
+    finally:
+        unlink(spare)  # if it was not renamed
+        with contextlib.suppress(OSError):  # it needs no memory; the name is another's by now
+            locks.unlock_name(header.fd)
+
+
+def rename(spare: str, name: str) -> bool:
+    """Makes the header with this spare name the ring's in one step, whatever has its name.  False
+    if somebody has tidied the spare name away."""
+    try:
+        os.rename(path_of(spare), path_of(header_name(name)))  # noqa: PTH104
+    except FileNotFoundError:
+        return False
+    return True
 
 
 # ---- how names go ------------------------------------------------------------------------------
