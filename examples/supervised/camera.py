@@ -1,10 +1,14 @@
-"""A camera: python camera.py cam0 LOG.  It notes in LOG which pictures it has sent."""
+"""A camera, which notes in a file which pictures it has sent."""
 
-import sys
+import argparse
 import time
 from pathlib import Path
 
 import gpuring
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("ring", help="where it puts its pictures")
+parser.add_argument("log", help="the file")
 
 HZ, H, W, SIDE = 25, 90, 160, 12
 
@@ -34,4 +38,5 @@ def main(name, log):
 
 if __name__ == "__main__":
     gpuring.exit_on_sigterm()
-    main(*sys.argv[1:])
+    asked = parser.parse_args()
+    main(asked.ring, asked.log)

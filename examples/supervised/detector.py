@@ -1,9 +1,12 @@
-"""One of several detectors, which share the pictures of all cameras: python detector.py cam0 …"""
+"""One of several detectors, which share the pictures of all cameras."""
 
+import argparse
 import contextlib
-import sys
 
 import gpuring
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("rings", nargs="+", help="of the cameras: cam0, cam1, …", metavar="RING")
 
 
 def main(names):
@@ -33,4 +36,4 @@ def main(names):
 
 if __name__ == "__main__":
     gpuring.exit_on_sigterm()
-    main(sys.argv[1:])
+    main(parser.parse_args().rings)

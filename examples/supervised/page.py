@@ -1,6 +1,6 @@
-"""A page that shows what was seen last: python page.py PORT."""
+"""A page that shows what was seen last."""
 
-import sys
+import argparse
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -8,6 +8,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from camera import SIDE, H, W
 
 import gpuring
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("port", type=int, help="0: any that is free")
 
 PAGE = """<!doctype html><meta charset=utf-8><meta http-equiv=refresh content=1>
 <title>Three cameras</title><style>body{{font:16px sans-serif;margin:2em}}
@@ -43,4 +46,4 @@ def main(port):
 
 if __name__ == "__main__":
     gpuring.exit_on_sigterm()
-    main(int(sys.argv[1]))
+    main(parser.parse_args().port)

@@ -1,10 +1,13 @@
-"""A recorder: python recorder.py FILE.  It writes a line for each picture that was looked at."""
+"""A recorder, which writes a line for each picture that was looked at."""
 
-import sys
+import argparse
 import time
 from pathlib import Path
 
 import gpuring
+
+parser = argparse.ArgumentParser(description=__doc__)
+parser.add_argument("file", help="where it writes them")
 
 
 def main(path):
@@ -23,4 +26,4 @@ def main(path):
 
 if __name__ == "__main__":
     gpuring.exit_on_sigterm()
-    main(sys.argv[1])
+    main(parser.parse_args().file)

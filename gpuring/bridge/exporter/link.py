@@ -179,14 +179,14 @@ class Link:
 
     def close(self, *, stay: bool = False) -> None:
         """Leaves the near ring in order, and the next one.  `stay`: a durable subscription waits
-        for somebody who joins it."""
+        for somebody who joins it, unless the ring was closed."""
         self.close_session()
         self._held.clear()
         self._unsent.clear()
         places, self.next = [(self.ring, self.consumer), self.next], None
         for ring, consumer in filter(None, places):
             try:
-                if not stay:
+                if not stay or inner.header(ring).closed:
                     ring.unsubscribe(consumer.subscription)
                 consumer.close()
             finally:

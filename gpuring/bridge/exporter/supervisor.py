@@ -77,8 +77,8 @@ class _Subscription:
 
     def close(self, *, stay: bool = False) -> None:
         """Raises RingTimeout, and can be called again.  `stay`: a durable subscription waits for
-        another exporter."""
-        if not (stay or self.ring.closed):
+        another exporter, unless the ring was closed."""
+        if not self.ring.closed and (not stay or inner.header(self.ring).closed):
             self.ring.unsubscribe(self.consumer.subscription)
         leave(self.ring)
         if self.next is not None:

@@ -277,7 +277,8 @@ class Bridge(Storm):
         """All end in order, and nothing is left."""
         if not self.counts["kill"] and "is dead" in self.parts["exporter"].log.read_text():
             raise Failed("the exporter's worker ended by itself")
-        for name in ("stranger", "anchor", "importer", "exporter", "keeper"):
+        # The keeper before the exporter, which else leaves a durable subscription to the next one.
+        for name in ("stranger", "anchor", "importer", "keeper", "exporter"):
             part = self.parts.pop(name, None)
             if part is None:
                 continue
