@@ -37,7 +37,7 @@ except ImportError as missing:
 
 SPAWN, NAME, WORKERS, ENGINES = get_context("spawn"), "classify", 2, 2
 SIDE, CLASSES, SLOTS = 224, 10, 64
-MAX_BATCH, MAX_WAIT_S, ROOM_S, PATIENCE_S = 8, 0.002, 1, 20
+MAX_BATCH, MAX_WAIT_S, ROOM_S, PATIENCE_S = 8, 0.002, 10, 20
 STATUS = {gpuring.RingFull: 503, gpuring.RingTimeout: 504, gpuring.PeerLost: 502}
 gpuring.exit_on_sigterm()  # also in the processes that it spawns
 

@@ -36,7 +36,7 @@ except ImportError as missing:
 
 NAME, WORKERS, ENGINES, SCALE, SLOTS = "upscale", 2, 2, 2, 16
 LARGEST = {"cuda": (1080, 1920), "host": (180, 320)}  # a CPU is slow
-CALLS, TAKE, ROOM_S, PATIENCE_S = 8, 4, 2, 20  # calls of a worker, calls that an engine takes
+CALLS, TAKE, ROOM_S, PATIENCE_S = 8, 4, 10, 20  # calls of a worker, calls that an engine takes
 QUALITY = 90  # of JPEGs
 gpuring.exit_on_sigterm()  # also in the processes that it spawns
 

@@ -149,6 +149,13 @@ cdef class Header:
     reaps = property(lambda Header self: gr_load_acquire(&self.ring.head.reaps))
 
     producers_in_all = property(lambda Header self: self.ring.producers_in_all)
+
+    @property
+    def producers_gone(self):
+        """How many producers have left or died."""
+        cdef uint64_t word = gr_load_acquire(&self.ring.head.producers)
+        return left_of(word) + died_of(word)
+
     lock_fd = property(lambda Header self: self.ring.lock_fd)  # -1: it was given up
 
     @property

@@ -90,7 +90,7 @@ cdef class Consumer(Endpoint):
         self._remember(1)
         slot = <ReadSlot>self._slot(&call, index)
         slot._begin()
-        if self._restarted or self._late:
+        if self._restarted or self._late >= 0:
             self._first(slot)
         return slot
 

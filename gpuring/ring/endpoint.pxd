@@ -16,7 +16,7 @@ cdef class Endpoint(SlotOwner):
     cdef readonly object _home     # the ring whose close closes this endpoint, also after it has moved
     cdef bint moved                # whether to a ring that it has attached to by itself, and so has to close
     cdef readonly Endpoint _heir   # who has moved on and left this one behind, with the slots that its user still had
-    cdef public bint _late         # whether it has joined behind the end of a stream, and has seen no other one yet
+    cdef public int64_t _late      # of one that has joined behind the end of a stream: the producers that had gone by then. Else -1
     cdef public bint _restarted    # whether the next slot is the first one after a restart
     cdef public object _at_end     # a Notifier that wakes up who waits until the stream goes on, while one does
     cdef public bint _polled       # fileno() was given out: whatever is blocked arms it

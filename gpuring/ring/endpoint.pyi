@@ -69,7 +69,7 @@ class Endpoint(SlotOwner):
     _closed: bool
     _again: Again | None
     _home: JoinedRing
-    _late: bool
+    _late: int
     _restarted: bool
     _at_end: Notifier | None
     _polled: bool

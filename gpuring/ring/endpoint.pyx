@@ -37,7 +37,7 @@ cdef class Endpoint(SlotOwner):
 
     def __init__(self, ring, Peer peer not None, again=None):
         self._made_at = caller.line() if debug.ON else ""
-        self._again, self._home = again, ring
+        self._again, self._home, self._late = again, ring, -1
         self._settle_in(ring, peer)
 
     def _settle_in(self, ring, Peer peer not None):
@@ -152,19 +152,17 @@ cdef class Endpoint(SlotOwner):
         """Whether `result` of a verb is an end that this endpoint waits out."""
         header = self._ring._header
         return result in self._ends and (
-            self._again is not None or self._late and header.creator_alive and not header.closed)
+            self._again is not None
+            or self._late == header.producers_gone and header.creator_alive and not header.closed)
 
     cdef bint _goes_on(self, int result, int64_t deadline_ns) except -1:
         """Whether a verb that was refused is to be tried again.  If it has met an end that this endpoint waits out, it waits."""
-        if result == -<int>GR_BLOCKED:
-            self._late = False
-            return False
-        return self._waits_out(result) and following.wait(self, deadline_ns)
+        return result != -<int>GR_BLOCKED and self._waits_out(result) and following.wait(self, deadline_ns)
 
     cdef int _first(self, Slot slot) except -1:
         """Marks the first slot after a restart."""
         slot._restarted = self._restarted
-        self._restarted = self._late = False
+        self._restarted, self._late = False, -1
         return 0
 
     def _move(self, successor):
@@ -205,7 +203,7 @@ cdef class Endpoint(SlotOwner):
         cdef Endpoint left = type(self).__new__(type(self))
         cdef Slot slot
         left._made_at, left._home, left._heir, left.moved = self._made_at, self._home, self, self.moved
-        left._ring, left._peer, left._device, left._closed = self._ring, self._peer, self._device, False
+        left._ring, left._peer, left._device, left._closed, left._late = self._ring, self._peer, self._device, False, -1
         left._kind, left._slots, left._spares, left._watch = self._kind, self._slots, self._spares, self._watch
         self._begin_left(left)
         for ring in (self._home, self._ring):
@@ -269,7 +267,7 @@ cdef class Endpoint(SlotOwner):
                 slot._begin()
                 batch.append(slot)
             self._remember(call.got)
-            if self._restarted or self._late:
+            if self._restarted or self._late >= 0:
                 self._first(batch[0])
             return batch if kind is None else kind(batch)
         except BaseException:  # Ctrl-C, no memory

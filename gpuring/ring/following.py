@@ -38,7 +38,7 @@ class Follower(Protocol):
     """What this needs of an endpoint, whose module imports this one."""
 
     _again: Any
-    _late: bool
+    _late: int
     _restarted: bool
     _at_end: Notifier | None
     _polled: bool
@@ -62,7 +62,7 @@ AnyFollower = TypeVar("AnyFollower", bound=Follower)
 
 def rests(endpoint: Follower) -> bool:
     """Whether it has come to an end that it waits out."""
-    if endpoint._again is None and not endpoint._late:
+    if endpoint._again is None and endpoint._late < 0:
         return False  # most endpoints: without a look
     return not endpoint._answers_nothing() and endpoint._waits_out(native.look(endpoint._peer)[0])
 
@@ -80,7 +80,6 @@ def goes_on(endpoint: Follower) -> bool:
     if result == native.BLOCKED and culprit is not None and culprit[0] == native.BY_HOLDER:
         return False  # it is over, unless another member gives a frame back
     if not endpoint._waits_out(result):
-        endpoint._late = endpoint._late and result in endpoint._ends
         return True
     if endpoint._again is None:
         return False
@@ -123,7 +122,7 @@ def resting(endpoints: Iterable[AnyFollower]) -> list[AnyFollower]:
 
 def _begin(endpoint: Follower) -> None:
     """Notes that the stream has ended.  For one that came later it has not begun yet."""
-    endpoint._restarted = endpoint._restarted or not endpoint._late
+    endpoint._restarted |= endpoint._late != endpoint._ring._header.producers_gone
 
 
 @contextlib.contextmanager

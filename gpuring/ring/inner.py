@@ -134,7 +134,7 @@ def slots(endpoint: Endpoint) -> list[Any]:
 
 def expect_end(consumer: Consumer) -> None:
     """It gets the end of a stream also if it has joined behind that."""
-    consumer._late = False
+    consumer._late = -1
 
 
 def count_on(before: Consumer, after: Consumer) -> None:

@@ -67,7 +67,7 @@ cdef class Producer(Endpoint):
         self._remember(1)
         slot = <WriteSlot>self._slot(&call, index)
         slot._begin()
-        if self._restarted or self._late:
+        if self._restarted:
             self._first(slot)
         if extents is not None:
             WriteSlot._reshape(slot, extents)  # not one of Python's: that takes longer to find

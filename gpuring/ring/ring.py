@@ -277,9 +277,9 @@ class Ring(Dropped):
             if self._spec.lost_before is not None:
                 peer.count_since(self._spec.lost_before)
             consumer = Consumer(self, peer, lossless, join if reattach else None, deaths)
-            consumer._late = (
-                native.look(peer)[0] in consumer._ends and self._header.producers_in_all == 1
-            )
+            gone = self._header.producers_gone  # before the look
+            if native.look(peer)[0] in consumer._ends and self._header.producers_in_all == 1:
+                consumer._late = gone
             return consumer
 
     def subscribe(

@@ -365,6 +365,28 @@ def test_a_producer_that_came_and_went_is_the_end_for_who_has_waited_for_it(name
                 frames.acquire(0)
 
 
+def claims_one(pipe, name):
+    with gpuring.attach(name) as ring, ring.producer() as producer:
+        producer.claim(10)
+        pipe.send()
+        pipe.receive()
+
+
+def test_a_producer_that_dies_without_a_frame_is_told_to_who_has_waited_for_it(name, children):
+    """One call waits for the frame of a producer that lives, and sees its death."""
+    with gpuring.create(name, **OPTIONS) as ring:
+        ring.producer().close()
+        with ring.consumer() as frames:
+            producer = children(claims_one, name)
+            producer.receive()
+            waiting = in_thread(lambda: frames.acquire(60))
+            poll(lambda: any(peer.waiting for peer in ring.stats().peers))
+            producer.kill()
+            assert isinstance(waiting(), gpuring.PeerLost)
+            with pytest.raises(gpuring.PeerLost):
+                frames.acquire(0)
+
+
 def kept(name):
     options = ["--slots", "4", "--shape", "4", "--dtype", "i8", "--device", "host"]
     return running("keep", name, *options)
