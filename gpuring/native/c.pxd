@@ -309,4 +309,4 @@ cdef extern from "device/verbs.h" nogil:
     gr_result gd_abandon(gd_peer *, gd_call *, unsigned)
     gr_result gd_release(gd_peer *, gd_call *, unsigned)
     gr_result gd_leave(gd_peer *, gd_call *, unsigned)
-    gr_result gd_put_back(gd_peer *, uint32_t)
+    gr_result gd_put_back(gd_peer *, uint32_t, bint)

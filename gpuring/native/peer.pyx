@@ -346,9 +346,16 @@ cdef class Peer:
         if result != GR_OK:
             raise self.device.refused(&call.trouble)
 
-    def put_back(self, uint32_t index):
-        """Undoes a claim (it becomes void) or a hold (any member may take the frame).  Nothing may be enqueued on it."""
-        return -<int>gd_put_back(&self.gd, index)
+    def put_back(self, uint32_t index, bint seen=False):
+        """Undoes a claim (it becomes void) or a hold (any member may take the frame).  Nothing may be enqueued on it.
+
+        `seen`: the user has worked on the frame, so it comes again as redelivered."""
+        return -<int>gd_put_back(&self.gd, index, seen)
+
+    def keeps_place(self):
+        """Whether a frame that this consumer has not released when its program is ended comes again to the next one."""
+        cdef uint64_t word = gr_load_acquire(&self.header.ring.sub[self.gd.core.self.u].word)
+        return mode_of(word) == GR_LOSSLESS and policy_of(word) & (GR_DURABLE | GR_DROP) == GR_DURABLE
 
     def look_at_released(self):
         """Whether frames that were released have turned out torn since.  take_torn() names them."""

@@ -101,12 +101,12 @@ class ReadBatch(Unique, tuple[ReadSlot, ...]):
         return self
 
     def __exit__(self, kind, *_):
-        """Frames that were not seen because a Ctrl-C came first are given back."""
+        """Releases the frames, but for those that are to come again."""
         cdef ReadSlot slot
         if kind is not None and is_forked(self):
             return
-        if kind is not None and not issubclass(kind, Exception):
+        if kind is not None:
             for slot in reversed(self):
-                if slot.use.open and not slot._seen:
-                    slot._peer.put_back(slot.index)
+                if slot.use.open:
+                    slot._goes_back(kind)
         self.release()

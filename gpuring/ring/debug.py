@@ -283,13 +283,15 @@ def _end_write(self: Any, kind: Any = None, *_: object) -> None:
         (self.publish if kind is None else self.abandon)()
 
 
-def _end_read(self: Any, *_: object) -> None:
-    if self._open:
+def _end_read(self: Any, kind: Any = None, *_: object) -> None:
+    if self._open and (kind is None or not self._goes_back(kind)):
         self.release()
 
 
 def _end_batch(self: Any, kind: Any = None, *_: object) -> None:
     if hasattr(self, "release"):
+        for slot in [] if kind is None else reversed(still_open(self)):
+            slot._goes_back(kind)
         self.release()
     else:
         (self.publish if kind is None else self.abandon)()

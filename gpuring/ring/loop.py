@@ -61,11 +61,13 @@ class Loop:
         """The slot in the body of the loop.  No local variable has it, because a traceback keeps
         local variables, and somebody would then still have the slot."""
 
-    def give_back(self) -> None:
-        """Releases the frame that the body is done with.  After an interrupt `undo` does it."""
+    def give_back(self, left: bool = False) -> None:
+        """Releases the frame that the body is done with.  After an interrupt `undo` does it.
+
+        `left`: the body may not be done, because the loop was left."""
         try:
             if self.slot is not None and self.slot._open:
-                self.slot.release()
+                (self.slot._end if left else self.slot.release)()
         except Exception:
             self.slot = None
             raise
@@ -85,7 +87,7 @@ class Loop:
         if self._is_forked():
             return
         try:
-            self.give_back()
+            self.give_back(left=True)
         except FrameTorn as torn:
             self._consumer._untold += torn.seqs
 

@@ -8,6 +8,7 @@ from gpuring.ring.slot cimport Slot, current_stream
 from gpuring.arrays.copying import copy_out
 from gpuring.native.clock import now_ns
 from gpuring.registry import diagnosis
+from gpuring.ring import shutdown
 from gpuring.ring.origin import Origin
 
 
@@ -38,7 +39,8 @@ cdef class ReadSlot(Slot):
 
     @property
     def redelivered(self):
-        """Whether another member of the subscription held this frame when it died."""
+        """Whether another member of the subscription held this frame when it died, or, of a durable
+        subscription, when its program was ended.  It may have worked on the frame."""
         return self.use.redelivered
 
     def release(self):
@@ -70,10 +72,20 @@ cdef class ReadSlot(Slot):
     def __exit__(self, kind, error, traceback):
         if not self.use.open or (kind is not None and self._peer.is_forked()):
             return
-        if kind is not None and not self._seen and not issubclass(kind, Exception):
-            self._peer.put_back(self.index)  # Ctrl-C, before the block had begun
-        else:
+        if kind is None or not self._goes_back(kind):
             self._finish()
+
+    cpdef bint _goes_back(self, kind) except -1:
+        """Gives the frame back, if `kind` leaves its block, and it is to come again: before the block had begun, or, of a durable
+        subscription, because the program is being ended.  Returns whether it has."""
+        if issubclass(kind, Exception):
+            return False
+        if self._seen:
+            if not issubclass(kind, (KeyboardInterrupt, SystemExit)) or not self._peer.keeps_place():
+                return False
+            self._peer.settle(self.index)  # else somebody could write while this GPU reads
+        self._peer.put_back(self.index, self._seen)
+        return True
 
     def copy_to(self, out, *, field=None, stream=None):
         """Copies the frame into an array of any library, in stream order.
@@ -136,7 +148,8 @@ cdef class ReadSlot(Slot):
             raise self._torn_of((self._seq,))
 
     def _end(self):
-        self.release()
+        if not (shutdown.is_ending() and self._goes_back(SystemExit)):
+            self.release()
 
     def _torn_of(self, seqs):
         return diagnosis.torn(self._ring, seqs)

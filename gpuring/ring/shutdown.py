@@ -32,6 +32,8 @@ _open: weakref.WeakValueDictionary[int, JoinedRing] = weakref.WeakValueDictionar
 
 
 class _Process:
+    ending = False
+    """Whether SIGTERM has come."""
     ended = False
     """Whether the interpreter, or the child of multiprocessing, is ending.  No ring is opened
     then."""
@@ -109,7 +111,13 @@ def exit_on_sigterm() -> None:
         ) from None
 
 
+def is_ending() -> bool:
+    """Whether SIGTERM has come, after `exit_on_sigterm`."""
+    return _Process.ending
+
+
 def _ended(number: int, _frame: object) -> None:
+    _Process.ending = True
     if not _Process.ended:  # else a ring that is being closed would stay
         sys.exit(128 + number)
 

@@ -44,13 +44,11 @@ static void meet_again(struct gr_peer *me, uint64_t seq) {
     count_lost_of(me, -lost_behind);
 }
 
-/* Undoes an acquire whose frame was never handed out, because its stream could not be ordered in
- * time. Every member may take the frame again, this one first. This peer's number stays in the
- * word, which says that nobody died. */
-enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq) {
+/* Opens a frame that this peer holds. Every member may take it again, this one first. */
+static enum gr_result reopen(struct gr_peer *me, uint32_t index, uint64_t seq, unsigned owner) {
     enum gr_result result = gr_begin(me);
     if (result != GR_OK) return result;
-    result = leave_held(me, index, seq, claim_word(seq, me->self.number, GR_OPEN));
+    result = leave_held(me, index, seq, claim_word(seq, owner, GR_OPEN));
     if (result == GR_OK) {
         GR_FAULT("give back: open");
         meet_again(me, seq);
@@ -62,6 +60,18 @@ enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq) {
     }
     gr_end(me);
     return result;
+}
+
+/* Undoes an acquire whose frame was never handed out, because its stream could not be ordered in
+ * time. This peer's number stays in the word, which says that nobody died. */
+enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq) {
+    return reopen(me, index, seq, me->self.number);
+}
+
+/* Gives back a frame that its user has seen, and not released before his program was ended. Nobody's
+ * name is on it, as after a death, so who takes it is told that it was redelivered. */
+enum gr_result gr_return(struct gr_peer *me, uint32_t index, uint64_t seq) {
+    return reopen(me, index, seq, GR_NONE);
 }
 
 /* Releases the frame of the last acquire, which turned out torn before the user saw it. This peer

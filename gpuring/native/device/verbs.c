@@ -352,7 +352,7 @@ enum gr_result gd_release(struct gd_peer *peer, struct gd_call *call, unsigned h
     return bring_to_an_end(peer, call, how, RELEASE);
 }
 
-enum gr_result gd_put_back(struct gd_peer *peer, uint32_t index) {
+enum gr_result gd_put_back(struct gd_peer *peer, uint32_t index, bool seen) {
     uint64_t seq;
     if (!gr_holds(&peer->core, index, &seq)) return GR_REAPED;
     peer->use[index].open = false;
@@ -360,7 +360,7 @@ enum gr_result gd_put_back(struct gd_peer *peer, uint32_t index) {
     const bool last = peer->core.last.reported && peer->core.last.seq == seq;
     /* It was reported with a later frame, which is kept. */
     if (peer->core.last.reported && !last) peer->core.last.lost = peer->core.last.upstream = 0;
-    enum gr_result result = gr_give_back(&peer->core, index, seq);
+    enum gr_result result = (seen ? gr_return : gr_give_back)(&peer->core, index, seq);
     /* Of the last frame it is in there already. */
     if (!last) {
         peer->core.last.lost += peer->use[index].lost;

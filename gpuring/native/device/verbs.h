@@ -23,8 +23,9 @@ enum gr_result gd_abandon(struct gd_peer *peer, struct gd_call *call, unsigned h
 /* GR_OK: call->torn names those of the frames that are known to be torn. */
 enum gr_result gd_release(struct gd_peer *peer, struct gd_call *call, unsigned how);
 
-/* Undoes a claim or a hold of a slot that the user has not seen. */
-enum gr_result gd_put_back(struct gd_peer *peer, uint32_t index);
+/* Undoes a claim or a hold. seen: of a frame that the user has seen; nothing of his is pending on it
+ * any more. */
+enum gr_result gd_put_back(struct gd_peer *peer, uint32_t index, bool seen);
 /* To be called when all slots are ended. Waits until the GPU has done all that this peer has
  * promised, then leaves the ring. */
 enum gr_result gd_leave(struct gd_peer *peer, struct gd_call *call, unsigned how);

@@ -89,7 +89,7 @@ static void verb(struct gd_peer *me) {
         gd_would_report(me), gd_look_at_released(me), gd_take_torn(me, (uint64_t[4]){0}, 4);
         break;
     case 9:
-        if (me->use[index].open && below(2)) gd_put_back(me, index);
+        if (me->use[index].open && below(2)) gd_put_back(me, index, below(2));
         gr_reap_dead(me->core.ring, NULL);
         break;
     }

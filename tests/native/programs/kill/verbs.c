@@ -105,10 +105,10 @@ enum gr_result consume(struct gr_peer *me, gr_verb verb, enum of of) {
     }
     for (int k = 0; k < WORDS; k++)
         REQUIRE(book->data[me->last.index][k] == content(me->last.seq, k), "frame %llu word %d", LL me->last.seq, k);
-    /* As if its stream could not be ordered. */
+    /* As if its stream could not be ordered, or its program was ended. */
     if (of == OF_SHARED && self.target && chance(4) == 0) {
         atomic_fetch_add(&frame->given, 1);
-        REQUIRE(gr_give_back(me, me->last.index, me->last.seq) == GR_OK);
+        REQUIRE((chance(2) ? gr_give_back : gr_return)(me, me->last.index, me->last.seq) == GR_OK);
         return GR_OK;
     }
     /* A lossy reader holds on for long enough to be met by claims (H1: holds of more than a

@@ -148,7 +148,7 @@ enum gr_result consume(struct gr_peer *peer, gr_verb verb, enum of of) {
     }
     if (of == OF_SHARED && self.target && chance(4) == 0) { /* the user has not seen it */
         atomic_fetch_add(&frame->given, 1);
-        REQUIRE(gd_put_back(me, index) == GR_OK);
+        REQUIRE(gd_put_back(me, index, chance(2)) == GR_OK);
         return GR_OK;
     }
     gd_stream stream = some_stream(me, &call, index);
