@@ -24,11 +24,29 @@ static _Atomic bool running;
 
 /* ---- the world ------------------------------------------------------------------------------- */
 
-void fc_lock(struct fc_world *world) {
-    for (int turn = 0; atomic_exchange_explicit(&world->lock, 1, memory_order_acquire); turn++)
+static void take(_Atomic int *lock) {
+    for (int turn = 0; atomic_exchange_explicit(lock, 1, memory_order_acquire); turn++)
         if (turn > 20) sched_yield();
 }
-void fc_unlock(struct fc_world *world) { atomic_store_explicit(&world->lock, 0, memory_order_release); }
+static void drop(_Atomic int *lock) { atomic_store_explicit(lock, 0, memory_order_release); }
+
+/* A lock of this process's threads. Whoever has the world's lock, or waits for it, has this one. */
+static _Atomic int here;
+
+void fc_lock(struct fc_world *world) {
+    take(&here);
+    take(&world->lock);
+}
+void fc_unlock(struct fc_world *world) {
+    drop(&world->lock);
+    drop(&here);
+}
+
+/* Keeps it. A process that ends while another of its threads has the world's lock would take that
+ * one along. */
+void fc_end_calls(void) { take(&here); }
+/* The GPU's thread may have had it, and is not in the child. */
+static void fork_child(void) { drop(&here); }
 
 uint64_t fc_chance(struct fc_world *world, uint64_t n) { /* splitmix64; under the lock */
     uint64_t z = world->rng += 0x9e3779b97f4a7c15u;
@@ -108,6 +126,7 @@ void fc_leave(void) {
     fc_unlock(fc_here);
     fc_here = NULL;
     me = -1;
+    fc_end_calls();
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -327,6 +346,7 @@ static void *run_gpu(void *argument) {
 void fc_start(struct fc_world *world) {
     atomic_store(&running, true);
     atomic_store(&world->has_gpu, true);
+    pthread_atfork(NULL, NULL, fork_child);
     if (pthread_create(&gpu, NULL, run_gpu, world) != 0) abort();
 }
 void fc_stop(void) {

@@ -48,7 +48,10 @@ void fc_forget(struct fc_world *world);
 
 /* This process uses the world from now on; fills the table. To be called again after a fork. */
 void fc_enter(struct fc_world *world, struct gd_driver *driver);
-/* The streams of this process are empty, and it makes no more calls. */
+/* This process is about to be killed, or to end. None of its threads is in the world when this
+ * returns. A thread that makes a call afterwards waits for ever. */
+void fc_end_calls(void);
+/* The streams of this process are empty, and it ends: fc_end_calls. */
 void fc_leave(void);
 int fc_process(void);
 

@@ -123,6 +123,7 @@ struct gr_peer *nobody(void);        /* a peer that has not joined */
 void settle_in(struct gr_peer *me);  /* it has joined */
 void leave(struct gr_peer *me);
 void depart(void);                   /* before the process ends */
+void before_death(void);             /* of this process, which must not take along what others need */
 void audit(void);
 
 enum of { OF_LONE, OF_SHARED, OF_LOSSY, OF_OWN };

@@ -18,6 +18,7 @@ _Thread_local uint64_t chance_state;
 
 /* The time is taken before the signal, so a recovery time includes all of the death. */
 static void die(void) {
+    before_death();
     if (self.stop) kill(getpid(), SIGSTOP);
     else {
         if (self.victim) atomic_store(&book->died_ns, gr_now_ns());

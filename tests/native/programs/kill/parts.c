@@ -49,6 +49,7 @@ void leave(struct gr_peer *me) {
     if (meddled) pthread_join(other, NULL);
 }
 void depart(void) {}
+void before_death(void) {}
 
 /* Runs when all others are gone: the ring has to be as good as new. */
 void audit(void) {
