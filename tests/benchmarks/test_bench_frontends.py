@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+import gpuring
 from bench import frontends
 from bench.frontends import __main__ as command
 from bench.frontends import light, measure, transport
@@ -26,6 +27,7 @@ def needed(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("torch", "uvicorn", "starlette", "PIL", "zmq"):
         pytest.importorskip(module, reason="gpuring[examples] or pyzmq is not installed")
     monkeypatch.setattr(sys, "path", [*sys.path])  # the benchmark adds the examples
+    monkeypatch.setattr(gpuring, "exit_on_sigterm", lambda: None)  # which call it
 
 
 def run(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:

@@ -212,6 +212,7 @@ def test_a_camera_of_the_video_pipeline_decodes_ahead_before_the_cameras_begin(n
     _needs_video()
     torch = pytest.importorskip("torch")
     monkeypatch.syspath_prepend(EXAMPLES)
+    monkeypatch.setattr(gpuring, "exit_on_sigterm", lambda: None)  # it calls that
     pipeline = importlib.import_module("video_pipeline")
     monkeypatch.setattr(pipeline, "end_with_parent", lambda: None)
     steps = []
