@@ -152,7 +152,7 @@ cdef class Header:
 
     @property
     def producers_gone(self):
-        """How many producers have left or died."""
+        """How many producers have left or died.  Of one peer number 4,095 of each are counted."""
         cdef uint64_t word = gr_load_acquire(&self.ring.head.producers)
         return left_of(word) + died_of(word)
 

@@ -157,7 +157,10 @@ cdef class Endpoint(SlotOwner):
 
     cdef bint _goes_on(self, int result, int64_t deadline_ns) except -1:
         """Whether a verb that was refused is to be tried again.  If it has met an end that this endpoint waits out, it waits."""
-        return result != -<int>GR_BLOCKED and self._waits_out(result) and following.wait(self, deadline_ns)
+        if result == -<int>GR_BLOCKED:
+            self._late = -1  # there is a producer; and the count stops at some time
+            return False
+        return self._waits_out(result) and following.wait(self, deadline_ns)
 
     cdef int _first(self, Slot slot) except -1:
         """Marks the first slot after a restart."""

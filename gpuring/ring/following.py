@@ -80,6 +80,8 @@ def goes_on(endpoint: Follower) -> bool:
     if result == native.BLOCKED and culprit is not None and culprit[0] == native.BY_HOLDER:
         return False  # it is over, unless another member gives a frame back
     if not endpoint._waits_out(result):
+        if result not in endpoint._ends:
+            endpoint._late = -1
         return True
     if endpoint._again is None:
         return False
