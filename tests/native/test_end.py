@@ -72,7 +72,7 @@ def test_the_last_producer_decides_how_it_ended(segment, last):
 
 
 def test_a_producer_that_had_left_and_is_killed_before_its_entry_is_free_has_left(segment):
-    """D6: the first stage of leave counts as gone; what the reaper finds is LEAVING."""
+    """D6: it counted itself in the first stage of leave; what the reaper finds is LEAVING."""
     ring = segment(4)
     reader, producer = ring.consumer(), ring.producer()
     producer.put(1)

@@ -209,8 +209,9 @@ static void clear_dead(struct gr_ring *ring, uint32_t p) {
         GR_FAULT("reap: fence raised");
     }
     struct cleared cleared = clear_words(ring, p, producer ? (uint32_t)GR_NONE : sub_of(word));
-    /* Always, even with nothing counted above: an earlier reaper may have died right here. */
-    if (producer) gr_count_producers(ring, p, state_of(word) == GR_LEAVING ? GR_LEFT : GR_DIED);
+    /* Always, even with nothing counted above: an earlier reaper may have died right here. One that
+     * was leaving has counted itself before its entry said so, and stays as it was counted. */
+    if (producer) gr_count_producers(ring, p, GR_DIED);
     else {
         uint32_t u = sub_of(word);
         if (u < ring->max_subscriptions) {
