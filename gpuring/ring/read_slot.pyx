@@ -8,7 +8,7 @@ from gpuring.ring.slot cimport Slot, current_stream
 from gpuring.arrays.copying import copy_out
 from gpuring.native.clock import now_ns
 from gpuring.registry import diagnosis
-from gpuring.ring import shutdown
+from gpuring.ring import program
 from gpuring.ring.origin import Origin
 
 
@@ -148,7 +148,7 @@ cdef class ReadSlot(Slot):
             raise self._torn_of((self._seq,))
 
     def _end(self):
-        if not (shutdown.is_ending() and self._goes_back(SystemExit)):
+        if not (program.ending and self._goes_back(SystemExit)):
             self.release()
 
     def _torn_of(self, seqs):

@@ -16,7 +16,7 @@ from gpuring import native
 from gpuring.errors import RingClosed
 from gpuring.native import signals
 from gpuring.registry import diagnosis
-from gpuring.ring import caller
+from gpuring.ring import caller, program
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -32,8 +32,6 @@ _open: weakref.WeakValueDictionary[int, JoinedRing] = weakref.WeakValueDictionar
 
 
 class _Process:
-    ending = False
-    """Whether SIGTERM has come."""
     ended = False
     """Whether the interpreter, or the child of multiprocessing, is ending.  No ring is opened
     then."""
@@ -111,13 +109,8 @@ def exit_on_sigterm() -> None:
         ) from None
 
 
-def is_ending() -> bool:
-    """Whether SIGTERM has come, after `exit_on_sigterm`."""
-    return _Process.ending
-
-
 def _ended(number: int, _frame: object) -> None:
-    _Process.ending = True
+    program.ending = True
     if not _Process.ended:  # else a ring that is being closed would stay
         sys.exit(128 + number)
 
