@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuring.native import Peer
+from gpuring.ring.async_frames import AsyncFrames
 from gpuring.ring.batch import ReadBatch
 from gpuring.ring.endpoint import Again, Endpoint, JoinedRing
-from gpuring.ring.loop import AsyncFrames
 from gpuring.ring.read_slot import ReadSlot
 
 class Consumer(Endpoint):

@@ -1,4 +1,4 @@
-"""The consumer, which acquires a frame, reads it and releases it.  loop.py has the loops over its frames."""
+"""The consumer, which acquires a frame, reads it and releases it.  frames.pyx has the loop over its frames."""
 from libc.stdint cimport int64_t, uint32_t
 
 from gpuring.native.c cimport *
@@ -11,8 +11,10 @@ from gpuring import native
 from gpuring.errors import FrameTorn, raise_first
 from gpuring.registry import diagnosis
 from gpuring.registry.subscriptions import text_of
-from gpuring.ring import loop, waiting
+from gpuring.ring import waiting
+from gpuring.ring.async_frames import AsyncFrames
 from gpuring.ring.batch import ReadBatch
+from gpuring.ring.frames import Frames
 
 
 cdef class Consumer(Endpoint):
@@ -149,11 +151,11 @@ cdef class Consumer(Endpoint):
         With reattach=True the loop does not end with the stream: it waits for a new producer or a
         new ring.  A FrameTorn (see `acquire`) ends the loop and not the consumer, so iterate again.
         """
-        return loop.frames_of(self)
+        return Frames(self)
 
     def __aiter__(self):
         """Every frame until the end of the stream, as in the synchronous loop."""
-        return loop.AsyncFrames(self)
+        return AsyncFrames(self)
 
     def _count_from(self, peer, successor):
         peer.count_before()
@@ -198,6 +200,15 @@ cdef class Consumer(Endpoint):
             errors.append(torn)
         if errors:
             raise_first(errors)
+
+    def __exit__(self, kind, *_):
+        """Leaves the ring.  If the end of the program leaves the block, frames in hand may come again first."""
+        cdef ReadSlot slot
+        if kind is not None and not self._closed and not self._ring._header.forked:
+            in_hand = [each for each in self._slots if each._open]
+            for slot in sorted(in_hand, key=lambda each: each._seq, reverse=True):  # step by step
+                slot._goes_back(kind)
+        self.close()
 
     def _put_back(self, index):
         Endpoint._put_back(self, index)

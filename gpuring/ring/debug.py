@@ -224,6 +224,10 @@ class WatchedSlot(Slot):
         except Warning:  # warnings can be turned into errors
             self._undo()
             raise
+        self._forget_lease()
+
+    def _forget_lease(self) -> None:
+        """From now on views of the slot are reported when they are used."""
         self._views = {}
         if self._lease is not None:
             self._lease.open = False
@@ -288,6 +292,17 @@ def _end_read(self: Any, kind: Any = None, *_: object) -> None:
         self.release()
 
 
+def _going_back(goes_back: Callable[[Any, Any], bool]) -> Any:
+    @functools.wraps(goes_back)
+    def went_back(self: WatchedSlot, kind: Any) -> bool:
+        back = goes_back(self, kind)
+        if back:
+            self._forget_lease()
+        return back
+
+    return went_back
+
+
 def _end_batch(self: Any, kind: Any = None, *_: object) -> None:
     if hasattr(self, "release"):
         for slot in [] if kind is None else reversed(still_open(self)):
@@ -304,6 +319,7 @@ def watched_slots(kind: Any) -> Any:
     if hasattr(kind, "release"):
         members |= {"_verbs": ("acquired", "released"), "_undo": kind.release}
         members |= {"release": _giving_back(kind.release), "__exit__": _end_read}
+        members["_goes_back"] = _going_back(kind._goes_back)
     else:
         members |= {"_verbs": ("claimed", "published"), "_undo": kind.abandon}
         members |= {verb: _giving_back(getattr(kind, verb)) for verb in ("publish", "abandon")}

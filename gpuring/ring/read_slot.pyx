@@ -76,15 +76,18 @@ cdef class ReadSlot(Slot):
             self._finish()
 
     cpdef bint _goes_back(self, kind) except -1:
-        """Gives the frame back, if `kind` leaves its block, and it is to come again: before the block had begun, or, of a durable
-        subscription, because the program is being ended.  Returns whether it has."""
+        """Gives the frame back, if `kind` leaves its block or loop, and it is to come again: before its user has looked at
+        it, or, of a durable subscription, because the program is being ended.  Returns whether it has."""
         if issubclass(kind, Exception):
             return False
         if self._seen:
-            if not issubclass(kind, (KeyboardInterrupt, SystemExit)) or not self._peer.keeps_place():
+            # A cancelled task, or a generator that is dropped, does not say why.
+            ends = issubclass(kind, (KeyboardInterrupt, SystemExit)) or program.ending
+            if not ends or not self._peer.keeps_place() or self._owner._heir is not None:
                 return False
             self._peer.settle(self.index)  # else somebody could write while this GPU reads
         self._peer.put_back(self.index, self._seen)
+        self._owner = None
         return True
 
     def copy_to(self, out, *, field=None, stream=None):

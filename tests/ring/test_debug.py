@@ -269,6 +269,22 @@ def test_an_interrupt_before_anybody_has_the_frame_leaves_it_to_come_again(ring,
             assert (slots[0] if many else slots).seq == ring.slots
 
 
+def test_a_view_of_a_frame_that_is_to_come_again(ring):
+    with ring.producer() as producer, ring.consumer("rec", durable=True) as reader:
+        _put(ring, producer)
+        views = []
+
+        def is_interrupted():
+            for slot in reader:
+                views.append(slot.array)
+                raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            is_interrupted()
+        with pytest.warns(StaleViewWarning):
+            views[0].sum()
+
+
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("end", ["publish", "abandon", "release"])
 def test_a_warning_that_is_an_error_gives_the_slot_back(ring, place, end, many):

@@ -19,6 +19,19 @@ class Wrong(Exception):
     pass
 
 
+def made(name):
+    """A ring whose frames can be aligned."""
+    return make(name, meta=[("pts", "i8")])
+
+
+def publish_times(producer, *values):
+    """Frames whose time is their value."""
+    for value in values:
+        with producer.claim(timeout=10) as slot:
+            slot.array[...] = value
+            slot.meta["pts"] = value
+
+
 ENDS = [KeyboardInterrupt, SystemExit]
 
 
@@ -30,7 +43,6 @@ def ends_in(has, end):
         raise end
 
 
-@promise("failure.md", "So does one whose block Ctrl-C or `SystemExit` leaves.")
 @pytest.mark.parametrize("end", ENDS)
 def test_a_frame_whose_block_the_end_of_the_program_leaves_comes_again(name, end):
     with make(name) as ring, ring.producer() as producer:
@@ -87,7 +99,17 @@ def test_otherwise_it_counts_as_read(name, end, terms):
         reader.close()
 
 
-# ---- SIGTERM -------------------------------------------------------------------------------------
+# ---- loops ---------------------------------------------------------------------------------------
+
+
+def leaves(loop, reader, how):
+    """Leaves the body of a loop at the frame with 1."""
+
+    def has(slot):
+        if slot.array[0] == 1:
+            raise how
+
+    loop(reader, has)
 
 
 def loops(reader, has):
@@ -107,6 +129,181 @@ def loops_in_asyncio(reader, has):
             has(slot)
 
     asyncio.run(main())
+
+
+def loops_over_tuples(reader, has):
+    for (slot,) in gpuring.align([reader], by="pts"):
+        has(slot)
+
+
+def loops_over_partial_tuples(reader, has):
+    for (slot,) in gpuring.align([reader], by="pts", partial=True, depth=4):
+        has(slot)
+
+
+def has_a_block(reader, has):
+    with reader:
+        while True:
+            slot = reader.acquire()
+            has(slot)
+            slot.release()
+
+
+def loops_in_a_block(reader, has):
+    frames = iter(reader)  # the loop is not what drops it
+    with reader:
+        for slot in frames:
+            has(slot)
+
+
+LOOPS = [loops, loops_over_tuples, loops_over_partial_tuples, has_a_block, loops_in_a_block]
+
+
+@promise("failure.md", "So does one whose block or loop Ctrl-C or `SystemExit` leaves.")
+@pytest.mark.parametrize("loop", LOOPS)
+@pytest.mark.parametrize("end", ENDS)
+def test_the_frame_of_a_loop_that_the_end_of_the_program_leaves_comes_again(name, loop, end):
+    with made(name) as ring, ring.producer() as producer:
+        reader = ring.consumer("rec", durable=True)
+        publish_times(producer, 0, 1, 2)
+        with pytest.raises(end):
+            leaves(loop, reader, end)
+        reader.close()
+        with ring.consumer("rec") as reader:
+            assert read(reader, 2) == [(1, 0, True), (2, 0, False)]
+
+
+def test_so_does_that_of_an_asynchronous_one(name):
+    with make(name) as ring, ring.producer() as producer:
+        reader = ring.consumer("rec", durable=True)
+        publish(producer, 0, 1, 2)
+        with pytest.raises(SystemExit):
+            leaves(loops_in_asyncio, reader, SystemExit)
+        assert read(reader, 2) == [(1, 0, True), (2, 0, False)]
+        reader.close()
+
+
+def test_so_does_one_whose_error_is_kept(name):
+    with make(name) as ring, ring.producer() as producer:
+        reader = ring.consumer("rec", durable=True)
+        publish(producer, 0, 1)
+        with pytest.raises(KeyboardInterrupt) as kept:
+            leaves(loops, reader, KeyboardInterrupt)
+        assert kept.traceback
+        assert read(reader, 1) == [(1, 0, True)]
+        reader.close()
+
+
+def breaks(reader):
+    for slot in reader:
+        if slot.array[0] == 1:
+            break
+
+
+def breaks_while_an_error_is_handled(reader):
+    try:
+        raise KeyboardInterrupt
+    except KeyboardInterrupt:
+        breaks(reader)
+
+
+def fails(reader):
+    with pytest.raises(Wrong):
+        leaves(loops, reader, Wrong)
+
+
+def fails_over_tuples(reader):
+    with pytest.raises(Wrong):
+        leaves(loops_over_tuples, reader, Wrong)
+
+
+def drops_a_generator(reader):
+    def around():
+        yield from reader
+
+    frames = around()
+    assert [int(next(frames).array[0]) for _ in range(2)] == [0, 1]
+
+
+def is_cancelled(reader):
+    with pytest.raises(asyncio.CancelledError):
+        leaves(loops_in_asyncio, reader, asyncio.CancelledError)
+
+
+@pytest.mark.parametrize(
+    "leave",
+    [
+        breaks,
+        breaks_while_an_error_is_handled,
+        fails,
+        fails_over_tuples,
+        drops_a_generator,
+        is_cancelled,
+    ],
+)
+def test_the_frame_of_a_loop_that_is_left_otherwise_counts_as_read(name, leave):
+    with made(name) as ring, ring.producer() as producer:
+        reader = ring.consumer("rec", durable=True)
+        publish_times(producer, 0, 1, 2)
+        leave(reader)
+        assert read(reader, 1) == [(2, 0, False)]
+        reader.close()
+
+
+def is_interrupted_at_once(readers, **terms):
+    for slots in gpuring.align(readers, by="pts", **terms):
+        assert all(slot.array[0] == 0 for slot in slots if slot is not None)
+        raise KeyboardInterrupt
+
+
+def test_of_a_tuple_only_the_frames_of_durable_subscriptions_come_again(name):
+    with made(name) as ring, ring.producer() as producer:
+        keeps = ring.consumer("rec", durable=True)
+        plain = ring.consumer("plain")
+        publish_times(producer, 0, 1)
+        with pytest.raises(KeyboardInterrupt):
+            is_interrupted_at_once([keeps, plain])
+        assert read(keeps, 2) == [(0, 0, True), (1, 0, False)]
+        assert read(plain, 1) == [(1, 0, False)]
+        keeps.close()
+        plain.close()
+
+
+def test_the_frames_that_wait_for_their_partners_come_again_as_well(name):
+    with (
+        made(name) as ring,
+        made(f"{name}-late") as late,
+        ring.producer() as producer,
+        late.producer() as other,
+    ):
+        keeps, waits_for = ring.consumer("rec", durable=True), late.consumer("rec")
+        publish_times(other, 2)
+        publish_times(producer, 0, 1, 2)
+        with pytest.raises(KeyboardInterrupt):
+            is_interrupted_at_once([keeps, waits_for], partial=True, depth=3)
+        assert [value for value, *_ in read(keeps, 3)] == [0, 1, 2]
+        keeps.close()
+        waits_for.close()
+
+
+def test_a_reader_that_has_moved_to_another_ring_releases_what_it_has_of_the_old_one(name):
+    with make(name) as first:
+        reader = first.consumer("rec", durable=True, reattach=True)
+        with first.producer() as producer:
+            publish(producer, 0)
+        slot = reader.acquire(0)
+        assert slot.array[0] == 0
+        with make(name, replace=True) as second, second.producer() as producer:
+            publish(producer, 5)
+            assert read(reader, 1) == [(5, 0, False)]
+            with pytest.raises(KeyboardInterrupt):
+                ends_in(slot, KeyboardInterrupt)
+            with pytest.raises(gpuring.RingTimeout):
+                reader.acquire(0)
+            reader.close()
+
+
+# ---- SIGTERM -------------------------------------------------------------------------------------
 
 
 def keeps_the_slot(reader, has):
@@ -134,12 +331,14 @@ def reads(pipe, name, how):
     "If SIGTERM so ends a reader of a lossless durable subscription, the frame that it has in hand "
     "comes again.",
 )
-@pytest.mark.parametrize("how", [loops, loops_over_batches, loops_in_asyncio, keeps_the_slot])
+@pytest.mark.parametrize(
+    "how", [loops, loops_over_batches, loops_in_asyncio, loops_over_tuples, keeps_the_slot]
+)
 def test_the_frame_of_a_loop_that_sigterm_leaves_comes_again(name, children, how):
-    with make(name) as ring, ring.producer() as producer:
+    with made(name) as ring, ring.producer() as producer:
         child = children(reads, name, how)
         child.receive()
-        publish(producer, 0, 1, 2)
+        publish_times(producer, 0, 1, 2)
         assert child.receive() == 0
         child.send()
         assert child.receive() == 1
@@ -147,3 +346,32 @@ def test_the_frame_of_a_loop_that_sigterm_leaves_comes_again(name, children, how
         poll(lambda: not runs(child.pid))
         with ring.consumer("rec") as reader:
             assert read(reader, 2) == [(1, 0, True), (2, 0, False)]
+
+
+def finishes_its_work(pipe, name):
+    gpuring.exit_on_sigterm()
+    ring = gpuring.attach(name)
+    reader = ring.consumer("rec", durable=True)
+    try:
+        for slot in reader:
+            pipe.send(int(slot.array[0]))
+            pipe.receive()
+    except SystemExit:
+        for _ in range(2):
+            for slot in reader:
+                pipe.send((int(slot.array[0]), slot.redelivered))
+                break
+    reader.close()
+
+
+def test_a_program_that_finishes_its_work_after_sigterm_gets_each_frame_once(name, children):
+    with made(name) as ring, ring.producer() as producer:
+        ring.subscribe("rec")
+        child = children(finishes_its_work, name)
+        publish_times(producer, 0, 1, 2)
+        assert child.receive() == 0
+        os.kill(child.pid, signal.SIGTERM)
+        assert [child.receive(), child.receive()] == [(0, True), (1, False)]
+        poll(lambda: not runs(child.pid))
+        with ring.consumer("rec") as reader:
+            assert read(reader, 1) == [(2, 0, False)]

@@ -29,7 +29,7 @@ class InterruptOfALoop(Interrupt):
     """The same in the code of loops alone, and also where a function begins, before its first
     opcode: CPython looks for signals there.  How loops wait for a frame has tests of its own."""
 
-    LOOPS = "ring/loop.py", "service/streaming.py"
+    LOOPS = "ring/async_frames.py", "service/streaming.py"
 
     def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
         if not frame.f_code.co_filename.endswith(self.LOOPS):

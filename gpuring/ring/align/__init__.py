@@ -21,6 +21,7 @@ from gpuring.errors import EndOfStream, PeerLost, RingTimeout
 from gpuring.ring import caller
 from gpuring.ring.align.lookahead import Frame, Lookahead, passed_over
 from gpuring.ring.consumer import Consumer
+from gpuring.ring.frames import hears_how_it_is_left
 from gpuring.ring.not_copyable import Unique
 from gpuring.ring.read_slot import ReadSlot
 from gpuring.ring.waiting import UNINTERRUPTED_S, select, select_async
@@ -164,6 +165,7 @@ class _Limits(NamedTuple):
     timeout: float
 
 
+@hears_how_it_is_left
 class Aligned(Unique, Generic[OneSlot]):
     """What `align` returns: an iterator of tuples of slots, for `for` and `async for`.
 
@@ -278,10 +280,10 @@ class Aligned(Unique, Generic[OneSlot]):
             each.begin_step()
         return deadline
 
-    def _move_on(self) -> None:
+    def _move_on(self, kind: type[BaseException] | None = None) -> None:
         for each, frame in zip(self._streams, self._handed, strict=bool(self._handed)):
             if frame is not None:
-                each.release(frame)
+                each.let_go(frame, kind)
         self._handed = ()
 
     def _look(self) -> tuple[Any, ...] | None:
@@ -381,20 +383,22 @@ class Aligned(Unique, Generic[OneSlot]):
 
         May be called twice, and the iteration may go on afterwards.
         """
+        self._end(None)
+
+    def _end(self, kind: type[BaseException] | None) -> None:
         if self._streams[0].consumer.ring._header.forked:
             return
-        self._move_on()
+        self._move_on(kind)
         for each in self._streams:
             each.give_back()
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._end(kind)
 
-    def __del__(self) -> None:
-        """After the loop was left, by break or by an error."""
+    def _left(self, kind: type[BaseException] | None) -> None:
         if getattr(self, "_streams", None) is not None:  # an interrupt may have come before
             with contextlib.suppress(Exception):
-                self.close()
+                self._end(kind)

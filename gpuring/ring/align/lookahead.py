@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingTimeout
 from gpuring.ring import caller, following
 from gpuring.ring.consumer import Consumer
-from gpuring.ring.loop import Loop
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -50,8 +49,9 @@ class Lookahead:
         self.unmatched = 0
         self.unmatched_before = 0
         """`unmatched` when the step of the user began."""
-        self._loop = Loop(consumer)
-        """Its slot was acquired and is not in `held` yet."""
+        self._taken: ReadSlot | None = None
+        """A slot that was acquired and is not in `held` yet.  No local variable has it, because a
+        traceback keeps local variables, and somebody would then still have the slot."""
         self._current_stream: Any = None
         self._warned = False
 
@@ -97,11 +97,11 @@ class Lookahead:
         device = self.consumer.ring._device
         if device is not None and self._cuda_stream is None:
             self._current_stream = device.get_current_stream()
-        self._loop.slot = verb(0, stream=self._cuda_stream)
+        self._taken = verb(0, stream=self._cuda_stream)
         self._hold()
 
     def _hold(self) -> None:
-        slot = self._loop.slot
+        slot = self._taken
         assert slot is not None
         frame = Frame(self._key(slot), slot.seq, slot.time_ns, slot, self._current_stream)
         slot._seen = False  # by the user
@@ -110,7 +110,7 @@ class Lookahead:
                 self.drop(self.held[0])
                 self.passed += 1
         insort(self.held, frame, key=itemgetter(0, 1))
-        self._loop.slot = None
+        self._taken = None
 
     def _key(self, slot: ReadSlot) -> float:
         if self._by is None:
@@ -151,16 +151,18 @@ class Lookahead:
         self.held.remove(frame)
         self.unmatched += 1
 
-    def release(self, frame: Frame) -> None:
-        """Releases a frame that the user had.  If it was torn, the next acquire or close says
-        so."""
+    def let_go(self, frame: Frame, kind: type[BaseException] | None = None) -> None:
+        """Releases a frame that the user had.  If it was torn, the next acquire or close says so.
+        If `kind` has left the user's loop, the frame may come again instead."""
+        if frame in self.held:
+            self.held.remove(frame)
+        if kind is not None:
+            self.give_back()  # step by step: those behind it come first
         try:
-            if frame.slot._open:
+            if frame.slot._open and (kind is None or not frame.slot._goes_back(kind)):
                 frame.slot.release()
         except FrameTorn as torn:
             self.consumer._untold += torn.seqs
-        if frame in self.held:
-            self.held.remove(frame)
         self.passed = 0
 
     def tidy(self) -> None:
@@ -168,20 +170,20 @@ class Lookahead:
         close."""
         for frame in [each for each in self.held if not each.slot._open]:
             self.drop(frame)
-        slot = self._loop.slot
+        slot = self._taken
         if slot is not None and slot._open and all(each.slot is not slot for each in self.held):
             self._hold()
-        self._loop.slot = None
+        self._taken = None
 
     def give_back(self) -> None:
         """Gives back what the user has never had.  The consumer acquires it again."""
         slots = [each.slot for each in self.held]
-        if self._loop.slot is not None and self._loop.slot not in slots:
-            slots.append(self._loop.slot)
+        if self._taken is not None and self._taken not in slots:
+            slots.append(self._taken)
         for slot in sorted(slots, key=lambda slot: slot._seq, reverse=True):  # step by step
             if slot._open:
                 slot._owner._put_back(slot.index)
-        self.held, self.last, self.passed, self._loop.slot = [], None, 0, None
+        self.held, self.last, self.passed, self._taken = [], None, 0, None
 
 
 def passed_over(streams: Sequence[Lookahead], before: Sequence[int]) -> list[str]:
