@@ -83,7 +83,7 @@ cdef class ReadSlot(Slot):
         if self._seen:
             # A cancelled task, or a generator that is dropped, does not say why.
             ends = issubclass(kind, (KeyboardInterrupt, SystemExit)) or program.ending
-            if not ends or not self._peer.keeps_place() or self._owner._heir is not None:
+            if not ends or not self._peer.keeps_place():
                 return False
             self._peer.settle(self.index)  # else somebody could write while this GPU reads
         self._peer.put_back(self.index, self._seen)

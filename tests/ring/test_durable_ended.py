@@ -281,14 +281,15 @@ def test_the_frames_that_wait_for_their_partners_come_again_as_well(name):
         publish_times(producer, 0, 1, 2)
         with pytest.raises(KeyboardInterrupt):
             is_interrupted_at_once([keeps, waits_for], partial=True, depth=3)
-        assert [value for value, *_ in read(keeps, 3)] == [0, 1, 2]
+        assert read(keeps, 3) == [(0, 0, True), (1, 0, False), (2, 0, False)]
         keeps.close()
         waits_for.close()
 
 
-def test_a_reader_that_has_moved_to_another_ring_releases_what_it_has_of_the_old_one(name):
+def test_a_frame_of_a_ring_that_its_reader_has_left_goes_to_those_who_are_still_there(name):
     with make(name) as first:
         reader = first.consumer("rec", durable=True, reattach=True)
+        other = first.consumer("rec")
         with first.producer() as producer:
             publish(producer, 0)
         slot = reader.acquire(0)
@@ -300,6 +301,7 @@ def test_a_reader_that_has_moved_to_another_ring_releases_what_it_has_of_the_old
                 ends_in(slot, KeyboardInterrupt)
             with pytest.raises(gpuring.RingTimeout):
                 reader.acquire(0)
+            assert read(other, 1) == [(0, 0, True)]
             reader.close()
 
 

@@ -156,8 +156,6 @@ class Lookahead:
         If `kind` has left the user's loop, the frame may come again instead."""
         if frame in self.held:
             self.held.remove(frame)
-        if kind is not None:
-            self.give_back()  # step by step: those behind it come first
         try:
             if frame.slot._open and (kind is None or not frame.slot._goes_back(kind)):
                 frame.slot.release()
