@@ -58,7 +58,7 @@ from gpuring.native.peer import (
     TORN,
     Peer,
 )
-from gpuring.native.subscriptions import missing, subscribe, unsubscribe
+from gpuring.native.subscriptions import debt_of, subscribe, unsubscribe
 from gpuring.native.waits import MAX_WAITED, look, ready, select
 
 __all__ = [
@@ -69,6 +69,6 @@ __all__ = [
     "MAX_SUBSCRIPTIONS", "MAX_WAITED", "MEMORY_KINDS", "MODE_MISMATCH", "PEER_LOST",
     "PRODUCER_DIED", "REAPED", "SYNC_KINDS", "TORN", "VERSION", "Damaged", "Descriptor", "Device",
     "Driver", "File", "Header", "MappedFile", "NameWatch", "Notifier", "Peer", "Retired", "fetch",
-    "join_consumer", "join_producer", "look", "missing", "now_ns", "offer", "on_blocked", "ready",
+    "debt_of", "join_consumer", "join_producer", "look", "now_ns", "offer", "on_blocked", "ready",
     "seconds", "select", "subscribe", "unsubscribe",
 ]  # fmt: skip

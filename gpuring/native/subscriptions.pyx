@@ -8,11 +8,11 @@ from gpuring.native.header cimport Header
 
 
 def subscribe(Header header not None, bytes name not None, *, bint lossless, bint redeliver, start, uint64_t patience_ns,
-              uint64_t owed=0):
+              debt=None):
     """Makes a durable subscription, or makes one durable that is there.
 
     `start` is "next", "oldest" or a sequence.  `patience_ns`: how long producers wait for it while it has no member, 0 for
-    ever.  `owed`: how many frames of earlier rings it has lost.  Returns 0 or a negative result.  Raises OSError."""
+    ever.  `debt`: what `debt_of` says of the ring before.  Returns 0 or a negative result.  Raises OSError."""
     cdef gr_terms terms
     cdef gr_result result
     cdef char padded[64]
@@ -22,7 +22,11 @@ def subscribe(Header header not None, bytes name not None, *, bint lossless, bin
     terms.mode = GR_LOSSLESS if lossless else GR_LOSSY
     terms.policy = GR_REDELIVER if redeliver else GR_DROP
     set_start(&terms, start)
-    terms.patience_ns, terms.owed = patience_ns, owed
+    terms.patience_ns = patience_ns
+    if debt is not None:
+        terms.debt.owed, terms.debt.behind, *behind_by = debt
+        for k in range(2):
+            terms.debt.behind_by[k] = behind_by[k]
     with nogil:
         result = gr_subscribe(header.ring, padded, &terms)
     if result == GR_SYSTEM:
@@ -45,9 +49,12 @@ def unsubscribe(Header header not None, bytes name not None):
     return -<int>result, found
 
 
-def missing(Header header not None, uint32_t subscription):
-    """How many published frames a subscription has not had.  Exact while nobody is a member and the ring is closed."""
-    return gr_missing(header.ring, subscription)
+def debt_of(Header header not None, uint32_t subscription):
+    """What a subscription takes along to the ring that takes this one's name: how many frames it has lost, how many its
+    members may still read, and two of their processes."""
+    cdef gr_debt debt
+    gr_debt_of(header.ring, subscription, &debt)
+    return debt.owed, debt.behind, debt.behind_by[0], debt.behind_by[1]
 
 
 cdef int pad(char *padded, bytes name) except -1:

@@ -158,7 +158,7 @@ cdef class Consumer(Endpoint):
         return AsyncFrames(self)
 
     def _count_from(self, peer, successor):
-        peer.count_before()
+        peer.arrive(self._peer)
         self._mark(peer)
         self._count_on(peer, successor)
 

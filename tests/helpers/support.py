@@ -36,7 +36,7 @@ __all__ = [
     "pack", "poll", "segments_of", "set_fence", "tear", "unpack",
 ]  # fmt: skip
 
-_ROW = {"head": 0, "link": 64, "sub": 192, "peer": 192, "slot": 128, "take": 16, "tear": 16}
+_ROW = {"head": 0, "link": 64, "sub": 192, "peer": 256, "slot": 128, "take": 16, "tear": 16}
 _PAGE = 4096
 LOCK_BYTE = 256
 

@@ -6,9 +6,10 @@ The numbers are those of the invariants in docs/protocol.md.
 import functools
 import re
 
-from .steps import CAS, NONE, owner, phase, run, seq, word
+from .steps import ADD, CAS, NONE, owner, phase, run, seq, word
 from .words import (
     CONSUMER,
+    COUNTED,
     DONE,
     FREE,
     GIVEN_UP,
@@ -127,8 +128,11 @@ class Invariants:
                 m[ring.began[u]] += start(new) - start(old)  # announced for the second time
         elif name == "resume" and new == 0:
             u = ring.resume.index(a)
-            if not self._has_member(m, u):  # a durable one has begun
+            if not self._has_member(m, u) and not m[ring.owed[u]] & COUNTED:
+                # a durable one has begun
                 m[ring.began[u]] = start(m[ring.sub[u]]) - m[ring.owed[u]]
+        elif name == "owed" and op[0] == ADD and new < old:
+            m[ring.told[ring.owed.index(a)]] += old - new
         elif name == "peer" and new == peer_word(LIVE, PRODUCER, 0):
             m[ring.came] += 1
         elif name == "closed" or (
@@ -218,7 +222,7 @@ class Invariants:
         return None
 
     def _read_or_lost(self, m, books, u, missing=0, void=0):
-        """Each frame was read once, or counted as lost once by somebody who lives, or is missing.
+        """Each frame was read once, or told as lost once by somebody who lives, or is missing.
 
         Who dies may have counted, and leaves that to the next one all the same: then the count of
         all members has it twice.
@@ -226,7 +230,7 @@ class Invariants:
         ring = self.ring
         every = max(seq(m[a]) for a in ring.slot) + 1 - m[ring.began[u]]
         had = bin(m[ring.had[u]]).count("1") + missing
-        told = sum(me.missed + me.lost for me in books if me and me.u == u)
+        told = sum(me.paid + me.lost for me in books if me and me.u == u)
         lost = m[ring.lost[u]]
         if had + told > every or had + lost + void < every:
             lost = f"{told} told as lost and {lost} counted"
@@ -244,6 +248,10 @@ class Invariants:
             wrong = self._read_or_lost(m, books, u, missing, phases.count(VOID))
             if wrong:
                 return wrong
+            every = max(seq(m[a]) for a in ring.slot) + 1 - m[ring.began[u]]
+            known = bin(m[ring.had[u]]).count("1") + missing + m[ring.told[u]]
+            if mode(sb) == LOSSLESS and known + phases.count(VOID) < every:
+                return f"invariant 4: {known} had, told or to be told, of {every}"
         return None
 
     def _kept(self, m):

@@ -88,6 +88,8 @@ class Membership(Subscriptions):
             me.id = (yield load(self.joins)) + 1
             yield store(self.joins, me.id)
             yield store(self.id[p], me.id)
+            if self.durable:
+                yield store(self.untold[p], 0)
             yield store(self.peer[p], live)
             me.p = p
             if me.role == PRODUCER:
@@ -106,27 +108,15 @@ class Membership(Subscriptions):
         if new:
             yield from self._begin_subscription(u, at, kind)
         elif self.durable:
-            me.missed = yield from self._take_up(u)
+            again = yield from self._take_up(me)
         me.seen = yield load(self.redo[u])
         me.start = start((yield load(self.sub[u])))
         me.pos = me.top = me.start
         if new:
             return
-        resume = (yield load(self.resume[u])) if self.durable and self.fix("H17") else 0
-        if not resume:  # not announced again: what came before belongs to the other members
+        if not (self.durable and again and self.fix("H17")):
+            # not announced again: what came before belongs to the other members
             me.pos = me.top = max(me.start, (yield from self._frontier()) - self.slots)
-        resume = None
-        if self.durable:
-            yield from self._count_missed(me)
-
-    def _count_missed(self, me):
-        """What it lost while nobody read is counted, and only then no more noted."""
-        if not self.fix("H16"):
-            yield from self._taken_up(me.u)
-        if me.missed:
-            yield fetch_add(self.lost[me.u], me.missed)
-        if self.fix("H16"):
-            yield from self._taken_up(me.u)
 
     def _behind(self, p):
         """Does p's GPU still owe work on any slot?"""

@@ -191,7 +191,7 @@ MUTANTS = {
         slow=True,
     ),
     "H16": Mutant(
-        "the note of a loss is cleared before the loss is counted",
+        "the note of a loss is cleared before the loss is owed",
         "invariant 4: ",
         lambda off: (
             host(off, kills=1, durable=True)
@@ -235,13 +235,25 @@ MUTANTS = {
     ),
     "H20": Mutant(
         "what earlier rings lost is told to each member",
-        "invariant 4: 1 told as lost and 1 counted, 1 had or missing, of 1",
+        "invariant 4: ",
         lambda off: (
             host(off, durable=True)
             .durable(owed=1)
-            .producer(1)
-            .consumer(0, late=True)
+            .producer(2)
+            .consumer(1, late=True)
             .consumer(late=True, leave=False)
+        ),
+    ),
+    "H21": Mutant(
+        "what was lost is told to a member that is killed, and to nobody after it",
+        "invariant 4: ",
+        lambda off: (
+            host(off, kills=1, durable=True)
+            .durable(owed=1)
+            .producer(1)
+            .consumer(1, late=True, mortal=True)
+            .reaper(0, 1, 2)
+            .consumer(late=True, alone=True, leave=False)
         ),
     ),
     "M1": Mutant(

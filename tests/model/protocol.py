@@ -330,6 +330,8 @@ class Ring(Membership, Words):
     def _hand_out(self, me, s):
         """What was lost before frame s is told with it."""
         self._count_lost(me, s + 1, missed=False)
+        if me.due:
+            me.due_with = s
         if me.lossy and self.counting:
             me.before += ((s, me.skipped),)
             me.skipped = 0
@@ -448,6 +450,8 @@ class Ring(Membership, Words):
     def release(self, me, s):
         yield from self._begin(me)
         yield from self._promise(me, s % self.slots, s)  # two clocks
+        if me.due and me.due_with == s:
+            yield from self._pay(me)
         yield from self._exit(
             me, self.take[me.u][s % self.slots], word(s, me.p, HELD), word(s, me.p, DONE)
         )

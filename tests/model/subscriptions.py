@@ -4,10 +4,11 @@ Read it beside gpuring/native/core/subscriptions.c.  Nobody but LOCK's holder wr
 subscription, nor the take words of one that is durable and has no member: `load_all`.
 """
 
-from .steps import NONE, fetch_and_not, fetch_or, load, load_all, lock, phase, seq, store
+from .steps import NONE, fetch_add, fetch_and_not, fetch_or, load, load_all, lock, phase, seq, store
 from .steps import word as claim_word
 from .words import (
     CONSUMER,
+    COUNTED,
     DONE,
     DURABLE,
     FREE,
@@ -97,9 +98,13 @@ class Subscriptions:
 
     def _first_missing(self, u, f):
         """-> the first sequence before f that it is not done with, or f."""
-        sb, resume, *takes = yield load_all(self.sub[u], self.resume[u], *self.take[u])
+        sb, resume, owed, *takes = yield load_all(
+            self.sub[u], self.resume[u], self.owed[u], *self.take[u]
+        )
         s = start(sb)
-        if resume and s >= resume:  # given up, and no member has counted yet what that cost
+        if (
+            resume and not owed & COUNTED and s >= resume
+        ):  # given up, and no member has counted yet what that cost
             return resume
         if mode(sb) == LOSSLESS:
             s = max(s, f - self.slots)  # no claim has passed what it is not done with
@@ -123,33 +128,71 @@ class Subscriptions:
         for x in range(max(s, f - self.slots), f):
             w = yield load(self.slot[x % self.slots])
             lost += not _had(takes, x) and seq(w) == x and phase(w) == READY
-        return lost + (yield load(self.owed[u]))
+        return lost + ((yield load(self.owed[u])) & ~COUNTED)
 
-    def _take_up(self, u):
-        """Somebody joins one that is there.  -> what it has lost that nobody was told of.
+    def _untold(self, u):
+        """-> how much it is owed of which no other member was told."""
+        told = 0
+        if not (yield load(self.owed[u])) & ~COUNTED:
+            return 0
+        for p in range(self.peers) if self.fix("H20") else ():
+            if (yield load(self.peer[p])) == peer_word(LIVE, CONSUMER, u):
+                n = yield load(self.untold[p])
+                if n and (yield load(self.byte[p])):
+                    told += n
+                n = None
+        return max(((yield load(self.owed[u])) & ~COUNTED) - told, 0)  # last, see _pay
+
+    def _take_up(self, me):
+        """Somebody joins one that is there.  -> whether it was announced again.
 
         The joiner's entry is LIVE, so nobody gives it up any more.
         """
-        sb, since, noted, lost = yield load_all(
-            self.sub[u], self.unread_since[u], self.resume[u], self.owed[u]
-        )
+        u, again = me.u, False
+        if (yield load(self.owed[u])) & COUNTED:
+            yield from self._end_counting(u)
+        sb, since, noted = yield load_all(self.sub[u], self.unread_since[u], self.resume[u])
         if since:
             f = yield from self._frontier()
             s = yield from self._first_missing(u, f)
             f = None
-            if (noted and start(sb) >= noted) or mode(sb) == LOSSY:
+            again = bool(noted and start(sb) >= noted) or mode(sb) == LOSSY
+            if again:
                 yield store(self.resume[u], s)
                 begins = yield from self._first(s)
                 begins = yield from self._announce(u, begins, sb & 7)
-                lost += yield from self._missed(u, s, begins)
-        return lost
+                lost = yield from self._missed(u, s, begins)
+                begins = None
+                if not self.fix("H16"):
+                    yield from self._end_counting(u)
+                yield store(self.owed[u], ((yield load(self.owed[u])) & ~COUNTED) + lost | COUNTED)
+                lost = None
+            s = None
+            yield store(self.unread_since[u], 0)
+            yield from self._end_counting(u)
+        sb = since = noted = None
+        me.due = yield from self._untold(u)
+        if me.due:
+            if self.fix("H21"):
+                yield store(self.untold[me.p], me.due)
+            else:
+                yield store(self.owed[u], 0)
+            yield fetch_add(self.lost[u], me.due)
+        return again
 
-    def _taken_up(self, u):
-        """The loss is counted.  Whoever is killed before leaves it to the next one."""
-        if self.fix("H20"):
-            yield store(self.owed[u], 0)
-        yield store(self.unread_since[u], 0)
+    def _end_counting(self, u):
+        """What was lost from `resume` on is owed.  Whoever is killed on the way leaves the rest to
+        the next holder of LOCK."""
         yield store(self.resume[u], 0)
+        yield fetch_and_not(self.owed[u], COUNTED)
+
+    def _pay(self, me):
+        """A member is done with the frame that told it what was owed."""
+        due, me.due, me.due_with = me.due, 0, 0
+        if self.fix("H21"):
+            yield fetch_add(self.owed[me.u], -due)
+            yield store(self.untold[me.p], 0)
+        me.paid += due
 
     def give_up(self, u, tag):
         """The patience of u is over, as somebody saw who had not got LOCK yet."""
@@ -161,6 +204,8 @@ class Subscriptions:
         )
         if over:
             f = yield from self._frontier()
+            if (yield load(self.owed[u])) & COUNTED:
+                yield from self._end_counting(u)
             s = yield from self._first_missing(u, f)
             f = None
             if self.fix("H14"):
@@ -174,12 +219,12 @@ class Subscriptions:
     def subscribe(self, u, tag, at="next", lossy=False, owed=0):
         """Make a durable subscription, or make the one that is there durable."""
         yield lock(self.lock, tag)
-        sb, before = yield load_all(self.sub[u], self.owed[u])
+        sb = yield load(self.sub[u])
         if sb == FREE:
             kind = (LOSSY if lossy else LOSSLESS) | DURABLE
             yield from self._begin_subscription(u, at, kind, owed)
         else:
-            yield store(self.owed[u], before + owed)
+            yield fetch_add(self.owed[u], owed)
             yield store(self.sub[u], sb | DURABLE)
         yield store(self.lock, 0)
 

@@ -16,6 +16,7 @@ LOSSLESS, LOSSY = 1, 2  # subscription modes; the whole word is FREE == 0 where 
 NOT_ENDED, LEFT, DIED = 0, 1, 2  # how the last producer ended
 DURABLE = 4  # beside the mode, in a subscription's word
 GIVEN_UP = 1 << 20  # the start of a durable subscription that nobody waits for any more
+COUNTED = 1 << 16  # in `owed`: what was lost from `resume` on is among it
 MARKING = 1 << 63  # in a tear's id: what it reached is being written
 
 
@@ -51,7 +52,9 @@ class Peer:
     id: int = 0  # tells the owners of one entry apart (two clocks)
     start: int = 0
     pos: int = 0  # where the next look begins
-    missed: int = 0  # what a durable subscription lost before I joined, of which I am told
+    due: int = 0  # how much of what my durable subscription is owed I am told with my next frame
+    due_with: int = 0  # the frame that told it
+    paid: int = 0  # of this, what was told with a frame that I am done with
     seen: int = 0  # the value of redo[u] that pos takes into account
     lost: int = 0  # sequences that a lossy member was made to skip
     counted: int = 0  # of these, what its durable subscription's count has
@@ -178,7 +181,8 @@ class Words:
         if durable:
             self.unread_since = row("unread_since[{}]", U, 0)  # 0: it has a member
             self.resume = row("resume[{}]", U, 0)
-            self.owed = row("owed[{}]", U, 0)
+            self.owed = row("owed[{}]", U, 0)  # with COUNTED
+            self.untold = row("untold[{}]", P, 0)
             self.lost = row("lost[{}]", U, 0)
         if threads:  # of a process, by its tag: its verbs in progress
             self.inside = row("inside[{}]", range(8), 0)
@@ -186,6 +190,7 @@ class Words:
         self.unread = row("unread[{}]", U, 0)  # frames (bits) that subscription u still has to read
         if durable:
             self.had = row("had[{}]", U, 0)  # frames (bits) that it has read
+            self.told = row("told[{}]", U, 0)  # what members were told, and are done with
             # Where it began, as if the frames that it is owed had come just before.
             self.began = row("began[{}]", U, 0)
         self.came = self._word("came", 0)  # producers that ever joined

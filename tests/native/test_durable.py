@@ -17,7 +17,9 @@ def program(tmp_path_factory):
     return build(tmp_path_factory.mktemp("durable"), "durable.c", FAULTS)
 
 
-@pytest.mark.parametrize("how", ["join", "count", "subscribe", "acquire", "latest"])
+@pytest.mark.parametrize(
+    "how", ["join", "note", "count", "clear", "tell", "subscribe", "acquire", "latest"]
+)
 def test_each_frame_is_read_or_counted(program, how):
     done = run(program, how, timeout=RUN_S + 10)
     assert (done.returncode, done.stdout) == (0, "each frame was read or counted\n"), done.stderr

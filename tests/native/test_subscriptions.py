@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from gpuring import native
@@ -140,11 +142,75 @@ def test_a_frame_that_was_counted_as_lost_does_not_come(segment):
 @pytest.mark.parametrize("lossless", [True, False])
 def test_what_earlier_rings_lost_is_told_once(segment, lossless):
     ring = segment(4)
-    assert subscribe(ring, lossless=lossless, owed=5) == 0
-    assert subscriptions.missing(ring.creator, 0) == 5
+    assert subscribe(ring, lossless=lossless, debt=(5, 0, 0, 0)) == 0
     first, second = (ring.consumer(lossless=lossless) for _ in range(2))
     assert ring.peek("peer", "lost", first.number) == 5
     assert ring.peek("peer", "lost", second.number) == 0
+
+
+def told(reader):
+    """What it is told of with its next frame, which it keeps."""
+    seq = reader.acquire()
+    assert seq > 0
+    return seq, reader.peer.lost
+
+
+@pytest.mark.parametrize("ends", ["dies", "leaves", "gives it back and leaves"])
+def test_who_was_told_and_was_not_done_with_the_frame_leaves_it_to_the_next(segment, ends):
+    ring = segment(4)
+    assert subscribe(ring, debt=(5, 0, 0, 0)) == 0
+    ring.producer().put(2)
+    first = ring.consumer()
+    seq, lost = told(first)
+    assert lost == 5
+    if ends == "dies":
+        first.die()
+        ring.reap()
+    else:
+        if ends != "leaves":
+            assert first.give_back(seq) == 0
+        assert first.peer.leave() == 0
+    second, third = ring.consumer(), ring.consumer()
+    assert told(second) == (4, 5)
+    assert told(third) == (5, 0)
+    assert second.release(4) == 0
+    assert (ring.peek("sub", "owed"), ring.peek("peer", "untold", second.number)) == (0, 0)
+    assert third.peer.leave() == second.peer.leave() == 0
+    assert told(ring.consumer()) == (5, 0)
+
+
+def test_what_a_member_holds_that_has_told_it_is_told_once(segment):
+    """It was told with the first of two frames, and releases the second one before."""
+    ring = segment(4)
+    assert subscribe(ring, debt=(5, 0, 0, 0)) == 0
+    ring.producer().put(2)
+    reader = ring.consumer()
+    assert (told(reader), told(reader)) == ((4, 5), (5, 0))
+    assert reader.release(5) == 0
+    assert ring.peek("sub", "owed") == 5
+    assert reader.release(4) == 0
+    assert ring.peek("sub", "owed") == 0
+
+
+@pytest.mark.parametrize("released", [False, True])
+def test_what_was_lost_when_it_was_given_up_is_told_until_somebody_is_done(segment, released):
+    ring = segment(2)
+    assert subscribe(ring) == 0
+    run_out_of_patience(ring)
+    producer = ring.producer()
+    producer.put(4)
+    first = ring.consumer()
+    assert told(first) == (5, 3)
+    if released:
+        assert first.release(5) == 0
+    first.die()
+    ring.reap()
+    producer.put()
+    assert told(ring.consumer()) == ((6, 0) if released else (6, 4))  # given up again
+
+
+def debt(ring):
+    return subscriptions.debt_of(ring.creator, 0)
 
 
 def test_what_a_subscription_has_not_had(segment):
@@ -153,13 +219,16 @@ def test_what_a_subscription_has_not_had(segment):
     reader, producer = ring.consumer(), ring.producer()
     producer.put(3)
     assert reader.get() == 4
+    owed, behind, *processes = debt(ring)
+    assert (owed, behind, [each & 0xFFFFFFFF for each in processes]) == (0, 2, [os.getpid(), 0])
     assert reader.peer.leave() == 0
-    assert subscriptions.missing(ring.creator, 0) == 2
-    producer.abandon(producer.claim())
-    assert subscriptions.missing(ring.creator, 0) == 2
+    claimed = producer.claim()
+    assert debt(ring) == (3, 0, 0, 0)  # it may still be published
+    producer.abandon(claimed)
+    assert debt(ring) == (2, 0, 0, 0)
     run_out_of_patience(ring)
     producer.put(4)
-    assert subscriptions.missing(ring.creator, 0) == 7  # a void one that is gone counts
+    assert debt(ring) == (7, 0, 0, 0)  # a void one that is gone counts
 
 
 def test_a_lossy_one_goes_on_behind_what_it_had_last(segment):

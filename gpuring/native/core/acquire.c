@@ -286,6 +286,8 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
     me->last.value = gr_load_relaxed(&slot->fence);
     add_pending(me, me->last.producer, fence_of(ring, i, me->last.producer), me->last.value);
     count_missed(me, gr_annex_lost(&me->cursor, slot));
+    if (me->last.upstream && me->last.upstream >= gr_load_relaxed(&me->cursor.due))
+        gr_store_relaxed(&me->cursor.due_with, s);
     gr_store_relaxed(&take->since_ns, (uint64_t)gr_now_coarse_ns());
     count(&ring->peer[me->self.number].frames, 1);
     me->last.reported = true;

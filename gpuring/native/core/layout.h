@@ -31,7 +31,7 @@
 #include "atomics.h"
 
 enum {
-    GR_VERSION = 6,
+    GR_VERSION = 7,
     GR_LINE = 64,
     GR_PAGE = 4096,
     GR_MAX_SLOTS = 1024,
@@ -170,11 +170,17 @@ struct gr_sub {
     /* durable: CLOCK_MONOTONIC since when it has no member; 0: it has one */
     gr_word unread_ns;
     /* durable: where it begins or goes on, from when it is given up or announced until that is done
-     * and a member has counted what it has lost; else 0 */
+     * and what it has lost is owed; else 0 */
     gr_word resume;
-    /* durable: frames of earlier rings of this name that it has lost; the next member is told */
+    /* durable: frames that were lost while nobody read, of earlier rings of this name too, until a
+     * member is done with the frame that told it; bit 63 (GR_COUNTED): those from `resume` on are
+     * among them. Writer: under LOCK; members, -= n */
     gr_word owed;
-    uint64_t reserved[4];
+    /* durable: frames of the ring before this one that its members of that time may still read, and
+     * two of their processes (start (32) | pid (32)); when these are gone, they are owed */
+    gr_word behind;
+    gr_word behind_by[2];
+    uint64_t reserved[1];
 };
 
 /* Writer: under LOCK, before `word`. */
@@ -205,6 +211,10 @@ struct gr_peer_entry {
      * asked again */
     gr_word ended_at;
     gr_word label[GR_LABEL_WORDS]; /* for people; UTF-8, zero-padded */
+    /* how many of its subscription's `owed` this member was told, until it is done with the frame
+     * that told it */
+    gr_word untold;
+    uint64_t reserved[7];
 };
 
 /* What follows the word is the frame's record. Whoever holds the frame reads it whole; any other
@@ -241,7 +251,7 @@ struct gr_tear {
 #define GR_MARKING (UINT64_C(1) << 63)
 
 _Static_assert(sizeof(struct gr_sub) == 3 * GR_LINE, "sub: three lines");
-_Static_assert(sizeof(struct gr_peer_entry) == 3 * GR_LINE, "peer: three lines");
+_Static_assert(sizeof(struct gr_peer_entry) == 4 * GR_LINE, "peer: four lines");
 _Static_assert(sizeof(struct gr_slot) == 2 * GR_LINE, "slot: two lines");
 _Static_assert(sizeof(struct gr_take) == 16, "take: a quarter line");
 _Static_assert(sizeof(struct gr_tear) == 16, "tear: a quarter line");

@@ -68,6 +68,7 @@ static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
         for (int k = 0; k < 2; k++) gr_store_relaxed(&entry->gpu[k], ring->gpu[k]);
         gr_store_relaxed(&entry->dropped, 0);
         gr_store_relaxed(&entry->ended_at, 0);
+        gr_store_relaxed(&entry->untold, 0);
         gr_write_text(entry->label, (const char[8 * GR_LABEL_WORDS]){0}, GR_LABEL_WORDS);
         GR_FAULT("join: written");
         gr_store_sc(&entry->word, peer_word(GR_LIVE, me->self.role, me->self.u));
@@ -117,8 +118,6 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
 
     uint32_t unused, found = gr_find_subscription(ring, name, &unused);
     const struct gr_terms terms = {.mode = mode, .policy = policy, .from = from, .start = start};
-    uint32_t dropped = (uint32_t)gr_load_relaxed(&ring->head->dropped);
-    uint64_t missed = 0;
     me->self.u = found != GR_NONE ? found : unused;
     if (me->self.u == GR_NONE) result = GR_FULL_SUBS;
     else if (found != GR_NONE && !gr_agrees(ring, found, &terms)) result = GR_MODE_MISMATCH;
@@ -126,9 +125,10 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
     if (result == GR_OK) {
         /* After the entry: otherwise a kill would leave a subscription without a member, which
          * holds producers up (A5). */
+        me->cursor.dropped = (uint32_t)gr_load_relaxed(&ring->head->dropped);
+        bool again = false;
         if (found == GR_NONE) gr_begin_subscription(ring, me->self.u, name, &terms);
-        else missed = gr_take_up(ring, found, &dropped);
-        me->cursor.dropped = dropped;
+        else again = gr_take_up(ring, me);
         me->cursor.reaps = gr_load_acquire(&ring->head->reaps);
         me->cursor.seen = gr_load_acquire(&ring->sub[me->self.u].redo);
         me->cursor.pos = me->cursor.high = start_of(gr_load_sc(&ring->sub[me->self.u].word));
@@ -139,11 +139,7 @@ enum gr_result gr_join_consumer(struct gr_ring *ring, const char name[GR_NAME_WO
             uint64_t f = gr_frontier(ring), oldest = f > ring->slots ? f - ring->slots : 0;
             /* What came before belongs to the other members, and is not lost. But if the
              * subscription has just been announced again, what is gone since is lost (H17). */
-            if (me->cursor.pos < oldest && !gr_load_relaxed(&ring->sub[found].resume))
-                me->cursor.pos = me->cursor.high = oldest;
-            gr_count_lost(me, missed);
-            GR_FAULT("join: loss counted");
-            gr_taken_up(ring, found);
+            if (me->cursor.pos < oldest && !again) me->cursor.pos = me->cursor.high = oldest;
         }
     }
     gr_unlock(ring);

@@ -59,6 +59,9 @@ struct gr_cursor {
     uint32_t lost_before;
     /* lost_before of the last frame that no bridge has brought. */
     uint32_t dropped;
+    /* How much of what its durable subscription is owed this member is told with its next frame, and
+     * which frame told it. */
+    gr_word due, due_with;
     /* Whether it is told of each death of a producer, and up to which of head.reaps it was. */
     bool told_deaths;
     uint64_t reaps;

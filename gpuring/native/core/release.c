@@ -2,6 +2,7 @@
 #include "release.h"
 
 #include "bell.h"
+#include "subscriptions.h"
 #include "transition.h"
 
 /* Call it between gr_begin and gr_end. Otherwise the number's next owner may hold the same frame,
@@ -18,6 +19,7 @@ static enum gr_result leave_held(struct gr_peer *me, uint32_t index, uint64_t se
 enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq) {
     enum gr_result result = gr_begin(me);
     if (result != GR_OK) return result;
+    if (gr_load_relaxed(&me->cursor.due_with) == seq) gr_pay(me);
     result = leave_held(me, index, seq, claim_word(seq, me->self.number, GR_DONE));
     GR_FAULT("release: done");
     if (result == GR_OK) gr_ring_bell(me->ring);
@@ -81,6 +83,7 @@ void gr_skip_torn(struct gr_peer *me) {
     count(&entry->frames, (uint64_t)-1);
     count(&entry->torn, 1);
     me->last.reported = false;
+    gr_store_relaxed(&me->cursor.due_with, 0);
     gr_release(me, me->last.index, me->last.seq);
 }
 

@@ -13,12 +13,20 @@
 
 #include <string.h>
 
+#include "acquire.h"
 #include "annex.h"
 #include "bell.h"
 #include "claim.h"
 #include "lock.h"
+#include "process.h"
 
+#define GR_COUNTED (UINT64_C(1) << 63) /* in `owed` */
 #define PATIENCE_NS (INT64_C(5) * 1000 * 1000 * 1000) /* as in members.c */
+
+static bool is_member(const struct gr_ring *ring, uint32_t u, uint32_t p) {
+    const uint64_t word = gr_load_relaxed(&ring->peer[p].word);
+    return state_of(word) == GR_LIVE && role_of(word) == GR_CONSUMER && sub_of(word) == u;
+}
 
 static bool same_name(const struct gr_sub *sub, const char *name) {
     for (int k = 0; k < GR_NAME_WORDS; k++) {
@@ -71,6 +79,13 @@ static uint64_t announce(struct gr_ring *ring, uint32_t u, unsigned mode, unsign
     return s;
 }
 
+static void add_debt(struct gr_sub *sub, const struct gr_debt *debt) {
+    atomic_fetch_add_explicit(&sub->owed, debt->owed, memory_order_relaxed);
+    if (!debt->behind) return;
+    for (int k = 0; k < 2; k++) gr_store_relaxed(&sub->behind_by[k], debt->behind_by[k]);
+    gr_store_relaxed(&sub->behind, debt->behind);
+}
+
 /* A new subscription. Its first member's entry comes before it, unless it is durable: then it needs
  * no member (A5). Then `resume` says where it begins until it has begun: if this process is killed
  * between the two announcements, the next member counts what is gone (H18). */
@@ -91,7 +106,9 @@ void gr_begin_subscription(struct gr_ring *ring, uint32_t u, const char name[GR_
     gr_store_relaxed(&sub->patience_ns, terms->patience_ns);
     gr_store_relaxed(&sub->unread_ns, durable ? now : 0);
     gr_store_relaxed(&sub->resume, durable ? s : 0);
-    gr_store_relaxed(&sub->owed, terms->owed);
+    gr_store_relaxed(&sub->owed, 0);
+    gr_store_relaxed(&sub->behind, 0);
+    add_debt(sub, &terms->debt);
     atomic_fetch_or_explicit(&ring->head->sub_mask[u / 64], bit_of(u), memory_order_seq_cst);
     GR_FAULT("join: masked");
     announce(ring, u, terms->mode, terms->policy, s);
@@ -131,10 +148,25 @@ static bool had(const struct gr_ring *ring, uint32_t u, uint64_t s) {
     return seq_of(t) == s && phase_of(t) == GR_DONE;
 }
 
+/* What `resume` says, unless a joiner was killed before it could clear it. */
+static uint64_t resume_of(struct gr_sub *sub) {
+    const uint64_t resume = gr_load_acquire(&sub->resume);
+    return gr_load_acquire(&sub->owed) & GR_COUNTED ? 0 : resume;
+}
+static uint64_t owed_of(struct gr_sub *sub) { return gr_load_acquire(&sub->owed) & ~GR_COUNTED; }
+
+/* Under LOCK. What was lost from `resume` on is owed. If this process is killed in between, the next
+ * holder of LOCK goes on, and does not count it again (H16). */
+static void end_counting(struct gr_sub *sub) {
+    gr_store_release(&sub->resume, 0);
+    GR_FAULT("subscription: resume cleared");
+    atomic_fetch_and_explicit(&sub->owed, ~GR_COUNTED, memory_order_release);
+}
+
 /* The first sequence that it is not done with, at most f. */
 static uint64_t first_missing(const struct gr_ring *ring, uint32_t u, uint64_t f) {
     uint64_t word = gr_load_acquire(&ring->sub[u].word), s = start_of(word);
-    const uint64_t resume = gr_load_acquire(&ring->sub[u].resume);
+    const uint64_t resume = resume_of(&ring->sub[u]);
     if (resume && s >= resume) return resume; /* it was given up, and nobody has taken it up yet */
     if (mode_of(word) == GR_LOSSLESS && f > ring->slots && s < f - ring->slots)
         s = f - ring->slots; /* no claim has passed what it is not done with */
@@ -155,16 +187,21 @@ static uint64_t missed(const struct gr_ring *ring, uint32_t u, uint64_t from, ui
     return to > from + ring->slots ? n + (to - from - ring->slots) : n;
 }
 
-uint64_t gr_missing(const struct gr_ring *ring, uint32_t u) {
-    if (u >= ring->max_subscriptions) return 0;
-    uint64_t f = gr_frontier((struct gr_ring *)ring), n = ring->slots, lost = 0;
-    uint64_t s = first_missing(ring, u, f);
+/* How many published frames it is not done with that are, or were, for it, without those that p has
+ * in hand. What somebody who lives still writes counts. */
+static uint64_t unread(struct gr_ring *ring, uint32_t u, uint32_t p) {
+    const uint64_t f = gr_frontier(ring), n = ring->slots;
+    uint64_t s = first_missing(ring, u, f), lost = 0;
     if (f > n && s < f - n) lost = missed(ring, u, s, f - n), s = f - n;
     for (; s < f; s++) {
-        uint64_t w = gr_load_acquire(&ring->slot[s % n].word);
-        lost += !had(ring, u, s) && seq_of(w) == s && phase_of(w) == GR_READY;
+        const uint64_t w = gr_load_acquire(&ring->slot[s % n].word);
+        const uint64_t t = gr_load_acquire(&take_of(ring, s % n, u)->word);
+        const bool in_hand = phase_of(t) == GR_HELD && owner_of(t) == p;
+        const bool done = seq_of(t) == s && (phase_of(t) == GR_DONE || in_hand);
+        const bool comes = phase_of(w) == GR_WRITING && gr_peer_alive(ring, owner_of(w));
+        lost += !done && seq_of(w) == s && (phase_of(w) == GR_READY || comes);
     }
-    return lost + gr_load_acquire(&ring->sub[u].owed);
+    return lost;
 }
 
 /* `lost_before` of the last frame that it has had, if that is still there, else of the next one. */
@@ -174,38 +211,138 @@ static uint32_t dropped_at(const struct gr_ring *ring, uint64_t s) {
     return gr_load_relaxed(&ring->slot[(s - 1) % n].lost_before);
 }
 
-/* Somebody joins a subscription that is there. Returns how many frames it has lost that nobody was
- * told of. *dropped: how many frames had been dropped when it was read last. The joiner's entry is
- * LIVE, so nobody gives it up any more.
+/* ---- what is owed ---------------------------------------------------------------------------- */
+
+#define OTHER_PIDNS UINT64_MAX /* a process that cannot be looked at from everywhere */
+
+static uint64_t process_of(const struct gr_ring *ring, const struct gr_peer_entry *entry) {
+    struct gr_peer_entry *of = (struct gr_peer_entry *)entry; /* C11 loads from no const */
+    const uint64_t start = gr_load_relaxed(&of->start);
+    if (!start || gr_load_relaxed(&of->pidns) != ring->pidns) return OTHER_PIDNS;
+    return start << 32 | (uint32_t)gr_load_relaxed(&of->pid);
+}
+
+static bool is_there(uint64_t process) {
+    char state = 0;
+    if (process == OTHER_PIDNS) return true;
+    return (uint32_t)gr_process_start((pid_t)(uint32_t)process, &state) == process >> 32 &&
+           state != 'Z' && state != 'X';
+}
+
+/* A member of the old ring that lives may still read what is left there. If it is killed before it
+ * has, nobody else knows, so the new ring has the number, and who it was. */
+void gr_debt_of(struct gr_ring *ring, uint32_t u, struct gr_debt *debt) {
+    struct gr_sub *sub = &ring->sub[u];
+    const uint64_t n = unread(ring, u, GR_NONE);
+    unsigned readers = 0;
+    memset(debt, 0, sizeof *debt);
+    for (uint32_t p = 0; p < ring->max_peers; p++)
+        if (is_member(ring, u, p) && gr_peer_alive(ring, p)) {
+            if (readers < 2) debt->behind_by[readers] = process_of(ring, &ring->peer[p]);
+            readers++;
+        }
+    /* What two rings ago was behind is owed now, even if somebody still reads it: too much rather
+     * than too little. */
+    debt->owed = owed_of(sub) + gr_load_relaxed(&sub->behind);
+    *(readers ? &debt->behind : &debt->owed) += n;
+}
+
+/* What is behind is owed as soon as nobody can read it any more. If this process is killed between
+ * the two stores, it is counted twice. */
+static void settle_behind(struct gr_sub *sub) {
+    const uint64_t n = gr_load_relaxed(&sub->behind);
+    for (int k = 0; k < 2; k++) {
+        const uint64_t process = gr_load_relaxed(&sub->behind_by[k]);
+        if (process && is_there(process)) return;
+    }
+    if (!n) return;
+    atomic_fetch_add_explicit(&sub->owed, n, memory_order_relaxed);
+    gr_store_relaxed(&sub->behind, 0);
+}
+
+/* What is owed and no other member was told. A member that is killed was told in vain. Its entry may
+ * be there still, but its byte is not locked. `owed` is read last: if somebody pays meanwhile, this
+ * says too little rather than too much, and the next one is told the rest (H20). */
+static uint64_t untold(struct gr_ring *ring, uint32_t u) {
+    uint64_t told = 0;
+    if (!owed_of(&ring->sub[u])) return 0;
+    for (uint32_t p = 0; p < ring->max_peers; p++) {
+        const uint64_t n = gr_load_acquire(&ring->peer[p].untold);
+        if (n && is_member(ring, u, p) && gr_peer_alive(ring, p)) told += n;
+    }
+    const uint64_t owed = owed_of(&ring->sub[u]);
+    return owed > told ? owed - told : 0;
+}
+
+/* The member is told with its next frame. Until it is done with that one, it is owed all the same: if
+ * the member is killed before, the next one is told. */
+static void tell(struct gr_peer *me) {
+    const uint64_t n = untold(me->ring, me->self.u);
+    if (!n) return;
+    atomic_fetch_add_explicit(&me->cursor.due, n, memory_order_relaxed);
+    gr_store_relaxed(&me->ring->peer[me->self.number].untold, gr_load_relaxed(&me->cursor.due));
+    gr_count_lost(me, n);
+    GR_FAULT("join: loss counted");
+}
+
+/* Call it between gr_begin and gr_end. The frame is not done yet: if this process is killed in
+ * between, it comes again without the number, because its user has seen it and released it. */
+void gr_pay(struct gr_peer *me) {
+    gr_store_relaxed(&me->cursor.due_with, 0);
+    const uint64_t n = atomic_exchange_explicit(&me->cursor.due, 0, memory_order_relaxed);
+    if (!n) return; /* another thread was faster */
+    atomic_fetch_sub_explicit(&me->ring->sub[me->self.u].owed, n, memory_order_relaxed);
+    GR_FAULT("release: paid");
+    gr_store_release(&me->ring->peer[me->self.number].untold, 0); /* carries `owed`; partner: untold */
+}
+
+void gr_arrive(struct gr_peer *me, struct gr_peer *from) {
+    struct gr_sub *sub = &me->ring->sub[me->self.u];
+    if (!gr_load_relaxed(&sub->behind) || gr_lock(me->ring, PATIENCE_NS) != GR_OK) return;
+    const uint64_t mine = process_of(me->ring, &me->ring->peer[me->self.number]);
+    for (int k = 0; k < 2; k++)
+        if (gr_load_relaxed(&sub->behind_by[k]) == mine) {
+            const uint64_t left = unread(from->ring, from->self.u, from->self.number);
+            if (left < gr_load_relaxed(&sub->behind)) gr_store_relaxed(&sub->behind, left);
+            gr_store_relaxed(&sub->behind_by[k], 0);
+            break;
+        }
+    settle_behind(sub);
+    tell(me);
+    gr_unlock(me->ring);
+}
+
+/* Somebody joins a subscription that is there. Its entry is LIVE, so nobody gives it up any more.
+ * Returns whether it was announced again.
  *
  * A lossless one that was not given up is left as it is: producers keep for it what they would not
- * keep for a new one, the oldest frame of a full ring. Until the joiner has counted the loss
- * (gr_taken_up), `resume` and `owed` stay: if it is killed before, the next one counts it (H16). */
-uint64_t gr_take_up(struct gr_ring *ring, uint32_t u, uint32_t *dropped) {
+ * keep for a new one, the oldest frame of a full ring. */
+bool gr_take_up(struct gr_ring *ring, struct gr_peer *me) {
+    const uint32_t u = me->self.u;
     struct gr_sub *sub = &ring->sub[u];
     const uint64_t word = gr_load_sc(&sub->word);
-    const bool unread = gr_load_relaxed(&sub->unread_ns) != 0;
-    uint64_t lost = gr_load_relaxed(&sub->owed);
-    if (unread) {
+    bool again = false;
+    if (gr_load_relaxed(&sub->owed) & GR_COUNTED) end_counting(sub);
+    if (gr_load_relaxed(&sub->unread_ns)) {
         const uint64_t noted = gr_load_relaxed(&sub->resume);
         const uint64_t resume = first_missing(ring, u, gr_frontier(ring));
-        *dropped = dropped_at(ring, resume);
-        if ((noted && start_of(word) >= noted) || mode_of(word) == GR_LOSSY) {
+        me->cursor.dropped = dropped_at(ring, resume);
+        again = (noted && start_of(word) >= noted) || mode_of(word) == GR_LOSSY;
+        if (again) {
             gr_store_release(&sub->resume, resume);
             const uint64_t start = announce(ring, u, mode_of(word), policy_of(word),
                                             first_of(ring, GR_START_AT, resume));
-            if (start > resume) lost += missed(ring, u, resume, start);
+            const uint64_t lost = start > resume ? missed(ring, u, resume, start) : 0;
+            GR_FAULT("subscription taken up");
+            gr_store_release(&sub->owed, (owed_of(sub) + lost) | GR_COUNTED);
+            GR_FAULT("subscription: loss owed");
         }
+        gr_store_relaxed(&sub->unread_ns, 0);
+        end_counting(sub);
     }
-    GR_FAULT("subscription taken up");
-    return lost;
-}
-
-void gr_taken_up(struct gr_ring *ring, uint32_t u) {
-    struct gr_sub *sub = &ring->sub[u];
-    gr_store_relaxed(&sub->owed, 0);
-    gr_store_relaxed(&sub->unread_ns, 0);
-    gr_store_release(&sub->resume, 0);
+    settle_behind(sub);
+    tell(me);
+    return again;
 }
 
 static bool is_over(struct gr_ring *ring, uint32_t u) {
@@ -220,6 +357,7 @@ static bool is_over(struct gr_ring *ring, uint32_t u) {
 static void give_up(struct gr_ring *ring, uint32_t u) {
     struct gr_sub *sub = &ring->sub[u];
     const uint64_t word = gr_load_sc(&sub->word);
+    if (gr_load_relaxed(&sub->owed) & GR_COUNTED) end_counting(sub);
     gr_store_release(&sub->resume, first_missing(ring, u, gr_frontier(ring)));
     GR_FAULT("subscription: resume noted");
     gr_store_sc(&sub->word, sub_word(GR_GIVEN_UP, policy_of(word), mode_of(word)));
@@ -252,7 +390,7 @@ enum gr_result gr_subscribe(struct gr_ring *ring, const char name[GR_NAME_WORDS 
     else {
         struct gr_sub *sub = &ring->sub[u];
         if (terms->patience_ns) gr_store_relaxed(&sub->patience_ns, terms->patience_ns);
-        gr_store_relaxed(&sub->owed, gr_load_relaxed(&sub->owed) + terms->owed);
+        add_debt(sub, &terms->debt);
         /* The words of an absent member's patience come before the word that makes them count. */
         gr_store_sc(&sub->word,
                     sub_word(start_of(gr_load_sc(&sub->word)), durable.policy, durable.mode));
