@@ -201,9 +201,10 @@ cdef class Consumer(Endpoint):
         if errors:
             raise_first(errors)
 
-    def __exit__(self, kind, *_):
+    def __exit__(self, *error):
         """Leaves the ring.  If the end of the program leaves the block, frames in hand may come again first."""
         cdef ReadSlot slot
+        kind = error[0] if error else None
         if kind is not None and not self._closed and not self._ring._header.forked:
             in_hand = [each for each in self._slots if each._open]
             for slot in sorted(in_hand, key=lambda each: each._seq, reverse=True):  # step by step

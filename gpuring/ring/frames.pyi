@@ -7,9 +7,9 @@ from typing_extensions import Self
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.read_slot import ReadSlot
 
-Iterator = TypeVar("Iterator", bound=type)
+_Iterator = TypeVar("_Iterator", bound=type)
 
-def hears_how_it_is_left(iterator: Iterator) -> Iterator: ...
+def hears_how_it_is_left(iterator: _Iterator) -> _Iterator: ...
 
 class OneFrame:
     consumer: Consumer

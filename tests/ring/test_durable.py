@@ -331,7 +331,7 @@ def test_what_a_member_has_read_of_the_old_ring_is_not_told(name, children):
 
 
 def test_what_was_behind_two_rings_ago_is_owed(name, children):
-    """Its reader was stopped meanwhile.  It may read it, so this tells too much, never too little."""
+    """Its reader may still read it, so this tells too much, never too little."""
     first = make(name)
     reader = children(reads_on, name)
     assert reader.receive() == "joined"
