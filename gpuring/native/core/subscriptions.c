@@ -159,7 +159,7 @@ static uint64_t owed_of(struct gr_sub *sub) { return gr_load_acquire(&sub->owed)
  * holder of LOCK goes on, and does not count it again (H16). */
 static void end_counting(struct gr_sub *sub) {
     gr_store_release(&sub->resume, 0);
-    GR_FAULT("subscription: resume cleared");
+    GR_FAULT("owed: resume cleared");
     atomic_fetch_and_explicit(&sub->owed, ~GR_COUNTED, memory_order_release);
 }
 
@@ -292,7 +292,7 @@ void gr_pay(struct gr_peer *me) {
     const uint64_t n = atomic_exchange_explicit(&me->cursor.due, 0, memory_order_relaxed);
     if (!n) return; /* another thread was faster */
     atomic_fetch_sub_explicit(&me->ring->sub[me->self.u].owed, n, memory_order_relaxed);
-    GR_FAULT("release: paid");
+    GR_FAULT("owed: paid");
     gr_store_release(&me->ring->peer[me->self.number].untold, 0); /* carries `owed`; partner: untold */
 }
 
@@ -335,7 +335,7 @@ bool gr_take_up(struct gr_ring *ring, struct gr_peer *me) {
             const uint64_t lost = start > resume ? missed(ring, u, resume, start) : 0;
             GR_FAULT("subscription taken up");
             gr_store_release(&sub->owed, (owed_of(sub) + lost) | GR_COUNTED);
-            GR_FAULT("subscription: loss owed");
+            GR_FAULT("owed: counted");
         }
         gr_store_relaxed(&sub->unread_ns, 0);
         end_counting(sub);

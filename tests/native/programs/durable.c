@@ -70,8 +70,8 @@ static void take_up_and_die(struct gr_ring *ring, const char *point) {
     come(ring, GR_LOSSY);
 }
 static void note_and_die(struct gr_ring *ring) { take_up_and_die(ring, "subscription taken up"); }
-static void count_and_die(struct gr_ring *ring) { take_up_and_die(ring, "subscription: loss owed"); }
-static void clear_and_die(struct gr_ring *ring) { take_up_and_die(ring, "subscription: resume cleared"); }
+static void count_and_die(struct gr_ring *ring) { take_up_and_die(ring, "owed: counted"); }
+static void clear_and_die(struct gr_ring *ring) { take_up_and_die(ring, "owed: resume cleared"); }
 static void tell_and_die(struct gr_ring *ring) { take_up_and_die(ring, "join: loss counted"); }
 
 /* It is announced, and a claim may have missed that (H18). */

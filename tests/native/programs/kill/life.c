@@ -125,14 +125,29 @@ void survivor(int which) {
     depart();
 }
 
+static void join_kept(struct gr_peer *guest) {
+    REQUIRE(gr_join_consumer(ring, kept, GR_LOSSLESS, GR_REDELIVER, GR_START_NEXT, 0, guest) == GR_OK);
+}
+
 /* Is a member of the durable subscription for a moment, and reads nothing. */
 static void visit(void) {
     static struct gr_peer guest;
-    self.elsewhere = self.role != JOINER;
-    REQUIRE(gr_join_consumer(ring, kept, GR_LOSSLESS, GR_REDELIVER, GR_START_NEXT, 0, &guest) == GR_OK);
+    join_kept(&guest);
     self.elsewhere = self.role != LEAVER;
     REQUIRE(gr_leave(&guest) == GR_OK);
     self.elsewhere = true;
+}
+
+/* Reads a frame of it, with which it is told what was lost. */
+static void read_kept(struct gr_peer *guest) {
+    self.elsewhere = false;
+    join_kept(guest);
+    settle_in(guest);
+    self.last = 0;
+    enum gr_result result = consume(guest, gr_acquire, OF_OWN);
+    REQUIRE(result == GR_OK || result == GR_BLOCKED || result == GR_ENDED, "a guest: %d", result);
+    self.elsewhere = true;
+    leave(guest);
 }
 
 /* It ends by itself only if its point is not reached, or if the ring was closed. */
@@ -156,7 +171,7 @@ void mortal(enum role role, const char *target) {
         if (role == JOINER || role == LEAVER) {
             static const enum role parts[] = {PRODUCER, CONSUMER, MEMBER, LOSSY};
             part = parts[chance(4)];
-            if (chance(2)) visit();
+            if (chance(2)) role == JOINER ? read_kept(me) : visit();
             self.elsewhere = role != JOINER;
             REQUIRE(join_as(me, part) == GR_OK);
             self.elsewhere = true;
