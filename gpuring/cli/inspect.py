@@ -16,6 +16,7 @@ from gpuring.cli.text import columns, counted, nbytes, seconds, table, wrap
 from gpuring.memory.kinds import OUTLIVE
 from gpuring.printable import printable
 from gpuring.registry import directory, segment, survey
+from gpuring.registry.diagnosis import whose
 from gpuring.registry.stats import Death, PeerStats, RingStats, SubscriptionStats
 
 MOST_HOLDS = 4  # of a peer, spelled out
@@ -142,10 +143,8 @@ def death(dead: Death, one: RingStats) -> str:
         )
         if count
     ]
-    return (
-        f"{seconds(dead.age_s)} ago: {of_dead(dead, one)} {dead.number} (pid {dead.pid}) died; "
-        f"{', '.join(done) or 'it held nothing'}"
-    )
+    who = f"{of_dead(dead, one)} {dead.number} ({whose(dead.label, dead.pid)})"
+    return f"{seconds(dead.age_s)} ago: {who} died; {', '.join(done) or 'it held nothing'}"
 
 
 def _subscriptions(one: RingStats, width: int | None) -> str:

@@ -42,6 +42,7 @@ cdef extern from "core/layout.h" nogil:
         uint64_t nbytes, meta_stride
     struct gr_death:
         gr_word time_ns, pid, peer, number, voided, torn, reopened, raised
+        gr_word label[8]
     struct gr_head:
         uint8_t epoch[16]
         uint8_t device_uuid[16]
@@ -113,7 +114,7 @@ cdef extern from "core/peer.h" nogil:
         gr_bool left, dropped
         gr_word32 stopping
     struct gr_cursor:
-        uint64_t pos
+        uint64_t pos, told_from
         gr_bool first, follows, counts_on, told_deaths
         uint32_t lost_before
     struct gr_delivery:

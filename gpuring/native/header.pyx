@@ -217,6 +217,25 @@ cdef class Header:
             return b""
         return PyBytes_FromStringAndSize(<char *>self.ring.peer[peer].label, 64).rstrip(b"\0")
 
+    def deaths(self, uint64_t since=0):
+        """The last deaths as plain dicts, the latest first: of those from number `since` on, which counts from 0, the ones that
+        are still remembered."""
+        cdef uint64_t reaps = gr_load_acquire(&self.ring.head.reaps), word, k
+        cdef gr_death *death
+        deaths = []
+        for k in range(max(since, reaps - min(reaps, <uint64_t>GR_DEATHS)), reaps):
+            death = &self.ring.head.deaths[k % <uint64_t>GR_DEATHS]
+            word = gr_load_acquire(&death.peer)
+            deaths.insert(0, {
+                "time_ns": gr_load_acquire(&death.time_ns), "pid": gr_load_acquire(&death.pid),
+                "number": gr_load_acquire(&death.number), "label": PyBytes_FromStringAndSize(<char *>death.label, 64).rstrip(b"\0"),
+                "role": "producer" if role_of(word) == GR_PRODUCER else "consumer",
+                "leaving": state_of(word) == GR_LEAVING,
+                "voided": gr_load_acquire(&death.voided), "torn": gr_load_acquire(&death.torn),
+                "reopened": gr_load_acquire(&death.reopened), "raised": gr_load_acquire(&death.raised),
+            })
+        return deaths
+
     def in_other_namespace(self, uint32_t peer):
         """Whether a peer's process is of another pid namespace than this one, so that its pid means nothing here."""
         return peer < self.ring.max_peers and gr_load_acquire(&self.ring.peer[peer].pidns) != self.ring.pidns

@@ -120,6 +120,8 @@ cdef class Peer:
         already, that is the other members' affair, and this does nothing.  Call it before the first verb."""
         gr_count_before(&self.gd.core)
 
+    told_from = property(lambda Peer self: self.gd.core.cursor.told_from)  # the first death of which the last PRODUCER_DIED told
+
     @property
     def culprit(self):
         """(reason, peer or None, subscription or None, seq, since_ns) of the last BLOCKED."""

@@ -117,7 +117,9 @@ def test_a_dead_peer_is_shown_before_and_after_it_is_cleared(name, children, com
         ring.watch()
         poll(lambda: ring.stats().reaps)
         text = command("top", "--once", "--interval", 0.05, name).stdout
-        assert re.search(rf"{name}: .* ago: consumer \d+ \(pid {victim.pid}\) died", text), text
+        assert re.search(rf"{name}: .* ago: consumer \d+ \(\S+, pid {victim.pid}\) died", text), (
+            text
+        )
 
 
 def test_a_ring_that_is_not_there_is_said_so(name, command):

@@ -59,9 +59,10 @@ struct gr_cursor {
     uint32_t lost_before;
     /* lost_before of the last frame that no bridge has brought. */
     uint32_t dropped;
-    /* Whether it is told of each death of a producer, and up to which of head.reaps it was. */
+    /* Whether it is told of each death of a producer, up to which of head.reaps it was, and from
+     * which on it was told the last time. */
     bool told_deaths;
-    uint64_t reaps;
+    uint64_t reaps, told_from;
 };
 
 /* What the last claim, acquire or latest said. */
