@@ -245,7 +245,7 @@ def test_what_cannot_be_read_for_one_reason_is_told_once(name, command):
     finally:
         for path in paths:
             path.unlink()
-    (line,) = [line for line in text.splitlines() if "cannot be read: this is no ring" in line]
+    (line,) = [line for line in text.splitlines() if "this is no ring" in line and name in line]
     assert all(f"{name}.{k}" in line for k in range(3)), line
 
 
