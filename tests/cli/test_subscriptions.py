@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from tests.helpers.rings import put, small_ring
@@ -52,3 +54,30 @@ def test_who_unsubscribes_is_told_what_becomes_of_it(name, command):
         with ring.consumer("rec"), ring.consumer("rec", durable=True):
             assert told() == f"subscription rec of {name} ends with the last of its 2 readers\n"
         assert command("unsubscribe", name, "rec").returncode != 0
+
+
+def members(shown):
+    """The last column of inspect's table of subscriptions, whose lines may be several a row."""
+    table = shown.partition("SUBSCRIPTION ")[2].partition("\n\n")[0].partition("\n(not shown")[0]
+    lines = table.splitlines()
+    at = lines[0].index("MEMBERS") + len("SUBSCRIPTION ")
+    return " ".join(" ".join(line[at:] for line in lines[1:]).split())
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_inspect_says_who_the_members_are(name, command, monkeypatch, width):
+    """In 80 columns, too.  The table of peers has the others of a crowd."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    with small_ring(name) as ring:
+        with ring.consumer("rec", label="recorder on disk 2", durable=True) as one:
+            who = f"{one.peer} (recorder on disk 2, pid {os.getpid()})"
+            shown = command("inspect", name).stdout
+            assert members(shown) == who
+            crowd = [ring.consumer("rec", label=f"worker {k}") for k in range(5)]
+            shown = command("inspect", name).stdout
+            told = [f"{w.peer} (worker {k}, pid {os.getpid()})" for k, w in enumerate(crowd)]
+            assert members(shown) == f"{', '.join([who, *told[:3]])} and 2 more"
+            assert max(map(len, shown.splitlines())) <= width
+            for each in crowd:
+                each.close()
+        assert members(command("inspect", name).stdout).startswith("none for ")
