@@ -83,6 +83,7 @@ cdef extern from "core/ring.h" nogil:
         gr_layout layout
         gr_config config
         int lock_fd
+        int64_t join_patience_ns
         uint64_t pid, start, pidns
         uint64_t gpu[2]
     gr_take *take_of(const gr_ring *, uint64_t, uint64_t)

@@ -176,6 +176,10 @@ cdef class Header:
             gr_reap_dead(self.ring, mask)
         return [p for p in range(self.ring.max_peers) if mask[p // 64] >> p % 64 & 1]
 
+    def join_within(self, double seconds):
+        """Has joins of this handle wait for the membership lock for at most so long, if that is less than usual."""
+        self.ring.join_patience_ns = <int64_t>(1e9 * min(seconds, self.ring.join_patience_ns / 1e9))
+
     def link(self):
         """How far a bridge from another host has come: (epoch of the near ring, the near sequence up to which everything was
         published or skipped, how many frames were lost upstream up to there).  The epoch is b"" if there never was one."""

@@ -18,8 +18,6 @@
 #include "claim.h"
 #include "lock.h"
 
-#define PATIENCE_NS (INT64_C(5) * 1000 * 1000 * 1000) /* as in members.c */
-
 static bool same_name(const struct gr_sub *sub, const char *name) {
     for (int k = 0; k < GR_NAME_WORDS; k++) {
         uint64_t word;
@@ -240,7 +238,7 @@ void gr_give_up_late(struct gr_ring *ring) {
 
 enum gr_result gr_subscribe(struct gr_ring *ring, const char name[GR_NAME_WORDS * 8],
                             const struct gr_terms *terms) {
-    enum gr_result result = gr_lock(ring, PATIENCE_NS);
+    enum gr_result result = gr_lock(ring, GR_PATIENCE_NS);
     if (result != GR_OK) return result;
     uint32_t unused, u = gr_find_subscription(ring, name, &unused);
     struct gr_terms durable = *terms;
@@ -263,7 +261,7 @@ enum gr_result gr_subscribe(struct gr_ring *ring, const char name[GR_NAME_WORDS 
 
 enum gr_result gr_unsubscribe(struct gr_ring *ring, const char name[GR_NAME_WORDS * 8],
                               bool *found) {
-    enum gr_result result = gr_lock(ring, PATIENCE_NS);
+    enum gr_result result = gr_lock(ring, GR_PATIENCE_NS);
     if (result != GR_OK) return result;
     uint32_t unused, u = gr_find_subscription(ring, name, &unused);
     *found = u != GR_NONE;
