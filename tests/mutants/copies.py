@@ -143,7 +143,7 @@ def commands_of(root: Path) -> list[str]:
 def _needs(command: str, file: str) -> bool:
     """Whether a command has to run again when this file has changed."""
     if file.endswith(".pyx"):
-        return file[:-4].replace("/", ".") + ".c" in command
+        return f"{file[:-4].replace('/', '.')}.c" in command or f" {file} " in f"{command} "
     if file.endswith(".c"):
         return f"/{file}.o" in command
     # A header's functions are called in the library, and its tables stay as they are.
