@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import gpuring
 from gpuring.registry import directory, leftovers, segment
 from tests import ROOT
 from tests.docs.test_front_page import pasted
@@ -127,10 +128,11 @@ def test_probes_find_the_engine_and_miss_it(start, name, programs, before):
         start(files[Path(engine["command"][1]).name], before=before),
         programs.start("-m", "gpuring", *keep, before=before, stderr=subprocess.PIPE),
     ]
-    for probe in asked:
-        poll(lambda probe=probe: command(*probe).returncode == 0)
+    header = Path(segment.path_of(segment.header_name(name)))
+    poll(lambda: header.exists() and gpuring.health(name).ok)
+    assert {command(*probe).returncode for probe in asked} == {0}
     for each in running:
         programs.terminate(each)
         assert ended(each) == (0, "")
         assert {command(*probe).returncode for probe in asked} == {1}
-    assert not Path(segment.path_of(segment.header_name(name))).exists()
+    assert not header.exists()
