@@ -60,7 +60,9 @@ class PeerLost(RingError):
 
 class ProducerDied(PeerLost):
     """A producer of the stream died, and the stream goes on.  `Ring.consumer(deaths=True)` asks for
-    this."""
+    this.  The message has its number, its label or else the name of its program, and its pid.  Of
+    several that died since the last call it names all that are among the ring's last eight deaths.
+    """
 
 
 class FrameTorn(RingError):

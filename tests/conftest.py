@@ -30,6 +30,11 @@ LAST_RESORT_S = 20
 """So long after the deadline the run is ended, because a call holds the GIL and never returns."""
 
 
+if sys.dont_write_bytecode:
+    # As in many images.  Each of hundreds of interpreters would compile the package anew.
+    sys.dont_write_bytecode = False
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
 # How long an example takes, says something of the machine only.
 settings.register_profile("gpuring", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gpuring")

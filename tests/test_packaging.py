@@ -51,6 +51,16 @@ def tracked() -> list[Path]:
     return [Path(line) for line in run("git", "ls-files", cwd=ROOT).splitlines()]
 
 
+def test_the_flags_of_whoever_builds_come_last(tmp_path):
+    """They are -O0 in the builds below, which take half the time so."""
+    if shutil.which("cmake") is None or shutil.which("ninja") is None:
+        pytest.skip("no CMake")
+    how = ("-B", tmp_path, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release")
+    run("cmake", "-S", ROOT / "cmake", *how, cwd=tmp_path)
+    lines = re.findall(r"^  FLAGS = (.*)$", (tmp_path / "build.ninja").read_text(), re.MULTILINE)
+    assert {re.findall(r"-O\w", flags)[-1] for flags in lines} == {"-O0"}
+
+
 class Made(NamedTuple):
     """What `.ci/wheels` has made, and tried out: it runs a ring over host memory."""
 

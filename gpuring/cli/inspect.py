@@ -16,9 +16,11 @@ from gpuring.cli.text import columns, counted, nbytes, seconds, table, wrap
 from gpuring.memory.kinds import OUTLIVE
 from gpuring.printable import printable
 from gpuring.registry import directory, segment, survey
+from gpuring.registry.diagnosis import whose
 from gpuring.registry.stats import Death, PeerStats, RingStats, SubscriptionStats
 
 MOST_HOLDS = 4  # of a peer, spelled out
+MOST_MEMBERS = 4  # of a subscription; the table of peers has them all
 SUBSCRIPTIONS = ("SUBSCRIPTION", "KIND", "START", "LAG", "LOST", "REOPENED", "MEMBERS")
 PEERS = (
     *("PEER", "ROLE", "SUBSCRIPTION", "LABEL", "PID", "STATE", "JOINED", "FRAMES"),
@@ -142,10 +144,8 @@ def death(dead: Death, one: RingStats) -> str:
         )
         if count
     ]
-    return (
-        f"{seconds(dead.age_s)} ago: {of_dead(dead, one)} {dead.number} (pid {dead.pid}) died; "
-        f"{', '.join(done) or 'it held nothing'}"
-    )
+    who = f"{of_dead(dead, one)} {dead.number} ({whose(dead.label, dead.pid)})"
+    return f"{seconds(dead.age_s)} ago: {who} died; {', '.join(done) or 'it held nothing'}"
 
 
 def _subscriptions(one: RingStats, width: int | None) -> str:
@@ -157,12 +157,21 @@ def _subscriptions(one: RingStats, width: int | None) -> str:
             str(sub.lag),
             str(sub.lost),
             str(sub.opened),
-            ", ".join(map(str, sub.members)) or _without_members(sub),
+            _members(sub, one) if sub.members else _without_members(sub),
         )
         for sub in one.subscriptions
     ]
     right, drop = ("START", "LAG", "LOST", "REOPENED"), ("REOPENED", "START")
     return str(table(SUBSCRIPTIONS, rows, right=right, drop=drop, width=width))
+
+
+def _members(sub: SubscriptionStats, one: RingStats) -> str:
+    """ "1 (recorder.py, pid 4711), 2 (recorder.py, pid 4712)"."""
+    peers = {peer.number: peer for peer in one.peers}
+    shown = [peers[number] for number in sub.members[:MOST_MEMBERS]]
+    names = ", ".join(f"{peer.number} ({whose(peer.label, peer.pid)})" for peer in shown)
+    more = len(sub.members) - len(shown)
+    return f"{names} and {more} more" if more else names
 
 
 def _without_members(sub: SubscriptionStats) -> str:

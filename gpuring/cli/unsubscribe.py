@@ -9,6 +9,8 @@ from __future__ import annotations
 import argparse
 
 import gpuring
+from gpuring.cli.subscribe import find
+from gpuring.cli.text import counted
 from gpuring.cli.trouble import CommandError
 
 
@@ -19,6 +21,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     with gpuring.attach(args.name) as ring:
+        before = find(ring, args.subscription)
         if not ring.unsubscribe(args.subscription):
             raise CommandError(f"ring {args.name!r} has no subscription {args.subscription!r}")
+        now = find(ring, args.subscription)
+    if now is not None:
+        done = f"ends with the last of its {counted(len(now.members), 'reader')}"
+    elif before is not None and before.untaken:
+        done = f"has ended, with {counted(before.untaken, 'frame')} that nobody has read for it"
+    else:
+        done = "has ended"
+    print(f"subscription {args.subscription} of {args.name} {done}")
     return 0

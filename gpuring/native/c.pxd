@@ -42,6 +42,7 @@ cdef extern from "core/layout.h" nogil:
         uint64_t nbytes, meta_stride
     struct gr_death:
         gr_word time_ns, pid, peer, number, voided, torn, reopened, raised
+        gr_word label[8]
     struct gr_head:
         uint8_t epoch[16]
         uint8_t device_uuid[16]
@@ -82,6 +83,7 @@ cdef extern from "core/ring.h" nogil:
         gr_layout layout
         gr_config config
         int lock_fd
+        int64_t join_patience_ns
         uint64_t pid, start, pidns
         uint64_t gpu[2]
     gr_take *take_of(const gr_ring *, uint64_t, uint64_t)
@@ -113,7 +115,7 @@ cdef extern from "core/peer.h" nogil:
         gr_bool left, dropped
         gr_word32 stopping
     struct gr_cursor:
-        uint64_t pos
+        uint64_t pos, told_from
         gr_bool first, follows, counts_on, told_deaths
         uint32_t lost_before
     struct gr_delivery:

@@ -176,6 +176,10 @@ cdef class Header:
             gr_reap_dead(self.ring, mask)
         return [p for p in range(self.ring.max_peers) if mask[p // 64] >> p % 64 & 1]
 
+    def join_within(self, double seconds):
+        """Has joins of this handle wait for the membership lock for at most so long, if that is less than usual."""
+        self.ring.join_patience_ns = <int64_t>(1e9 * min(seconds, self.ring.join_patience_ns / 1e9))
+
     def link(self):
         """How far a bridge from another host has come: (epoch of the near ring, the near sequence up to which everything was
         published or skipped, how many frames were lost upstream up to there).  The epoch is b"" if there never was one."""
@@ -216,6 +220,25 @@ cdef class Header:
         if peer >= self.ring.max_peers:
             return b""
         return PyBytes_FromStringAndSize(<char *>self.ring.peer[peer].label, 64).rstrip(b"\0")
+
+    def deaths(self, uint64_t since=0):
+        """The last deaths as plain dicts, the latest first: of those from number `since` on, which counts from 0, the ones that
+        are still remembered."""
+        cdef uint64_t reaps = gr_load_acquire(&self.ring.head.reaps), word, k
+        cdef gr_death *death
+        deaths = []
+        for k in range(max(since, reaps - min(reaps, <uint64_t>GR_DEATHS)), reaps):
+            death = &self.ring.head.deaths[k % <uint64_t>GR_DEATHS]
+            word = gr_load_acquire(&death.peer)
+            deaths.insert(0, {
+                "time_ns": gr_load_acquire(&death.time_ns), "pid": gr_load_acquire(&death.pid),
+                "number": gr_load_acquire(&death.number), "label": PyBytes_FromStringAndSize(<char *>death.label, 64).rstrip(b"\0"),
+                "role": "producer" if role_of(word) == GR_PRODUCER else "consumer",
+                "leaving": state_of(word) == GR_LEAVING,
+                "voided": gr_load_acquire(&death.voided), "torn": gr_load_acquire(&death.torn),
+                "reopened": gr_load_acquire(&death.reopened), "raised": gr_load_acquire(&death.raised),
+            })
+        return deaths
 
     def in_other_namespace(self, uint32_t peer):
         """Whether a peer's process is of another pid namespace than this one, so that its pid means nothing here."""

@@ -123,6 +123,8 @@ cdef class Peer:
         with nogil:
             gr_arrive(&self.gd.core, &before.gd.core)
 
+    told_from = property(lambda Peer self: self.gd.core.cursor.told_from)  # the first death of which the last PRODUCER_DIED told
+
     @property
     def culprit(self):
         """(reason, peer or None, subscription or None, seq, since_ns) of the last BLOCKED."""

@@ -70,7 +70,7 @@ def snapshot(Header header not None):
     word = gr_load_acquire(&ring.head.producers)
     return {"frontier": header.frontier, "closed": header.closed, "producers_in_all": ring.producers_in_all,
             "producers_left": left_of(word), "producers_died": died_of(word), "dropped": gr_load_acquire(&ring.head.dropped), "slots": slots, "peers": peers,
-            "subscriptions": subscriptions, "deaths": _deaths(ring)}
+            "subscriptions": subscriptions, "deaths": header.deaths()}
 
 cdef bytes _gpu(gr_peer_entry *entry):
     """The UUID of the GPU that a peer uses.  Zeros for none."""
@@ -85,19 +85,3 @@ cdef int _pending(gr_ring *ring, uint32_t p) noexcept:
     for i in range(ring.slots):
         pending += gr_load_acquire(fence_of(ring, i, p)) < gr_load_acquire(work_of(ring, i, p))
     return pending
-
-cdef list _deaths(gr_ring *ring):
-    """Returns the last deaths, the latest first."""
-    cdef uint64_t reaps = gr_load_acquire(&ring.head.reaps), k
-    cdef gr_death *death
-    deaths = []
-    for k in range(min(reaps, <uint64_t>GR_DEATHS)):
-        death = &ring.head.deaths[(reaps - 1 - k) % <uint64_t>GR_DEATHS]
-        deaths.append({
-            "time_ns": gr_load_acquire(&death.time_ns), "pid": gr_load_acquire(&death.pid),
-            "number": gr_load_acquire(&death.number),
-            "role": "producer" if role_of(gr_load_acquire(&death.peer)) == GR_PRODUCER else "consumer",
-            "voided": gr_load_acquire(&death.voided), "torn": gr_load_acquire(&death.torn),
-            "reopened": gr_load_acquire(&death.reopened), "raised": gr_load_acquire(&death.raised),
-        })
-    return deaths

@@ -55,8 +55,8 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
         return PeerLost(f"ring {ring!r}: {_over(result)}. {_how_to_follow(ring, peer.header)}")
     if result == native.PRODUCER_DIED:
         return ProducerDied(
-            f"ring {ring!r}: a producer died, and the stream goes on with the others. `gpuring "
-            "inspect` names the dead. What it had published is still read"
+            f"ring {ring!r}: {_dead_producers(peer)} died, and the stream goes on with the others. "
+            "What it had published is still read"
         )
     if result == native.TORN:
         return torn(ring, peer.take_torn(), released=True)
@@ -66,6 +66,16 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
             "closed. Join again"
         )
     return unusable(ring, result)
+
+
+def _dead_producers(peer: Peer) -> str:
+    """Of whose death a consumer is told.  Only the last deaths of a ring are remembered."""
+    told = [
+        f"producer {dead['number']} ({whose(dead['label'], dead['pid'])})"
+        for dead in reversed(peer.header.deaths(peer.told_from))
+        if dead["role"] == "producer" and not dead["leaving"]
+    ]
+    return " and ".join(told) or "a producer"
 
 
 def resting(
@@ -248,11 +258,16 @@ def in_the_way(header: Header, culprit: Culprit, is_stopped: Callable[[int], boo
 
 def _named(header: Header, number: int, noun: str, state: str = "") -> str:
     """A peer in words: "peer 3 (recorder.py, pid 4711, stopped)"."""
-    whose = " of this process" if header.is_own(number) else ""
-    label = printable(text_of(header.label(number)))
+    own = " of this process" if header.is_own(number) else ""
     where = " of another pid namespace" if header.in_other_namespace(number) else ""
-    pid = f"pid {header.peer_pid(number)}{where}{state}"
-    return f"{noun} {number}{whose} ({f'{label}, ' if label else ''}{pid})"
+    who = whose(header.label(number), header.peer_pid(number))
+    return f"{noun} {number}{own} ({who}{where}{state})"
+
+
+def whose(label: bytes | str, pid: int) -> str:
+    """A peer's label and process: "recorder.py, pid 4711"."""
+    shown = printable(label if isinstance(label, str) else text_of(label))
+    return f"{f'{shown}, ' if shown else ''}pid {pid}"
 
 
 def _of_the_end(header: Header, subscription: int | None) -> str:

@@ -76,6 +76,8 @@ class Death:
     """ "producer" or "consumer"."""
     pid: int
     """The id of its process."""
+    label: str
+    """What it was called at its join, or the name of its program."""
     age_s: float
     """Seconds since it was cleared."""
     voided: int

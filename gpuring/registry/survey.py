@@ -71,7 +71,8 @@ def collect(name: str, header: Header) -> stats.RingStats:
         peers=tuple(_peer(p, peer, labels, seen, now) for p, peer in seen["peers"].items()),
         deaths=tuple(
             stats.Death(
-                **{key: value for key, value in death.items() if key != "time_ns"},
+                **{key: death[key] for key in death.keys() - {"time_ns", "label", "leaving"}},
+                label=text_of(death["label"]),
                 age_s=max(0, now - death["time_ns"]) / 1e9,
             )
             for death in seen["deaths"]

@@ -64,8 +64,8 @@ def create(
     * `producers`: of how many producers the stream is made, 1 … 4095.  The stream ends when so many
       have come and gone and none is there.  A producer that was killed has gone, too; if one starts
       in its place, the stream goes on.
-    * `subscriptions`: names of durable subscriptions (`Ring.subscribe`) that the ring has from its
-      first frame on.
+    * `subscriptions`: names of lossless durable subscriptions (`Ring.subscribe`) that the ring has
+      from its first frame on.
     * `max_peers`, `max_subscriptions`: how many there may be at the same time, 1 … 250.
     * `mode`: permissions of the shared memory.  0o600, the default, keeps it to one user.
     * `replace`: which ring of this name makes way.  With None, the default, a ring whose creator is

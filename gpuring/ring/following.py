@@ -179,22 +179,33 @@ class NamesNotifier(native.Notifier):
         now, self._listens = time.monotonic(), True
         soon = now < self._looked + LOOK_AGAIN_S
         self._looked = now
-        if self._names is None:
+        names = self._names
+        if names is None:
             with contextlib.suppress(OSError):
                 names = NameWatch(SHM)
                 self._readable.register(names.fd, 0)
                 self._names = names
-        if self._names is not None:
-            self._names.drain()
-            self._readable.modify(self._names.fd, 0 if soon else select.EPOLLIN)
-        self._timer.set(LOOK_AGAIN_S if soon or self._names is None else LOOK_S)
+        if names is not None:
+            names.drain()
+            with contextlib.suppress(OSError):  # another thread has just closed the endpoint
+                self._readable.modify(names.fd, 0 if soon else select.EPOLLIN)
+        self._timer.set(LOOK_AGAIN_S if soon or names is None else LOOK_S)
 
     def arm(self, peer: Peer, at_end: bool = False) -> bool:
         """As that of the base class.  If this is no end, names make nothing readable any more."""
         if self._listens and not at_end:
-            self._listens = False
-            self._timer.set(0)
-            if self._names is not None:
-                self._readable.unregister(self._names.fd)
-                self._names = None
+            self._hear_no_names()
         return super().arm(peer, at_end)
+
+    def set(self) -> None:
+        """As that of the base class.  Whoever is about to leave needs no watch."""
+        self._hear_no_names()
+        super().set()
+
+    def _hear_no_names(self) -> None:
+        self._listens = False
+        self._timer.set(0)
+        names, self._names = self._names, None
+        if names is not None:
+            with contextlib.suppress(OSError):  # another thread was faster
+                self._readable.unregister(names.fd)

@@ -25,7 +25,7 @@ from gpuring.ring.producer cimport Producer
 from gpuring.service._envelopes import NEVER
 from gpuring.service._sleepers import nothing
 from gpuring.native import REAPED, look
-from gpuring.errors import PeerLost, RingClosed, RingError, RingFull
+from gpuring.errors import PeerLost, RingClosed, RingError, RingFull, RingTimeout
 
 cdef double CLAIM_SLICE_S = 0.05  # a wait for a slot looks for engines and answers so often
 
@@ -115,6 +115,8 @@ cdef class Sender:
           take or release one first; this is raised at once, with any `timeout`.
         * PeerLost: there is no engine, or the service was closed and no other one has come.
         * RingClosed: this client was closed.
+        * RingTimeout: another service has taken the place of a closed one, and for 5 s another
+          process, which may be stopped, has kept this client from joining it.
         * RingIncompatible: the service was replaced by one with other shapes, dtypes or memory, or
           by a ring that is no service.  Connect again.
         """
@@ -140,12 +142,13 @@ cdef class Sender:
         client and in all.  `expires_s`, `stream` and `shape` are those of `request`.
 
         Does not wait.  If another service has taken the place of a closed one, it joins that, which
-        takes some milliseconds.  Raises what `request` raises, except RingFull, and PeerLost only if
-        this client itself was taken for dead.
+        takes some milliseconds.  On a GPU with memory="vmm" or "pool" it may then wait for up to 5 s
+        until a process of that service has handed the memory on.  Raises what `request` raises,
+        except RingFull and RingTimeout, and PeerLost only if this client itself was taken for dead.
         """
         try:
             return self._send(0, expires_s, stream, shape)
-        except RingFull:
+        except RingTimeout:  # such as RingFull
             pass
         except PeerLost:
             if look(self.peer)[0] == REAPED:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuring import native
 from gpuring.deadlines import deadline_of, left_s
-from gpuring.errors import PeerLost, RingClosed, RingError, RingFull
+from gpuring.errors import PeerLost, RingClosed, RingError, RingFull, RingTimeout
 from gpuring.registry import diagnosis
 from gpuring.ring import inner
 from gpuring.ring.caller import Whole
@@ -255,7 +255,7 @@ class Client(Sender, Unique):
             until = min(until, deadline)
         while not self._has_engines():
             self._check_open()
-            if self._follow():
+            if self._follow(until):
                 continue
             if time.monotonic() >= until:
                 raise self._nobody(max(0.0, until - begun))
@@ -277,7 +277,7 @@ class Client(Sender, Unique):
             told = f"there is no engine{within and f', and none came{within}'}"
         return PeerLost(f"service {self.name!r}: {told}")
 
-    def _follow(self) -> bool:
+    def _follow(self, deadline: float) -> bool:
         """Joins the service that has the name now, if it is another one.  Called with the turn to
         send.  Calls in the former one go on there until they end."""
         ring = inner.successor(self._ring)
@@ -285,12 +285,17 @@ class Client(Sender, Unique):
             return False
         box = None
         try:
+            inner.header(ring).join_within(max(0.0, deadline - time.monotonic()))
             terms = Terms.of(ring)
             check_replacement(self._ring, self._mailbox.terms, ring, terms)
             box = Mailbox(ring, terms, self._options, self._queues, self._whole)
             self._watch(box)
             return self._settle_in(ring, box.writer, box, box.id, terms.kept)
         except RingClosed:  # it has ended meanwhile
+            return False
+        except RingTimeout:  # another process has its lock, and may be stopped
+            if time.monotonic() < deadline:
+                raise
             return False
         finally:
             if box is not None and self._mailbox is box:
@@ -318,7 +323,7 @@ class Client(Sender, Unique):
             with contextlib.suppress(OSError, RingError):
                 self._readable.unregister(box.fileno())
         box.shut()
-        box.close()
+        box.close(waits=False)
 
     def _may_send(self) -> bool:
         """Whether there is room for a call, or will be in the service that takes the place of this

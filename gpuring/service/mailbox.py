@@ -228,8 +228,12 @@ class Mailbox(Inbox):
     def left(self) -> bool:
         return self._ring.closed and self._requests.closed
 
-    def close(self) -> None:
-        """Leaves both rings."""
+    def close(self, waits: bool = True) -> None:
+        """Leaves both rings.  If it shall not wait while another process has a membership lock, the
+        watchdog leaves as soon as that lock is free."""
+        if not waits:
+            for each in (self.writer, self._presence, self._answers):
+                inner.peer(each).drop()
         try:
             self._requests.close()
         finally:

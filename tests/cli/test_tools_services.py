@@ -69,7 +69,7 @@ def test_the_dead_of_a_service_are_engines_and_clients(name, children, command):
         poll(lambda: keeper.ring._header.reap() or keeper.ring._header.reaps == 3)
         text = command("inspect", name).stdout
         for kind, peers in (("engine", 2), ("client", 1)):
-            told = re.findall(rf"ago: {kind} \d+ \(pid {dead[kind].pid}\) died", text)
+            told = re.findall(rf"ago: {kind} \d+ \(\S+, pid {dead[kind].pid}\) died", text)
             assert len(told) == peers, text
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import gpuring
 from gpuring.registry import directory, leftovers, segment
 from tests import ROOT
 from tests.docs.test_front_page import pasted
@@ -119,16 +120,19 @@ def test_probes_find_the_engine_and_miss_it(start, name, programs, before):
     files, pod = manifest("supervise.md")
     keeper, engine = pod["spec"]["containers"]
     probes = [engine[each]["exec"]["command"] for each in ("readinessProbe", "livenessProbe")]
-    assert {probe[0] for probe in probes} == {"gpuring"}
-    asked = [[name if word == "classify" else word for word in probe[1:]] for probe in probes]
-    run = {
-        each["name"]: start(files[Path(each["command"][1]).name], before=before)
-        for each in (keeper, engine)
-    }
-    for probe in asked:
-        poll(lambda probe=probe: command(*probe).returncode == 0)
-    for each, status in (("engine", 0), ("keep", 143)):
-        programs.terminate(run[each])
-        assert ended(run[each]) == (status, "")
+    commands = [keeper["command"], *probes]
+    assert {words[0] for words in commands} == {"gpuring"}
+    keep, *asked = ([name if word == "classify" else word for word in words[1:]]
+                    for words in commands)  # fmt: skip
+    running = [
+        start(files[Path(engine["command"][1]).name], before=before),
+        programs.start("-m", "gpuring", *keep, before=before, stderr=subprocess.PIPE),
+    ]
+    header = Path(segment.path_of(segment.header_name(name)))
+    poll(lambda: header.exists() and gpuring.health(name).ok)
+    assert {command(*probe).returncode for probe in asked} == {0}
+    for each in running:
+        programs.terminate(each)
+        assert ended(each) == (0, "")
         assert {command(*probe).returncode for probe in asked} == {1}
-    assert not Path(segment.path_of(segment.header_name(name))).exists()
+    assert not header.exists()

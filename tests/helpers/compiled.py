@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -57,8 +58,9 @@ def build(
         path.read_text() for path in sources if PROGRAMS in path.relative_to(place).parents
     )
     included = re.findall(r'#include ".*/core/(\w+\.c)"', texts)
-    objects = []
-    for path in (source.relative_to(place) for source in sources if source.name not in included):
+
+    def compiled(source: Path) -> Path:
+        path = source.relative_to(place)
         left_out = ("-Wl,", "-fsanitize") if path.name in HARDWARE else ("-Wl,",)
         of = [flag for flag in flags if not flag.startswith(left_out)]
         made = kept = place / f"{path}.o"
@@ -68,8 +70,11 @@ def build(
             _compile(place, "-std=gnu11", *of, "-c", path, "-o", made)
             kept.parent.mkdir(exist_ok=True)
             made.rename(kept)
-        objects.append(kept)
-    _compile(place, *flags, "-o", "program", *objects, "-ldl")
+        return kept
+
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        objects = pool.map(compiled, (each for each in sources if each.name not in included))
+        _compile(place, *flags, "-o", "program", *objects, "-ldl")
     return place / "program"
 
 

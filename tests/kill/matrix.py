@@ -13,10 +13,17 @@ from tests.helpers.compiled import run
 RUN_S = 200
 
 
-def dies_at_every_point_of(folders: tuple[Path, ...], program: Path, *options: object) -> None:
+EACH_ONCE = 0
+"""As a number of rounds: one role dies at each point, or is stopped there."""
+EACH_ROLE = 400
+"""Each role that comes to a point dies there, and is stopped there."""
+
+
+def dies_at_every_point_of(
+    folders: tuple[Path, ...], program: Path, rounds: int, *options: object
+) -> None:
     report = program.parent / "report.json"
-    rounds = ("--rounds", 400, "--json", report)
-    done = run(program, *options, *rounds, timeout=RUN_S)
+    done = run(program, *options, "--rounds", rounds, "--json", report, timeout=RUN_S)
     assert done.returncode == 0, done.stderr
     points = json.loads(report.read_text())["points"]
     named = {

@@ -85,9 +85,8 @@ def test_nobody_has_to_wait_for_the_dead_to_be_cleared(name, children):
         poll(lambda: ring.stats().reaps == 1)
         (death,) = ring.stats().deaths
         assert (death.pid, death.role, death.voided) == (victim.pid, "producer", 1)
-        assert f"producer {death.number} (pid {victim.pid}) died; 1 claim voided" in describe(
-            ring.stats()
-        )
+        who = f"producer {death.number} ({death.label}, pid {victim.pid})"
+        assert f"{who} died; 1 claim voided" in describe(ring.stats())
 
 
 def test_a_dead_creator_of_host_memory_keeps_nobody_out(name):

@@ -15,7 +15,7 @@ import pytest
 
 from tests.helpers.compiled import BUILD_S, CORE, DEVICE, FAULTS, Edit, build, needs_compiler, run
 from tests.helpers.promise import promise
-from tests.kill.matrix import RUN_S, dies_at_every_point_of, is_caught
+from tests.kill.matrix import EACH_ROLE, RUN_S, dies_at_every_point_of, is_caught
 
 PROGRAM = [
     "kill_device/*.c",
@@ -37,7 +37,7 @@ pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
 @pytest.mark.slow
 def test_whoever_dies_wherever_streams_go_on_and_torn_frames_are_told_exactly(tmp_path):
     program = build(tmp_path, PROGRAM, FLAGS, device=True)
-    dies_at_every_point_of((CORE, DEVICE), program, *WHERE)
+    dies_at_every_point_of((CORE, DEVICE), program, EACH_ROLE, *WHERE)
 
 
 # name: (where to look for it, what to change)

@@ -16,7 +16,7 @@ import pytest
 
 from tests.helpers.compiled import BUILD_S, CORE, FAULTS, Edit, build, needs_compiler, run
 from tests.helpers.promise import promise
-from tests.kill.matrix import RUN_S, dies_at_every_point_of, is_caught
+from tests.kill.matrix import EACH_ONCE, EACH_ROLE, RUN_S, dies_at_every_point_of, is_caught
 
 pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
 
@@ -36,8 +36,10 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "middle of `close()`, or if a process is stopped after it has changed the ring and before it "
     "wakes the others.",
 )
-def test_whoever_dies_wherever_the_survivors_go_on_and_the_books_balance(matrix):
-    dies_at_every_point_of((CORE,), matrix)
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("rounds", [EACH_ONCE, EACH_ROLE])
+def test_whoever_dies_wherever_the_survivors_go_on_and_the_books_balance(matrix, rounds):
+    dies_at_every_point_of((CORE,), matrix, rounds)
 
 
 WITHOUT_LONG_TICKS: list[Edit] = [

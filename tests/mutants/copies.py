@@ -49,6 +49,8 @@ class Copy:
         """
         for file in (file for file in files if file.endswith(".py")):
             compile((self.path / file).read_text(), file, "exec")
+            # Python knows old bytecode by size and second, and both may be the same.
+            shutil.rmtree(f"{self.path}.pyc", ignore_errors=True)
         for command in commands:  # in the order in which they need each other
             if any(_needs(command, file) for file in files):
                 subprocess.run(
@@ -143,7 +145,7 @@ def commands_of(root: Path) -> list[str]:
 def _needs(command: str, file: str) -> bool:
     """Whether a command has to run again when this file has changed."""
     if file.endswith(".pyx"):
-        return file[:-4].replace("/", ".") + ".c" in command
+        return f"{file[:-4].replace('/', '.')}.c" in command or f" {file} " in f"{command} "
     if file.endswith(".c"):
         return f"/{file}.o" in command
     # A header's functions are called in the library, and its tables stay as they are.

@@ -15,6 +15,7 @@ import pytest
 
 import gpuring
 from gpuring.ring import following
+from tests.helpers.processes import open_files
 from tests.helpers.rings import readable
 from tests.helpers.support import poll
 from tests.kill.test_restarts import OPTIONS, put
@@ -100,6 +101,22 @@ def test_without_reports_of_names_it_looks_now_and_then(name, who, monkeypatch):
     monkeypatch.setattr(following, "NameWatch", refuses)
     with at_its_end(name, who) as endpoint, next_ring(name, endpoint):
         assert not readable(endpoint, 0.1)
+
+
+def test_a_closed_one_watches_no_names(name, who):
+    """A user may have 128 watches only.  Its descriptor tells that it was closed."""
+
+    def watches():
+        return [fd for fd, what in open_files().items() if what == "anon_inode:inotify"]
+
+    before = watches()
+    with at_its_end(name, who) as endpoint:
+        number = endpoint.fileno()
+        assert len(watches()) == len(before) + 1
+        endpoint.close()
+        assert watches() == before
+        assert endpoint.fileno() == number
+        assert readable(endpoint)
 
 
 def forks(pipe, name, who):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 
 import pytest
@@ -20,8 +21,8 @@ def make(name, **options):
     return gpuring.create(name, slots=SLOTS, shape=4, dtype="i8", device="host", **options)
 
 
-def publish_and_wait(pipe, name, count):
-    with gpuring.attach(name, timeout=10) as ring, ring.producer() as producer:
+def publish_and_wait(pipe, name, count, label=None):
+    with gpuring.attach(name, timeout=10) as ring, ring.producer(label=label) as producer:
         for k in range(count):
             with producer.claim(10) as slot:
                 slot.array[:] = k
@@ -72,7 +73,11 @@ def read_on(reader):
         reader.acquire(10).release()
 
 
-@promise("failure.md", "Readers go on. `consumer(deaths=True)` gets `ProducerDied`.")
+@promise(
+    "failure.md",
+    "Readers go on. `consumer(deaths=True)` gets `ProducerDied`, which names the dead by label or "
+    "program and pid.",
+)
 def test_who_asks_for_deaths_is_told_of_each_once_and_reads_on(name, children):
     with (
         make(name, producers=3) as ring,
@@ -81,10 +86,11 @@ def test_who_asks_for_deaths_is_told_of_each_once_and_reads_on(name, children):
         ring.consumer() as not_told,
     ):
         for k in range(2):
-            victim = children(publish_and_wait, name, 1)
+            victim = children(publish_and_wait, name, 1, f"shard {k}")
             assert victim.receive() == "published"
             os.kill(victim.pid, signal.SIGKILL)
-            with pytest.raises(gpuring.ProducerDied):  # it may come before the frame or after it
+            who = rf"': producer \d \(shard {k}, pid {victim.pid}\) died"
+            with pytest.raises(gpuring.ProducerDied, match=who):  # before the frame or after it
                 read_on(told)
             assert ring.stats().producers_died == k + 1
         publish(alive, 7)
@@ -95,6 +101,35 @@ def test_who_asks_for_deaths_is_told_of_each_once_and_reads_on(name, children):
                 values.append(reader.acquire(10))
             values[-1].release()
             assert rest <= len(values) <= 3
+
+
+def test_of_several_deaths_all_are_named_that_are_remembered(name, children):
+    """Who has left in order, and dead consumers, are not named."""
+    with make(name, producers=20) as ring, ring.producer(), ring.consumer(deaths=True) as told:
+        ring.producer(label="left").close()
+        for labels in (["a", None], ["c"] * 9):
+            reaps = ring.stats().reaps
+            victim = children(dies, name, labels)
+            victim.receive()
+            victim.kill()
+            poll(lambda reaps=reaps, labels=labels: ring.stats().reaps == reaps + len(labels) + 1)
+            with pytest.raises(gpuring.ProducerDied) as caught:
+                told.acquire(0)
+            names = re.findall(rf"producer \d+ \(([^,]+), pid {victim.pid}\)", str(caught.value))
+            assert len(names) == min(len(labels), 8 - (len(labels) == 9))
+            assert names[0] == labels[0]
+            with pytest.raises(gpuring.RingTimeout):
+                told.acquire(0)
+        shown = describe(ring.stats())
+        assert shown.count(f"(c, pid {victim.pid}) died; it held nothing") == 7
+
+
+def dies(pipe, name, labels):
+    ring = gpuring.attach(name)
+    peers = [ring.producer(label=label) for label in labels], ring.consumer(label="reader")
+    pipe.send()
+    pipe.receive()
+    del peers
 
 
 def test_a_claim_that_waits_for_readers_who_were_told_the_end_raises(name):

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 import gpuring
 from gpuring.cli.inspect import describe
 from tests.helpers import commands
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
+from tests.helpers.support import locked, poll
 from tests.service.services import (
     content,
     engine,
@@ -22,7 +24,8 @@ from tests.service.services import (
 from tests.service.test_service_refusal import lose_lock, numbers
 
 FOR_EVER_S = 1e6
-"""A test of a client that waits would not end."""
+MANY = 60
+"""A test of a client that waits, so long or so often, would not end within its deadline."""
 
 
 def drops(client):
@@ -132,6 +135,41 @@ def test_a_client_drops_while_there_is_no_service_and_counts_on_in_the_next(name
             send(client, 0)
             assert drops(client) == 3
             assert server.stats().dropped == 1  # it is another ring
+
+
+@promise(
+    "services.md",
+    "If a process that is stopped keeps the client from joining the next service, or from leaving "
+    "the one before, `try_request` does not wait for it. In the first case it drops the request.",
+)
+def test_a_client_does_not_wait_to_join_the_next_service(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        server.close()
+        with serve(name):
+            with locked(name):
+                for k in range(MANY):
+                    assert drops(client) == k + 1
+                with pytest.raises(gpuring.PeerLost, match="no other service"):
+                    client.request(0)
+            client.try_request().abandon()
+
+
+@promise(
+    "services.md",
+    "If a process that is stopped keeps the client from joining the next service, or from leaving "
+    "the one before, `try_request` does not wait for it.",
+)
+def test_a_client_does_not_wait_to_leave_a_former_service(name):
+    with serve(name), gpuring.attach(name) as former, gpuring.connect(name) as client:
+        before = len(former.stats().producers)
+        with contextlib.ExitStack() as stack:
+            with locked(name):
+                stack.enter_context(serve(name, replace=True))
+                for _ in range(MANY):
+                    client.try_request().abandon()
+                assert client._former == []
+                assert len(former.stats().producers) == before
+            poll(lambda: len(former.stats().producers) == before - 1)
 
 
 def test_who_cannot_send_any_more_is_told(name):

@@ -197,6 +197,7 @@ static bool somebody_died(const struct gr_peer *me) {
 static bool tell_of_deaths(struct gr_peer *me) {
     const uint64_t reaps = gr_load_acquire(&me->ring->head->reaps);
     const bool died = somebody_died(me);
+    me->cursor.told_from = me->cursor.reaps;
     me->cursor.reaps = reaps;
     return died;
 }

@@ -38,6 +38,7 @@ static struct gr_ring *handle(uint8_t *base, int lock_fd, const struct gr_config
     struct stat at;
     if (fstat(lock_fd, &at) == 0) ring->lock_dev = at.st_dev, ring->lock_ino = at.st_ino;
     ring->lock_fd = lock_fd;
+    ring->join_patience_ns = GR_PATIENCE_NS;
     ring->slots_fd = ring->listen_fd = -1;
     ring->head = (struct gr_head *)base;
     ring->sub = (struct gr_sub *)(base + layout->sub);

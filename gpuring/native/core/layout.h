@@ -72,6 +72,7 @@ struct gr_death {
     gr_word torn;
     gr_word reopened; /* frames taken from it: open again, or dropped */
     gr_word raised;   /* fences raised for it */
+    gr_word label[GR_LABEL_WORDS]; /* its label, for people; UTF-8, zero-padded */
 };
 
 /* How far a bridge has come that carries the frames of a ring of another host, the near ring, into
@@ -258,7 +259,7 @@ _Static_assert(sizeof(struct gr_tear) == 16, "tear: a quarter line");
 _Static_assert(offsetof(struct gr_head, claim_hint) == 256, "head: the fixed part is four lines");
 _Static_assert(offsetof(struct gr_head, bell) == 320, "head: doorbell");
 _Static_assert(offsetof(struct gr_head, closed) == 384, "head: membership");
-_Static_assert(sizeof(struct gr_death) == GR_LINE, "death: one line");
+_Static_assert(sizeof(struct gr_death) == 2 * GR_LINE, "death: two lines");
 _Static_assert(offsetof(struct gr_head, peer_mask) == 448, "head: peers");
 _Static_assert(offsetof(struct gr_head, deaths) == 576, "head: deaths");
 _Static_assert(sizeof(struct gr_link) == GR_LINE, "link: one line");

@@ -16,6 +16,10 @@ enum {
  * waits. 0, or -1: errno. */
 int gr_lock_byte(int lock_fd, short type, int byte);
 
+/* How long who joins, leaves or changes a subscription waits for LOCK. A healthy holder keeps it for
+ * microseconds, a stopped one for ever. */
+#define GR_PATIENCE_NS (INT64_C(5) * 1000 * 1000 * 1000)
+
 /* Takes LOCK, or returns GR_LOCK_TIMEOUT; patience_ns 0 tries once. */
 enum gr_result gr_lock(struct gr_ring *ring, int64_t patience_ns);
 void gr_unlock(struct gr_ring *ring);

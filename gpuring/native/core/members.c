@@ -19,8 +19,6 @@
 #include "reap.h"
 #include "subscriptions.h"
 
-/* A healthy holder keeps LOCK for microseconds, a stopped one for ever. */
-#define PATIENCE_NS (INT64_C(5) * 1000 * 1000 * 1000)
 /* Of a peer that nobody has: who drops the last reference to it does not expect to wait. */
 #define DROPPED_PATIENCE_NS (INT64_C(10) * 1000 * 1000)
 
@@ -83,7 +81,7 @@ static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
 static enum gr_result lock_to_join(struct gr_ring *ring) {
     enum gr_result result = gr_reap_dead(ring, NULL);
     if (result != GR_OK) return result;
-    result = gr_lock(ring, PATIENCE_NS);
+    result = gr_lock(ring, ring->join_patience_ns);
     if (result == GR_OK && gr_load_sc(&ring->head->closed)) {
         gr_unlock(ring);
         return GR_CLOSED;
@@ -184,7 +182,7 @@ static enum gr_result give_up(struct gr_peer *me) {
  * neither sleeps nor waits, so this takes microseconds, or as long as the scheduler keeps a thread
  * off the CPU. */
 static enum gr_result wait_for_verbs(const struct gr_peer *me) {
-    int64_t deadline = gr_now_ns() + PATIENCE_NS;
+    int64_t deadline = gr_now_ns() + GR_PATIENCE_NS;
     struct timespec nap = {.tv_nsec = 100 * 1000};
     for (int turns = 0; gr_load_sc(inside_of(me)) != 0; turns++) {
         if (turns < 100) gr_pause();
@@ -244,7 +242,7 @@ static enum gr_result leave(struct gr_peer *me, int64_t patience_ns) {
  * dropped peer has no owner who could. Nobody else can clear it either, because its process lives.
  * So the watchdog of this process leaves for it as soon as LOCK is free (gr_leaves_late). */
 enum gr_result gr_leave(struct gr_peer *me) {
-    if (!me->self.dropped) return leave(me, PATIENCE_NS);
+    if (!me->self.dropped) return leave(me, GR_PATIENCE_NS);
     enum gr_result result = leave(me, DROPPED_PATIENCE_NS);
     if (result != GR_LOCK_TIMEOUT) return result;
     me->self.left = true;

@@ -62,9 +62,10 @@ struct gr_cursor {
     /* How much of what its durable subscription is owed this member is told with its next frame, and
      * which frame told it. */
     gr_word due, due_with;
-    /* Whether it is told of each death of a producer, and up to which of head.reaps it was. */
+    /* Whether it is told of each death of a producer, up to which of head.reaps it was, and from
+     * which on it was told the last time. */
     bool told_deaths;
-    uint64_t reaps;
+    uint64_t reaps, told_from;
 };
 
 /* What the last claim, acquire or latest said. */

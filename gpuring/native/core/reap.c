@@ -235,6 +235,8 @@ static void clear_dead(struct gr_ring *ring, uint32_t p) {
     gr_store_relaxed(&death->torn, torn);
     gr_store_relaxed(&death->reopened, cleared.reopened);
     gr_store_relaxed(&death->raised, raised);
+    for (int k = 0; k < GR_LABEL_WORDS; k++)
+        gr_store_relaxed(&death->label[k], gr_load_relaxed(&entry->label[k]));
     /* Carries the marks and the fences above; partner: somebody_died (device/released.c). */
     gr_store_sc(&head->reaps, number + 1);
     GR_FAULT("reap: recorded");

@@ -21,7 +21,6 @@
 #include "process.h"
 
 #define GR_COUNTED (UINT64_C(1) << 63) /* in `owed` */
-#define PATIENCE_NS (INT64_C(5) * 1000 * 1000 * 1000) /* as in members.c */
 
 static bool is_member(const struct gr_ring *ring, uint32_t u, uint32_t p) {
     const uint64_t word = gr_load_relaxed(&ring->peer[p].word);
@@ -298,7 +297,7 @@ void gr_pay(struct gr_peer *me) {
 
 void gr_arrive(struct gr_peer *me, struct gr_peer *from) {
     struct gr_sub *sub = &me->ring->sub[me->self.u];
-    if (!gr_load_relaxed(&sub->behind) || gr_lock(me->ring, PATIENCE_NS) != GR_OK) return;
+    if (!gr_load_relaxed(&sub->behind) || gr_lock(me->ring, me->ring->join_patience_ns) != GR_OK) return;
     const uint64_t mine = process_of(me->ring, &me->ring->peer[me->self.number]);
     for (int k = 0; k < 2; k++)
         if (gr_load_relaxed(&sub->behind_by[k]) == mine) {
@@ -378,7 +377,7 @@ void gr_give_up_late(struct gr_ring *ring) {
 
 enum gr_result gr_subscribe(struct gr_ring *ring, const char name[GR_NAME_WORDS * 8],
                             const struct gr_terms *terms) {
-    enum gr_result result = gr_lock(ring, PATIENCE_NS);
+    enum gr_result result = gr_lock(ring, GR_PATIENCE_NS);
     if (result != GR_OK) return result;
     uint32_t unused, u = gr_find_subscription(ring, name, &unused);
     struct gr_terms durable = *terms;
@@ -401,7 +400,7 @@ enum gr_result gr_subscribe(struct gr_ring *ring, const char name[GR_NAME_WORDS 
 
 enum gr_result gr_unsubscribe(struct gr_ring *ring, const char name[GR_NAME_WORDS * 8],
                               bool *found) {
-    enum gr_result result = gr_lock(ring, PATIENCE_NS);
+    enum gr_result result = gr_lock(ring, GR_PATIENCE_NS);
     if (result != GR_OK) return result;
     uint32_t unused, u = gr_find_subscription(ring, name, &unused);
     *found = u != GR_NONE;

@@ -3,7 +3,7 @@
  *
  * A new GR_FAULT("…") is found by itself; which roles come to it is listed in comes_to.
  *
- * Usage, from the root of the repository: kill [--rounds N] [--seed S] [--json FILE] [--first
+ * Usage, from the root of the repository: kill [--rounds N; 0: each point once] [--seed S] [--json FILE] [--first
  * ROUND] [--role NAME] [--point PREFIX] [--core DIRECTORY] [--deadline-ms MS]. A round depends only
  * on the seed, its number and the filters, and on the scheduler, whose part cannot be repeated.
  */
@@ -94,6 +94,19 @@ static void make_plan(const char *role, const char *point) {
     }
 }
 
+/* Puts one cell of each point first, then a second one of each, and so on. */
+static void each_point_first(void) {
+    static struct cell sorted[sizeof plan / sizeof *plan];
+    uint64_t n = 0;
+    for (int turn = 0; n < planned; turn++)
+        for (int p = 0; p < point_count; p++) {
+            int seen = 0;
+            for (uint64_t k = 0; k < planned; k++)
+                if (plan[k].point == p && seen++ == turn) sorted[n++] = plan[k];
+        }
+    memcpy(plan, sorted, sizeof plan);
+}
+
 static struct round draw(uint64_t n, uint64_t seed) {
     struct cell cell = plan[n % planned];
     /* A round depends on these two alone, so it can be played by itself. */
@@ -130,9 +143,10 @@ int main(int argc, char **argv) {
     if (!open_book()) return perror("mmap"), 2;
     atexit(end_children);
     int64_t began = gr_now_ns();
-    bool whole = !*role && !*point && rounds >= planned;
-    uint64_t played = 0;
-    for (uint64_t n = first; n < first + (whole ? MOST_LAPS : 1) * rounds; n++) {
+    const bool each = rounds == 0, whole = !*role && !*point && (each || rounds >= planned);
+    uint64_t most = (whole ? MOST_LAPS : 1) * (each ? planned : rounds), played = 0;
+    if (each) each_point_first(), rounds = (uint64_t)point_count;
+    for (uint64_t n = first; n < first + most; n++) {
         now = draw(n, seed);
         now.patience = 1 + (unsigned)((n - first) / rounds);
         if (now.patience > 1 && was_reached(now.point)) continue;

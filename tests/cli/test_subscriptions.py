@@ -1,0 +1,83 @@
+"""What the commands tell of subscriptions: who made them durable, and who reads them."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests.helpers.rings import put, small_ring
+from tests.helpers.support import poll
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ((), "lossless, from sequence 6 on; producers wait while nobody reads it"),
+        (("--patience", 60), "…; producers wait for up to 1m00s while nobody reads it"),
+        (("--start", "oldest"), "lossless, from sequence 4 on; …"),
+        (("--lossy",), "lossy, from sequence 6 on; producers do not wait for it"),
+    ],
+)
+def test_who_subscribes_is_told_what_was_made(name, command, options, told):
+    with small_ring(name) as ring, ring.producer() as producer:
+        put(producer, 2)
+        (line,) = command("subscribe", name, "rec", *options).stdout.splitlines()
+        begin, _, end = told.partition("…")
+        assert line.startswith(f"subscribed rec to {name}, {begin}")
+        assert line.endswith(end)
+
+
+def test_who_subscribes_is_told_what_was_there(name, command):
+    with small_ring(name) as ring, ring.producer() as producer:
+        with ring.consumer("rec"):
+            for done in ("is durable now", "was durable already"):
+                told = command("subscribe", name, "rec", "--patience", 0.01).stdout
+                assert told.startswith(f"subscription rec of {name} {done}; producers wait for up")
+        put(producer, 6)  # after its patience
+        poll(lambda: ring.stats().subscriptions[0].given_up)
+        told = command("subscribe", name, "rec").stdout
+        assert "; its patience is over, and producers wait again when somebody reads it" in told
+
+
+def test_who_unsubscribes_is_told_what_becomes_of_it(name, command):
+    def told():
+        return command("unsubscribe", name, "rec").stdout
+
+    with small_ring(name) as ring, ring.producer() as producer:
+        ring.subscribe("rec")
+        assert told() == f"subscription rec of {name} has ended\n"
+        ring.subscribe("rec")
+        put(producer, 3)
+        left = "with 3 frames that nobody has read for it"
+        assert told() == f"subscription rec of {name} has ended, {left}\n"
+        with ring.consumer("rec"), ring.consumer("rec", durable=True):
+            assert told() == f"subscription rec of {name} ends with the last of its 2 readers\n"
+        assert command("unsubscribe", name, "rec").returncode != 0
+
+
+def members(shown):
+    """The last column of inspect's table of subscriptions, whose lines may be several a row."""
+    table = shown.partition("SUBSCRIPTION ")[2].partition("\n\n")[0].partition("\n(not shown")[0]
+    lines = table.splitlines()
+    at = lines[0].index("MEMBERS") + len("SUBSCRIPTION ")
+    return " ".join(" ".join(line[at:] for line in lines[1:]).split())
+
+
+@pytest.mark.parametrize("width", [80, 200])
+def test_inspect_says_who_the_members_are(name, command, monkeypatch, width):
+    """In 80 columns, too.  The table of peers has the others of a crowd."""
+    monkeypatch.setenv("COLUMNS", str(width))
+    with small_ring(name) as ring:
+        with ring.consumer("rec", label="recorder on disk 2", durable=True) as one:
+            who = f"{one.peer} (recorder on disk 2, pid {os.getpid()})"
+            shown = command("inspect", name).stdout
+            assert members(shown) == who
+            crowd = [ring.consumer("rec", label=f"worker {k}") for k in range(5)]
+            shown = command("inspect", name).stdout
+            told = [f"{w.peer} (worker {k}, pid {os.getpid()})" for k, w in enumerate(crowd)]
+            assert members(shown) == f"{', '.join([who, *told[:3]])} and 2 more"
+            assert max(map(len, shown.splitlines())) <= width
+            for each in crowd:
+                each.close()
+        assert members(command("inspect", name).stdout).startswith("none for ")
