@@ -58,7 +58,7 @@ from gpuring.native.peer import (
     TORN,
     Peer,
 )
-from gpuring.native.subscriptions import debt_of, subscribe, unsubscribe
+from gpuring.native.subscriptions import owed, subscribe, unsubscribe
 from gpuring.native.waits import MAX_WAITED, look, ready, select
 
 __all__ = [
@@ -68,7 +68,7 @@ __all__ = [
     "MAX_PEERS", "MAX_PRODUCERS", "MAX_SLOTS", "MAX_SLOT_NBYTES", "MAX_SPEC_NBYTES",
     "MAX_SUBSCRIPTIONS", "MAX_WAITED", "MEMORY_KINDS", "MODE_MISMATCH", "PEER_LOST",
     "PRODUCER_DIED", "REAPED", "SYNC_KINDS", "TORN", "VERSION", "Damaged", "Descriptor", "Device",
-    "Driver", "File", "Header", "MappedFile", "NameWatch", "Notifier", "Peer", "Retired", "debt_of",
-    "fetch", "join_consumer", "join_producer", "look", "now_ns", "offer", "on_blocked", "ready",
+    "Driver", "File", "Header", "MappedFile", "NameWatch", "Notifier", "Peer", "Retired", "fetch",
+    "join_consumer", "join_producer", "look", "now_ns", "offer", "on_blocked", "owed", "ready",
     "seconds", "select", "subscribe", "unsubscribe",
 ]  # fmt: skip

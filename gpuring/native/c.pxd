@@ -181,18 +181,13 @@ cdef extern from "core/reap.h" nogil:
 cdef extern from "core/subscriptions.h" nogil:
     enum gr_start:
         GR_START_NEXT, GR_START_OLDEST, GR_START_AT
-    struct gr_debt:
-        uint64_t owed, behind
-        uint64_t behind_by[2]
     struct gr_terms:
         unsigned mode, policy
         gr_start start_from "from"
-        uint64_t start, patience_ns
-        gr_debt debt
+        uint64_t start, patience_ns, owed
     gr_result gr_subscribe(gr_ring *, const char *, const gr_terms *)
     gr_result gr_unsubscribe(gr_ring *, const char *, gr_bool *)
-    void gr_debt_of(gr_ring *, uint32_t, gr_debt *)
-    void gr_arrive(gr_peer *, gr_peer *)
+    uint64_t gr_owed(gr_ring *, uint32_t)
 
 cdef extern from "core/members.h" nogil:
     gr_result gr_join_producer(gr_ring *, gr_peer *)

@@ -115,13 +115,10 @@ cdef class Peer:
         if self.gd.core.cursor.first:
             self.gd.core.cursor.counts_on, self.gd.core.cursor.lost_before = True, lost & 0xffffffff
 
-    def arrive(self, Peer before not None):
-        """Comes from another ring, where `before` has read all there was.  Counts what was in this ring before the subscription
-        that its join has made as lost.  If the subscription was there already, that is the other members' affair, unless they
-        have lost what was left in the other ring.  Call it before the first verb.  Waits up to 5 s for LOCK."""
+    def count_before(self):
+        """Counts what was in the ring before the subscription that its join has made as lost.  If the subscription was there
+        already, that is the other members' affair, and this does nothing.  Call it before the first verb."""
         gr_count_before(&self.gd.core)
-        with nogil:
-            gr_arrive(&self.gd.core, &before.gd.core)
 
     told_from = property(lambda Peer self: self.gd.core.cursor.told_from)  # the first death of which the last PRODUCER_DIED told
 

@@ -8,11 +8,11 @@ from gpuring.native.header cimport Header
 
 
 def subscribe(Header header not None, bytes name not None, *, bint lossless, bint redeliver, start, uint64_t patience_ns,
-              debt=None):
+              uint64_t owed=0):
     """Makes a durable subscription, or makes one durable that is there.
 
     `start` is "next", "oldest" or a sequence.  `patience_ns`: how long producers wait for it while it has no member, 0 for
-    ever.  `debt`: what `debt_of` says of the ring before.  Returns 0 or a negative result.  Raises OSError."""
+    ever.  `owed`: what `owed` says of the ring before.  Returns 0 or a negative result.  Raises OSError."""
     cdef gr_terms terms
     cdef gr_result result
     cdef char padded[64]
@@ -22,11 +22,7 @@ def subscribe(Header header not None, bytes name not None, *, bint lossless, bin
     terms.mode = GR_LOSSLESS if lossless else GR_LOSSY
     terms.policy = GR_REDELIVER if redeliver else GR_DROP
     set_start(&terms, start)
-    terms.patience_ns = patience_ns
-    if debt is not None:
-        terms.debt.owed, terms.debt.behind, *behind_by = debt
-        for k in range(2):
-            terms.debt.behind_by[k] = behind_by[k]
+    terms.patience_ns, terms.owed = patience_ns, owed
     with nogil:
         result = gr_subscribe(header.ring, padded, &terms)
     if result == GR_SYSTEM:
@@ -49,12 +45,10 @@ def unsubscribe(Header header not None, bytes name not None):
     return -<int>result, found
 
 
-def debt_of(Header header not None, uint32_t subscription):
-    """What a subscription takes along to the ring that takes this one's name: how many frames it has lost, how many its
-    members may still read, and two of their processes."""
-    cdef gr_debt debt
-    gr_debt_of(header.ring, subscription, &debt)
-    return debt.owed, debt.behind, debt.behind_by[0], debt.behind_by[1]
+def owed(Header header not None, uint32_t subscription):
+    """How many frames a subscription has lost that nobody was told of, if another ring takes the name of this one.  A member
+    that lives may still read what is left, so that counts only if there is none."""
+    return gr_owed(header.ring, subscription)
 
 
 cdef int pad(char *padded, bytes name) except -1:

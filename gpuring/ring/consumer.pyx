@@ -158,7 +158,7 @@ cdef class Consumer(Endpoint):
         return AsyncFrames(self)
 
     def _count_from(self, peer, successor):
-        peer.arrive(self._peer)
+        peer.count_before()
         self._mark(peer)
         self._count_on(peer, successor)
 
@@ -205,11 +205,13 @@ cdef class Consumer(Endpoint):
         """Leaves the ring.  If the end of the program leaves the block, frames in hand may come again first."""
         cdef ReadSlot slot
         kind = error[0] if error else None
-        if kind is not None and not self._closed and not self._ring._header.forked:
-            in_hand = [each for each in self._slots if each._open]
-            for slot in sorted(in_hand, key=lambda each: each._seq, reverse=True):  # step by step
-                slot._goes_back(kind)
-        self.close()
+        try:
+            if kind is not None and not self._closed and not self._ring._header.forked:
+                in_hand = [each for each in self._slots if each._open]
+                for slot in sorted(in_hand, key=lambda each: each._seq, reverse=True):  # step by step
+                    slot._goes_back(kind)
+        finally:
+            self.close()
 
     def _put_back(self, index):
         Endpoint._put_back(self, index)

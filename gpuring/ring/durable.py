@@ -29,8 +29,8 @@ def patience_ns(patience: float | None) -> int:
 def carry_over(old: Header, new: Header) -> None:
     """Makes the durable subscriptions of a ring that was closed in the one that takes its name.
 
-    What nobody of a subscription has had is lost with the old ring, unless those who are members
-    there still read it.  It is counted for whoever joins the subscription next.
+    What nobody of a subscription has had, and nobody who is a member can still read, is lost with
+    the old ring.  It is counted for whoever joins the subscription next.
     """
     for u in range(old.max_subscriptions):
         terms = old.terms(u)
@@ -45,5 +45,5 @@ def carry_over(old: Header, new: Header) -> None:
             redeliver=redeliver,
             start="oldest",
             patience_ns=patience_ns,
-            debt=native.debt_of(old, u),
+            owed=native.owed(old, u),
         )

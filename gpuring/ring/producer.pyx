@@ -20,7 +20,7 @@ cdef class Producer(Endpoint):
     _slot_type = WriteSlot
     _role = "producer"
     _batch = WriteBatch
-    _takes = ("claim", "claim_many")
+    _takes = ("claim", "try_claim", "claim_many")
     _ends = (native.CLOSED,)
 
     def claim(self, timeout=None, *, stream=None, shape=None):

@@ -269,6 +269,14 @@ def test_an_interrupt_before_anybody_has_the_frame_leaves_it_to_come_again(ring,
             assert (slots[0] if many else slots).seq == ring.slots
 
 
+def test_a_view_of_a_slot_that_was_free(ring):
+    with ring.producer() as producer:
+        with producer.try_claim() as slot:
+            view = slot.array
+        with pytest.warns(StaleViewWarning):
+            view.sum()
+
+
 def test_a_view_of_a_frame_that_is_to_come_again(ring):
     with ring.producer() as producer, ring.consumer("rec", durable=True) as reader:
         _put(ring, producer)

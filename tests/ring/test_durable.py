@@ -287,65 +287,6 @@ def test_a_member_that_still_reads_the_old_ring_loses_nothing(name):
     old.close()
 
 
-def reads_on(pipe, name):
-    """Reads as many frames as it is told to, one after the other, and moves to another ring."""
-    with gpuring.attach(name, timeout=10) as ring:
-        reader = ring.consumer("rec", durable=True, reattach=True)
-        pipe.send("joined")
-        while True:
-            pipe.send(read(reader, pipe.receive()))
-
-
-def test_what_a_member_does_not_read_of_the_old_ring_is_told_when_it_is_killed(name, children):
-    old = make(name)
-    reader = children(reads_on, name)
-    assert reader.receive() == "joined"
-    with old.producer() as producer:
-        publish(producer, 0, 1, 2)
-    reader.send(1)
-    assert reader.receive() == [(0, 0, False)]
-    with make(name, replace=True) as ring, ring.producer() as producer:
-        publish(producer, 10, 11, 12)
-        with ring.consumer("rec") as early:  # the other one may still read them
-            assert read(early, 1) == [(10, 0, False)]
-        reader.kill()
-        with ring.consumer("rec") as later:
-            assert read(later, 2) == [(11, 2, False), (12, 0, False)]
-    old.close()
-
-
-def test_what_a_member_has_read_of_the_old_ring_is_not_told(name, children):
-    old = make(name)
-    reader = children(reads_on, name)
-    assert reader.receive() == "joined"
-    with old.producer() as producer:
-        publish(producer, 0, 1, 2)
-    with make(name, replace=True) as ring, ring.producer() as producer:
-        publish(producer, 10, 11)
-        reader.send(4)
-        assert reader.receive() == [(value, 0, False) for value in (0, 1, 2, 10)]
-        reader.kill()
-        with ring.consumer("rec") as later:
-            assert read(later, 1) == [(11, 0, False)]
-    old.close()
-
-
-def test_what_was_behind_two_rings_ago_is_owed(name, children):
-    """Its reader may still read it, so this tells too much, never too little."""
-    first = make(name)
-    reader = children(reads_on, name)
-    assert reader.receive() == "joined"
-    with first.producer() as producer:
-        publish(producer, 0, 1)
-    with make(name, replace=True) as second, second.producer() as producer:
-        publish(producer, 10)
-    with make(name, replace=True) as third, third.producer() as producer:
-        publish(producer, 20)
-        with third.consumer("rec") as later:
-            assert read(later, 1) == [(20, 3, False)]
-    first.close()
-
-
 def test_a_subscription_that_is_there_becomes_durable_and_its_terms_must_agree(name):
     with make(name) as ring, ring.consumer("rec") as reader:
         with pytest.raises(ValueError, match="lossless"):

@@ -286,6 +286,27 @@ def test_the_frames_that_wait_for_their_partners_come_again_as_well(name):
         waits_for.close()
 
 
+def test_a_lossy_reader_of_tuples_that_goes_on_counts_what_is_passed_meanwhile(name):
+    with (
+        made(name) as ring,
+        made(f"{name}-late") as late,
+        ring.producer() as producer,
+        late.consumer() as waits_for,
+    ):
+        reader = ring.consumer(lossless=False)
+        publish_times(producer, 0, 1, 2)
+
+        def is_interrupted():
+            for _ in gpuring.align([reader, waits_for], by="pts", partial=True, depth=3):
+                raise KeyboardInterrupt  # before anybody has looked at the frame
+
+        with pytest.raises(KeyboardInterrupt):
+            is_interrupted()
+        publish_times(producer, 3, 4, 5, 6, 7, 8)
+        assert read(reader, 4) == [(5, 5, False), (6, 0, False), (7, 0, False), (8, 0, False)]
+        reader.close()
+
+
 def test_a_frame_of_a_ring_that_its_reader_has_left_goes_to_those_who_are_still_there(name):
     with make(name) as first:
         reader = first.consumer("rec", durable=True, reattach=True)

@@ -255,6 +255,12 @@ static void note_end(struct gr_peer *me, uint64_t pos, enum gr_result result) {
     gr_store_relaxed(&me->ring->peer[me->self.number].ended_at, over ? pos : 0);
 }
 
+/* The first frame that is taken afterwards tells what is owed. */
+static void tells(struct gr_peer *me, uint64_t s) {
+    if (gr_load_relaxed(&me->cursor.due) && !gr_load_relaxed(&me->cursor.due_with))
+        gr_store_relaxed(&me->cursor.due_with, s);
+}
+
 enum hold { HELD, PASSED, WAS_TORN, CHANGED };
 
 /* Takes sequence s in slot i, whose take word was t. CHANGED: look again. PASSED, WAS_TORN: there
@@ -287,8 +293,7 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
     me->last.value = gr_load_relaxed(&slot->fence);
     add_pending(me, me->last.producer, fence_of(ring, i, me->last.producer), me->last.value);
     count_missed(me, gr_annex_lost(&me->cursor, slot));
-    if (me->last.upstream && me->last.upstream >= gr_load_relaxed(&me->cursor.due))
-        gr_store_relaxed(&me->cursor.due_with, s);
+    if (me->last.upstream) tells(me, s);
     gr_store_relaxed(&take->since_ns, (uint64_t)gr_now_coarse_ns());
     count(&ring->peer[me->self.number].frames, 1);
     me->last.reported = true;

@@ -177,11 +177,7 @@ struct gr_sub {
      * member is done with the frame that told it; bit 63 (GR_COUNTED): those from `resume` on are
      * among them. Writer: under LOCK; members, -= n */
     gr_word owed;
-    /* durable: frames of the ring before this one that its members of that time may still read, and
-     * two of their processes (start (32) | pid (32)); when these are gone, they are owed */
-    gr_word behind;
-    gr_word behind_by[2];
-    uint64_t reserved[1];
+    uint64_t reserved[4];
 };
 
 /* Writer: under LOCK, before `word`. */

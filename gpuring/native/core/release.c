@@ -14,6 +14,11 @@ static enum gr_result leave_held(struct gr_peer *me, uint32_t index, uint64_t se
     return gr_cas(&take->word, claim_word(seq, me->self.number, GR_HELD), to) ? GR_OK : GR_REAPED;
 }
 
+/* Another frame will tell what is owed. */
+static void does_not_tell(struct gr_peer *me, uint64_t seq) {
+    if (gr_load_relaxed(&me->cursor.due_with) == seq) gr_store_relaxed(&me->cursor.due_with, 0);
+}
+
 /* Call it after gr_promise, and after its fence operation behind every stream that read the
  * frame. */
 enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq) {
@@ -53,6 +58,7 @@ static enum gr_result reopen(struct gr_peer *me, uint32_t index, uint64_t seq, u
     result = leave_held(me, index, seq, claim_word(seq, owner, GR_OPEN));
     if (result == GR_OK) {
         GR_FAULT("give back: open");
+        does_not_tell(me, seq);
         meet_again(me, seq);
         if (me->cursor.pos > seq) me->cursor.pos = seq;
         atomic_fetch_add_explicit(&me->ring->sub[me->self.u].redo, 1, memory_order_seq_cst);
@@ -83,7 +89,7 @@ void gr_skip_torn(struct gr_peer *me) {
     count(&entry->frames, (uint64_t)-1);
     count(&entry->torn, 1);
     me->last.reported = false;
-    gr_store_relaxed(&me->cursor.due_with, 0);
+    does_not_tell(me, me->last.seq);
     gr_release(me, me->last.index, me->last.seq);
 }
 

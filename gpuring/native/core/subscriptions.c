@@ -18,14 +18,8 @@
 #include "bell.h"
 #include "claim.h"
 #include "lock.h"
-#include "process.h"
 
 #define GR_COUNTED (UINT64_C(1) << 63) /* in `owed` */
-
-static bool is_member(const struct gr_ring *ring, uint32_t u, uint32_t p) {
-    const uint64_t word = gr_load_relaxed(&ring->peer[p].word);
-    return state_of(word) == GR_LIVE && role_of(word) == GR_CONSUMER && sub_of(word) == u;
-}
 
 static bool same_name(const struct gr_sub *sub, const char *name) {
     for (int k = 0; k < GR_NAME_WORDS; k++) {
@@ -78,13 +72,6 @@ static uint64_t announce(struct gr_ring *ring, uint32_t u, unsigned mode, unsign
     return s;
 }
 
-static void add_debt(struct gr_sub *sub, const struct gr_debt *debt) {
-    atomic_fetch_add_explicit(&sub->owed, debt->owed, memory_order_relaxed);
-    if (!debt->behind) return;
-    for (int k = 0; k < 2; k++) gr_store_relaxed(&sub->behind_by[k], debt->behind_by[k]);
-    gr_store_relaxed(&sub->behind, debt->behind);
-}
-
 /* A new subscription. Its first member's entry comes before it, unless it is durable: then it needs
  * no member (A5). Then `resume` says where it begins until it has begun: if this process is killed
  * between the two announcements, the next member counts what is gone (H18). */
@@ -105,9 +92,7 @@ void gr_begin_subscription(struct gr_ring *ring, uint32_t u, const char name[GR_
     gr_store_relaxed(&sub->patience_ns, terms->patience_ns);
     gr_store_relaxed(&sub->unread_ns, durable ? now : 0);
     gr_store_relaxed(&sub->resume, durable ? s : 0);
-    gr_store_relaxed(&sub->owed, 0);
-    gr_store_relaxed(&sub->behind, 0);
-    add_debt(sub, &terms->debt);
+    gr_store_relaxed(&sub->owed, terms->owed);
     atomic_fetch_or_explicit(&ring->head->sub_mask[u / 64], bit_of(u), memory_order_seq_cst);
     GR_FAULT("join: masked");
     announce(ring, u, terms->mode, terms->policy, s);
@@ -186,19 +171,16 @@ static uint64_t missed(const struct gr_ring *ring, uint32_t u, uint64_t from, ui
     return to > from + ring->slots ? n + (to - from - ring->slots) : n;
 }
 
-/* How many published frames it is not done with that are, or were, for it, without those that p has
- * in hand. What somebody who lives still writes counts. */
-static uint64_t unread(struct gr_ring *ring, uint32_t u, uint32_t p) {
+/* How many published frames it is not done with that are, or were, for it. What somebody who lives
+ * still writes counts. */
+static uint64_t unread(struct gr_ring *ring, uint32_t u) {
     const uint64_t f = gr_frontier(ring), n = ring->slots;
     uint64_t s = first_missing(ring, u, f), lost = 0;
     if (f > n && s < f - n) lost = missed(ring, u, s, f - n), s = f - n;
     for (; s < f; s++) {
         const uint64_t w = gr_load_acquire(&ring->slot[s % n].word);
-        const uint64_t t = gr_load_acquire(&take_of(ring, s % n, u)->word);
-        const bool in_hand = phase_of(t) == GR_HELD && owner_of(t) == p;
-        const bool done = seq_of(t) == s && (phase_of(t) == GR_DONE || in_hand);
         const bool comes = phase_of(w) == GR_WRITING && gr_peer_alive(ring, owner_of(w));
-        lost += !done && seq_of(w) == s && (phase_of(w) == GR_READY || comes);
+        lost += !had(ring, u, s) && seq_of(w) == s && (phase_of(w) == GR_READY || comes);
     }
     return lost;
 }
@@ -212,51 +194,11 @@ static uint32_t dropped_at(const struct gr_ring *ring, uint64_t s) {
 
 /* ---- what is owed ---------------------------------------------------------------------------- */
 
-#define OTHER_PIDNS UINT64_MAX /* a process that cannot be looked at from everywhere */
-
-static uint64_t process_of(const struct gr_ring *ring, const struct gr_peer_entry *entry) {
-    struct gr_peer_entry *of = (struct gr_peer_entry *)entry; /* C11 loads from no const */
-    const uint64_t start = gr_load_relaxed(&of->start);
-    if (!start || gr_load_relaxed(&of->pidns) != ring->pidns) return OTHER_PIDNS;
-    return start << 32 | (uint32_t)gr_load_relaxed(&of->pid);
-}
-
-static bool is_there(uint64_t process) {
-    char state = 0;
-    if (process == OTHER_PIDNS) return true;
-    return (uint32_t)gr_process_start((pid_t)(uint32_t)process, &state) == process >> 32 &&
-           state != 'Z' && state != 'X';
-}
-
-/* A member of the old ring that lives may still read what is left there. If it is killed before it
- * has, nobody else knows, so the new ring has the number, and who it was. */
-void gr_debt_of(struct gr_ring *ring, uint32_t u, struct gr_debt *debt) {
-    struct gr_sub *sub = &ring->sub[u];
-    const uint64_t n = unread(ring, u, GR_NONE);
-    unsigned readers = 0;
-    memset(debt, 0, sizeof *debt);
-    for (uint32_t p = 0; p < ring->max_peers; p++)
-        if (is_member(ring, u, p) && gr_peer_alive(ring, p)) {
-            if (readers < 2) debt->behind_by[readers] = process_of(ring, &ring->peer[p]);
-            readers++;
-        }
-    /* What two rings ago was behind is owed now, even if somebody still reads it: too much rather
-     * than too little. */
-    debt->owed = owed_of(sub) + gr_load_relaxed(&sub->behind);
-    *(readers ? &debt->behind : &debt->owed) += n;
-}
-
-/* What is behind is owed as soon as nobody can read it any more. If this process is killed between
- * the two stores, it is counted twice. */
-static void settle_behind(struct gr_sub *sub) {
-    const uint64_t n = gr_load_relaxed(&sub->behind);
-    for (int k = 0; k < 2; k++) {
-        const uint64_t process = gr_load_relaxed(&sub->behind_by[k]);
-        if (process && is_there(process)) return;
-    }
-    if (!n) return;
-    atomic_fetch_add_explicit(&sub->owed, n, memory_order_relaxed);
-    gr_store_relaxed(&sub->behind, 0);
+/* Whether a member lives. One that is just leaving may still be done with a frame. */
+static bool lives(struct gr_ring *ring, uint32_t u, uint32_t p) {
+    const uint64_t word = gr_load_relaxed(&ring->peer[p].word);
+    return state_of(word) != GR_FREE && role_of(word) == GR_CONSUMER && sub_of(word) == u &&
+           gr_peer_alive(ring, p);
 }
 
 /* What is owed and no other member was told. A member that is killed was told in vain. Its entry may
@@ -267,10 +209,18 @@ static uint64_t untold(struct gr_ring *ring, uint32_t u) {
     if (!owed_of(&ring->sub[u])) return 0;
     for (uint32_t p = 0; p < ring->max_peers; p++) {
         const uint64_t n = gr_load_acquire(&ring->peer[p].untold);
-        if (n && is_member(ring, u, p) && gr_peer_alive(ring, p)) told += n;
+        if (n && lives(ring, u, p)) told += n;
     }
     const uint64_t owed = owed_of(&ring->sub[u]);
     return owed > told ? owed - told : 0;
+}
+
+uint64_t gr_owed(struct gr_ring *ring, uint32_t u) {
+    if (u >= ring->max_subscriptions) return 0;
+    /* First the members, then the frames: one that leaves in between has read them. */
+    bool any = false;
+    for (uint32_t p = 0; p < ring->max_peers; p++) any |= lives(ring, u, p);
+    return untold(ring, u) + (any ? 0 : unread(ring, u));
 }
 
 /* The member is told with its next frame. Until it is done with that one, it is owed all the same: if
@@ -288,27 +238,17 @@ static void tell(struct gr_peer *me) {
  * between, it comes again without the number, because its user has seen it and released it. */
 void gr_pay(struct gr_peer *me) {
     gr_store_relaxed(&me->cursor.due_with, 0);
-    const uint64_t n = atomic_exchange_explicit(&me->cursor.due, 0, memory_order_relaxed);
-    if (!n) return; /* another thread was faster */
-    atomic_fetch_sub_explicit(&me->ring->sub[me->self.u].owed, n, memory_order_relaxed);
+    gr_word *owed = &me->ring->sub[me->self.u].owed;
+    uint64_t n = atomic_exchange_explicit(&me->cursor.due, 0, memory_order_relaxed);
+    /* Another thread was faster, or is leaving: then the subscription may be another one's soon. */
+    if (!n || !is_mine(me)) return;
+    for (uint64_t was = gr_load_relaxed(owed), more = n; /* never below 0 */
+         n = more < (was & ~GR_COUNTED) ? more : was & ~GR_COUNTED,
+                  !atomic_compare_exchange_weak_explicit(owed, &was, was - n, memory_order_relaxed,
+                                                         memory_order_relaxed);) {
+    }
     GR_FAULT("owed: paid");
     gr_store_release(&me->ring->peer[me->self.number].untold, 0); /* carries `owed`; partner: untold */
-}
-
-void gr_arrive(struct gr_peer *me, struct gr_peer *from) {
-    struct gr_sub *sub = &me->ring->sub[me->self.u];
-    if (!gr_load_relaxed(&sub->behind) || gr_lock(me->ring, me->ring->join_patience_ns) != GR_OK) return;
-    const uint64_t mine = process_of(me->ring, &me->ring->peer[me->self.number]);
-    for (int k = 0; k < 2; k++)
-        if (gr_load_relaxed(&sub->behind_by[k]) == mine) {
-            const uint64_t left = unread(from->ring, from->self.u, from->self.number);
-            if (left < gr_load_relaxed(&sub->behind)) gr_store_relaxed(&sub->behind, left);
-            gr_store_relaxed(&sub->behind_by[k], 0);
-            break;
-        }
-    settle_behind(sub);
-    tell(me);
-    gr_unlock(me->ring);
 }
 
 /* Somebody joins a subscription that is there. Its entry is LIVE, so nobody gives it up any more.
@@ -339,7 +279,6 @@ bool gr_take_up(struct gr_ring *ring, struct gr_peer *me) {
         gr_store_relaxed(&sub->unread_ns, 0);
         end_counting(sub);
     }
-    settle_behind(sub);
     tell(me);
     return again;
 }
@@ -389,7 +328,7 @@ enum gr_result gr_subscribe(struct gr_ring *ring, const char name[GR_NAME_WORDS 
     else {
         struct gr_sub *sub = &ring->sub[u];
         if (terms->patience_ns) gr_store_relaxed(&sub->patience_ns, terms->patience_ns);
-        add_debt(sub, &terms->debt);
+        atomic_fetch_add_explicit(&sub->owed, terms->owed, memory_order_relaxed);
         /* The words of an absent member's patience come before the word that makes them count. */
         gr_store_sc(&sub->word,
                     sub_word(start_of(gr_load_sc(&sub->word)), durable.policy, durable.mode));

@@ -6,20 +6,14 @@
 
 enum gr_start { GR_START_NEXT, GR_START_OLDEST, GR_START_AT };
 
-/* What a durable subscription has lost with earlier rings: `owed` for certain, and `behind` unless
- * the processes `behind_by` still read them. */
-struct gr_debt {
-    uint64_t owed, behind, behind_by[2];
-};
-
 /* What a subscription is made with. */
 struct gr_terms {
     unsigned mode, policy;
     enum gr_start from;
     uint64_t start;
-    /* durable: for how long producers wait for it without a member, 0 for ever */
-    uint64_t patience_ns;
-    struct gr_debt debt;
+    /* durable: for how long producers wait for it without a member, 0 for ever; how many frames of
+     * earlier rings it has lost, of which its next member is told */
+    uint64_t patience_ns, owed;
 };
 
 /* Makes a durable subscription, or makes one durable that is there, with this patience.
@@ -32,12 +26,11 @@ enum gr_result gr_unsubscribe(struct gr_ring *ring, const char name[GR_NAME_WORD
                               bool *found);
 /* Gives up durable subscriptions whose patience is over. Does not wait for LOCK. */
 void gr_give_up_late(struct gr_ring *ring);
-/* What it takes along when another ring takes the name of this one. */
-void gr_debt_of(struct gr_ring *ring, uint32_t u, struct gr_debt *debt);
+/* How many frames it has lost that nobody was told of, if another ring takes the name of this one. A
+ * member that lives may still read what is left here, so that counts only if there is none. */
+uint64_t gr_owed(struct gr_ring *ring, uint32_t u);
 /* A member is done with the frame with which it was told what was lost while nobody read. */
 void gr_pay(struct gr_peer *me);
-/* A member that has moved here has left nothing to read in the ring that it comes from. */
-void gr_arrive(struct gr_peer *me, struct gr_peer *from);
 
 /* What follows is called under LOCK. */
 uint32_t gr_find_subscription(const struct gr_ring *ring, const char name[GR_NAME_WORDS * 8],

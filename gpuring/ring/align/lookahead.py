@@ -156,6 +156,8 @@ class Lookahead:
         If `kind` has left the user's loop, the frame may come again instead."""
         if frame in self.held:
             self.held.remove(frame)
+        if kind is not None:
+            self.give_back()  # first those behind it: step by step
         try:
             if frame.slot._open and (kind is None or not frame.slot._goes_back(kind)):
                 frame.slot.release()
