@@ -367,7 +367,8 @@ class Watcher:
         @functools.wraps(verb)
         def watched(endpoint: Any, *args: Any, **options: Any) -> Any:
             slots = verb(endpoint, *args, **options)
-            self.took(slots if isinstance(slots, tuple) else (slots,))
+            if slots is not None:  # of try_claim
+                self.took(slots if isinstance(slots, tuple) else (slots,))
             return slots
 
         return watched

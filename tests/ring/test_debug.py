@@ -275,6 +275,9 @@ def test_a_view_of_a_slot_that_was_free(ring):
             view = slot.array
         with pytest.warns(StaleViewWarning):
             view.sum()
+        with ring.consumer(start="oldest"):
+            assert producer.try_claim() is not None
+            assert producer.try_claim() is None
 
 
 def test_a_view_of_a_frame_that_is_to_come_again(ring):
