@@ -15,7 +15,7 @@ from pathlib import Path
 
 from gpuring.cli.options import Refused, count, device, positive, seconds
 from gpuring.cli.text import complain, counted
-from gpuring.cli.trouble import need
+from gpuring.cli.trouble import CommandError, need
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,6 +69,8 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError(f"the recording has no ring {unknown[0]!r}")
     if args.to is not None and args.to <= args.start:
         raise ValueError("--to must be after --from")
+    if not recorded.rings:
+        raise CommandError("the recording has no frames")
     start_ns = recorded.start_ns + round(args.start * 1e9)
     end_ns = None if args.to is None else recorded.start_ns + round(args.to * 1e9)
     said = "interrupted"

@@ -166,6 +166,7 @@ def test_what_cannot_be_is_said_in_one_line(name, tmp_path, command, monkeypatch
             (("record", name, "--out", path, "--patience", 5), 2, "--durable"),
             (("record", name, "--out", tmp_path / "no" / "run.mcap"), 1, "No such file"),
             (("replay", tmp_path / "none.mcap"), 1, "No such file"),
+            (("replay", path), 1, "has no frames"),
             (("replay", path, "--as", "other=x"), 2, "no ring 'other'"),
             (("replay", path, "--from", 3, "--to", 2), 2, "--to must be after --from"),
         ]:

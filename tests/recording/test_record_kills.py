@@ -18,7 +18,7 @@ from gpuring.recording.files import Files
 from gpuring.recording.index import IndexedFile
 from gpuring.recording.recorder import Recorder, Source
 from tests.helpers.support import poll
-from tests.recording.recordings import values
+from tests.recording.recordings import put, values
 
 
 def publishes(pipe, name):
@@ -33,9 +33,28 @@ def publishes(pipe, name):
     return published
 
 
-def records(_pipe, name, path):
-    with Source(name, lossless=True, durable="recorder") as source:
-        Recorder([source], Files(path, durable=True)).run()
+def records(_pipe, name, path, durable="recorder"):
+    with Source(name, lossless=True, durable=durable) as source:
+        Recorder([source], Files(path, durable=durable is not None)).run()
+
+
+@pytest.mark.slow
+def test_the_chunks_that_were_ended_are_there(name, children, tmp_path):
+    """Also without a durable subscription."""
+    path = tmp_path / "run.mcap"
+    with (
+        gpuring.create(name, slots=16, shape=2, dtype="i8", device="host") as ring,
+        ring.producer() as producer,
+    ):
+        recorder = children(records, name, path, None)
+        poll(lambda: len(ring.stats().peers) == 2)
+        put(producer, range(5))
+        poll(lambda: len([*read(path)]) == 5)  # after a second
+        put(producer, range(5, 8))
+        recorder.kill()
+    recording = read(path)
+    assert values(recording)[:5] == [*range(5)]
+    assert not recording.complete
 
 
 @pytest.mark.slow(keep=1)

@@ -220,7 +220,7 @@ def test_frames_of_a_time(name, tmp_path, monkeypatch):
         recording.frames(["other"])
 
 
-def test_what_is_no_recording(tmp_path):
+def test_what_is_no_recording(tmp_path, monkeypatch):
     (tmp_path / "text").write_text("no recording at all, but long enough")
     (tmp_path / "empty").touch()
     for file in ("text", "empty"):
@@ -230,3 +230,6 @@ def test_what_is_no_recording(tmp_path):
         read(tmp_path / "missing")
     with pytest.raises(TypeError, match="paths"):
         read()
+    monkeypatch.setattr("gpuring.recording.reading.find_spec", lambda _: None)
+    with pytest.raises(gpuring.RingError, match=r"need mcap: pip install 'gpuring\[record\]'"):
+        read(tmp_path / "missing")
