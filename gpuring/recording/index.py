@@ -39,9 +39,11 @@ class IndexedFile:
         self._counts: defaultdict[tuple[str, str], Counts] = defaultdict(Counts)
         """By the names and epochs of rings."""
         with path.open("rb") as file:
+            begin = file.read(len(MCAP0_MAGIC))
+            if not MCAP0_MAGIC.startswith(begin):  # a recorder that was just killed wrote less
+                raise RingError(f"{path} is no recording of gpuring: it does not begin like one")
             try:
-                reader = SeekingReader(file)
-                self._summary = self._at_the_end(reader) or self._found(file)
+                self._summary = self._at_the_end(file) or self._found(file)
             except (McapError, ValueError, struct.error) as error:
                 raise RingError(f"{path} is no recording of gpuring: {error}") from error
         chunks = self._summary.chunk_indexes
@@ -73,9 +75,11 @@ class IndexedFile:
             except Exception as error:  # of mcap, zstandard, struct, …
                 raise RingError(f"{self.path} is damaged: {error}") from error
 
-    def _at_the_end(self, reader: SeekingReader) -> Summary | None:
+    def _at_the_end(self, file: IO[bytes]) -> Summary | None:
         """What the file says of itself at its end.  None if that is missing."""
         try:
+            file.seek(0)
+            reader = SeekingReader(file)
             summary = reader.get_summary()
             notes = list(reader.iter_metadata()) if summary is not None else []
         except (McapError, OSError, ValueError, struct.error):
