@@ -58,6 +58,19 @@ def test_cut_anywhere(whole, tmp_path, share):
         assert values(middle) == [*range(1, there - 1)]
 
 
+def test_cut_behind_the_last_chunk(whole, tmp_path):
+    """In the records that follow it, byte by byte."""
+    data, ends = whole
+    path = tmp_path / "cut.mcap"
+    assert data.find(b"gpuring.counts", ends[-1]) < ends[-1] + 200
+    for end in range(ends[-1], ends[-1] + 300):
+        path.write_bytes(data[:end])
+        recording = read(path)
+        assert not recording.complete
+        assert [counts.frames for counts in recording.counts.values()] == [20]
+    assert values(recording) == [*range(20)]
+
+
 def test_pages_that_were_never_written(whole, tmp_path):
     """A machine that broke down may leave a file of the right length, with zeros in it."""
     data, ends = whole
