@@ -12,8 +12,8 @@ The page "Record and replay" has the whole of it.  Needs `gpuring[record]`.
 
 from __future__ import annotations
 
-from gpuring.recording.counts import Counts
+from gpuring.recording.counts import RecordedCounts
 from gpuring.recording.message import Frame, RecordedRing
 from gpuring.recording.reading import Recording, read
 
-__all__ = ["Counts", "Frame", "RecordedRing", "Recording", "read"]
+__all__ = ["Frame", "RecordedCounts", "RecordedRing", "Recording", "read"]

@@ -12,7 +12,7 @@ COUNTS = "gpuring.counts"
 
 
 @dataclass
-class Counts:
+class RecordedCounts:
     """What a recording has of a ring."""
 
     frames: int = 0
@@ -30,7 +30,7 @@ class Counts:
         self.lost += frame.lost
         self.redelivered += frame.redelivered
 
-    def __iadd__(self, others: Counts) -> Counts:
+    def __iadd__(self, others: RecordedCounts) -> RecordedCounts:
         self.frames += others.frames
         self.lost += others.lost
         self.torn += others.torn
@@ -42,6 +42,6 @@ class Counts:
         return {name: str(value) for name, value in asdict(self).items()}
 
     @classmethod
-    def from_text(cls, text: dict[str, str]) -> Counts:
+    def from_text(cls, text: dict[str, str]) -> RecordedCounts:
         """The inverse of to_text, from `text`.  Raises ValueError or KeyError for anything else."""
         return cls(**{name: int(text[name]) for name in asdict(cls())})

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from mcap.writer import CompressionType, Writer
 
-from gpuring.recording.counts import COUNTS, Counts
+from gpuring.recording.counts import COUNTS, RecordedCounts
 from gpuring.recording.message import ENCODING, Frame, RecordedRing
 
 CHUNK_NBYTES = 4 << 20
@@ -50,7 +50,7 @@ class Files:
         self._number = 0
         self.written: list[Path] = []
         """All files so far."""
-        self.counts: defaultdict[str, Counts] = defaultdict(Counts)
+        self.counts: defaultdict[str, RecordedCounts] = defaultdict(RecordedCounts)
         """What all files have, by the names of rings.  The last one is counted when it is
         finished."""
         self._open()
@@ -67,7 +67,7 @@ class Files:
                 continue
         self.written.append(path)
         self._channels: dict[RecordedRing, int] = {}
-        self._counts: defaultdict[RecordedRing, Counts] = defaultdict(Counts)
+        self._counts: defaultdict[RecordedRing, RecordedCounts] = defaultdict(RecordedCounts)
         self._writer = Writer(self._file, _NEVER, self._compression)
         self._writer.start()
         self._writer.flush()

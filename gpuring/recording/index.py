@@ -20,7 +20,7 @@ from mcap.summary import Summary
 from mcap.writer import MCAP0_MAGIC
 
 from gpuring.errors import RingError
-from gpuring.recording.counts import COUNTS, Counts
+from gpuring.recording.counts import COUNTS, RecordedCounts
 from gpuring.recording.message import ENCODING, Frame, RecordedRing
 
 _RECORD = struct.Struct("<BQ")  # opcode, length
@@ -36,7 +36,7 @@ class IndexedFile:
         """Whether it was finished.  Otherwise it ends with its last whole chunk."""
         self.rings: dict[int, RecordedRing] = {}
         """By the ids of their channels."""
-        self._counts: defaultdict[tuple[str, str], Counts] = defaultdict(Counts)
+        self._counts: defaultdict[tuple[str, str], RecordedCounts] = defaultdict(RecordedCounts)
         """By the names and epochs of rings."""
         with path.open("rb") as file:
             begin = file.read(len(MCAP0_MAGIC))
@@ -52,7 +52,7 @@ class IndexedFile:
         """When its first and its last frame were published.  0 if it has none."""
 
     @property
-    def counts(self) -> Iterator[tuple[str, Counts]]:
+    def counts(self) -> Iterator[tuple[str, RecordedCounts]]:
         """The name of a ring, and what the file has of it.  A name may come several times."""
         return ((name, counts) for (name, _), counts in self._counts.items())
 
@@ -134,7 +134,7 @@ class IndexedFile:
 
     def _note(self, record: Metadata) -> None:
         if record.name == COUNTS:
-            said = Counts.from_text(record.metadata)
+            said = RecordedCounts.from_text(record.metadata)
             counts = self._counts[record.metadata["ring"], record.metadata["epoch"]]
             counts.torn = said.torn
             if self.complete:  # else what is found is counted

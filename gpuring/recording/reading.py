@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuring.errors import RingError
-from gpuring.recording.counts import Counts
+from gpuring.recording.counts import RecordedCounts
 from gpuring.recording.message import Frame, RecordedRing
 
 if TYPE_CHECKING:
@@ -65,10 +65,10 @@ class Recording:
         return max((file.end_ns for file in self._with_frames), default=0)
 
     @property
-    def counts(self) -> dict[str, Counts]:
+    def counts(self) -> dict[str, RecordedCounts]:
         """How many frames there are of each ring, and how many were lost or torn, by the names of
         the rings.  If a file was cut off, torn frames of its last second may not be counted."""
-        found: defaultdict[str, Counts] = defaultdict(Counts)
+        found: defaultdict[str, RecordedCounts] = defaultdict(RecordedCounts)
         for file in self._files:
             for name, counts in file.counts:
                 found[name] += counts
