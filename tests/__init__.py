@@ -7,6 +7,7 @@ arrays     slots as arrays of NumPy, CuPy and others; copies; streams
 ring       rings as their users see them: verbs, waits, ends, `align`, batches, Ctrl-C
 service    requests and responses
 bridge     rings of two hosts
+recording  what is recorded of rings, and rings that are made of it
 cli        the commands
 benchmarks the programs of `bench`
 

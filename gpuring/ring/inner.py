@@ -1,4 +1,4 @@
-"""What services and bridges may ask of a ring, beyond what users may.
+"""What services, bridges and recordings may ask of a ring, beyond what users may.
 
 They are built on rings as a user's program is, and touch no underscore name of another folder
 (tests/test_underscores.py).  What more they need is here and nowhere else.  Three of these

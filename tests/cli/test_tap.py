@@ -15,6 +15,7 @@ from gpuring import cli
 from gpuring.cli import tap
 from gpuring.cli.tap import files
 from gpuring.cli.trouble import CommandError
+from gpuring.recording.message import RecordedRing, copier
 from tests.helpers.commands import DEADLINE_S, running
 from tests.helpers.commands import gpuring as command
 from tests.helpers.support import HOST, poll, tear
@@ -134,14 +135,28 @@ def opened(path):
         return np.array(image)
 
 
+def copied(name, array, shape=None):
+    """The copy of a frame of a ring whose slots have this shape."""
+    with (
+        gpuring.create(
+            name, slots=4, shape=shape or array.shape, dtype=array.dtype, device="host"
+        ) as ring,
+        ring.producer() as producer,
+        ring.consumer(start="oldest") as frames,
+    ):
+        with producer.claim(shape=shape and array.shape) as slot:
+            slot.copy_from(array)
+        with frames.acquire() as slot:
+            return copier(RecordedRing.of(ring))(slot)
+
+
 @pytest.mark.parametrize("shape", [(5, 7), (5, 7, 3), (5, 7, 4)], ids=str)
-def test_png_has_the_very_bytes(tmp_path, shape):
+def test_png_has_the_very_bytes(name, tmp_path, shape):
     pytest.importorskip("PIL", reason="gpuring[tools] is not installed")
     array = picture(9, shape, "u1")
-    frame = files.Frame(9, 1, 0, {"array": array}, None)
     writer = files.Writer(tmp_path, "cam", "ab" * 16, "png", ["array"])
-    path, _ = writer.write(frame)
-    assert path.name == "cam-abababab-000000000009.png"
+    path, _ = writer.write(copied(name, array))
+    assert path.name == "cam-abababab-000000000004.png"
     np.testing.assert_array_equal(opened(path), array)
 
 
@@ -154,7 +169,7 @@ def test_what_is_no_picture_is_refused_before_anything_is_saved(name, tmp_path, 
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert "is no picture" in done.stderr
     assert "--format npy" in done.stderr
-    smaller = files.Frame(9, 1, 0, {"array": np.zeros(3, "u1")}, None)  # than a slot that is one
+    smaller = copied(name, np.zeros(3, "u1"), (2, 3))  # than a slot that is a picture
     writer = files.Writer(tmp_path, "cam", "ab" * 16, "png", ["array"])
     with pytest.raises(CommandError, match="no picture"):
         writer.write(smaller)
@@ -294,17 +309,18 @@ def test_a_frame_that_turns_out_torn_is_thrown_away_and_said_so(
 ):
     """Its producer dies after the frame was acquired and before the copy was complete."""
     ring = gpuring.create(name, **OPTIONS, device="host")
-    copied = []
+    seen = []
 
-    def copier(_ring):
-        def copy(array):
-            seq = 4 + len(copied)
-            copied.append(seq)
-            if seq == 5:
-                tear(ring, seq)
-            return np.array(array)
+    def tearing(recorded):
+        copy = copier(recorded)
 
-        return copy
+        def tear_and_copy(slot):
+            seen.append(slot.seq)
+            if slot.seq == 5:
+                tear(ring, 5)
+            return copy(slot)
+
+        return tear_and_copy
 
     def produce():
         with ring.producer() as producer:
@@ -312,9 +328,9 @@ def test_a_frame_that_turns_out_torn_is_thrown_away_and_said_so(
             for k in range(3):
                 with producer.claim(20) as slot:
                     slot.array[...] = picture(slot.seq, (3, 5), "i4")
-                poll(lambda k=k: len(copied) > k)
+                poll(lambda k=k: len(seen) > k)
 
-    monkeypatch.setattr(tap, "_copier", copier)
+    monkeypatch.setattr(tap, "copier", tearing)
     monkeypatch.setattr(tap.signal, "signal", lambda *_: None)
     producing = threading.Thread(target=produce)
     with ring:
@@ -322,6 +338,6 @@ def test_a_frame_that_turns_out_torn_is_thrown_away_and_said_so(
         status = cli.main(["tap", name, "--out", str(tmp_path), "--count", "0"])
         producing.join()
     assert status == 0
-    assert copied == [4, 5, 6]
+    assert seen == [4, 5, 6]
     assert sorted(saved(tmp_path)) == [4, 6]
     assert "1 torn frame thrown away" in capsys.readouterr().err

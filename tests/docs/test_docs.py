@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 import pytest
 
 import gpuring
-from gpuring import bridge
+from gpuring import bridge, recording
 from gpuring.cli import COMMANDS
 from gpuring.registry.stats import Death, Hold, Link, PeerStats, Rings, RingStats, SubscriptionStats
 from gpuring.ring.batch import ReadBatch, WriteBatch
@@ -32,6 +32,7 @@ from tests import ROOT
 PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 PUBLIC = {f"gpuring.{name}": getattr(gpuring, name) for name in gpuring.__all__}
 PUBLIC |= {f"gpuring.bridge.{name}": getattr(bridge, name) for name in bridge.__all__}
+PUBLIC |= {f"gpuring.recording.{name}": getattr(recording, name) for name in recording.__all__}
 HANDED_OUT = (
     *(Answer, AnswerSlot, Batch, Counts, Health, RequestSlot),
     *(ClientMetrics, Histogram, Metrics),

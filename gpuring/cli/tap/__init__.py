@@ -8,25 +8,22 @@ the metadata as JSON.  Ctrl-C ends it.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
-
-import numpy as np
 
 import gpuring
 from gpuring.cli.options import count, count_or_zero, positive, user
 from gpuring.cli.text import complain, counted
 from gpuring.cli.trouble import CommandError, need
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingTimeout
-from gpuring.registry import directory, segment
+from gpuring.recording.message import Frame, RecordedRing, copier
+from gpuring.recording.places import place_of
 from gpuring.ring import inner
 from gpuring.slot_layout import Field
 
-from .files import Frame, Writer, check_pictures
+from .files import Writer, check_pictures
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -69,12 +66,12 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "png":
         need("PIL")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    gpu = _gpu_of(args.name, args.timeout or 0.0)
+    place = place_of(args.name, args.timeout or 0.0)
     try:
         args.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise CommandError(f"the folder {args.out} cannot be made: {error.strerror}") from error
-    with _current(gpu):
+    with place:
         return _tap(args)
 
 
@@ -90,7 +87,7 @@ def _tap(args: argparse.Namespace) -> int:
             check_pictures(fields)
         names = [field.name for field in fields]
         writer = Writer(args.out, ring.name, ring.stats().epoch, args.format, names)
-        on_host = _copier(ring)
+        copy = copier(RecordedRing.of(ring, names))
         saved = torn = 0
         reason, status = "", 0
         pace = _Pace(args.every, args.rate)
@@ -98,7 +95,7 @@ def _tap(args: argparse.Namespace) -> int:
             while not args.count or saved < args.count:
                 pace.wait()
                 try:
-                    frame = take(frames, args.timeout, names, on_host, pace)
+                    frame = take(frames, args.timeout, copy, pace)
                 except FrameTorn:
                     torn += 1
                     continue
@@ -120,21 +117,18 @@ def _tap(args: argparse.Namespace) -> int:
 def take(
     frames: gpuring.Consumer,
     timeout: float | None,
-    names: Sequence[str],
-    on_host: Callable[[Any], Any],
+    copy: Callable[[gpuring.ReadSlot], Frame],
     pace: _Pace,
 ) -> Frame | None:
     """A copy of the newest frame, or None if it is not due.  The slot is given back.
 
-    Raises FrameTorn at release, if the frame's producer died before it was written: the copy is
-    complete by then, so the answer is final.
+    Raises FrameTorn if the frame's producer died before it was written: the copy is complete by
+    then, so the answer is final.
     """
     with frames.latest(timeout) as slot:
         if not pace.due(slot.seq):
             return None
-        copies = {name: on_host(slot[name]) for name in names}
-        meta = None if frames.ring.spec.meta is None else slot.meta.copy()
-        frame = Frame(slot.seq, slot.time_ns, slot.lost, copies, meta)
+        frame = copy(slot)
     pace.done(frame.seq)
     return frame
 
@@ -158,35 +152,6 @@ class _Pace:
     def done(self, seq: int) -> None:
         self._next_seq = seq + self._every
         self._next_s = time.monotonic() + self._interval_s
-
-
-def _copier(ring: gpuring.Ring) -> Callable[[Any], Any]:
-    if ring.memory == "host":
-        return np.array
-    return lambda array: array.get()  # on the current stream, and waits for it
-
-
-def _gpu_of(name: str, timeout_s: float) -> bytes | None:
-    """The UUID of the GPU of a ring that is waited for, without a touch of CUDA; None: the host."""
-    header = directory.look(segment.check_name(name), timeout_s)
-    return header.device_uuid if header.memory != "host" else None
-
-
-@contextlib.contextmanager
-def _current(gpu: bytes | None) -> Iterator[None]:
-    """Makes the ring's GPU the current one: another would need peer access and a second context."""
-    if gpu is None:
-        yield
-        return
-    from gpuring.memory import cuda as gpus
-    from gpuring.native import Driver
-
-    gpus.device_for(None)
-    cuda = gpus.load_cupy().cuda
-    ordinals = range(cuda.runtime.getDeviceCount())
-    mine = [d for d in ordinals if Driver().uuid(d) == gpu]
-    with cuda.Device(mine[0]) if mine else contextlib.nullcontext():  # attach says what is missing
-        yield
 
 
 def _chosen(fields: Sequence[Field], names: Sequence[str] | None) -> list[Field]:

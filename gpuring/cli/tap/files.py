@@ -1,4 +1,4 @@
-"""Frames on disk: what is copied out of a slot, what it is called, and how it is written."""
+"""Frames as .npy and PNG files: what these are called, and how they are written."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,21 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuring.cli.trouble import CommandError
+from gpuring.recording.message import Frame
 from gpuring.slot_layout import Field
 
 Array = npt.NDArray[Any]
-
-
-@dataclass(frozen=True)
-class Frame:
-    """A frame's copy on the host; its slot is somebody else's again."""
-
-    seq: int
-    time_ns: int
-    lost: int
-    fields: dict[str, Array]
-    meta: Any
-    """A numpy.void, or None."""
 
 
 def picture_mode(shape: Sequence[int], dtype: np.dtype[Any]) -> str | None:
@@ -84,7 +72,7 @@ class Writer:
 
     def _write(self, frame: Frame) -> list[Path]:
         written = []
-        for name, array in frame.fields.items():
+        for name, array in frame.arrays.items():
             path = self._folder / f"{self._stem}-{frame.seq:012}{self._tags[name]}.{self._form}"
             written.append(path)
             self._put(path, array, name)
@@ -97,7 +85,7 @@ class Writer:
             "lost": frame.lost,
             "fields": {
                 name: {"file": file.name, "shape": array.shape, "dtype": str(array.dtype)}
-                for (name, array), file in zip(frame.fields.items(), written, strict=True)
+                for (name, array), file in zip(frame.arrays.items(), written, strict=True)
             },
             "meta": None if frame.meta is None else plain(frame.meta),
         }

@@ -1,0 +1,102 @@
+"""Make the rings of a recording again, and publish its frames with the gaps that they had.
+
+A pipeline can be tested with it.  The rings are on a GPU if they were on one; --device host or
+--device cuda says where they are here.  It waits for lossless readers, and catches up then.  At
+the end, or by Ctrl-C, it closes the rings: their readers read what is there, and get the end of
+the stream.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import signal
+from pathlib import Path
+
+from gpuring.cli.options import Refused, count, device, positive, seconds
+from gpuring.cli.text import complain, counted
+from gpuring.cli.trouble import CommandError, need
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", type=Path, metavar="file", help="of one recording")
+    parser.add_argument(
+        "--rate",
+        type=_rate,
+        default=1.0,
+        metavar="R",
+        help="how fast: 0.5 is half as fast, and max leaves no gaps (default: 1)",
+    )
+    parser.add_argument("--loop", action="store_true", help="begin again at the end")
+    parser.add_argument(
+        "--from",
+        dest="start",
+        type=seconds,
+        default=0.0,
+        metavar="S",
+        help="begin so many seconds after the first frame",
+    )
+    parser.add_argument(
+        "--to", type=positive, metavar="S", help="end so many seconds after the first frame"
+    )
+    parser.add_argument(
+        "--as",
+        dest="names",
+        type=_renamed,
+        action="append",
+        default=[],
+        metavar="NAME=NAME",
+        help="call a ring so: cam0=test0 (may be repeated)",
+    )
+    parser.add_argument("--device", type=device, help="host, cuda or cuda:N (default: as recorded)")
+    parser.add_argument(
+        "--readers",
+        type=count,
+        metavar="N",
+        help="begin when each ring has N consumers (default: at once)",
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    need("mcap", extra="record")
+    from gpuring import recording
+    from gpuring.recording.replay import Replay
+
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    recorded = recording.read(*args.files)
+    names = dict(args.names)
+    if unknown := sorted({*names} - {ring.name for ring in recorded.rings}):
+        raise ValueError(f"the recording has no ring {unknown[0]!r}")
+    if args.to is not None and args.to <= args.start:
+        raise ValueError("--to must be after --from")
+    if not recorded.rings:
+        raise CommandError("the recording has no frames")
+    start_ns = recorded.start_ns + round(args.start * 1e9)
+    end_ns = None if args.to is None else recorded.start_ns + round(args.to * 1e9)
+    said = "interrupted"
+    with Replay(recorded, names=names, device=args.device) as replay:
+        made = ", ".join(ring.name for ring in replay.rings)
+        complain(f"gpuring replay: {made}; Ctrl-C ends it")
+        try:
+            if args.readers:
+                replay.wait_for_readers(args.readers)
+            again = True
+            while again:
+                replay.run(rate=args.rate, start_ns=start_ns, end_ns=end_ns)
+                again = args.loop and replay.published > 0
+            said = "the recording has ended"
+        except KeyboardInterrupt:
+            pass
+    complain(f"gpuring replay: {counted(replay.published, 'frame')} published; {said}")
+    return 0
+
+
+def _rate(text: str) -> float:
+    return math.inf if text == "max" else positive(text)
+
+
+def _renamed(text: str) -> tuple[str, str]:
+    old, _, new = text.partition("=")
+    if not (old and new):
+        raise Refused(f"must be NAME=NAME, as cam0=test0, not {text!r}")
+    return old, new

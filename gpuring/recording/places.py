@@ -1,0 +1,32 @@
+"""The GPU of a ring whose frames are copied to the host."""
+
+from __future__ import annotations
+
+import contextlib
+from contextlib import AbstractContextManager
+from typing import Any
+
+from gpuring.registry import directory, segment
+
+
+def place_of(name: str, timeout_s: float) -> AbstractContextManager[Any]:
+    """A context in which the GPU of the ring `name` is the current one, as often as it is entered:
+    another GPU would need peer access and a second context.  For a host ring it is empty.
+
+    Waits until the ring is there, without a touch of CUDA.  Raises RingNotFound, RingIncompatible,
+    PermissionError, DeviceError.
+    """
+    header = directory.look(segment.check_name(name), timeout_s)
+    if header.memory == "host":
+        return contextlib.nullcontext()
+    from gpuring.memory import cuda as gpus
+    from gpuring.native import Driver
+
+    gpus.device_for(None)
+    cuda = gpus.load_cupy().cuda
+    ordinals = range(cuda.runtime.getDeviceCount())
+    mine = [d for d in ordinals if Driver().uuid(d) == header.device_uuid]
+    if not mine:
+        return contextlib.nullcontext()  # attach says what is missing
+    place: AbstractContextManager[Any] = cuda.Device(mine[0])
+    return place

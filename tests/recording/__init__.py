@@ -1,0 +1,1 @@
+"""Recordings of rings, and rings of recordings.  They need mcap."""

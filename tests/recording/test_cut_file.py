@@ -1,0 +1,117 @@
+"""A file whose recorder was killed is read up to its last whole chunk, wherever it was cut off."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+
+import gpuring
+
+pytest.importorskip("mcap")
+
+from mcap.reader import make_reader
+
+from gpuring.recording import read
+from gpuring.recording.files import Files
+from gpuring.recording.message import RecordedRing, copier
+from gpuring.recording.recorder import Source
+from tests.recording.recordings import put, record, values
+
+
+@pytest.fixture(params=[False, True], ids=["plain", "zstd"])
+def whole(request, name, tmp_path, monkeypatch):
+    """A file of 20 chunks, each of one frame; its bytes, and where each chunk ends."""
+    monkeypatch.setattr("gpuring.recording.files.CHUNK_NBYTES", 1)
+    with (
+        gpuring.create(name, slots=32, shape=9, dtype="i8", device="host") as ring,
+        Source(name) as source,
+        ring.producer() as producer,
+    ):
+        put(producer, range(20))
+        producer.close()
+        record([source], tmp_path / "run.mcap", compressed=request.param)
+    with (tmp_path / "run.mcap").open("rb") as file:
+        chunks = make_reader(file).get_summary().chunk_indexes
+    ends = [chunk.chunk_start_offset + chunk.chunk_length for chunk in chunks]
+    assert len(ends) == 20
+    return (tmp_path / "run.mcap").read_bytes(), ends
+
+
+@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(share=st.floats(0, 1))
+@example(share=0)
+@example(share=0.0005)
+def test_cut_anywhere(whole, tmp_path, share):
+    data, ends = whole
+    nbytes = int(share * (len(data) - 1))
+    path = tmp_path / "cut.mcap"
+    path.write_bytes(data[:nbytes])
+    there = sum(end <= nbytes for end in ends)
+    recording = read(path)
+    assert values(recording) == [*range(there)]
+    assert not recording.complete
+    assert [counts.frames for counts in recording.counts.values()] == [there] * (there > 0)
+    frames = list(recording)
+    if there > 2:
+        middle = recording.frames(start_ns=frames[1].unix_ns, end_ns=frames[-1].unix_ns)
+        assert values(middle) == [*range(1, there - 1)]
+
+
+def test_cut_behind_the_last_chunk(whole, tmp_path):
+    """In the records that follow it, byte by byte."""
+    data, ends = whole
+    path = tmp_path / "cut.mcap"
+    assert data.find(b"gpuring.counts", ends[-1]) < ends[-1] + 200
+    for end in range(ends[-1], ends[-1] + 300):
+        path.write_bytes(data[:end])
+        recording = read(path)
+        assert not recording.complete
+        assert [counts.frames for counts in recording.counts.values()] == [20]
+    assert values(recording) == [*range(20)]
+
+
+def test_pages_that_were_never_written(whole, tmp_path):
+    """A machine that broke down may leave a file of the right length, with zeros in it."""
+    data, ends = whole
+    path = tmp_path / "cut.mcap"
+    for end in (ends[6] - 30, ends[6]):
+        path.write_bytes(data[:end].ljust(len(data), b"\0"))
+        recording = read(path)
+        assert values(recording) == [*range(6 + (end == ends[6]))]
+        assert not recording.complete
+
+
+def test_a_bit_that_has_changed_is_found(whole, tmp_path):
+    data, ends = whole
+    path = tmp_path / "run.mcap"
+    path.write_bytes(data[: ends[3] - 9] + bytes([data[ends[3] - 9] ^ 1]) + data[ends[3] - 8 :])
+    frames = iter(read(path))
+    assert values(next(frames) for _ in range(3)) == [0, 1, 2]
+    with pytest.raises(gpuring.RingError, match=r"run\.mcap is damaged"):
+        next(frames)
+    path.write_bytes(path.read_bytes()[:-1])
+    assert values(read(path)) == [0, 1, 2]
+
+
+def test_a_file_is_read_while_it_is_written(name, tmp_path):
+    with (
+        gpuring.create(name, slots=8, shape=2, dtype="i8", device="host") as ring,
+        ring.producer() as producer,
+        ring.consumer() as frames,
+    ):
+        files = Files(tmp_path / "run.mcap")
+        copy = copier(RecordedRing.of(ring))
+        for value in range(3):
+            put(producer, [value])
+            with frames.acquire(0) as slot:
+                files.write(copy(slot))
+            assert values(read(tmp_path / "run.mcap")) == [*range(value)]
+            files.add_torn(RecordedRing.of(ring), 1)
+            files.end_chunk()
+            unfinished = read(tmp_path / "run.mcap")
+            assert values(unfinished) == [*range(value + 1)]
+            assert unfinished.counts[name].torn == value + 1
+        files.finish()
+    recording = read(tmp_path / "run.mcap")
+    assert (values(recording), recording.complete) == ([0, 1, 2], True)
