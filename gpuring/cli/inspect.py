@@ -11,7 +11,7 @@ import datetime
 import json
 from collections.abc import Sequence
 
-from gpuring.cli.services import Service, is_service, of_dead, service, service_of
+from gpuring.cli.services import Service, of_dead, service, service_of
 from gpuring.cli.text import columns, counted, nbytes, seconds, table, wrap
 from gpuring.memory.kinds import OUTLIVE
 from gpuring.printable import printable
@@ -112,7 +112,7 @@ def _of_producers(one: RingStats) -> str:
     if one.producers_in_all > 1:
         gone = f"so far {one.producers_left} left and {one.producers_died} died"
         told.append(f"stream of {one.producers_in_all} producers, {gone}")
-    if one.dropped and is_service(one):
+    if one.dropped and one.is_service:
         told.append(f"{counted(one.dropped, 'request')} dropped by clients that do not wait")
     elif one.dropped:
         told.append(f"{counted(one.dropped, 'frame')} dropped, because no slot was free")
