@@ -26,6 +26,7 @@ from gpuring.cli import (
     tap,
     top,
     unsubscribe,
+    why,
 )
 from gpuring.cli.text import columns, complain, wrap
 from gpuring.cli.trouble import CommandError, message
@@ -35,6 +36,7 @@ COMMANDS = {
     "demo": (demo, "send a real video through a ring, from one process to four"),
     "ls": (ls, "list the rings of this host"),
     "inspect": (inspect, "show who is in a ring, and what each one holds"),
+    "why": (why, "say whether anything is stuck, who is to blame, and what to do"),
     "top": (top, "show all rings, live: rates, lag, losses, and what each peer holds"),
     "tap": (tap, "save frames of a ring as .npy or PNG, without slowing its producer"),
     "health": (health, "say whether a service can be asked, for load balancers"),
@@ -51,6 +53,7 @@ EXAMPLES = {
     "demo": ("gpuring demo", "gpuring demo holiday.mp4 --seconds 10 --device host"),
     "ls": ("gpuring ls", "gpuring ls --json"),
     "inspect": ("gpuring inspect cam0",),
+    "why": ("gpuring why", "gpuring why cam0 --after 10", "gpuring why --json"),
     "top": ("gpuring top", "gpuring top cam0 --interval 0.2", "gpuring top --once | grep DEAD"),
     "tap": ("gpuring tap cam0 --out frames --format png --count 3 --rate 1",),
     "health": ("gpuring health classify", "gpuring health classify --within 30 --json"),
@@ -116,6 +119,5 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _description(text: str) -> str:
-    """A module's docstring as paragraphs for the terminal."""
     width = min(columns() or 80, 100) - 2
     return "\n\n".join(wrap(" ".join(part.split()), width) for part in text.strip().split("\n\n"))
