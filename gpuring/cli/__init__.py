@@ -17,6 +17,7 @@ from gpuring.cli import (
     clean,
     demo,
     doctor,
+    graph,
     health,
     inspect,
     keep,
@@ -37,6 +38,7 @@ COMMANDS = {
     "ls": (ls, "list the rings of this host"),
     "inspect": (inspect, "show who is in a ring, and what each one holds"),
     "why": (why, "say whether anything is stuck, who is to blame, and what to do"),
+    "graph": (graph, "draw all rings and processes, with what is stuck in red"),
     "top": (top, "show all rings, live: rates, lag, losses, and what each peer holds"),
     "tap": (tap, "save frames of a ring as .npy or PNG, without slowing its producer"),
     "health": (health, "say whether a service can be asked, for load balancers"),
@@ -54,6 +56,7 @@ EXAMPLES = {
     "ls": ("gpuring ls", "gpuring ls --json"),
     "inspect": ("gpuring inspect cam0",),
     "why": ("gpuring why", "gpuring why cam0 --after 10", "gpuring why --json"),
+    "graph": ("gpuring graph", "gpuring graph --watch", "gpuring graph cam0 --svg cam0.svg"),
     "top": ("gpuring top", "gpuring top cam0 --interval 0.2", "gpuring top --once | grep DEAD"),
     "tap": ("gpuring tap cam0 --out frames --format png --count 3 --rate 1",),
     "health": ("gpuring health classify", "gpuring health classify --within 30 --json"),
@@ -119,5 +122,6 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _description(text: str) -> str:
+    """A module's docstring as paragraphs for the terminal."""
     width = min(columns() or 80, 100) - 2
     return "\n\n".join(wrap(" ".join(part.split()), width) for part in text.strip().split("\n\n"))
