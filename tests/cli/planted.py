@@ -206,12 +206,14 @@ def service(name: str) -> Iterator[Callable[[Child], Child]]:
         return child
 
     with services.serve(name, engine=False):
-        yield started_up
-        for child in started:
-            child.kill()
-        for one in gpuring.ls():
-            if one.name.startswith(f"{name}."):
-                gpuring.unlink(one.name)
+        try:
+            yield started_up
+        finally:
+            for child in started:
+                child.kill()
+            for one in gpuring.ls():
+                if one.name.startswith(f"{name}."):
+                    gpuring.unlink(one.name)
 
 
 @contextlib.contextmanager

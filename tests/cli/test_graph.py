@@ -38,8 +38,9 @@ def stuck(name, children, soon):
 
         def whole():
             now = rates.look(names)
-            chains = (jam.steps for jam in now.jams if name in jam.rings)
-            return now if [len(steps) for steps in chains] == [2] else None
+            found = [jam for jam in now.jams if {*names} & {*jam.rings}]
+            pids = [peer.pid for jam in found for end in jam.culprits for peer in end.peers]
+            return now if pids == [blame.pid] and len(found[0].steps) == 2 else None
 
         now = poll(whole)
         yield graph(None, now), blame

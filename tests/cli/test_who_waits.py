@@ -65,10 +65,14 @@ def test_inspect_ends_with_whom_producers_wait_for(name, children, command):
 
 def test_inspect_and_top_go_on_with_whom_the_one_in_the_way_waits_for(name, children, command):
     with a_full_ring_further_on(children, name) as blame:
-        poll(lambda: gpuring.attach(name).stats().held_up)
-        last = last_sentence(command("inspect", name).stdout)
+        told = f" waits for a free slot of ring {name}-seen: subscription 'page' has not"
+
+        def inspected():
+            last = last_sentence(command("inspect", name).stdout)
+            return last if told in last else None
+
+        last = poll(inspected)
         assert last.startswith("producers wait: peer ")
-        assert f" waits for a free slot of ring {name}-seen: subscription 'page' has not" in last
         assert f"(page, pid {blame.pid}, stopped)" in last
         shown = " ".join(line.text for line in render(None, rates.look([name]), [name], width=80))
         assert f"waits for a free slot of ring {name}-seen" in " ".join(shown.split())

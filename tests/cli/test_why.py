@@ -31,20 +31,29 @@ def test_it_names_the_culprit(name, children, command, plant):
     if "bridge" in plant:
         pytest.importorskip("zmq")
     with PLANTED[plant](children, name) as blame:
-        done = poll(lambda: stuck(command, name))
-        (jam,) = json.loads(done.stdout)
-        (end,) = jam["culprits"]
-        assert end["reason"] == blame.reason
-        assert [each["pid"] for each in end["peers"]][:1] == ([blame.pid] if blame.pid else [])
-        assert blame.subscription in (None, end["subscription"])
-        told = command("why", name, "--after", AFTER_S)
-        assert told.returncode == 1
-        assert str(blame.pid or name) in told.stdout
+        # on a busy machine others may be slow first
+        poll(lambda: told(command, name, blame) == [[blame]])
+        done = command("why", name, "--after", AFTER_S)
+        assert done.returncode == 1
+        assert str(blame.pid or name) in done.stdout
 
 
-def stuck(command, name):
+def told(command, name, blame):
+    """Of each jam all culprits, as `gpuring why --json` has them, with what `blame` has of one."""
     done = command("why", name, "--after", AFTER_S, "--json")
-    return done if done.returncode else None
+    found = json.loads(done.stdout)
+    assert done.returncode == bool(found)
+    return [
+        [
+            Blame(
+                end["reason"],
+                end["peers"][0]["pid"] if end["peers"] else None,
+                blame.subscription and end["subscription"],
+            )
+            for end in jam["culprits"]
+        ]
+        for jam in found
+    ]
 
 
 def look(name, *others):
@@ -82,16 +91,17 @@ def two_rings(pipe, *names):
     del consumers
 
 
-def test_nothing_is_stuck_where_frames_move_though_slowly(name, children, command):
+def test_nothing_is_stuck_where_frames_move_though_slowly(name, command):
     """The ring is always full, and its oldest frame is always old: nothing of that is a jam."""
     with small_ring(name) as ring, ring.producer() as producer, ring.consumer("slow") as slow:
         put(producer, 4)
-        poll(lambda: ring.stats().in_the_way.age_s > AFTER_S)
-        assert command("why", name, "--after", AFTER_S).returncode == 1
+        poll(lambda: command("why", name, "--after", AFTER_S).returncode)
         slow.acquire(0).release()
         put(producer, 1)
-        assert ring.stats().in_the_way.age_s > AFTER_S
-        assert command("why", name, "--after", AFTER_S).returncode == 0
+        seen = ring.stats()
+        assert seen.subscriptions[0].taken_s < seen.in_the_way.age_s
+        assert jams([seen], seen.in_the_way.age_s) == []
+        assert jams([seen], seen.subscriptions[0].taken_s)
 
 
 def test_nobody_is_to_blame_for_having_nothing_to_say(name, children, command):
@@ -109,10 +119,6 @@ def test_a_call_whose_parts_are_read_is_no_jam_however_long_it_takes(name):
     with serve(name) as server, gpuring.connect(name, parts=2) as client:
         parts = send(client, 0).parts(PATIENCE_S)
         (call,) = server.take(timeout=PATIENCE_S)
-
-        def age_s():
-            return max(hold.age_s for peer in server.stats().peers for hold in peer.holding)
-
         part(call, 0)
         assert read(parts, 1) == [0]
         (jam,) = poll(lambda: jams(look(name), AFTER_S))
@@ -121,8 +127,10 @@ def test_a_call_whose_parts_are_read_is_no_jam_however_long_it_takes(name):
         part(call, 1)
         assert read(parts, 1) == [1]
         assert parts.ready is False
-        assert age_s() > AFTER_S
-        assert jams(look(name), AFTER_S) == []
+        seen = look(name)
+        had_s = max(hold.age_s for one in seen for peer in one.peers for hold in peer.holding)
+        assert had_s > AFTER_S
+        assert jams(seen, had_s) == []
         call.end()
         assert read(parts) == []
 
