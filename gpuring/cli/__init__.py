@@ -17,6 +17,7 @@ from gpuring.cli import (
     clean,
     demo,
     doctor,
+    graph,
     health,
     inspect,
     keep,
@@ -28,6 +29,7 @@ from gpuring.cli import (
     tap,
     top,
     unsubscribe,
+    why,
 )
 from gpuring.cli.text import columns, complain, wrap
 from gpuring.cli.trouble import CommandError, message
@@ -37,6 +39,8 @@ COMMANDS = {
     "demo": (demo, "send a real video through a ring, from one process to four"),
     "ls": (ls, "list the rings of this host"),
     "inspect": (inspect, "show who is in a ring, and what each one holds"),
+    "why": (why, "say whether anything is stuck, who is to blame, and what to do"),
+    "graph": (graph, "draw all rings and processes, with what is stuck in red"),
     "top": (top, "show all rings, live: rates, lag, losses, and what each peer holds"),
     "tap": (tap, "save frames of a ring as .npy or PNG, without slowing its producer"),
     "record": (record, "record rings into an MCAP file, without slowing their producers"),
@@ -55,6 +59,8 @@ EXAMPLES = {
     "demo": ("gpuring demo", "gpuring demo holiday.mp4 --seconds 10 --device host"),
     "ls": ("gpuring ls", "gpuring ls --json"),
     "inspect": ("gpuring inspect cam0",),
+    "why": ("gpuring why", "gpuring why cam0 --after 10", "gpuring why --json"),
+    "graph": ("gpuring graph", "gpuring graph --watch", "gpuring graph cam0 --svg cam0.svg"),
     "top": ("gpuring top", "gpuring top cam0 --interval 0.2", "gpuring top --once | grep DEAD"),
     "tap": ("gpuring tap cam0 --out frames --format png --count 3 --rate 1",),
     "record": (

@@ -1,7 +1,8 @@
 """Say in one line whether a service can be asked, for load balancers and for people.
 
 The exit status is 0 if an engine of the service is ready, and 1 if not.  It reads the header of the
-service only.  It needs no GPU, joins nothing and changes nothing.
+service.  If no engine is ready it reads those of other rings, too, and says if an engine waits for
+one of them.  It needs no GPU, joins nothing and changes nothing.
 """
 
 from __future__ import annotations

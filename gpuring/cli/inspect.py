@@ -1,6 +1,7 @@
 """Show who is in a ring, what each one holds and for how long, and what was done about the dead.
 
-It reads the ring's header only.  It needs no GPU, joins nothing and changes nothing.
+It reads the ring's header, and if the ring is full those of the others.  It needs no GPU, joins
+nothing and changes nothing.
 """
 
 from __future__ import annotations
@@ -11,12 +12,13 @@ import datetime
 import json
 from collections.abc import Sequence
 
-from gpuring.cli.services import Service, is_service, of_dead, service, service_of
+from gpuring.cli.services import Service, of_dead, service, service_of
 from gpuring.cli.text import columns, counted, nbytes, seconds, table, wrap
 from gpuring.memory.kinds import OUTLIVE
 from gpuring.printable import printable
 from gpuring.registry import directory, segment, survey
 from gpuring.registry.diagnosis import whose
+from gpuring.registry.jams import Jam, of_full_rings
 from gpuring.registry.stats import Death, PeerStats, RingStats, SubscriptionStats
 
 MOST_HOLDS = 4  # of a peer, spelled out
@@ -35,12 +37,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     one = survey.collect(args.name, directory.look(segment.check_name(args.name)))
-    print(json.dumps(dataclasses.asdict(one), indent=2) if args.json else describe(one, columns()))
+    if args.json:
+        print(json.dumps(dataclasses.asdict(one), indent=2))
+    else:
+        others = [each for each in survey.ls() if each.name != one.name] if one.in_the_way else []
+        print(describe(one, columns(), of_full_rings([one, *others]).get(one.name)))
     return 0
 
 
-def describe(one: RingStats, width: int | None = None) -> str:
-    """Everything that people ask about a ring, in lines of at most `width` columns."""
+def describe(one: RingStats, width: int | None = None, chain: Jam | None = None) -> str:
+    """Everything that people ask about a ring, in lines of at most `width` columns.  `chain` is
+    what its producers wait for."""
     created = datetime.datetime.fromtimestamp(one.created_ns / 1e9).isoformat(" ", "seconds")
     joinable = one.memory == "host" or (one.memory in OUTLIVE and one.peers)
     dead = "dead" if joinable else "dead: nobody new can join"
@@ -68,7 +75,7 @@ def describe(one: RingStats, width: int | None = None) -> str:
     parts.append(_peers(one, whole, width) if one.peers else "No process has joined it as a peer.")
     if one.deaths:
         parts.append("\n".join(wrap(death(each, one), width, "  ") for each in one.deaths))
-    if waits := waiting(one):
+    if waits := waiting(one, chain):
         parts.append(wrap(waits, width, "  "))
     return "\n\n".join(parts)
 
@@ -80,12 +87,13 @@ def far(sub: SubscriptionStats) -> str:
     return f"subscription {printable(sub.far)} over there holds up {printable(sub.name)}"
 
 
-def waiting(one: RingStats) -> str:
-    """Whom the producers of a full ring wait for.  Else nothing."""
+def waiting(one: RingStats, chain: Jam | None = None) -> str:
+    """Whom the producers of a full ring wait for, and whom these wait for.  Else nothing."""
     if one.in_the_way is None:
         return ""
-    who = "clients" if service(one) else "producers"
-    return f"{f'{who} wait' if one.held_up else 'the ring is full'}: {one.in_the_way.why}"
+    who = "clients" if one.is_service else "producers"
+    first = f"{f'{who} wait' if one.held_up else 'the ring is full'}: {one.in_the_way.why}"
+    return ". ".join([first, *(step.why for step in (chain.steps[1:] if chain else ()))])
 
 
 def gpus(one: RingStats) -> str:
@@ -114,7 +122,7 @@ def _of_producers(one: RingStats) -> str:
     if one.producers_in_all > 1:
         gone = f"so far {one.producers_left} left and {one.producers_died} died"
         told.append(f"stream of {one.producers_in_all} producers, {gone}")
-    if one.dropped and is_service(one):
+    if one.dropped and one.is_service:
         told.append(f"{counted(one.dropped, 'request')} dropped by clients that do not wait")
     elif one.dropped:
         told.append(f"{counted(one.dropped, 'frame')} dropped, because no slot was free")

@@ -42,7 +42,7 @@ class Service:
 
 def service(one: RingStats) -> Service | None:
     """None if it is no ring of requests."""
-    if not is_service(one):
+    if not one.is_service:
         return None
     kinds = {peer.number: "client" for peer in one.producers}
     for peer in one.peers:
@@ -69,7 +69,7 @@ def _presence(engine: PeerStats, one: RingStats, kinds: Mapping[int, str]) -> in
 
 def of_dead(dead: Death, one: RingStats) -> str:
     """What a dead peer was.  Both peers of an engine, or of a keeper, have the same process."""
-    if not is_service(one):
+    if not one.is_service:
         return dead.role
     engines = {each.pid for each in one.deaths if each.role == "consumer"}
     engines |= {each.pid for each in one.peers if each.role == "consumer"}
@@ -78,14 +78,10 @@ def of_dead(dead: Death, one: RingStats) -> str:
     return "keeper" if one.about and one.about["kept"] and dead.pid == one.creator_pid else "engine"
 
 
-def is_service(one: RingStats) -> bool:
-    return one.about is not None and "service" in one.about
-
-
 def of_clients(found: Iterable[RingStats]) -> dict[str, str]:
     """The rings of living clients, in which their answers are, and the services of these."""
     rings = {one.name: one for one in found}
-    services = {name for name, one in rings.items() if is_service(one)}
+    services = {name for name, one in rings.items() if one.is_service}
     return {
         name: of[1]
         for name, one in rings.items()
@@ -97,6 +93,6 @@ def service_of(name: str) -> str | None:
     """The service of whose clients' rings this is one; None if it is none of them."""
     if of := ANSWERS.fullmatch(name):
         with contextlib.suppress(RingError, OSError, ValueError):
-            if is_service(survey.collect(of[1], directory.look(of[1]))):
+            if survey.collect(of[1], directory.look(of[1])).is_service:
                 return of[1]
     return None

@@ -45,6 +45,7 @@ def snapshot(Header header not None):
             "asked_ns": gr_load_acquire(&ring.peer[p].asked_ns),
             "dropped": gr_load_acquire(&ring.peer[p].dropped),
             "label": header.label(p), "elsewhere": header.in_other_namespace(p),
+            "namespace": gr_load_acquire(&ring.peer[p].pidns),
             "ended": gr_load_acquire(&ring.peer[p].ended_at) != 0,
             "pending": _pending(ring, p), "gpu": _gpu(&ring.peer[p]),
         }
@@ -78,10 +79,9 @@ cdef bytes _gpu(gr_peer_entry *entry):
     uuid[0], uuid[1] = gr_load_acquire(&entry.gpu[0]), gr_load_acquire(&entry.gpu[1])
     return PyBytes_FromStringAndSize(<char *>uuid, 16)
 
-cdef int _pending(gr_ring *ring, uint32_t p) noexcept:
-    """On how many slots its GPU work is not done.  Called for each peer, so it makes no objects."""
+cdef list _pending(gr_ring *ring, uint32_t p):
+    """The slots on which its GPU work is not done."""
     cdef uint32_t i
-    cdef int pending = 0
-    for i in range(ring.slots):
-        pending += gr_load_acquire(fence_of(ring, i, p)) < gr_load_acquire(work_of(ring, i, p))
-    return pending
+    return [
+        i for i in range(ring.slots) if gr_load_acquire(fence_of(ring, i, p)) < gr_load_acquire(work_of(ring, i, p))
+    ]

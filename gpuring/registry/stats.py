@@ -14,6 +14,8 @@ class Hold:
     """The frame's sequence."""
     age_s: float
     """For how long the peer has had it, in seconds.  It is exact to about 4 ms."""
+    by: int
+    """The number of the producer whose frame it is."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,8 @@ class PeerStats:
     elsewhere: bool
     """Whether its process is of another pid namespace, such as that of a container.  Then another
     process here may have the same pid."""
+    namespace: int
+    """The inode of that pid namespace.  A pid and a namespace together stand for one process."""
     alive: bool
     """False if its process died and nobody has cleared its entry yet."""
     stopped: bool
@@ -57,6 +61,8 @@ class PeerStats:
     client of a service of its requests (`Client.try_request`)."""
     pending: int
     """On how many slots its GPU has not finished what it promised."""
+    unfinished: tuple[Hold, ...]
+    """The frames of these slots, as far as they are still there."""
     asked_s: float | None
     """Seconds since it last asked for calls, or had nothing to take, as an engine of a service.
     None if it never has."""
@@ -116,6 +122,8 @@ class SubscriptionStats:
     """How many frames are published, and no member has taken them."""
     oldest_s: float
     """For how many seconds the oldest of these has been published.  0 if there is none."""
+    taken_s: float | None
+    """Seconds since a member took one of the frames that are in the ring.  None: none has."""
     members: tuple[int, ...]
     """The peer numbers of its members."""
     durable: bool
@@ -224,6 +232,11 @@ class RingStats:
     def producers(self) -> tuple[PeerStats, ...]:
         """The producers among `peers`."""
         return tuple(peer for peer in self.peers if peer.role == "producer")
+
+    @property
+    def is_service(self) -> bool:
+        """Whether it is the ring of requests of a service."""
+        return self.about is not None and "service" in self.about
 
     @property
     def held_up(self) -> bool:

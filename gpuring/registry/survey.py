@@ -130,6 +130,10 @@ def _subscription(
     newest = max(published)
     oldest = min([*opened, *held, *untaken], default=newest + 1)
     patience_ns, unread_ns = sub["patience"] or (0, 0)
+    taken_ns = max(
+        (take["since_ns"] for take in sub["takes"] if take["seq"] >= max(1, sub["start"])),
+        default=0,
+    )
     return stats.SubscriptionStats(
         name=label,
         lossless=sub["lossless"],
@@ -140,6 +144,7 @@ def _subscription(
         opened=len(opened),
         untaken=len(opened) + len(untaken),
         oldest_s=max((0, *(now - published[seq] for seq in (*opened, *untaken)))) / 1e9,
+        taken_s=max(0, now - taken_ns) / 1e9 if taken_ns else None,
         members=tuple(p for p, peer in seen["peers"].items() if peer["subscription"] == u),
         durable=sub["patience"] is not None,
         patience_s=patience_ns / 1e9 if 0 < patience_ns < FOREVER_NS else None,
@@ -159,6 +164,7 @@ def _peer(
         pid=peer["pid"],
         label=text_of(peer["label"]),
         elsewhere=peer["elsewhere"],
+        namespace=peer["namespace"],
         alive=peer["alive"],
         stopped=peer["stopped"],
         joined_ns=peer["joined_ns"],
@@ -168,7 +174,8 @@ def _peer(
         lost=peer["lost"],
         torn=peer["torn"],
         dropped=peer["dropped"],
-        pending=peer["pending"],
+        pending=len(peer["pending"]),
+        unfinished=tuple(_unfinished(number, peer, seen, now)),
         asked_s=max(0, now - peer["asked_ns"]) / 1e9 if peer["asked_ns"] else None,
         gpu=_uuid(peer["gpu"]),
         holding=tuple(_holds(number, peer, seen, now)),
@@ -181,9 +188,34 @@ def _holds(
     if peer["role"] == "producer":
         for slot in seen["slots"]:
             if slot["owner"] == number and slot["phase"] == "writing":
-                yield stats.Hold(slot["seq"], max(0, now - slot["since_ns"]) / 1e9)
+                yield stats.Hold(slot["seq"], max(0, now - slot["since_ns"]) / 1e9, number)
         return
-    subscription = seen["subscriptions"].get(peer["subscription"])
-    for take in subscription["takes"] if subscription else ():
+    for slot, take in _takes(peer, seen):
         if take["member"] == number and take["phase"] == "held":
-            yield stats.Hold(take["seq"], max(0, now - take["since_ns"]) / 1e9)
+            yield _taken(slot, take, now)
+
+
+def _unfinished(
+    number: int, peer: dict[str, Any], seen: dict[str, Any], now: int
+) -> Iterator[stats.Hold]:
+    """What its GPU still writes or reads, as far as the slot words still have it."""
+    if not peer["pending"]:
+        return
+    for index in peer["pending"]:
+        slot = seen["slots"][index]
+        if (peer["role"], slot["owner"], slot["phase"]) == ("producer", number, "ready"):
+            yield stats.Hold(slot["seq"], max(0, now - slot["time_ns"]) / 1e9, number)
+    for index, (slot, take) in enumerate(_takes(peer, seen)):
+        if take["member"] == number and index in peer["pending"]:
+            yield _taken(slot, take, now)
+
+
+def _takes(
+    peer: dict[str, Any], seen: dict[str, Any]
+) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    subscription = seen["subscriptions"].get(peer["subscription"])
+    yield from zip(seen["slots"], subscription["takes"], strict=True) if subscription else ()
+
+
+def _taken(slot: dict[str, Any], take: dict[str, Any], now: int) -> stats.Hold:
+    return stats.Hold(take["seq"], max(0, now - take["since_ns"]) / 1e9, slot["owner"])

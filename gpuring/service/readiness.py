@@ -1,4 +1,5 @@
-"""Whether a service can be asked: what a load balancer wants to know.  It reads the header only."""
+"""Whether a service can be asked: what a load balancer wants to know.  It reads headers only: that
+of the service, and where no engine is ready those of other rings, for which one may wait."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from gpuring.errors import RingIncompatible
 from gpuring.native import seconds
 from gpuring.printable import printable
 from gpuring.registry import directory, segment, survey
+from gpuring.registry.jams import jams
 from gpuring.registry.stats import PeerStats
 from gpuring.service.wire import ENGINES
 from gpuring.slot_layout import Spec
@@ -71,6 +73,13 @@ def health(name: str, within_s: float = 10.0) -> Health:
             f"the engine {printable(peer.label)} (pid {peer.pid}) {why}"
             for peer, why in engines.items()
         )
+        elsewhere = {
+            step.why: None
+            for jam in jams(survey.ls(), name=name)
+            for step in jam.steps
+            if step.ring != name
+        }
+        why = "; ".join((why, *elsewhere))
     else:
         why = f"{ready} of {len(engines)} engines ready"
     if waiting:

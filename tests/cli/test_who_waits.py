@@ -12,7 +12,9 @@ import pytest
 import gpuring
 from gpuring.cli.top import rates
 from gpuring.cli.top.keys import named
-from gpuring.cli.top.view import Line, render, window
+from gpuring.cli.top.lines import Line, window
+from gpuring.cli.top.view import render
+from tests.cli.planted import a_full_ring_further_on
 from tests.helpers.rings import drain, put, small_ring
 from tests.helpers.support import poll
 
@@ -59,6 +61,21 @@ def test_inspect_ends_with_whom_producers_wait_for(name, children, command):
         assert (known["subscription"], known["peers"]) == ("recorder", [reader.peer])
         drain(reader)
         child.result()
+
+
+def test_inspect_and_top_go_on_with_whom_the_one_in_the_way_waits_for(name, children, command):
+    with a_full_ring_further_on(children, name) as blame:
+        told = f" waits for a free slot of ring {name}-seen: subscription 'page' has not"
+
+        def inspected():
+            last = last_sentence(command("inspect", name).stdout)
+            return last if told in last else None
+
+        last = poll(inspected)
+        assert last.startswith("producers wait: peer ")
+        assert f"(page, pid {blame.pid}, stopped)" in last
+        shown = " ".join(line.text for line in render(None, rates.look([name]), [name], width=80))
+        assert f"waits for a free slot of ring {name}-seen" in " ".join(shown.split())
 
 
 def pids(lines):
@@ -145,7 +162,7 @@ def test_a_screen_that_has_room_shows_all():
         (b"\x1b[A\x1b[5~", ["up", "page up"]),
         (b"\x1b[6~q", ["page down", "quit"]),
         (b"\x1b[HG", ["home", "end"]),
-        (b"x\x1b[2~\x1b", []),
+        (b"x\x1b[2~\x1bg", ["graph"]),
     ],
 )
 def test_keys_have_names_whatever_a_terminal_sends_for_them(pressed, names):

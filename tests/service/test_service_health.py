@@ -12,6 +12,7 @@ import pytest
 import gpuring
 from gpuring.cli import main
 from tests.helpers.promise import promise
+from tests.helpers.rings import put, small_ring
 from tests.helpers.support import poll
 from tests.service.services import engine, in_thread, send, serve, up
 from tests.service.test_service_batch import running
@@ -98,6 +99,32 @@ def test_an_engine_that_hangs_is_not_ready_any_more(name):
         assert "has not asked for a call for" in gpuring.health(name, within_s=0.05).why
         assert gpuring.health(name, within_s=60).ok
         del taken
+
+
+def writes_down(pipe, name, log):
+    """An engine that publishes each request in a ring, which is full."""
+    with serve(name) as server, gpuring.attach(log) as ring, ring.producer() as producer:
+        pipe.send("up")
+        with server.take():
+            producer.claim()
+
+
+def test_it_says_for_which_ring_an_engine_waits(name, children):
+    with (
+        serve(name, engine=False),
+        small_ring(f"{name}-log") as log,
+        log.consumer("recorder"),
+        log.producer() as producer,
+        gpuring.connect(name) as client,
+    ):
+        put(producer, log.slots)
+        worker = up(children(writes_down, name, log.name))
+        call = send(client, 0)
+        poll(lambda: log.stats().held_up)
+        poll(lambda: not gpuring.health(name, within_s=0.05).ok)
+        why = gpuring.health(name, within_s=0.05).why
+        assert f"(pid {worker.pid}) waits for a free slot of ring {log.name}" in why
+        call.cancel()
 
 
 @promise(

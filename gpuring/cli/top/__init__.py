@@ -1,8 +1,8 @@
 """Show all rings of this host, live: their peers, rates, lag and losses, and what each peer holds.
 
 It reads the rings' headers only.  It needs no GPU, joins nothing and changes nothing.  In a
-terminal, arrow keys, j, k, PgUp and PgDn scroll, and q or Ctrl-C ends it.  Into a pipe it prints
-its tables once per interval.
+terminal, g shows the graph of who waits for whom, and g again the tables.  Arrow keys, j, k, PgUp
+and PgDn scroll, and q or Ctrl-C ends it.  Into a pipe it prints its tables once per interval.
 """
 
 from __future__ import annotations
@@ -20,8 +20,11 @@ from gpuring.cli.trouble import need
 from gpuring.deadlines import deadline_of, left_s
 from gpuring.registry import segment
 
+from .graph import graph
+from .lines import window
 from .rates import Look, look
-from .view import Widths, missing, render, window
+from .rows import rows
+from .view import Widths, missing, render, waited_for
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -42,12 +45,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    for name in args.names:
+    return show(args.command, args.names, args.interval, once=args.once)
+
+
+def show(
+    command: str, names: Collection[str], interval: float, *, once: bool, as_graph: bool = False
+) -> int:
+    """Shows these rings, or all, until it is ended: as tables, or as a graph."""
+    for name in names:
         segment.check_name(name)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the terminal is to be given back
     try:
-        if args.once or not sys.stdout.isatty():
-            return _print(args)
+        if once or not sys.stdout.isatty():
+            return _print(command, names, interval, once, as_graph)
         need("rich")
         from rich.console import Console
 
@@ -55,48 +65,58 @@ def run(args: argparse.Namespace) -> int:
 
         console = Console(highlight=False)
         if console.is_dumb_terminal:
-            return _print(args)
+            return _print(command, names, interval, once, as_graph)
         with Keys() as keys:
-            return _show(console, keys, args)
+            return _show(console, keys, names, interval, as_graph)
     except KeyboardInterrupt:
         return 0
 
 
-def _print(args: argparse.Namespace) -> int:
-    before = look(args.names)
+def _print(
+    command: str, names: Collection[str], interval: float, once: bool, as_graph: bool
+) -> int:
+    before = look(names)
     while True:
-        time.sleep(args.interval)
-        now = look(args.names)
-        lines = render(before, now, args.names, width=columns(), absent=not args.once)
+        time.sleep(interval)
+        now = look(names)
+        if as_graph:
+            lines = [] if once else waited_for(now, names)
+            lines += rows(graph(before, now), columns())
+        else:
+            lines = render(before, now, names, width=columns(), absent=not once)
         if lines:
             print("\n".join(line.text for line in lines), flush=True)
-        if args.once:
-            absent = missing(now, args.names)
+        if once:
+            absent = missing(now, names)
             for name in absent:
-                complain(f"gpuring top: {segment.not_found(name)}")
+                complain(f"gpuring {command}: {segment.not_found(name)}")
             return 1 if absent else 0
         print(flush=True)
         before = now
 
 
-def _show(console: Console, keys: Keys, args: argparse.Namespace) -> int:
+def _show(
+    console: Console, keys: Keys, names: Collection[str], interval: float, as_graph: bool
+) -> int:
     from rich.live import Live
     from rich.text import Text
 
     before: Look | None = None
+    now: Look | None = None
     seen: tuple[int, Collection[str]] | None = None
     widths = Widths()
     first = 0
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
-            now = look(args.names)
+            before, now = now, look(names)
+            until = deadline_of(interval)
             width, height = console.size
             if seen != (width, now.rings.keys()):
                 seen, widths = (width, now.rings.keys()), Widths()
-            lines = render(before, now, args.names, width=width, height=height, widths=widths)
-            before = now
-            until = deadline_of(args.interval)
+            tables = render(before, now, names, width=width, height=height, widths=widths)
+            picture = waited_for(now, names) + rows(graph(before, now), width)
             while True:
+                lines = picture if as_graph else tables
                 shown, first = window(lines, first, height)
                 live.update(
                     Text("\n").join(Text(each.text, each.style) for each in shown), refresh=True
@@ -107,7 +127,10 @@ def _show(console: Console, keys: Keys, args: argparse.Namespace) -> int:
                 if "quit" in pressed:
                     return 0
                 for key in pressed:
-                    first = _moved(first, key, height, len(lines))
+                    if key == "graph":
+                        as_graph, first = not as_graph, 0
+                    else:
+                        first = _moved(first, key, height, len(lines))
 
 
 def _moved(first: int, key: str, height: int, lines: int) -> int:

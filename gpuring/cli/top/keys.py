@@ -15,9 +15,9 @@ from gpuring.deadlines import deadline_of, left_s
 
 _KEY = re.compile(rb"\x1b[\[O][ABFH]|\x1b\[[1456]~|[jkgGqQ ]")
 _NAMES = {
-    **{"q": "quit", "Q": "quit", "k": "up", "[A": "up", "j": "down", "[B": "down"},
+    **{"q": "quit", "Q": "quit", "g": "graph", "k": "up", "[A": "up", "j": "down", "[B": "down"},
     **{"[5~": "page up", "[6~": "page down", " ": "page down"},
-    **{"[H": "home", "[1~": "home", "g": "home", "[F": "end", "[4~": "end", "G": "end"},
+    **{"[H": "home", "[1~": "home", "[F": "end", "[4~": "end", "G": "end"},
 }
 """Terminals send ESC and the rest for the keys that have no letter, some of them O for [."""
 

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
 
 from gpuring.cli.owners import owner
 from gpuring.cli.services import of_clients
 from gpuring.registry import survey
+from gpuring.registry.jams import STUCK_S, Jam, jams, of_full_rings
 from gpuring.registry.stats import PeerStats, RingStats
+
+NONE = "–"
+"""Where nothing is known."""
 
 
 @dataclass(frozen=True)
@@ -25,6 +29,10 @@ class Look:
     """Name -> the user to whom the ring belongs."""
     clients: int = 0
     """How many rings were left out, in which clients of services get their answers."""
+    jams: tuple[Jam, ...] = ()
+    """What is stuck on this host, in whichever rings."""
+    chains: Mapping[str, Jam] = field(default_factory=dict)
+    """Of each full ring: what its producers wait for."""
 
 
 def look(names: Collection[str] = ()) -> Look:
@@ -36,7 +44,15 @@ def look(names: Collection[str] = ()) -> Look:
     rings = {one.name: one for one in found if one.name in wanted}
     others = {name: why for name, why in unreadable.items() if not names or name in names}
     owners = {name: owner(name) for name in (*rings, *others)}
-    return Look(time.monotonic(), rings, others, owners, len(clients))
+    return Look(
+        time.monotonic(),
+        rings,
+        others,
+        owners,
+        len(clients),
+        tuple(jams(found, STUCK_S)),
+        of_full_rings(found),
+    )
 
 
 def claimed_per_s(before: Look | None, now: Look, name: str) -> float | None:
@@ -59,6 +75,13 @@ def peer_per_s(
     if old is None or peer.frames < old.frames or peer.lost < old.lost:
         return None
     return (peer.frames - old.frames) / elapsed_s, (peer.lost - old.lost) / elapsed_s
+
+
+def rate(per_s: float | None) -> str:
+    """In few digits."""
+    if per_s is None:
+        return NONE
+    return f"{per_s:.1f}" if per_s < 10 else f"{per_s:.0f}"
 
 
 def _ring_before(before: Look | None, now: Look, name: str) -> RingStats | None:

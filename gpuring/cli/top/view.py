@@ -13,9 +13,9 @@ from gpuring.cli.text import counted, nbytes, seconds, table, wrap
 from gpuring.printable import printable
 from gpuring.registry.stats import PeerStats, RingStats, SubscriptionStats
 
-from .rates import Look, claimed_per_s, peer_per_s
+from .lines import Line, single
+from .rates import NONE, Look, claimed_per_s, peer_per_s, rate
 
-NONE = "–"
 RINGS = (
     *("RING", "OWNER", "MEMORY", "SYNC", "SLOTS", "SLOT", "CLAIMED", "1/S", "BYTES/S", "PEERS"),
     "STATE",
@@ -43,13 +43,6 @@ class Widths:
     peers: dict[str, int] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class Line:
-    text: str
-    style: str = ""
-    """As rich has it; a pipe gets none."""
-
-
 def render(
     before: Look | None,
     now: Look,
@@ -65,29 +58,13 @@ def render(
 
     Where that takes more than `height` lines, rings that nobody has joined are only counted."""
     widths = widths or Widths()
-    lines = _single(_rendered(before, now, names, width, absent, widths))
+    lines = single(_rendered(before, now, names, width, absent, widths))
     if height is None or len(lines) <= height:
         return lines
     idle = [name for name, one in now.rings.items() if not (one.peers or one.subscriptions)]
     if len(idle) > 1:
-        lines = _single(_rendered(before, now, names, width, absent, widths, idle))
+        lines = single(_rendered(before, now, names, width, absent, widths, idle))
     return lines
-
-
-def window(lines: list[Line], first: int, height: int) -> tuple[list[Line], int]:
-    """What a screen of `height` lines shows from line `first` on, and which line that really is.
-    If it cannot show all of them, its last line says so."""
-    if len(lines) <= height:
-        return lines, 0
-    room = max(1, height - 1)
-    first = min(max(0, first), len(lines) - room)
-    shown = lines[first : first + room]
-    note = f"(lines {first + 1}–{first + room} of {len(lines)}: arrow keys and PgUp, PgDn scroll)"
-    return [*shown, Line(note, "dim")][:height], first
-
-
-def _single(lines: list[Line]) -> list[Line]:
-    return [Line(text, line.style) for line in lines for text in line.text.split("\n")]
 
 
 def _rendered(
@@ -99,10 +76,7 @@ def _rendered(
     widths: Widths,
     idle: Collection[str] = (),
 ) -> list[Line]:
-    lines = [
-        Line(f"No ring named {name!r} on this host; waiting for it", "yellow")
-        for name in (missing(now, names) if absent else ())
-    ]
+    lines = waited_for(now, names) if absent else []
     if now.rings or now.unreadable:
         lines += [Line("")] if lines else []
         lines += _rings(before, now, width, widths, idle)
@@ -140,6 +114,12 @@ def missing(now: Look, names: Collection[str]) -> list[str]:
     return [name for name in names if name not in now.rings and name not in now.unreadable]
 
 
+def waited_for(now: Look, names: Collection[str]) -> list[Line]:
+    """The same in lines."""
+    told = "No ring named {!r} on this host; waiting for it"
+    return [Line(told.format(name), "yellow") for name in missing(now, names)]
+
+
 def _rings(
     before: Look | None,
     now: Look,
@@ -152,12 +132,12 @@ def _rings(
     for name, one in _in_order(now):
         if name in idle:
             continue
-        rate = claimed_per_s(before, now, name)
-        speed = NONE if rate is None else nbytes(round(rate * one.slot_nbytes))
+        pace = claimed_per_s(before, now, name)
+        speed = NONE if pace is None else nbytes(round(pace * one.slot_nbytes))
         rows.append(
             (
                 *(name, now.owners[name], one.memory, one.sync, str(one.slots)),
-                *(nbytes(one.slot_nbytes), str(one.cursor - one.slots), _rate(rate), speed),
+                *(nbytes(one.slot_nbytes), str(one.cursor - one.slots), rate(pace), speed),
                 *(str(len(one.peers)), state(one)),
             )
         )
@@ -187,7 +167,8 @@ def _peers(before: Look | None, now: Look, width: int | None, widths: Widths) ->
     starts: dict[int, str] = {}
     for name, one in _in_order(now):
         if of_ring := _peers_of(before, now, name, one):
-            starts[len(rows)] = f"{name}: {waiting(one)}" if one.held_up else f"{name}:"
+            why = waiting(one, now.chains.get(name)) if one.held_up else ""
+            starts[len(rows)] = f"{name}: {why}".rstrip()
         rows += [row for row, _ in of_ring]
         styles += [style for _, style in of_ring]
     drop = TROUBLE_DROP if "red" in styles else PEERS_DROP
@@ -222,8 +203,8 @@ def _peers_of(
                 printable(peer.label),
                 printable(sub.name) if sub else NONE,
             ),
-            *(peer_state(peer), str(peer.frames), _rate(paces and paces[0]), _lag(one, sub)),
-            *(str(peer.lost), _rate(paces and paces[1]), str(peer.torn), str(peer.pending)),
+            *(peer_state(peer), str(peer.frames), rate(paces and paces[0]), _lag(one, sub)),
+            *(str(peer.lost), rate(paces and paces[1]), str(peer.torn), str(peer.pending)),
             _holds(peer),
         )
         rows.append((row, "red" if peer.stopped or not peer.alive else ""))
@@ -254,9 +235,3 @@ def _holds(peer: PeerStats) -> str:
     more = len(peer.holding) - 1
     text = f"{oldest.seq} for {seconds(oldest.age_s)}" + (f" and {more} more" if more else "")
     return text.ljust(_HOLDS_WIDTH)
-
-
-def _rate(per_s: float | None) -> str:
-    if per_s is None:
-        return NONE
-    return f"{per_s:.1f}" if per_s < 10 else f"{per_s:.0f}"

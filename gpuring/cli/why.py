@@ -1,0 +1,191 @@
+"""Say whether anything is stuck, who is to blame, since when, and what to do about it.
+
+It follows the chain of waits over all rings of this host, from who waits to who could go on.  The
+exit status is 1 if something is stuck, and 0 if not.  It reads headers only, and joins nothing.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import time
+from pathlib import Path
+
+from gpuring.cli.options import seconds as seconds_of
+from gpuring.cli.owners import explained
+from gpuring.cli.text import columns, seconds, wrap
+from gpuring.printable import printable
+from gpuring.registry import directory, segment, survey
+from gpuring.registry.jams import STUCK_S, Culprit, Jam, all_wait, jams, named
+
+_AGAIN_S = 0.05
+"""After such a time a second look has to find the same."""
+_STACK = "`py-spy dump --pid {pid}` shows where it is"
+_GO_ON = "If you end it (`kill {pid}`), the others go on without it"
+_ELSEWHERE = " The pid is that of another pid namespace, as of a container: look there"
+WORDS = {
+    "dead": (
+        "{who} is dead, and nobody has cleared what it had in ring {ring}",
+        "A living process of the ring clears it, unless another one is stopped that has the ring's "
+        "lock. `gpuring inspect {ring}` shows who is stopped",
+    ),
+    "stopped": (
+        "{who} is stopped, by SIGSTOP, Ctrl-Z or a debugger, and ring {ring} waits for it {since}",
+        "`kill -CONT {pid}` continues it. If you end it (`kill -KILL {pid}`), the others go on "
+        "without it",
+    ),
+    "takes": (
+        "{who} has taken nothing from {ring} {since}{doing}",
+        f"{_STACK}. {_GO_ON}. A reader that may miss frames can be lossy",
+    ),
+    "holds": ("{who} holds {seq} of ring {ring} {since}{doing}", f"{_STACK}. {_GO_ON}"),
+    "keeps": (
+        "{who} holds {seq} of ring {ring} {since}, and asks for the next frame meanwhile",
+        f"It may have lost the slot: take each one in a `with` block. {_GO_ON}",
+    ),
+    "writes": (
+        "{who} has claimed {seq} of ring {ring} {since} and not published it{doing}",
+        f"It has to publish it or to abandon it. {_STACK}. {_GO_ON}",
+    ),
+    "answers": (
+        "{who} has had a call of service {ring} {since} and not answered it{doing}",
+        f"{_STACK}. If you end it (`kill {{pid}}`), another engine gets the call",
+    ),
+    "reads": (
+        "{who} has not read the answers in ring {ring} {since}{doing}",
+        f"It has to read them or to cancel its call. {_STACK}. {_GO_ON}",
+    ),
+    "gpu": (
+        "The GPU work of {who} on {seq} of ring {ring} is not finished {since}",
+        f"A kernel may not end, or wait for another one. {_STACK}. {_GO_ON}",
+    ),
+    "circle": (
+        "{who} wait for each other {since}",
+        "Each has to release what it holds before it waits. If you end one of them, the other one "
+        "goes on",
+    ),
+    "far": (
+        "The other side of a bridge has taken nothing from subscription '{name}' of ring {ring} "
+        "{since}",
+        "Run `gpuring why` on that host. If its importer is gone, start it again, or wait until "
+        "the exporter's --patience is over",
+    ),
+    "no reader": (
+        "Subscription '{name}' of ring {ring} has no reader, and has kept it waiting {since}",
+        "Start its reader, or end it with `gpuring unsubscribe {ring} {name}`",
+    ),
+    "no producer": ("Ring {ring} has no producer, and readers have waited {since}", "Start one"),
+    "no engine": ("Service {ring} has no engine, and clients have waited {since}", "Start one"),
+}
+"""Of each reason: who is to blame, and what to do."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("name", nargs="?", help="only what touches this ring or service")
+    parser.add_argument(
+        "--after",
+        type=seconds_of,
+        default=STUCK_S,
+        metavar="S",
+        help="it is stuck if nothing has moved for S seconds (default: 2); longer than the slowest "
+        "reader has a frame",
+    )
+    parser.add_argument("--json", action="store_true", help="print everything known, as JSON")
+
+
+def run(args: argparse.Namespace) -> int:
+    if args.name is not None:
+        directory.look(segment.check_name(args.name))  # or say that it is not there
+    rings, unreadable = survey.all_rings()
+    found = jams(rings, args.after, args.name)
+    if found:  # what moves may have looked like this: headers are read one after the other
+        time.sleep(_AGAIN_S)
+        before = {_where(jam) for jam in found}
+        again = jams(survey.ls(), args.after, args.name)
+        found = [jam for jam in again if _where(jam) in before]
+    if args.json:
+        print(json.dumps([dataclasses.asdict(jam) for jam in found], indent=2))
+    elif not found:
+        where = "on this host" if args.name is None else f"in {args.name}"
+        print(f"Nothing {where} has been stuck for {seconds(args.after)}.")
+    else:
+        print("\n\n".join(told(jam, columns()) for jam in found))
+    if not args.json:
+        for line in explained(unreadable):  # what they keep waiting cannot be seen
+            print(wrap(line, columns(), "  "))
+    return 1 if found else 0
+
+
+def _where(jam: Jam) -> object:
+    return tuple(
+        (step.ring, step.wants, step.seq, *[peer.number for peer in step.by][:1])
+        for step in jam.steps
+    )
+
+
+def told(jam: Jam, width: int | None = None) -> str:
+    """A jam in sentences: who, since when, the waits one after the other, and what to do."""
+    first = jam.culprits[0]
+    stuck = f"{jam.steps[0].ring} is stuck. {blamed(first)}"
+    lines = [wrap(stuck, width, "  "), chain(jam, width)]
+    if len(jam.culprits) > 1:
+        lines.append("  It is not the only one:")
+        lines += [wrap(f"  - {blamed(each)}", width, "    ") for each in jam.culprits[1:]]
+    if jam.also:
+        lines.append(wrap(f"{', '.join(jam.also)} wait for it as well.", width, "  "))
+    lines.append(wrap(f"What to do: {advice(first)}", width, "  "))
+    return "\n".join(lines)
+
+
+def chain(jam: Jam, width: int | None = None) -> str:
+    """The waits, one after the other."""
+    return "\n".join(
+        wrap(f"  {n}. {step.why}.", width, "     ") for n, step in enumerate(jam.steps, 1)
+    )
+
+
+def brief(jam: Jam) -> str:
+    """The chain in a line: who waits for what ← whose move it is ← for what that one waits …"""
+    first = jam.steps[0]
+    begin = all_wait(first.waiting) if first.waiting else "Somebody waits"
+    parts = []
+    for step in jam.steps:
+        parts.append(f"GPU work in {step.ring}" if step.wants == "gpu" else step.ring)
+        parts += [f"subscription {printable(step.subscription)}"] if step.subscription else []
+        parts += [named(peer) for peer in step.by[:1]]
+    return f"{begin} for {' ← '.join(parts)}"
+
+
+def blamed(end: Culprit) -> str:
+    """Who it is, and since when."""
+    return f"{_filled(WORDS[end.reason][0], end)}."
+
+
+def advice(end: Culprit) -> str:
+    """What ends the jam."""
+    elsewhere = any(peer.elsewhere for peer in end.peers)
+    return f"{_filled(WORDS[end.reason][1], end)}." + (_ELSEWHERE if elsewhere else "")
+
+
+def _filled(words: str, end: Culprit) -> str:
+    return words.format(
+        who=" and ".join(map(named, end.peers)),
+        since=f"for {seconds(end.age_s)}",
+        seq=f"sequence {end.seq}",
+        ring=end.ring,
+        name=printable(end.subscription or ""),
+        pid=" ".join(str(peer.pid) for peer in end.peers),
+        doing=_doing(end),
+    )
+
+
+def _doing(end: Culprit) -> str:
+    """What a process does now that waits for nobody in a ring, where that can be seen."""
+    with contextlib.suppress(OSError, IndexError):
+        peer = end.peers[0]
+        if not peer.elsewhere:
+            state = Path(f"/proc/{peer.pid}/stat").read_text().rpartition(") ")[2][:1]
+            return {"R": ". It computes now", "S": ". It sleeps, and not in a ring"}.get(state, "")
+    return ""

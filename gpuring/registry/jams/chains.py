@@ -1,0 +1,131 @@
+"""Which wait comes after which, and where a chain ends."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+
+from gpuring.registry.jams.records import Culprit, Jam, Key, Step, key_of
+from gpuring.registry.jams.waits import Waits
+from gpuring.registry.stats import PeerStats, RingStats
+from gpuring.registry.subscriptions import is_read_elsewhere
+
+_NOBODY = {"slot": "no reader", "frame": "no producer", "answer": "no engine"}
+"""Who is missing where nobody could make the move."""
+STUCK_S = 2.0
+"""A chain in which nothing has moved for so long is a jam, unless somebody says otherwise."""
+_RANK = {"dead": 0, "stopped": 1, "circle": 2}
+"""Of several culprits the first is told first.  All others are alike, and the longest chain is."""
+
+
+def jams(rings: Iterable[RingStats], after_s: float = 0.0, name: str | None = None) -> list[Jam]:
+    """What is stuck: the chains in which nothing has moved for `after_s` seconds, one for each
+    culprit, the oldest first.  With a name, those that touch this ring."""
+    waits = Waits(rings)
+    found: dict[object, Jam] = {}
+    for root in waits.all():
+        jam = _Chain(waits).follow(root)
+        if jam.age_s < after_s or (name is not None and name not in jam.rings):
+            continue
+        end = jam.culprits[0]
+        who = frozenset(map(key_of, end.peers)) or (end.ring, end.subscription)
+        other = found.get(who, jam)
+        longer, shorter = (jam, other) if len(jam.steps) > len(other.steps) else (other, jam)
+        also = {*longer.also, *shorter.rings} - {step.ring for step in longer.steps}
+        found[who] = dataclasses.replace(longer, also=tuple(sorted(also)))
+    return sorted(found.values(), key=lambda jam: -jam.culprits[0].age_s)
+
+
+def of_full_rings(rings: Iterable[RingStats]) -> dict[str, Jam]:
+    """Of each ring whose next claim would wait: the chain behind that, however young it is."""
+    waits = Waits(rings)
+    steps = {name: waits.slot(one) for name, one in waits.rings.items()}
+    return {name: _Chain(waits).follow(step) for name, step in steps.items() if step is not None}
+
+
+class _Chain:
+    """The chain that begins with one wait."""
+
+    def __init__(self, waits: Waits) -> None:
+        self._waits = waits
+        self._met: dict[Key, tuple[Culprit, ...]] = {}
+        """Whom the processes wait for that were looked at already.  None is looked at twice."""
+
+    def follow(self, step: Step, path: tuple[Step, ...] = ()) -> Jam:
+        if not step.by:
+            return _ended(_NOBODY[step.wants], (*path, step), ())
+        found = []
+        for peer in step.by:
+            others = tuple(each for each in step.by if each is not peer)
+            chosen = dataclasses.replace(step, by=(peer, *others))
+            found.append(self._beyond(peer, (*path, chosen)))
+        found.sort(key=lambda jam: (_RANK.get(jam.culprits[0].reason, 9), -len(jam.steps)))
+        ends = {(end.reason, end.peers): end for jam in found for end in jam.culprits}
+        return Jam(found[0].steps, tuple(ends.values()))
+
+    def _beyond(self, peer: PeerStats, path: tuple[Step, ...]) -> Jam:
+        """What keeps a process waiting whose move it is in the last step."""
+        if not peer.alive:
+            return _ended("dead", path, (peer,))
+        if peer.stopped and path[-1].wants != "gpu":
+            return _ended("stopped", path, (peer,))
+        if known := self._met.get(key_of(peer)):
+            return Jam(path, known)
+        jam = self._after(peer, path)
+        self._met[key_of(peer)] = jam.culprits
+        return jam
+
+    def _after(self, peer: PeerStats, path: tuple[Step, ...]) -> Jam:
+        for step in self._next(peer, path):
+            begun = [n for n, each in enumerate(path) if _is_same(each, step)]
+            if not begun:
+                return self.follow(step, path)
+            if len(path) - begun[0] > 1:
+                return _ended("circle", path, tuple(each.by[0] for each in path[begun[0] :]))
+        return _ended(_reason(path[-1], peer), path, (peer,))
+
+    def _next(self, peer: PeerStats, path: tuple[Step, ...]) -> Iterator[Step]:
+        """What its process waits for itself."""
+        last, one = path[-1], self._waits.rings[path[-1].ring]
+        found: list[Step | None] = []
+        if last.wants == "gpu":
+            found.append(self._waits.gpu_before(peer))
+        else:
+            if last.subscription and is_read_elsewhere(last.subscription):
+                found.append(self._waits.far_slot(one))
+            if last.wants == "slot" and last.subscription and last.seq is not None:
+                found.append(self._waits.gpu(one, last.seq))
+            found += self._waits.of_process(peer)
+            if last.wants == "answer":
+                found.append(self._waits.room(last, peer))
+        return (step for step in found if step is not None)
+
+
+def _ended(reason: str, path: tuple[Step, ...], peers: tuple[PeerStats, ...]) -> Jam:
+    last = path[-1]
+    end = Culprit(reason, last.ring, last.subscription, last.seq, peers, last.age_s)
+    return Jam(path, (end,))
+
+
+def _reason(step: Step, peer: PeerStats) -> str:
+    """What a process does, or does not do, that lives and waits for nobody."""
+    if step.wants == "gpu":
+        return "gpu"
+    if step.subscription and is_read_elsewhere(step.subscription):
+        return "far"
+    if step.wants == "room":
+        return "reads"
+    holds = any(hold.seq == step.seq for hold in peer.holding)
+    if step.wants == "answer":
+        return "answers" if holds else "takes"
+    if peer.role == "producer":
+        return "writes"
+    if not holds:
+        return "takes"
+    return "keeps" if peer.waiting else "holds"
+
+
+def _is_same(one: Step, other: Step) -> bool:
+    """Whether a chain that has one of them is back where it was with the other.  A wait for a GPU
+    is another one than the wait of the program in that ring."""
+    return one.ring == other.ring and (one.wants == "gpu") == (other.wants == "gpu")

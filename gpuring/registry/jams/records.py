@@ -1,0 +1,91 @@
+"""What is said of waits: frozen records, which chains.py makes."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from gpuring.printable import printable
+from gpuring.registry.stats import PeerStats
+
+Key = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Step:
+    """One wait."""
+
+    ring: str
+    """In which ring it is."""
+    wants: str
+    """ "slot" or "frame" of the ring; "answer" of a service; "room" in a client's ring for parts of
+    an answer; "gpu": that work on a slot is done."""
+    waiting: tuple[PeerStats, ...]
+    """Who waits, as far as it sleeps in a verb.  Peers of this ring."""
+    by: tuple[PeerStats, ...]
+    """Whose move it is: peers of this ring.  The next step is that of the first one.  Empty: nobody
+    is there who could make it."""
+    subscription: str | None
+    """Through which subscription they keep it waiting."""
+    seq: int | None
+    """The sequence that it is about."""
+    age_s: float
+    """For how many seconds nothing has moved here."""
+    why: str
+    """All of this in words."""
+
+
+@dataclass(frozen=True)
+class Culprit:
+    """Who could end a jam."""
+
+    reason: str
+    """ "dead" or "stopped".  Of a process that runs: "takes" (it takes no frame or call), "holds",
+    "keeps" (it holds a frame and asks for the next one), "writes" (it has claimed and does not
+    publish), "answers" (it has a call), "reads" (it does not read its answers), "gpu" (its work
+    there is not done), "circle" (they wait for each other).  Else: "far" (it is on another host),
+    "no reader", "no producer", "no engine"."""
+    ring: str
+    subscription: str | None
+    seq: int | None
+    peers: tuple[PeerStats, ...]
+    """Its process, as a peer of that ring; the processes of a circle; nobody."""
+    age_s: float
+    """Since when, in seconds."""
+
+
+@dataclass(frozen=True)
+class Jam:
+    """A chain of waits, and who is at its end."""
+
+    steps: tuple[Step, ...]
+    culprits: tuple[Culprit, ...]
+    """The first one is at the end of these steps.  The others keep the same chain waiting."""
+    also: tuple[str, ...] = ()
+    """Other rings that wait for the same culprit."""
+
+    @property
+    def age_s(self) -> float:
+        """For how many seconds none of the steps has moved."""
+        return min(step.age_s for step in self.steps)
+
+    @property
+    def rings(self) -> tuple[str, ...]:
+        """All rings that it touches."""
+        return tuple(dict.fromkeys((*(step.ring for step in self.steps), *self.also)))
+
+
+def key_of(peer: PeerStats) -> Key:
+    """What stands for its process on this host."""
+    return peer.namespace, peer.pid
+
+
+def named(peer: PeerStats) -> str:
+    """A process in words."""
+    where = " of another pid namespace" if peer.elsewhere else ""
+    return f"{printable(peer.label) or 'a process'} (pid {peer.pid}{where})"
+
+
+def all_wait(peers: Collection[PeerStats]) -> str:
+    """The same of several, as the beginning of a sentence."""
+    return f"{', '.join(map(named, peers))} {'waits' if len(peers) == 1 else 'wait'}"

@@ -1,0 +1,326 @@
+"""Pipelines of real processes in which one process is planted that keeps all others waiting.
+
+Each is a function of PLANTED.  It gets `children` and a name for its ring, and is over when the
+processes end.  It returns who is to blame.
+
+    python -m tests.cli.planted       plants one of them at random and says which only when asked
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import secrets
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import gpuring
+from tests.helpers.processes import PATIENCE_S, Child, Pipe
+from tests.helpers.rings import put, small_ring
+from tests.helpers.support import locked
+from tests.service import services
+from tests.service.parts import part
+
+Children = Callable[..., Child]
+
+
+@dataclass(frozen=True)
+class Blame:
+    reason: str
+    pid: int | None = None
+    subscription: str | None = None
+
+
+# ---- processes -----------------------------------------------------------------------------------
+
+
+def camera(pipe: Pipe, name: str) -> None:
+    with gpuring.attach(name) as ring, ring.producer(label="camera") as producer:
+        pipe.send()
+        while True:
+            producer.claim().publish()
+
+
+def reader(pipe: Pipe, name: str, subscription: str) -> None:
+    with gpuring.attach(name) as ring, ring.consumer(subscription, label=subscription) as frames:
+        pipe.send()
+        for _ in frames:
+            pass
+
+
+def stage(pipe: Pipe, name: str, subscription: str, onto: str) -> None:
+    """Reads one ring and writes another one."""
+    with (
+        gpuring.attach(name) as ring,
+        gpuring.attach(onto) as following,
+        ring.consumer(subscription, label=subscription) as frames,
+        following.producer(label=subscription) as producer,
+    ):
+        pipe.send()
+        for slot in frames:
+            with producer.claim() as copy:
+                copy.copy_from(slot.array)
+
+
+def keeper(pipe: Pipe, name: str, subscription: str) -> None:
+    """Keeps a slot, and goes on reading."""
+    with gpuring.attach(name) as ring, ring.consumer(subscription, label=subscription) as frames:
+        pipe.send()
+        kept = frames.acquire()
+        while True:
+            frames.acquire().release()
+        del kept
+
+
+def holder(pipe: Pipe, name: str, subscription: str) -> None:
+    """Holds a frame, and does nothing more in the ring."""
+    with gpuring.attach(name) as ring, ring.consumer(subscription, label=subscription) as frames:
+        pipe.send()
+        with frames.acquire():
+            pipe.receive()
+
+
+def busy(pipe: Pipe, name: str, subscription: str) -> None:
+    """Reads nothing: it computes, or stands at a breakpoint of its debugger."""
+    with gpuring.attach(name) as ring, ring.consumer(subscription, label=subscription):
+        pipe.send()
+        while not pipe.told():
+            pass
+
+
+def writer(pipe: Pipe, name: str) -> None:
+    """Publishes, then claims and never publishes."""
+    with gpuring.attach(name) as ring, ring.producer(label="camera") as producer:
+        put(producer, 3)
+        with producer.claim():
+            pipe.send()
+            pipe.receive()
+
+
+def asks(pipe: Pipe, name: str) -> None:
+    with gpuring.connect(name, timeout=10, label="client") as client:
+        pipe.send()
+        services.send(client, 0).result()
+
+
+def asks_for_parts(pipe: Pipe, name: str) -> None:
+    """Does not read them."""
+    with gpuring.connect(name, timeout=10, parts=2, label="client") as client:
+        call = services.send(client, 0)
+        pipe.send()
+        pipe.receive()
+        del call
+
+
+def answers_in_parts(pipe: Pipe, name: str) -> None:
+    with services.serve(name, label="engine") as server:
+        pipe.send()
+        (call,) = server.take()
+        while True:
+            part(call, 0, None)
+
+
+# ---- what is planted -----------------------------------------------------------------------------
+
+
+def up(child: Child) -> Child:
+    child.receive()
+    return child
+
+
+@contextlib.contextmanager
+def a_stopped_reader(children: Children, name: str) -> Iterator[Blame]:
+    with small_ring(name):
+        up(children(reader, name, "viewer"))
+        recorder = up(children(reader, name, "recorder"))
+        recorder.stop()
+        up(children(camera, name))
+        yield Blame("stopped", recorder.pid, "recorder")
+
+
+@contextlib.contextmanager
+def a_full_ring_further_on(children: Children, name: str) -> Iterator[Blame]:
+    with small_ring(name), small_ring(f"{name}-seen"):
+        page = up(children(reader, f"{name}-seen", "page"))
+        page.stop()
+        up(children(reader, name, "viewer"))
+        up(children(stage, name, "detector", f"{name}-seen"))
+        up(children(camera, name))
+        yield Blame("stopped", page.pid, "page")
+
+
+@contextlib.contextmanager
+def a_lost_handle(children: Children, name: str) -> Iterator[Blame]:
+    with small_ring(name):
+        up(children(reader, name, "viewer"))
+        recorder = up(children(keeper, name, "recorder"))
+        up(children(camera, name))
+        yield Blame("keeps", recorder.pid, "recorder")
+
+
+@contextlib.contextmanager
+def a_held_frame(children: Children, name: str) -> Iterator[Blame]:
+    with small_ring(name):
+        up(children(reader, name, "viewer"))
+        recorder = up(children(holder, name, "recorder"))
+        up(children(camera, name))
+        yield Blame("holds", recorder.pid, "recorder")
+
+
+@contextlib.contextmanager
+def a_busy_reader(children: Children, name: str) -> Iterator[Blame]:
+    with small_ring(name):
+        up(children(reader, name, "viewer"))
+        recorder = up(children(busy, name, "recorder"))
+        up(children(camera, name))
+        yield Blame("takes", recorder.pid, "recorder")
+
+
+@contextlib.contextmanager
+def a_subscription_that_nobody_reads(children: Children, name: str) -> Iterator[Blame]:
+    with small_ring(name) as ring:
+        ring.subscribe("recorder")
+        up(children(reader, name, "viewer"))
+        up(children(camera, name))
+        yield Blame("no reader", None, "recorder")
+
+
+@contextlib.contextmanager
+def a_claim_that_is_never_published(children: Children, name: str) -> Iterator[Blame]:
+    with small_ring(name):
+        up(children(reader, name, "viewer"))
+        yield Blame("writes", up(children(writer, name)).pid, "viewer")
+
+
+@contextlib.contextmanager
+def service(name: str) -> Iterator[Callable[[Child], Child]]:
+    """It is kept here.  What is returned waits until a process is up.  These are killed at the end,
+    and what they leave goes with them."""
+    started: list[Child] = []
+
+    def started_up(child: Child) -> Child:
+        started.append(up(child))
+        return child
+
+    with services.serve(name, engine=False):
+        try:
+            yield started_up
+        finally:
+            for child in started:
+                child.kill()
+            for one in gpuring.ls():
+                if one.name.startswith(f"{name}."):
+                    gpuring.unlink(one.name)
+
+
+@contextlib.contextmanager
+def an_engine_that_never_answers(children: Children, name: str) -> Iterator[Blame]:
+    with service(name) as up:
+        engine = up(children(services.holder, name, 1))
+        up(children(asks, name))
+        yield Blame("answers", engine.pid, "engines")
+
+
+@contextlib.contextmanager
+def a_client_that_does_not_read(children: Children, name: str) -> Iterator[Blame]:
+    with service(name) as up:
+        up(children(answers_in_parts, name))
+        yield Blame("reads", up(children(asks_for_parts, name)).pid)
+
+
+@contextlib.contextmanager
+def a_service_without_engines(children: Children, name: str) -> Iterator[Blame]:
+    with service(name) as up:
+        up(children(asks, name))
+        yield Blame("no engine", None, "engines")
+
+
+@contextlib.contextmanager
+def a_dead_process_that_nobody_clears(children: Children, name: str) -> Iterator[Blame]:
+    with small_ring(name):
+        up(children(reader, name, "viewer"))
+        up(children(camera, name))
+        recorder = up(children(holder, name, "recorder"))
+        with locked(name):  # as by a process that is stopped just then
+            recorder.kill()
+            yield Blame("dead", recorder.pid, "recorder")
+
+
+@contextlib.contextmanager
+def a_bridge_whose_other_side_does_not_read(children: Children, name: str) -> Iterator[Blame]:
+    from tests.bridge.bridges import WAIT_S, bridged
+
+    with (
+        small_ring(name),
+        bridged(name, f"{name}-far", slots=4),
+        gpuring.attach(f"{name}-far", timeout=WAIT_S),
+    ):
+        page = up(children(busy, f"{name}-far", "page"))
+        up(children(camera, name))
+        yield Blame("takes", page.pid, "page")
+
+
+@contextlib.contextmanager
+def a_stopped_camera(children: Children, name: str) -> Iterator[Blame]:
+    with small_ring(name):
+        up(children(reader, name, "viewer"))
+        stopped = up(children(camera, name))
+        stopped.stop()
+        yield Blame("stopped", stopped.pid, "viewer")
+
+
+@contextlib.contextmanager
+def a_ring_without_producers(children: Children, name: str) -> Iterator[Blame]:
+    with small_ring(name):
+        up(children(reader, name, "viewer"))
+        yield Blame("no producer", None, "viewer")
+
+
+@contextlib.contextmanager
+def a_circle(children: Children, name: str) -> Iterator[Blame]:
+    """Each of two processes waits for a slot that the other one keeps."""
+    with small_ring(name), small_ring(f"{name}-b"):
+        there = up(children(stage, name, "there", f"{name}-b"))
+        up(children(stage, f"{name}-b", "back", name))
+        up(children(camera, name))
+        yield Blame("circle", there.pid)
+
+
+PLANTED: dict[str, Callable[..., Any]] = {
+    each.__name__: each
+    for each in (
+        *(a_stopped_reader, a_full_ring_further_on, a_lost_handle, a_held_frame, a_busy_reader),
+        *(a_subscription_that_nobody_reads, a_claim_that_is_never_published),
+        *(an_engine_that_never_answers, a_client_that_does_not_read, a_service_without_engines),
+        *(a_dead_process_that_nobody_clears, a_bridge_whose_other_side_does_not_read),
+        *(a_stopped_camera, a_ring_without_producers, a_circle),
+    )
+}
+
+
+def main() -> None:
+    """Plants one, prints the name of its ring, and tells what it was when a line comes."""
+    started: list[Child] = []
+
+    def children(target: Any, *args: Any) -> Child:
+        started.append(Child(target, args, PATIENCE_S, "forkserver"))
+        return started[-1]
+
+    ring = f"cam-{secrets.token_hex(2)}"
+    chosen = random.SystemRandom().choice(list(PLANTED))
+    try:
+        with PLANTED[chosen](children, ring) as blame:
+            print(ring, flush=True)
+            sys.stdin.readline()
+            print(chosen, blame, flush=True)
+            for child in started:
+                child.end()
+    finally:
+        os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""`gpuring why` names who keeps a pipeline waiting, over several rings.  Nobody, where it runs."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+
+import pytest
+
+import gpuring
+from gpuring.registry import survey
+from gpuring.registry.jams import jams
+from tests.cli.planted import PLANTED, Blame, a_bridge_whose_other_side_does_not_read, reader, up
+from tests.helpers.processes import PATIENCE_S
+from tests.helpers.rings import put, small_ring
+from tests.helpers.support import poll
+from tests.service.parts import part, read
+from tests.service.services import send, serve
+
+AFTER_S = 0.3
+
+
+def blamed(jam):
+    first = jam.culprits[0]
+    return Blame(first.reason, first.peers[0].pid if first.peers else None, first.subscription)
+
+
+@pytest.mark.parametrize("plant", PLANTED)
+def test_it_names_the_culprit(name, children, command, plant):
+    if "bridge" in plant:
+        pytest.importorskip("zmq")
+    with PLANTED[plant](children, name) as blame:
+        # on a busy machine others may be slow first
+        poll(lambda: told(command, name, blame) == [[blame]])
+        done = command("why", name, "--after", AFTER_S)
+        assert done.returncode == 1
+        assert str(blame.pid or name) in done.stdout
+
+
+def told(command, name, blame):
+    """Of each jam all culprits, as `gpuring why --json` has them, with what `blame` has of one."""
+    done = command("why", name, "--after", AFTER_S, "--json")
+    found = json.loads(done.stdout)
+    assert done.returncode == bool(found)
+    return [
+        [
+            Blame(
+                end["reason"],
+                end["peers"][0]["pid"] if end["peers"] else None,
+                blame.subscription and end["subscription"],
+            )
+            for end in jam["culprits"]
+        ]
+        for jam in found
+    ]
+
+
+def look(name, *others):
+    return [one for one in gpuring.ls() if one.name.startswith(name) and one.name not in others]
+
+
+def test_a_chain_names_each_wait(name, children):
+    """camera → name → detector → name-seen → page, which is stopped."""
+    with PLANTED["a_full_ring_further_on"](children, name) as blame:
+        jam = poll(lambda: next((j for j in jams(look(name)) if len(j.steps) == 2), None))
+        assert blamed(jam) == blame
+        assert [(step.ring, step.wants) for step in jam.steps] == [
+            (name, "slot"),
+            (f"{name}-seen", "slot"),
+        ]
+        assert [step.by[0].label for step in jam.steps] == ["detector", "page"]
+        assert [peer.label for step in jam.steps for peer in step.waiting] == ["camera", "detector"]
+
+
+def test_the_same_culprit_is_told_once(name, children):
+    with small_ring(f"{name}-a") as one, small_ring(f"{name}-b") as other:
+        slow = up(children(two_rings, one.name, other.name))
+        with one.producer() as first, other.producer() as second:
+            put(first, 4)
+            put(second, 4)
+            (jam,) = jams(look(name))
+            assert blamed(jam).pid == slow.pid
+            assert sorted(jam.rings) == [one.name, other.name]
+
+
+def two_rings(pipe, *names):
+    consumers = [gpuring.attach(each).consumer("slow") for each in names]
+    pipe.send()
+    pipe.receive()
+    del consumers
+
+
+def test_nothing_is_stuck_where_frames_move_though_slowly(name, command):
+    """The ring is always full, and its oldest frame is always old: nothing of that is a jam."""
+    with small_ring(name) as ring, ring.producer() as producer, ring.consumer("slow") as slow:
+        put(producer, 4)
+        poll(lambda: command("why", name, "--after", AFTER_S).returncode)
+        slow.acquire(0).release()
+        put(producer, 1)
+        seen = ring.stats()
+        assert seen.subscriptions[0].taken_s < seen.in_the_way.age_s
+        assert jams([seen], seen.in_the_way.age_s) == []
+        assert jams([seen], seen.subscriptions[0].taken_s)
+
+
+def test_nobody_is_to_blame_for_having_nothing_to_say(name, children, command):
+    with small_ring(name) as ring, ring.producer():
+        viewer = up(children(reader, name, "viewer"))
+        poll(lambda: any(p.waiting for p in ring.stats().peers))
+        done = command("why", name, "--after", 0)
+        assert (done.returncode, str(viewer.pid) in done.stdout) == (0, False)
+    done = command("why", name)
+    assert done.returncode == 1
+    assert done.stderr.startswith("gpuring why: No ring or service named")
+
+
+def test_a_call_whose_parts_are_read_is_no_jam_however_long_it_takes(name):
+    with serve(name) as server, gpuring.connect(name, parts=2) as client:
+        parts = send(client, 0).parts(PATIENCE_S)
+        (call,) = server.take(timeout=PATIENCE_S)
+        part(call, 0)
+        assert read(parts, 1) == [0]
+        (jam,) = poll(lambda: jams(look(name), AFTER_S))
+        assert blamed(jam).pid == os.getpid()
+        assert parts.ready is False  # releases it
+        part(call, 1)
+        assert read(parts, 1) == [1]
+        assert parts.ready is False
+        seen = look(name)
+        had_s = max(hold.age_s for one in seen for peer in one.peers for hold in peer.holding)
+        assert had_s > AFTER_S
+        assert jams(seen, had_s) == []
+        call.end()
+        assert read(parts) == []
+
+
+def test_all_members_that_do_not_read_are_named(name, children):
+    with small_ring(name) as ring, ring.producer() as producer:
+        members = [up(children(two_rings, name)) for _ in range(2)]
+        put(producer, 4)
+        (jam,) = jams(look(name))
+        assert {end.peers[0].pid for end in jam.culprits} == {each.pid for each in members}
+        members[1].stop()
+        (jam,) = jams(look(name))
+        assert blamed(jam) == Blame("stopped", members[1].pid, "slow")
+
+
+def test_who_keeps_a_far_ring_waiting_that_is_not_here_is_asked_over_there(name, children):
+    pytest.importorskip("zmq")
+    far = f"{name}-far"
+    with a_bridge_whose_other_side_does_not_read(children, name):
+        poll(lambda: any(one.in_the_way for one in look(name, far)))
+        (jam,) = jams(look(name, far))
+        assert blamed(jam).reason == "far"
+        assert far in blamed(jam).subscription
+
+
+def test_a_gpu_that_does_not_finish_is_to_blame_and_not_who_has_its_frame(rig):
+    ring = rig("timeline")
+    producer, consumer = ring.producer(), ring.consumer()
+    producer.claim_many(4, 0).publish()
+    held = consumer.acquire_many(4, 0)
+    seen = survey.collect("r", ring.segment.creator)
+    (jam,) = jams([seen])
+    assert [step.wants for step in jam.steps] == ["slot", "gpu"]
+    (end,) = jam.culprits
+    assert (end.reason, end.peers[0].number, end.seq) == ("gpu", producer.peer, held[0].seq)
+    ring.finish()
+    (jam,) = jams([survey.collect("r", ring.segment.creator)])
+    assert jam.culprits[0].peers[0].number == consumer.peer
+    assert jam.culprits[0].reason == "holds"
+    held.release()
+    (jam,) = jams([survey.collect("r", ring.segment.creator)])
+    assert (jam.culprits[0].reason, jam.culprits[0].peers[0].number) == ("gpu", consumer.peer)
+    ring.finish()
+    assert jams([survey.collect("r", ring.segment.creator)]) == []
+
+
+def test_who_is_stopped_is_not_to_blame_for_its_gpu(rig):
+    """A kernel goes on while its process is stopped."""
+    ring = rig("timeline")
+    ring.producer().claim(0).publish()
+    seen = survey.collect("r", ring.segment.creator)
+    stopped = tuple(dataclasses.replace(peer, stopped=True) for peer in seen.peers)
+    (jam,) = jams([dataclasses.replace(seen, peers=stopped)])
+    assert blamed(jam).reason == "gpu"
+
+
+def test_an_event_that_nobody_has_looked_at_is_no_jam(rig):
+    """Its fence is raised by who looks at it, so it says nothing of the GPU."""
+    ring = rig("event")
+    producer, consumer = ring.producer(), ring.consumer()
+    producer.claim_many(4, 0).publish()
+    assert survey.collect("r", ring.segment.creator).producers[0].unfinished
+    consumer.acquire_many(3, 0).release()
+    assert jams([survey.collect("r", ring.segment.creator)]) == []
+    held = consumer.acquire(0)
+    producer.claim_many(3, 0).publish()
+    (jam,) = jams([survey.collect("r", ring.segment.creator)])
+    assert (jam.culprits[0].reason, jam.culprits[0].seq) == ("holds", held.seq)
