@@ -36,7 +36,7 @@ __all__ = [
     "pack", "poll", "segments_of", "set_fence", "tear", "unpack",
 ]  # fmt: skip
 
-_ROW = {"head": 0, "link": 64, "sub": 192, "peer": 192, "slot": 128, "take": 16, "tear": 16}
+_ROW = {"head": 0, "link": 64, "sub": 192, "peer": 256, "slot": 128, "take": 16, "tear": 16}
 _PAGE = 4096
 LOCK_BYTE = 256
 
@@ -416,13 +416,15 @@ def _gpu(name: str, **options: str) -> Place:
 
 PLACES = (
     Place("host", (("device", "host"),)),
+    Place("pinned", (("device", "host"), ("memory", "pinned"))),
     _gpu("cuda-timeline", memory="ipc", sync="timeline"),
     _gpu("cuda-event", memory="ipc", sync="event"),
     _gpu("cuda-event-hostgate", memory="ipc", sync="event", gate="host"),
     _gpu("cuda-vmm-timeline", memory="vmm", sync="timeline"),
     _gpu("cuda-pool-timeline", memory="pool", sync="timeline"),
 )
-HOST, *ON_GPU = PLACES
+HOST, PINNED, *ON_GPU = PLACES
+"""PINNED: used by the CPU."""
 STREAM_GATED = [
     *(place for place in ON_GPU if dict(place.options).get("gate") != "host"),
     _gpu("cuda-vmm-event", memory="vmm", sync="event"),

@@ -143,7 +143,7 @@ def test_a_frame_of_impossible_dimensions_is_passed_over_and_told(name):
     ):
         for _ in range(2):
             producer.claim(0).publish()
-        at = 4096 + ring._header.max_subscriptions * 192 + ring._header.max_peers * 192 + 40
+        at = 4096 + ring._header.max_subscriptions * 192 + ring._header.max_peers * 256 + 40
         with Path("/dev/shm", f"gpuring.{name}").open("r+b", buffering=0) as file:
             file.seek(at)
             file.write(WORD.pack(9))

@@ -31,7 +31,7 @@
 #include "atomics.h"
 
 enum {
-    GR_VERSION = 6,
+    GR_VERSION = 7,
     GR_LINE = 64,
     GR_PAGE = 4096,
     GR_MAX_SLOTS = 1024,
@@ -55,7 +55,13 @@ enum {
 
 /* What the slots are in, and so what opens them: the name of the ring, memory_handle, or a
  * descriptor that living peers hand on. */
-enum gr_memory { GR_MEMORY_HOST = 0, GR_MEMORY_IPC = 1, GR_MEMORY_VMM = 2, GR_MEMORY_POOL = 3 };
+enum gr_memory {
+    GR_MEMORY_HOST = 0,
+    GR_MEMORY_IPC = 1,
+    GR_MEMORY_VMM = 2,
+    GR_MEMORY_POOL = 3,
+    GR_MEMORY_PINNED = 4 /* as host, but peers may use the slots on a GPU (gr_peer_entry.gpu) */
+};
 enum gr_sync { GR_SYNC_HOST = 0, GR_SYNC_EVENT = 1, GR_SYNC_TIMELINE = 2 };
 enum gr_gate { GR_GATE_STREAM = 0, GR_GATE_HOST = 1 };
 enum gr_end { GR_NOT_ENDED = 0, GR_LEFT = 1, GR_DIED = 2 };
@@ -95,7 +101,7 @@ struct gr_head {
      * unlinked. Writer: the creator; who unlinks */
     gr_word magic;
     uint32_t version;        /* layout version; other versions are refused */
-    uint32_t memory;         /* 0 host, 1 ipc, 2 vmm, 3 pool */
+    uint32_t memory;         /* 0 host, 1 ipc, 2 vmm, 3 pool, 4 pinned */
     uint32_t sync;           /* 0 host, 1 event, 2 timeline */
     uint32_t gate;           /* 0 stream, 1 host */
     /* size of the whole segment; must equal what the counts give and what the file has */
@@ -196,8 +202,8 @@ struct gr_peer_entry {
     gr_word lost;     /* sequences that a consumer was made to skip */
     gr_word torn;     /* torn frames that a consumer passed over */
     gr_word asked_ns; /* CLOCK_MONOTONIC_COARSE when an engine last asked for calls; 0: never */
-    /* UUID of the GPU on which it uses the slots; 0 on host memory. Writer: under LOCK, before
-     * `word` */
+    /* UUID of the GPU on which it uses the slots; 0: it uses them by the CPU. Writer: under LOCK,
+     * before `word` */
     gr_word gpu[2];
     /* Writer: the peer. */
     gr_word dropped; /* frames that a producer had no slot for */
@@ -205,6 +211,10 @@ struct gr_peer_entry {
      * asked again */
     gr_word ended_at;
     gr_word label[GR_LABEL_WORDS]; /* for people; UTF-8, zero-padded */
+    /* pinned: the CUresult with which CUDA did not register the slots for that GPU, so that the
+     * peer waits for each of its copies; 0: it has. Writer: under LOCK, before `word` */
+    gr_word unregistered;
+    uint64_t reserved[7];
 };
 
 /* What follows the word is the frame's record. Whoever holds the frame reads it whole; any other
@@ -241,7 +251,7 @@ struct gr_tear {
 #define GR_MARKING (UINT64_C(1) << 63)
 
 _Static_assert(sizeof(struct gr_sub) == 3 * GR_LINE, "sub: three lines");
-_Static_assert(sizeof(struct gr_peer_entry) == 3 * GR_LINE, "peer: three lines");
+_Static_assert(sizeof(struct gr_peer_entry) == 4 * GR_LINE, "peer: four lines");
 _Static_assert(sizeof(struct gr_slot) == 2 * GR_LINE, "slot: two lines");
 _Static_assert(sizeof(struct gr_take) == 16, "take: a quarter line");
 _Static_assert(sizeof(struct gr_tear) == 16, "tear: a quarter line");
