@@ -1,7 +1,6 @@
 """Whoever allocates or opens GPU memory has it whole, or nothing is left: also after a Ctrl-C.
 
-The driver is made up, and counts what it has given out.  test_memory_kinds.py has the rest of that
-GPU.
+The driver is made up, and counts what it has given out.  fake_gpu.py has the rest of that GPU.
 """
 
 from __future__ import annotations
@@ -22,7 +21,8 @@ from gpuring.memory import cuda, cuda_ipc, cuda_pool, cuda_vmm, driver
 from gpuring.memory.cuda import CudaMemory, Slots
 from gpuring.native import Descriptor
 from tests.helpers.interrupted import interrupts
-from tests.memory.test_memory_kinds import EPOCH, KINDS, NBYTES, SLOTS, UUIDS, Error, Gpu
+from tests.memory.fake_gpu import UUIDS, Error, Gpu
+from tests.memory.test_memory_kinds import EPOCH, KINDS, NBYTES, SLOTS
 
 HANDLE = (SLOTS * NBYTES).to_bytes(8, "little").ljust(64, b"\0")
 
