@@ -161,7 +161,7 @@ class _Pace:
 
 
 def _copier(ring: gpuring.Ring) -> Callable[[Any], Any]:
-    if ring.memory == "host":
+    if not inner.memory(ring).mapped:
         return np.array
     return lambda array: array.get()  # on the current stream, and waits for it
 
@@ -169,7 +169,7 @@ def _copier(ring: gpuring.Ring) -> Callable[[Any], Any]:
 def _gpu_of(name: str, timeout_s: float) -> bytes | None:
     """The UUID of the GPU of a ring that is waited for, without a touch of CUDA; None: the host."""
     header = directory.look(segment.check_name(name), timeout_s)
-    return header.device_uuid if header.memory != "host" else None
+    return None if header.on_host else header.device_uuid
 
 
 @contextlib.contextmanager
