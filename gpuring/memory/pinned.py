@@ -20,14 +20,12 @@ import numpy as np
 
 from gpuring.memory import cuda, driver
 from gpuring.memory.host import HostMemory
-from gpuring.native import Descriptor
+from gpuring.native import File
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from typing_extensions import Buffer, Self
-
-    from gpuring.native import File
 
 NOT_SUPPORTED = 801
 """CUDA_ERROR_NOT_SUPPORTED: the GPU lacks something, and nothing was tried."""
@@ -38,7 +36,7 @@ class PinnedMemory(HostMemory):
 
     kind = "pinned"
 
-    def __init__(self, mapping: Buffer, slot_nbytes: int, file: Descriptor | None = None) -> None:
+    def __init__(self, mapping: Buffer, slot_nbytes: int, file: File | None = None) -> None:
         super().__init__(mapping, slot_nbytes)
         self.file = file
         """The segment.  It is offered, although others open it by its name.  On that way processes
@@ -48,7 +46,7 @@ class PinnedMemory(HostMemory):
     @classmethod
     def _over(cls, file: File, nbytes: int, slot_nbytes: int) -> Self:
         memory = super()._over(file, nbytes, slot_nbytes)
-        memory.file = Descriptor(os.dup(file.fd))
+        memory.file = File(f"/proc/self/fd/{file.fd}", os.O_RDWR)
         return memory
 
     @property
@@ -94,7 +92,7 @@ class UnregisteredMemory(PinnedMemory):
         self,
         mapping: Buffer,
         slot_nbytes: int,
-        file: Descriptor | None,
+        file: File | None,
         device: int,
         status: int,
         why: str,
