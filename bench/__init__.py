@@ -11,6 +11,7 @@ programs of their own:
 
     services                  calls of services               docs/performance.md, decision 17
     memory_kinds, two_gpus    GPU memory                                        docs/memory.md
+    pinned                    uploads from host memory                          docs/memory.md
     bridge, bridge_gpu        rings on other hosts                              docs/bridge.md
     recording                 rings in files                                 docs/recording.md
     frontends                 photos                     docs/examples/upscale_frontends.md

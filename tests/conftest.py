@@ -230,11 +230,15 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip(reason)
 
 
+def _marks_of(place: Place) -> list[pytest.MarkDecorator]:
+    """What the host does is the same on a pinned ring, so a full run is enough."""
+    if place.memory == "pinned":
+        return [pytest.mark.slow]
+    return [pytest.mark.gpu] if place.on_gpu else []
+
+
 @pytest.fixture(
-    params=[
-        pytest.param(place, id=place.name, marks=[pytest.mark.gpu] if place.on_gpu else [])
-        for place in PLACES
-    ]
+    params=[pytest.param(place, id=place.name, marks=_marks_of(place)) for place in PLACES]
 )
 def place(request: pytest.FixtureRequest) -> Place:
     """The kind of memory in which the test's rings are."""

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gpuring.arrays.interchange import kind_of
-from gpuring.arrays.streams import LEGACY_DEFAULT, PER_THREAD
+from gpuring.arrays.streams import LEGACY_DEFAULT, PER_THREAD, as_cupy
 from gpuring.errors import DeviceError
 from gpuring.memory.cuda import load_cupy
 from gpuring.native import dlpack
@@ -22,6 +22,8 @@ from gpuring.slot_layout import Field
 
 Order = Callable[[int, Sequence[int]], None]
 """order(stream, others): `stream` waits for all work so far on `others`."""
+
+OUT = "array to copy to"
 
 _ON_HOST = (dlpack.DL_CPU, dlpack.DL_CUDA_HOST)
 _ON_GPU = (dlpack.DL_CUDA, dlpack.DL_CUDA_MANAGED)
@@ -50,12 +52,15 @@ def copy_into(
 ) -> None:
     """Copies into `target`, an array over a slot of `ring`; see WriteSlot.copy_from.
 
-    * `stream`: where to copy; None: `target` is in host memory, and this is a copy by the CPU.
+    * `stream`: where to copy; None: `target` is NumPy's, and the copy is waited for.
     * `order`: orders a stream behind others; without others it only raises DeviceError if the
       stream cannot be used now.
     """
+    if stream is None and _is_on_gpu(source):
+        _wait_for_copy(target, field, source, ring, "source", into_slot=True)
+        return
     home = None if stream is None else target.device.id
-    found = _open(source, ring, stream, home, order)
+    found = _open(source, stream, home, order)
     _check(ring, field, target, found, "source")
     if stream is not None:
         _enqueue(target, found, stream, order, into_slot=True)
@@ -71,37 +76,51 @@ def copy_out(
     `stream` and `order` are those of copy_into.
     """
     if stream is None and _is_on_gpu(out):
-        _from_host(frame, field, out, ring)
+        _wait_for_copy(frame, field, out, ring, OUT, into_slot=False)
         return
     home = None if stream is None else frame.device.id
-    found = _open(out, ring, stream, home, order)
-    _check(ring, field, frame, found, "array to copy to")
+    found = _open(out, stream, home, order)
+    _check(ring, field, frame, found, OUT)
     if stream is not None:
         _enqueue(frame, found, stream, order, into_slot=False)
         return
     np.asarray(_Bits(found, frame.dtype.itemsize))[...] = _bits(frame)
 
 
-def _from_host(frame: Any, field: Field, out: Any, ring: str) -> None:
-    """Copies a frame of a host ring to a GPU, and waits for that: releasing the slot waits for no
-    stream."""
+def empty(frame: Any, device: int, stream: int | None) -> Any:
+    """A cupy.ndarray on GPU `device` to copy `frame` into.  It is for `stream`; None: the current
+    one."""
+    cupy = load_cupy()
+    with cupy.cuda.Device(device), contextlib.nullcontext() if stream is None else as_cupy(stream):
+        return cupy.empty(frame.shape, frame.dtype)
+
+
+def _wait_for_copy(
+    frame: Any, field: Field, other: Any, ring: str, what: str, *, into_slot: bool
+) -> None:
+    """Copies between a frame in host memory and an array on a GPU, and waits for that: the end of
+    the slot waits for no stream."""
     cuda = load_cupy().cuda
-    gpu = _gpu_of(out)
+    gpu = _gpu_of(other)
 
     def behind(stream: int, others: Sequence[int]) -> None:
-        for other in others:
-            _follow(stream, gpu, other, gpu)
+        for each in others:
+            _follow(stream, gpu, each, gpu)
 
     with cuda.Device(gpu):
         stream = cuda.get_current_stream().ptr
-        found = _open(out, ring, stream, gpu, behind)
-        _check(ring, field, frame, found, "array to copy to")
+        found = _open(other, stream, gpu, behind)
+        _check(ring, field, frame, found, what)
         layout = _layout_of(found, frame.dtype.itemsize)
+        slot, into = frame.ctypes.data, not into_slot
         try:
-            _memcpy(cuda.runtime, found.pointer, frame.ctypes.data, layout, stream, into=True)
+            _memcpy(cuda.runtime, found.pointer, slot, layout, stream, into=into)
             cuda.runtime.streamSynchronize(stream)
         except cuda.runtime.CUDARuntimeError as error:
-            raise DeviceError(f"ring {ring!r}: the copy to GPU {gpu} failed ({error})") from error
+            where = "from" if into_slot else "to"
+            raise DeviceError(
+                f"ring {ring!r}: the copy {where} GPU {gpu} failed ({error})"
+            ) from error
 
 
 def _follow(stream: int, home: int | None, other: int, gpu: int | None) -> None:
@@ -131,7 +150,7 @@ def _gpu_of(array: Any) -> int:
     return int(load_cupy().cuda.runtime.pointerGetAttributes(pointer).device)
 
 
-def _open(source: Any, ring: str, stream: int | None, home: int | None, order: Order) -> _Other:
+def _open(source: Any, stream: int | None, home: int | None, order: Order) -> _Other:
     """The other library's array.  `stream` of GPU `home` is ordered behind the work on it."""
     if isinstance(source, np.ndarray):
         pointer: int = source.ctypes.data
@@ -143,8 +162,6 @@ def _open(source: Any, ring: str, stream: int | None, home: int | None, order: O
         if device not in (*_ON_HOST, *_ON_GPU):
             raise TypeError(f"an array of DLPack device type {device} cannot be copied")
         gpu = int(number) if device in _ON_GPU else None
-        if gpu is not None and stream is None:
-            raise TypeError(f"ring {ring!r} is in host memory: move the source there first")
         theirs = None if gpu is None else stream or LEGACY_DEFAULT
         opened = dlpack.DLPackImport(_capsule(source, theirs))
         if stream is not None and theirs is not None and theirs <= PER_THREAD and gpu != home:
@@ -161,9 +178,9 @@ def _open(source: Any, ring: str, stream: int | None, home: int | None, order: O
         return _Other(opened.data, opened.shape, strides, None, kind, gpu, opened, frozen)
     interface = getattr(source, "__cuda_array_interface__", None)
     if interface is not None:
-        return _from_cuda_interface(source, interface, ring, stream, home, order)
+        return _from_cuda_interface(source, interface, stream, home, order)
     if hasattr(source, "__array_interface__") or hasattr(source, "__array__"):
-        viewed = _open(np.asarray(source), ring, stream, home, order)
+        viewed = _open(np.asarray(source), stream, home, order)
         viewed.read_only |= not hasattr(source, "__array_interface__")  # it may be a copy
         return viewed
     raise TypeError(
@@ -180,13 +197,11 @@ def _capsule(source: Any, stream: int | None) -> Any:
 def _from_cuda_interface(
     source: Any,
     interface: dict[str, Any],
-    ring: str,
     stream: int | None,
     home: int | None,
     order: Order,
 ) -> _Other:
-    if stream is None:
-        raise TypeError(f"ring {ring!r} is in host memory: move the source there first")
+    assert stream is not None  # copies with the GPU have one
     theirs, gpu = interface.get("stream"), _gpu_of(source)
     if theirs is not None and theirs <= PER_THREAD and gpu != home:
         _follow(stream, home, theirs, gpu)

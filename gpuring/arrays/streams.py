@@ -67,6 +67,13 @@ def handle(stream: Any) -> int:
     return 0 if raw == LEGACY_DEFAULT else raw
 
 
+def synchronize(device: int, stream: int) -> None:
+    """Waits for all work so far on a stream of GPU `device`."""
+    cuda = load_cupy().cuda
+    with cuda.Device(device):
+        cuda.runtime.streamSynchronize(stream)
+
+
 class _Handle:
     def __init__(self, stream: int) -> None:
         self._stream = stream

@@ -144,7 +144,7 @@ def _of_whole(header: Header) -> tuple[bool, str]:
     gone = f"{creator} has closed it" if header.closed else f"{creator} is dead"
     if peers:
         return False, f"{gone}, but it has {counted(peers, 'living peer')}"
-    if header.memory == "host" and header.attached:
+    if header.on_host and header.attached:
         return False, f"{gone}, but a living process is attached to it"
     ends = "; its durable subscriptions end" if leftovers.has_durable(header) else ""
     return True, f"{gone}, and no living process is in it{ends}"

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from gpuring.cli.services import Service, of_dead, service, service_of
 from gpuring.cli.text import columns, counted, nbytes, seconds, table, wrap
-from gpuring.memory.kinds import OUTLIVE
+from gpuring.memory.kinds import ON_HOST, OUTLIVE
 from gpuring.printable import printable
 from gpuring.registry import directory, segment, survey
 from gpuring.registry.diagnosis import whose
@@ -49,7 +49,7 @@ def describe(one: RingStats, width: int | None = None, chain: Jam | None = None)
     """Everything that people ask about a ring, in lines of at most `width` columns.  `chain` is
     what its producers wait for."""
     created = datetime.datetime.fromtimestamp(one.created_ns / 1e9).isoformat(" ", "seconds")
-    joinable = one.memory == "host" or (one.memory in OUTLIVE and one.peers)
+    joinable = one.memory in ON_HOST or (one.memory in OUTLIVE and one.peers)
     dead = "dead" if joinable else "dead: nobody new can join"
     creator = "alive" if one.creator_alive else dead
     whole = service(one)
@@ -62,6 +62,7 @@ def describe(one: RingStats, width: int | None = None, chain: Jam | None = None)
         f"{counted(one.reaps, 'dead peer')} cleared",
     ]
     head += [line for line in (_of_producers(one), gpus(one), link(one)) if line]
+    head += [unregistered(peer) for peer in one.peers if peer.unregistered]
     if whole is not None:
         calls = f"{whole.calls}, {whole.waiting} of them not taken yet by an engine"
         head.append(f"{whole.members}; {calls}")
@@ -96,6 +97,14 @@ def waiting(one: RingStats, chain: Jam | None = None) -> str:
     return ". ".join([first, *(step.why for step in (chain.steps[1:] if chain else ()))])
 
 
+def unregistered(peer: PeerStats) -> str:
+    """Of a peer whose GPU does not reach the slots of a pinned ring."""
+    return (
+        f"peer {peer.number} waits for each of its copies: the slots are not registered with its "
+        f"GPU, {peer.unregistered}"
+    )
+
+
 def gpus(one: RingStats) -> str:
     """Who is on which GPU, if some peer is on another one than the slots.  Else nothing."""
     on: dict[str, list[str]] = {}
@@ -106,7 +115,8 @@ def gpus(one: RingStats) -> str:
     used = ", ".join(
         f"{_using(peers)} GPU {uuid[:8]}" for uuid, peers in sorted(on.items()) if uuid
     )
-    return f"its slots are on GPU {(one.gpu or '?')[:8]}; {used}" if used else ""
+    where = "in host memory" if one.memory in ON_HOST else f"on GPU {(one.gpu or '?')[:8]}"
+    return f"its slots are {where}; {used}" if used else ""
 
 
 def _using(numbers: Sequence[str]) -> str:

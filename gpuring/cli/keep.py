@@ -36,9 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", type=device, help="host, cuda (default) or cuda:N")
     parser.add_argument(
         "--memory",
-        choices=("auto", *kinds.ON_GPU),
+        choices=("auto", *kinds.ON_GPU, "pinned"),
         default="auto",
-        help="how the slots on a GPU are shared (default: auto)",
+        help="how the slots on a GPU are shared; pinned: host memory for both (default: auto)",
     )
     add_order(parser)
     parser.add_argument(

@@ -1,8 +1,8 @@
 """Where slots live.  A memory kind allocates all slots of a ring at once and shows them as arrays.
 
 `host.py`, `cuda_ipc.py`, `cuda_vmm.py` and `cuda_pool.py` are the only places of the package that
-allocate frames, and `kinds.py` chooses among them.  A kind knows nothing of the protocol: who may
-touch which slot when is decided elsewhere.
+allocate frames, and `kinds.py` chooses among them.  `pinned.py` registers slots of `host.py` with
+CUDA.  A kind knows nothing of the protocol: who may touch which slot when is decided elsewhere.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class Memory(Protocol):
 
     @property
     def kind(self) -> str:
-        """ "host", "ipc", "vmm" or "pool"."""
+        """ "host", "ipc", "vmm", "pool" or "pinned"."""
 
     @property
     def handle(self) -> bytes:
@@ -32,6 +32,15 @@ class Memory(Protocol):
     @property
     def device_uuid(self) -> bytes:
         """16 bytes that name the GPU with the slots.  They are zero for host memory."""
+
+    @property
+    def device(self) -> int | None:
+        """The ordinal of the GPU under which this process uses the slots.  None: by the CPU."""
+
+    @property
+    def mapped(self) -> bool:
+        """Whether that GPU reaches the slots, so that its arrays are over them, and streams are
+        ordered with those of others.  Otherwise arrays are NumPy's."""
 
     @property
     def read_only(self) -> bool:

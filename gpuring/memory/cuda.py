@@ -1,7 +1,8 @@
 """What every kind of GPU memory has: the GPUs that can hold rings, and slots shown as CuPy arrays.
 
 `cuda_ipc.py`, `cuda_vmm.py` and `cuda_pool.py` have the kinds.  They differ in how one allocation
-comes into other processes, and in what these may do with it.
+comes into other processes, and in what these may do with it.  `pinned.py` has slots of the host
+that a GPU reaches.
 
 A `Mapping` undoes itself when the last array over it is gone.  It does not do so at interpreter
 shutdown or after fork(), and the end of the process undoes it as well.
@@ -69,12 +70,14 @@ def load_cupy() -> Any:
         ) from (None if missing else error)
 
 
-def device_for(device: str | int | None) -> int:
+def device_for(device: str | int | None, usable: Callable[[int | None], int] | None = None) -> int:
     """The ordinal of the GPU that "cuda", "cuda:1", 1 or None means, if a ring can live on it.
 
-    None and "cuda" are CuPy's current device.  Creates no CUDA context.  Raises DeviceError with
-    the fix in its text, TypeError or ValueError for what names no device.
+    None and "cuda" are CuPy's current device.  `usable` says what the GPU needs; None: what GPU
+    memory needs.  Creates no CUDA context.  Raises DeviceError with the fix in its text, TypeError
+    or ValueError for what names no device.
     """
+    usable = usable or can_share
     if device is None or device == "cuda":
         return usable(None)
     if isinstance(device, str):
@@ -112,11 +115,32 @@ def timeline_supported(device: int) -> tuple[bool, str]:
     return True, ""
 
 
-def usable(ordinal: int | None) -> int:
-    runtime = load_cupy().cuda.runtime
+def can_share(ordinal: int | None) -> int:
+    """The GPU `ordinal`, or the current one, if processes can share its memory.  Else raises
+    DeviceError."""
     with contextlib.suppress(OSError):
         if "microsoft" in Path("/proc/sys/kernel/osrelease").read_text().lower():
             raise DeviceError(f"WSL2 does not support CUDA IPC between processes. {USE_HOST}")
+    device = is_there(ordinal)
+    if is_integrated(device):
+        raise DeviceError(
+            f"GPU {device} is integrated (Tegra/Jetson): CUDA IPC does not work there. {USE_HOST}"
+        )
+    return device
+
+
+def is_integrated(device: int) -> bool:
+    """Whether a GPU has the memory of the host.  Raises DeviceError."""
+    runtime = load_cupy().cuda.runtime
+    try:
+        return bool(runtime.deviceGetAttribute(runtime.cudaDevAttrIntegrated, device))
+    except runtime.CUDARuntimeError as error:
+        raise _no_gpu(error) from None
+
+
+def is_there(ordinal: int | None) -> int:
+    """The GPU `ordinal`, or the current one, if this process sees it.  Else raises DeviceError."""
+    runtime = load_cupy().cuda.runtime
     if runtime.is_hip:
         raise DeviceError(f"this CuPy is built for ROCm; gpuring needs CUDA. {USE_HOST}")
     try:
@@ -126,13 +150,8 @@ def usable(ordinal: int | None) -> int:
             raise DeviceError(
                 f"there is no GPU {device}: this process sees {count}, from 0 on ({_visible()})"
             )
-        integrated = runtime.deviceGetAttribute(runtime.cudaDevAttrIntegrated, device)
     except runtime.CUDARuntimeError as error:
         raise _no_gpu(error) from None
-    if integrated:
-        raise DeviceError(
-            f"GPU {device} is integrated (Tegra/Jetson): CUDA IPC does not work there. {USE_HOST}"
-        )
     return device
 
 
@@ -272,6 +291,7 @@ class CudaMemory:
     this."""
 
     kind: ClassVar[str]
+    mapped: ClassVar[bool] = True
     read_only: ClassVar[bool] = False
 
     def __init__(self, kept: Kept, wanted: Slots, device: int, *, own: bool = False) -> None:

@@ -61,6 +61,11 @@ class _PoolProps(ctypes.Structure):
 class Refused(Exception):
     """The driver refused a call.  The text names the call and the status."""
 
+    def __init__(self, text: str, status: int = 0) -> None:
+        super().__init__(text)
+        self.status = status
+        """The CUresult.  0: the driver has no such call."""
+
 
 @functools.cache
 def _library() -> Any:
@@ -80,7 +85,7 @@ def _call(name: str, *args: Any) -> None:
     if status:
         text = ctypes.c_char_p()
         library.cuGetErrorName(status, ctypes.byref(text))
-        raise Refused(f"{name}: {(text.value or b'CUresult').decode()} ({status})")
+        raise Refused(f"{name}: {(text.value or b'CUresult').decode()} ({status})", status)
 
 
 def _prop(device: int) -> _AllocationProp:
@@ -153,6 +158,31 @@ def unmap_memory(ptr: int, nbytes: int) -> None:
     address, size = ctypes.c_uint64(ptr), ctypes.c_size_t(nbytes)
     _call("cuMemUnmap", address, size)
     _call("cuMemAddressFree", address, size)
+
+
+# ---- host memory ---------------------------------------------------------------------------------
+
+_PORTABLE_MAPPED = 1 | 2  # CU_MEMHOSTREGISTER_PORTABLE | CU_MEMHOSTREGISTER_DEVICEMAP
+
+
+def register(address: int, nbytes: int) -> int:
+    """Locks whole pages of this process, and maps them into the GPU whose context is current.
+    Returns their address there."""
+    ptr = ctypes.c_uint64()
+    where = ctypes.c_void_p(address)
+    _call("cuMemHostRegister_v2", where, ctypes.c_size_t(nbytes), ctypes.c_uint(_PORTABLE_MAPPED))
+    try:
+        _call("cuMemHostGetDevicePointer_v2", ctypes.byref(ptr), where, ctypes.c_uint(0))
+    except BaseException:
+        _call("cuMemHostUnregister", where)
+        raise
+    return ptr.value
+
+
+def unregister(address: int) -> None:
+    """Undoes register, behind all GPU work of the device so far."""
+    _call("cuCtxSynchronize")
+    _call("cuMemHostUnregister", ctypes.c_void_p(address))
 
 
 # ---- stream-ordered pools ------------------------------------------------------------------------

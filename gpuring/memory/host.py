@@ -15,7 +15,7 @@ from gpuring.registry import locks, no_room, segment
 from gpuring.slot_layout import Field
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from typing_extensions import Buffer, Self
 
 
 class HostMemory:
@@ -25,6 +25,8 @@ class HostMemory:
     handle = bytes(64)
     descriptor = -1
     device_uuid = bytes(16)
+    device: int | None = None
+    mapped = False
     read_only = True
 
     def __init__(self, mapping: Buffer, slot_nbytes: int) -> None:
@@ -32,9 +34,14 @@ class HostMemory:
         self._slot_nbytes = slot_nbytes
 
     @classmethod
+    def _over(cls, file: File, nbytes: int, slot_nbytes: int) -> Self:
+        """The slots in an open segment.  The caller closes the file."""
+        return cls(MappedFile(file.fd, nbytes), slot_nbytes)
+
+    @classmethod
     def create(
         cls, name: str, epoch: bytes, mode: int, slots: int, slot_nbytes: int
-    ) -> tuple[HostMemory, File]:
+    ) -> tuple[Self, File]:
         """Makes a new segment.  Returns also a file, which keeps others from tidying it away.
         Close that file when the ring has its name.  Raises RingError (no room) and OSError, and
         leaves nothing behind then."""
@@ -47,7 +54,7 @@ class HostMemory:
             # Mapped through another description, because a mapping keeps its own one open, and the
             # lock must end when `making` is closed.
             with File(f"/proc/self/fd/{making.fd}", os.O_RDWR) as file:
-                memory = cls(MappedFile(file.fd, nbytes), slot_nbytes)
+                memory = cls._over(file, nbytes, slot_nbytes)
             segment.give_name(making, path)
             return memory, making
         except BaseException as error:  # also a Ctrl-C in the middle of posix_fallocate
@@ -59,7 +66,7 @@ class HostMemory:
             raise
 
     @classmethod
-    def open(cls, name: str, epoch: bytes, owner: int, slots: int, slot_nbytes: int) -> HostMemory:
+    def open(cls, name: str, epoch: bytes, owner: int, slots: int, slot_nbytes: int) -> Self:
         """Opens the slots of a ring that another process created, if user `owner` made them.
 
         Their name has the epoch of the ring, and everybody who may list /dev/shm can read it.  So
@@ -88,7 +95,7 @@ class HostMemory:
                 )
             try:
                 with named.open(os.O_RDWR) as file:
-                    return cls(MappedFile(file.fd, nbytes), slot_nbytes)
+                    return cls._over(file, nbytes, slot_nbytes)
             except ValueError:  # the size is looked at once more
                 raise RingIncompatible(f"ring {name!r}: its slots {path} shrink") from None
             except OSError as error:

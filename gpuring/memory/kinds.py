@@ -9,12 +9,14 @@ MEMORY_KINDS of native/header.pyx, and in the options of ring/creation.py and se
 
 from __future__ import annotations
 
+import contextlib
 import os
 from typing import TYPE_CHECKING, Any
 
 from gpuring import native
 from gpuring.errors import DeviceError, PeerLost, RingTimeout
 from gpuring.memory.host import HostMemory
+from gpuring.memory.pinned import PinnedMemory
 
 if TYPE_CHECKING:
     from gpuring.memory import Memory
@@ -23,7 +25,10 @@ if TYPE_CHECKING:
 
 ON_GPU = ("ipc", "vmm", "pool")
 
-OUTLIVE = frozenset({"host", "vmm", "pool"})
+ON_HOST = ("host", "pinned")
+"""Kinds whose slots are a segment of /dev/shm."""
+
+OUTLIVE = frozenset({*ON_HOST, "vmm", "pool"})
 """Kinds that new peers can open when the creator of their ring is dead."""
 
 FETCH_S = 5.0
@@ -94,7 +99,7 @@ def _class_of(kind: str) -> Any:
 
 def attach(name: str, header: Header, device: str | int | None) -> Memory:
     """Opens the slots of an attached ring, on a GPU for `device`.  From then on this process hands
-    them on to others, if the kind needs it.
+    them on to others, if the kind needs it.  A pinned ring without a device is used by the CPU.
 
     Raises PeerLost if nobody can open them any more, RingTimeout if nobody hands them on, TypeError
     if a host ring is given a device, segment.Missing, RingIncompatible, DeviceError, OSError.
@@ -106,6 +111,13 @@ def attach(name: str, header: Header, device: str | int | None) -> Memory:
                 f"ring {name!r} is in host memory: it takes no device, so leave device= out"
             )
         return HostMemory.open(name, header.epoch, header.owner, *size)
+    if header.memory == "pinned":
+        pinned = under(PinnedMemory.open(name, header.epoch, header.owner, *size), device)
+        # It has the slots already. But who asks for them exchanges pidfds, before it joins.
+        with contextlib.suppress(PeerLost, RingTimeout):
+            native.fetch(header, FETCH_S)
+        hand_on(header, pinned)
+        return pinned
     from gpuring.memory.cuda import Slots, device_for
 
     if header.memory == "ipc" and not header.creator_alive:
@@ -127,6 +139,18 @@ def attach(name: str, header: Header, device: str | int | None) -> Memory:
     memory: Memory = _class_of(header.memory).open(wanted, device_for(device), ring=name, **more)
     hand_on(header, memory)
     return memory
+
+
+def under(slots: PinnedMemory, device: str | int | None) -> Memory:
+    """Pinned slots for GPU `device`.  None and "host": as they are.  Raises DeviceError, TypeError,
+    ValueError, and has closed them then."""
+    if device in (None, "host"):
+        return slots
+    try:
+        return slots.under(device)
+    except BaseException:
+        slots.close(others=True, then=lambda: None)
+        raise
 
 
 def hand_on(header: Header, memory: Memory) -> None:

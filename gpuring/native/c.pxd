@@ -33,6 +33,7 @@ cdef extern from "core/layout.h" nogil:
     int GR_MAX_SUBSCRIPTIONS_ "GR_MAX_SUBSCRIPTIONS", GR_MAX_META_ "GR_MAX_META"
     uint64_t GR_MAX_SLOT_NBYTES
     int GR_MAX_SPEC
+    int GR_MEMORY_HOST, GR_MEMORY_PINNED
     int GR_MAX_NDIM, GR_NAME_WORDS, GR_FAR_WORDS, GR_LABEL_WORDS, GR_DEATHS, GR_MAX_PRODUCERS
     enum: GR_MASK_WORDS
     struct gr_config:
@@ -59,6 +60,7 @@ cdef extern from "core/layout.h" nogil:
         gr_word dropped, ended_at
         gr_word gpu[2]
         gr_word label[8]
+        gr_word unregistered
     struct gr_slot:
         gr_word word, producer, fence, time_ns, since_ns
         gr_word32 ndim
@@ -86,6 +88,7 @@ cdef extern from "core/ring.h" nogil:
         int64_t join_patience_ns
         uint64_t pid, start, pidns
         uint64_t gpu[2]
+        uint64_t unregistered
     gr_take *take_of(const gr_ring *, uint64_t, uint64_t)
     gr_word *work_of(const gr_ring *, uint64_t, uint64_t)
     gr_word *fence_of(const gr_ring *, uint64_t, uint64_t)

@@ -26,7 +26,7 @@ MAX_FAR_NBYTES = 8 * GR_FAR_WORDS
 MAX_LABEL_NBYTES = 8 * GR_LABEL_WORDS
 MAX_PRODUCERS = GR_MAX_PRODUCERS
 
-MEMORY_KINDS = ("host", "ipc", "vmm", "pool")
+MEMORY_KINDS = ("host", "ipc", "vmm", "pool", "pinned")
 SYNC_KINDS = ("host", "event", "timeline")
 GATES = ("stream", "host")
 
@@ -127,6 +127,8 @@ cdef class Header:
     max_peers = property(lambda Header self: self.ring.max_peers)
     max_subscriptions = property(lambda Header self: self.ring.max_subscriptions)
     memory = property(lambda Header self: MEMORY_KINDS[self.ring.config.memory])
+    # Whether the slots are a segment of /dev/shm, which is opened by its name.
+    on_host = property(lambda Header self: self.ring.config.memory in (GR_MEMORY_HOST, GR_MEMORY_PINNED))
     sync = property(lambda Header self: SYNC_KINDS[self.ring.config.sync])
     gate = property(lambda Header self: GATES[self.ring.config.gate])
     slot_nbytes = property(lambda Header self: self.ring.config.slot_nbytes)
@@ -162,6 +164,12 @@ cdef class Header:
     def owner(self):
         """The user id that its segment belongs to."""
         return os.fstat(self.ring.lock_fd).st_uid
+
+    def uses_gpu(self, bytes uuid not None, uint64_t unregistered):
+        """What peers of this process say in their entries, if CUDA has not registered the slots for their GPU.  A Device says
+        so itself."""
+        memcpy(self.ring.gpu, <const char *>uuid, 16)
+        self.ring.unregistered = unregistered
 
     def watch(self):
         """Has the process's watchdog look after this ring's peers.  A join does so by itself."""

@@ -48,6 +48,7 @@ def snapshot(Header header not None):
             "namespace": gr_load_acquire(&ring.peer[p].pidns),
             "ended": gr_load_acquire(&ring.peer[p].ended_at) != 0,
             "pending": _pending(ring, p), "gpu": _gpu(&ring.peer[p]),
+            "unregistered": gr_load_acquire(&ring.peer[p].unregistered),
         }
     for u in range(ring.max_subscriptions):
         sub = gr_load_acquire(&ring.sub[u].word)

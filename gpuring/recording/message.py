@@ -65,7 +65,7 @@ class RecordedRing:
     slots: int
     """How many slots it had."""
     memory: str
-    """Where its slots were: "host", "ipc", "vmm" or "pool", as `Ring.memory`."""
+    """Where its slots were, as `Ring.memory`."""
     spec: Spec = field(hash=False)
     """What a slot held: its fields with their shapes and dtypes, and the metadata's dtype."""
     offsets: tuple[int, ...] = field(init=False, repr=False)

@@ -17,7 +17,7 @@ def place_of(name: str, timeout_s: float) -> AbstractContextManager[Any]:
     PermissionError, DeviceError.
     """
     header = directory.look(segment.check_name(name), timeout_s)
-    if header.memory == "host":
+    if header.on_host:
         return contextlib.nullcontext()
     from gpuring.memory import cuda as gpus
     from gpuring.native import Driver

@@ -44,7 +44,8 @@ class Replay:
             raise
 
     def _make(self, recorded: RecordedRing) -> None:
-        device = self._device or ("host" if recorded.memory == "host" else "cuda")
+        on_host = recorded.memory in ("host", "pinned")
+        device = self._device or ("host" if on_host else "cuda")
         name = self._names.get(recorded.name, recorded.name)
         spec = replace(recorded.spec, origin=None)
         ring = create_of(spec, name, slots=recorded.slots, device=device)

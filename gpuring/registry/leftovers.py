@@ -98,7 +98,7 @@ def _life(named: Named) -> tuple[bytes | None, bool]:
         except native.Damaged:
             return None, locks.in_use(file.fd)
     # Nobody can join a GPU ring whose creator is dead, so a handle without a peer does not count.
-    attached = header.memory == "host" and header.attached
+    attached = header.on_host and header.attached
     return header.epoch, is_kept(header) or attached or bool(header.live_peers())
 
 
@@ -127,4 +127,4 @@ def go_with_the_last(name: str, header: Header) -> bool:
     if not named or is_kept(header) or header.link()[0] or has_durable(header):
         return False
     # remove_dead counts the peers of a GPU ring, but not those who could still join it.
-    return header.memory == "host" or not header.attached
+    return header.on_host or not header.attached

@@ -67,7 +67,10 @@ class PeerStats:
     """Seconds since it last asked for calls, or had nothing to take, as an engine of a service.
     None if it never has."""
     gpu: str | None
-    """The UUID of the GPU on which it uses the slots, as in RingStats.gpu.  None on a host ring."""
+    """The UUID of the GPU on which it uses the slots, as in RingStats.gpu.  None: by the CPU."""
+    unregistered: str | None
+    """Why CUDA has not registered the slots of a pinned ring for that GPU, so that each of its
+    copies is waited for.  None: it has, or there is nothing to register."""
     holding: tuple[Hold, ...]
     """What it has claimed and not published, or acquired and not released."""
 
@@ -183,7 +186,7 @@ class RingStats:
     epoch: str
     """128 random bits in hexadecimal.  They tell rings of the same name from each other."""
     memory: str
-    """ "host", "ipc", "vmm" or "pool", as `Ring.memory`."""
+    """ "host", "ipc", "vmm", "pool" or "pinned", as `Ring.memory`."""
     sync: str
     """ "timeline", "event" or "host"."""
     gate: str
@@ -222,7 +225,7 @@ class RingStats:
     """The last deaths of peers, the latest first."""
     gpu: str | None
     """The UUID of the GPU that holds the slots, as `nvidia-smi -L` shows it behind GPU- or MIG-.
-    None on a host ring."""
+    None on a host or pinned ring."""
     link: Link | None
     """Where its frames come from if a bridge fills it.  None for every other ring."""
     about: dict[str, Any] | None

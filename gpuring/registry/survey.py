@@ -105,6 +105,20 @@ def _uuid(raw: bytes) -> str | None:
     return str(uuid.UUID(bytes=raw)) if any(raw) else None
 
 
+_STATUS = {
+    1: "CUDA_ERROR_INVALID_VALUE",
+    2: "CUDA_ERROR_OUT_OF_MEMORY",
+    304: "CUDA_ERROR_OPERATING_SYSTEM",
+    800: "CUDA_ERROR_NOT_PERMITTED",
+    801: "CUDA_ERROR_NOT_SUPPORTED",
+}
+"""What a driver says that does not register host memory (cuda.h).  Here there may be no driver."""
+
+
+def _status(number: int) -> str:
+    return f"{_STATUS.get(number, 'CUresult')} ({number})"
+
+
 def _link(header: Header) -> stats.Link | None:
     origin = slot_layout.origin(header.spec)
     if origin is None:
@@ -178,6 +192,7 @@ def _peer(
         unfinished=tuple(_unfinished(number, peer, seen, now)),
         asked_s=max(0, now - peer["asked_ns"]) / 1e9 if peer["asked_ns"] else None,
         gpu=_uuid(peer["gpu"]),
+        unregistered=_status(peer["unregistered"]) if peer["unregistered"] else None,
         holding=tuple(_holds(number, peer, seen, now)),
     )
 

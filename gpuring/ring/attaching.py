@@ -30,7 +30,7 @@ def attach(
       is CuPy's current device.  It may be any GPU that has peer access to that of the ring.  Work
       on the frames inside `with cupy.cuda.Device(n):` of the same GPU, or give streams of it.  On
       a GPU without peer access attach under the ring's own GPU, and copy the frames with
-      `slot.copy_to(out)`.
+      `slot.copy_to(out)`.  Of a pinned ring it may be any GPU, and None is by the CPU.
 
     Raises RingNotFound, RingIncompatible (damaged, or of another version), PeerLost (the ring did
     not live within `timeout`, or nobody can open its GPU memory any more: see the page "Which

@@ -14,6 +14,7 @@ from gpuring.arguments import Octal, between_one_and, integer
 from gpuring.errors import DeviceError
 from gpuring.memory import kinds
 from gpuring.memory.host import HostMemory
+from gpuring.memory.pinned import PinnedMemory
 from gpuring.native import File, Header
 from gpuring.registry import directory, no_room, segment
 from gpuring.ring import debug, durable, kept_memory, shutdown
@@ -36,7 +37,7 @@ def create(
     device: str | int | None = None,
     sync: Literal["auto", "event", "timeline"] = "auto",
     gate: Literal["stream", "host"] | None = None,
-    memory: Literal["auto", "ipc", "vmm", "pool"] = "auto",
+    memory: Literal["auto", "ipc", "vmm", "pool", "pinned"] = "auto",
     producers: int = 1,
     subscriptions: Sequence[str] = (),
     max_peers: int = 32,
@@ -51,7 +52,8 @@ def create(
       in one slot.  torch's dtypes, "bfloat16", "float8_e4m3fn" and "float8_e5m2" are taken too.
     * `meta`: a structured dtype for metadata of each frame, such as `[("pts", "i8")]`.
     * `device`: "cuda", "cuda:1" or an ordinal name a GPU, and None is CuPy's current one.  "host"
-      puts the slots into shared memory of the host, with NumPy arrays and the same protocol.
+      puts the slots into shared memory of the host, with NumPy arrays and the same protocol.  Of a
+      pinned ring it says how this process uses the slots, and None is by the CPU.
     * `sync`: how streams wait for each other.  "timeline" means 64-bit words that streams write and
       wait for, and "event" means CUDA IPC events.  "auto" takes timeline where the GPU has it, and
       otherwise event with gate "host".
@@ -60,7 +62,8 @@ def create(
     * `memory`: how the slots on a GPU are shared; see the page "Which memory".  "ipc" is legacy
       CUDA IPC, "vmm" lets consumers only read and takes new peers after the creator's death, and
       "pool" is a pool of cudaMallocAsync.  "auto" takes ipc, and in a container vmm where the GPU
-      has it.  `ring.memory` says which.
+      has it.  "pinned" puts the slots into host memory for CPUs and GPUs at once: each process says
+      with `device=` how it uses them.  `ring.memory` says which it is.
     * `producers`: of how many producers the stream is made, 1 … 4095.  The stream ends when so many
       have come and gone and none is there.  A producer that was killed has gone, too; if one starts
       in its place, the stream goes on.
@@ -149,12 +152,15 @@ def create_of(
         raise ValueError(f'sync is "auto", "event" or "timeline", not {sync!r}')
     if gate not in (None, *native.GATES):
         raise ValueError(f'gate is "stream", "host" or None, not {gate!r}')
-    if memory not in ("auto", *kinds.ON_GPU):
+    if memory not in ("auto", *kinds.ON_GPU, "pinned"):
         raise ValueError(
-            f'memory is "auto", "ipc", "vmm" or "pool", not {memory!r} (device="host" puts the '
-            "slots into host memory)"
+            f'memory is "auto", "ipc", "vmm", "pool" or "pinned", not {memory!r} (device="host" '
+            "puts the slots into host memory)"
         )
-    if device == "host" and (sync != "auto" or gate is not None or memory != "auto"):
+    pinned = memory == "pinned"
+    if pinned and sync == "event":
+        raise ValueError('a pinned ring has sync="timeline": peers without a GPU have no events')
+    if device == "host" and not pinned and (sync != "auto" or gate or memory != "auto"):
         raise ValueError("sync=, gate= and memory= are for GPU rings; a host ring needs none")
 
     directory.make_way(name, replace)
@@ -164,8 +170,14 @@ def create_of(
     header: Header | None = None
     ring: Ring | None = None
     try:
-        if device == "host":
-            mapped, making = HostMemory.create(name, epoch, mode, slots, described.slot_nbytes)
+        size = name, epoch, mode, slots, described.slot_nbytes
+        if pinned:
+            _check_on_gpu(described)
+            slab, making = PinnedMemory.create(*size)
+            mapped = kinds.under(slab, device)
+            sync_kind, gate_kind = "timeline", str(gate or "stream")
+        elif device == "host":
+            mapped, making = HostMemory.create(*size)
             sync_kind, gate_kind = "host", "stream"
         else:
             mapped, sync_kind, gate_kind = _on_gpu(
@@ -227,9 +239,7 @@ def _on_gpu(
     from gpuring.memory import cuda
 
     ordinal = cuda.device_for(device)
-    for field in described.fields:
-        if field.dtype.kind not in "biufc" and not field.extended:
-            raise ValueError(f"field {field.name!r}: {field.dtype} cannot be an array on a GPU")
+    _check_on_gpu(described)
     has_timeline, reason = cuda.timeline_supported(ordinal)
     if sync == "timeline" and not has_timeline:
         raise DeviceError(f'sync="timeline": {reason}. Use sync="event" or sync="auto"')
@@ -240,3 +250,10 @@ def _on_gpu(
     kind, _ = kinds.choose(memory, ordinal)
     size = slots, described.slot_nbytes
     return kinds.create(kind, epoch, *size, ordinal), sync, gate or "stream"
+
+
+def _check_on_gpu(described: Spec) -> None:
+    """Raises ValueError if a GPU has no such arrays."""
+    for field in described.fields:
+        if field.dtype.kind not in "biufc" and not field.extended:
+            raise ValueError(f"field {field.name!r}: {field.dtype} cannot be an array on a GPU")

@@ -76,8 +76,10 @@ cdef class Endpoint(SlotOwner):
 
     def _handle(self, stream):
         """The raw handle of a stream that the user gave.  None: the current one."""
-        if self._device is None:
+        if self._device is None and self._ring._memory.device is None:
             raise TypeError(f"ring {self._ring.name!r} is in host memory: it takes no stream")
+        if self._device is None:  # all GPU work on its slots is waited for
+            return 0
         return self._device.current() if stream is None else streams.handle(stream)
 
     def _refused(self, result, verb, timeout):

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from gpuring import arguments, native, slot_layout
-from gpuring.arrays import streams
 from gpuring.errors import (
     PeerLost,
     RingClosed,
@@ -23,11 +22,11 @@ from gpuring.errors import (
     raise_first,
 )
 from gpuring.memory import kinds
-from gpuring.native import Device, Header
+from gpuring.native import Header
 from gpuring.native.signals import Dropped
 from gpuring.registry import diagnosis, directory, leftovers, segment, stats, survey
 from gpuring.registry.subscriptions import encode
-from gpuring.ring import caller, debug, durable, joining, kept_memory, shutdown
+from gpuring.ring import caller, debug, durable, joining, kept_memory, ordering, shutdown
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.endpoint import Endpoint, Gate
 from gpuring.ring.producer import Producer
@@ -40,10 +39,10 @@ if TYPE_CHECKING:
     from gpuring.slot_layout import Field, Spec
 
 
-def attach_any(name: str, deadline: float = 0.0) -> Ring:
+def attach_any(name: str, deadline: float = 0.0, device: int | None = None) -> Ring:
     """attach() that waits for the name only, and leaves it to its caller whether the ring lives."""
     shutdown.check()
-    return directory.when_there(name, deadline, lambda: opened(name, None, None, living=False))
+    return directory.when_there(name, deadline, lambda: opened(name, None, device, living=False))
 
 
 def opened(name: str, owner: int | None, device: str | int | None, living: bool) -> Ring:
@@ -79,7 +78,7 @@ class Ring(Dropped):
     """One process's handle on a ring.  `create` and `attach` make it.  It is a context manager.
 
     It can be pickled, and so given to a process that is spawned.  That process attaches to the ring
-    by its name.
+    by its name, and uses a pinned ring under the same device.
     """
 
     def __init__(
@@ -87,7 +86,7 @@ class Ring(Dropped):
     ) -> None:
         self._name = name
         self._header = header
-        self._memory = memory
+        self._memory, self._device = ordering.begin(name, header, memory)
         self._spec = described
         self._created = created
         self._epoch = header.epoch  # copied, because that in the header may be damaged later
@@ -101,19 +100,8 @@ class Ring(Dropped):
         self._whole: caller.Whole | None = None
         """The server or client that this handle belongs to, if it belongs to one."""
         self._made_at = caller.line() if debug.ON else ""
-        self._device = self._open_device()
         shutdown.add(self)
         self._closed = False
-
-    def _open_device(self) -> Device | None:
-        """What orders streams of this process with those of others.  None in host memory."""
-        if self._header.memory == "host":
-            return None
-        from gpuring.memory.cuda import CudaMemory
-
-        assert isinstance(self._memory, CudaMemory)
-        current, capsule = streams.current_of_cupy()
-        return Device(self._header, self._memory.device, current, capsule)
 
     @property
     def name(self) -> str:
@@ -155,8 +143,8 @@ class Ring(Dropped):
 
     @property
     def memory(self) -> str:
-        """Where the slots are: "host", or on a GPU as "ipc", "vmm" or "pool" (`create(memory=)`).
-        With memory="auto" this is what was chosen."""
+        """Where the slots are: "host", "pinned", or on a GPU as "ipc", "vmm" or "pool"
+        (`create(memory=)`).  With memory="auto" this is what was chosen."""
         return self._header.memory
 
     @property
@@ -343,7 +331,8 @@ class Ring(Dropped):
             header = directory.look(self._name)
             if header.epoch == self._header.epoch or header.closed:
                 return None
-            return attach_any(self._name)
+            device = self._memory.device if header.memory == "pinned" else None
+            return attach_any(self._name, device=device)
         except (RingNotFound, RingIncompatible, PeerLost, PermissionError):
             return None
         except OSError as error:
@@ -453,7 +442,8 @@ class Ring(Dropped):
                     self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return attach_any, (self._name,)
+        device = self._memory.device if self.memory == "pinned" else None
+        return attach_any, (self._name, 0.0, device)
 
     def __repr__(self) -> str:
         where = self.memory if self.memory == "host" else f"{self.memory}, {self.sync}"

@@ -17,7 +17,7 @@ from gpuring.native.peer cimport *
 from gpuring.ring.exported cimport Exported
 
 from gpuring.arrays.interchange import View
-from gpuring.arrays.streams import handle
+from gpuring.arrays.streams import handle, synchronize
 from gpuring.errors import RingClosed, RingError
 from gpuring.registry import diagnosis
 from gpuring.ring.exported import SlotField
@@ -105,6 +105,9 @@ cdef class Slot(Exported):
     @property
     def array(self):
         """The frame as an array over the slot: `cupy.ndarray` on a GPU, `numpy.ndarray` on the host.
+
+        A pinned ring that was attached with a device has CuPy's arrays, over the slot in host memory.
+        Each access of the GPU then goes over the bus, so upload what it reads more than once.
 
         On the host the array of a reader is read-only.  On a GPU the stream of claim or acquire already
         waits for the work of those who used the slot before.  If you use the array on another stream,
@@ -234,21 +237,26 @@ cdef class Slot(Exported):
 
         That stream is made to wait for all work on the slot so far.  What it does until publish or
         release is ordered before the next use of the slot by others.  Importing through DLPack does
-        this by itself.  Raises TypeError if the ring is in host memory or `stream` is no stream,
-        RingError if the slot is no longer yours, DeviceError.
+        this by itself.  Raises TypeError if the CPU uses the ring or `stream` is no stream, RingError
+        if the slot is no longer yours, DeviceError.
         """
         self._check_open()
-        if self._device is None:
+        if self._device is None and self._memory.device is None:
             raise TypeError(f"ring {self._ring!r} is in host memory: it takes no stream")
-        self._import_on(handle(stream))
+        on = handle(stream)
+        if self._device is not None:  # else no GPU reaches the slot
+            self._import_on(on)
         return self
 
     def _copies_on(self, stream):
-        """The handle of the stream for a copy.  None in host memory."""
-        if stream is None:
-            return None if self._device is None else self._stream
-        self.use_on(stream)
-        return handle(stream)
+        """The handle of the stream for a copy.  None: the CPU copies, or waits for the copy."""
+        if stream is not None:
+            self.use_on(stream)
+        if self._device is None:
+            if stream is not None:
+                synchronize(self._memory.device, handle(stream))
+            return None
+        return self._stream if stream is None else handle(stream)
 
     def _order(self, stream, others):
         """Orders `stream` behind all work so far on `others`.  Raises DeviceError if it cannot be

@@ -89,7 +89,7 @@ cdef class WriteSlot(Slot):
         * `field`: the name of the field, if the slot has several.
         * `stream`: where to copy.  None is the slot's own stream.  See `use_on`.
 
-        On a host ring the CPU copies.  Raises TypeError for what is no array or has another dtype,
+        Where the CPU uses the ring, the call waits for the copy, and takes no stream.  Raises TypeError for what is no array or has another dtype,
         ValueError for another shape or a layout that is neither C-contiguous nor rows at a pitch,
         RingError if the slot is no longer yours, DeviceError.
         """

@@ -53,7 +53,7 @@ def serve(
     answers: Literal["host"] | None = None,
     sync: Literal["auto", "event", "timeline"] = "auto",
     gate: Literal["stream", "host"] | None = None,
-    memory: Literal["auto", "ipc", "vmm", "pool"] = "auto",
+    memory: Literal["auto", "ipc", "vmm", "pool", "pinned"] = "auto",
     engine: bool = True,
     redeliver: bool = True,
     mode: int = Octal(0o600),
@@ -72,7 +72,8 @@ def serve(
     * `replace`: close and remove a service of this name, whoever uses it.  Without it a service
       whose processes are all dead makes way.  So does one that nobody can join any more, because
       its memory is "ipc" and its creator is dead.
-    * `answers`: "host" puts answers into host memory even if requests are on a GPU.  With None
+    * `answers`: "host" puts answers into host memory even if requests are on a GPU.  Those of a
+      pinned service always are.  With None
       answers are where requests are.
     * `engine`: False only keeps the service open, so that engines can come and go
       (docs/services.md).  Such a keeper makes the service and joins none: RingExists if others live
@@ -104,7 +105,7 @@ def serve(
     described = describe("request", request, request_meta, REQUEST)
     terms = Terms(
         describe("response", response, response_meta, ANSWER),
-        "host" if "host" in (device, answers) else "cuda",
+        "host" if "host" in (device, answers) or memory == "pinned" else "cuda",
         redeliver,
         not engine,
         time_namespace(),

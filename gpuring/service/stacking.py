@@ -23,7 +23,7 @@ class Stack:
     """Stacks requests of one ring, at most `most` of them."""
 
     def __init__(self, ring: Ring, most: int) -> None:
-        self._library: Any = np if ring.memory == "host" else load_cupy()
+        self._library: Any = load_cupy() if inner.memory(ring).mapped else np
         self._fields, self._distance, self._most = ring.spec.fields, ring.spec.slot_nbytes, most
         self._all = {
             field.name: self._strided(

@@ -24,7 +24,7 @@ from gpuring.registry import survey
 from tests import ROOT
 from tests.helpers.commands import gpuring as command
 
-ON_GPU = ["probe: memory", "probe: vmm", "probe: event", "probe: timeline"]
+ON_GPU = ["probe: memory", "probe: vmm", "probe: event", "probe: timeline", "probe: pinned"]
 PROBES = ["probe: host", "probe: death", *ON_GPU]
 LEVELS = get_args(Level)
 

@@ -319,10 +319,10 @@ class Rig:
     """A ring with a fake driver; each peer is a process of its own."""
 
     def __init__(self, segment, kind, **options):
-        self.kind, self.segment = (
-            kind,
-            segment(memory="ipc", sync=kind, device_uuid=uuid_of(0), **options),
-        )
+        placed = {"memory": "ipc", "sync": kind, "device_uuid": uuid_of(0)}
+        if kind == "pinned":
+            placed = {"memory": "pinned", "sync": "timeline"}
+        self.kind, self.segment = kind, segment(**placed | options)
         self.driver = Driver(self.segment)
         self.told, self.finish = self.driver.told, self.driver.finish
         self.peers, self.devices = [], []
@@ -335,10 +335,18 @@ class Rig:
         current = SimpleNamespace(ptr=stream)
         device = Device(header, ordinal, lambda: current, capsule, driver or self.driver.table)
         self.devices.append(device)
+        return self._ring_of(header, device, current)
+
+    def by_cpu(self):
+        """One more process, which uses a pinned ring without a GPU."""
+        return self._ring_of(self.segment.process(), None, None)
+
+    def _ring_of(self, header, device, current):
+        ordinal = None if device is None else device.ordinal
+        memory = SimpleNamespace(array=lambda *_, **__: np.zeros(8, "u1"), device=ordinal)
         return SimpleNamespace(
             name="ring", slots=header.slots, spec=slot_layout.make(shape=8, dtype="u1"),
-            _header=header, _device=device,
-            _memory=SimpleNamespace(array=lambda *_, **__: np.zeros(8, "u1")),
+            _header=header, _device=device, _memory=memory,
             _endpoints={}, _forget=lambda _: None, current=current, _whole=None,
         )  # fmt: skip
 
@@ -358,6 +366,14 @@ class Rig:
             ring._header, name.encode(), lossless, "next", True, ring._device, gate == "host"
         )
         return self._joined(kind(ring, peer, lossless))
+
+    def kill(self, endpoint):
+        """Its process dies: its locks go, and no such process is there any more."""
+        self.segment.poke("peer", "start", 1, endpoint.peer)
+        endpoint._ring._header.disown()
+        self.segment.creator.reap()
+        assert endpoint.peer not in self.segment.creator.live_peers()
+        self.peers.remove(endpoint)
 
     def work(self, endpoint, *slots):
         """What the peer has promised: {(peer, slot): value}."""

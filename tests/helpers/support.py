@@ -416,13 +416,15 @@ def _gpu(name: str, **options: str) -> Place:
 
 PLACES = (
     Place("host", (("device", "host"),)),
+    Place("pinned", (("device", "host"), ("memory", "pinned"))),
     _gpu("cuda-timeline", memory="ipc", sync="timeline"),
     _gpu("cuda-event", memory="ipc", sync="event"),
     _gpu("cuda-event-hostgate", memory="ipc", sync="event", gate="host"),
     _gpu("cuda-vmm-timeline", memory="vmm", sync="timeline"),
     _gpu("cuda-pool-timeline", memory="pool", sync="timeline"),
 )
-HOST, *ON_GPU = PLACES
+HOST, PINNED, *ON_GPU = PLACES
+"""PINNED: used by the CPU."""
 STREAM_GATED = [
     *(place for place in ON_GPU if dict(place.options).get("gate") != "host"),
     _gpu("cuda-vmm-event", memory="vmm", sync="event"),

@@ -1,29 +1,22 @@
 """What a process keeps of the memory of a GPU ring, for how long, and what it finds again.
 
-The GPU is made up: it only counts what it has.  test_gpu_memory.py has a real one.
+The GPU is made up (fake_gpu.py).  test_gpu_memory.py has a real one.
 """
 
 from __future__ import annotations
 
 import gc
-import os
-import sys
-import uuid
-from collections.abc import Iterator
-from itertools import count
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from gpuring.errors import DeviceError, RingIncompatible
-from gpuring.memory import cuda, cuda_ipc, cuda_pool, cuda_vmm, driver
+from gpuring.memory import cuda_ipc, cuda_pool, cuda_vmm
 from gpuring.memory.cuda import CudaMemory, Slots
-from gpuring.native import Descriptor
 from gpuring.slot_layout import Field
+from tests.memory.fake_gpu import UUIDS, Gpu
 
-UUIDS = [uuid.UUID(int=k).bytes for k in range(1, 3)]
 EPOCH = bytes(range(16))
 SLOTS, NBYTES = 4, 1 << 20
 FIELD = Field("array", (NBYTES,), np.dtype("u1"), 0)
@@ -32,131 +25,6 @@ KINDS: dict[str, Any] = {
     "vmm": cuda_vmm.VmmMemory,
     "pool": cuda_pool.PoolMemory,
 }
-
-
-class Error(RuntimeError):
-    """As cupy.cuda.runtime.CUDARuntimeError."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"error {status}")
-        self.status = status
-
-
-class Gpu:
-    """Two GPUs: what is allocated and mapped, by address, and which device is current."""
-
-    def __init__(self) -> None:
-        self.has: dict[int, str] = {}
-        self.reached: list[int] = []
-        """Devices that were let into memory of another one."""
-        self.fds: list[int] = []
-        self.full = False
-        self._addresses = count(1 << 21, 1 << 21)
-        self._stack = [0]
-
-    @property
-    def device(self) -> int:
-        return self._stack[-1]
-
-    def cupy(self) -> Any:
-        gpu = self
-
-        class Device:
-            def __init__(self, ordinal: int) -> None:
-                self.id = ordinal
-
-            def __enter__(self) -> None:
-                gpu._stack.append(self.id)
-
-            def __exit__(self, *_: object) -> None:
-                gpu._stack.pop()
-
-        class UnownedMemory:
-            def __init__(self, ptr: int, nbytes: int, owner: object, device: int) -> None:
-                self.ptr, self.nbytes, self.owner, self.device = ptr, nbytes, owner, device
-
-        runtime = SimpleNamespace(
-            CUDARuntimeError=Error,
-            malloc=lambda nbytes: self.add("allocated", nbytes),
-            free=lambda ptr: ptr and self.has.pop(ptr),
-            ipcGetMemHandle=lambda ptr: ptr.to_bytes(64, "little"),
-            ipcOpenMemHandle=lambda handle: self.add("opened"),
-            ipcCloseMemHandle=self.has.pop,
-            getDeviceCount=lambda: 2,
-            deviceCanAccessPeer=lambda device, peer: True,
-            deviceEnablePeerAccess=lambda peer: self.reached.append(self.device),
-            deviceSynchronize=lambda: None,
-        )
-        return SimpleNamespace(
-            cuda=SimpleNamespace(
-                Device=Device,
-                runtime=runtime,
-                UnownedMemory=UnownedMemory,
-                MemoryPointer=lambda memory, offset: SimpleNamespace(memory=memory, offset=offset),
-            ),
-            ndarray=lambda shape, dtype, pointer: SimpleNamespace(shape=shape, data=pointer),
-        )
-
-    def add(self, what: str, nbytes: int = 0) -> int:
-        if self.full:
-            raise Error(2)
-        address = next(self._addresses)
-        self.has[address] = what
-        return address
-
-    # ---- gpuring.memory.driver -----------------------------------------------------------------
-
-    def granularity(self, device: int) -> int:
-        return 2 << 20
-
-    def descriptor(self) -> Descriptor:
-        if self.full:
-            raise driver.Refused("full")
-        self.fds.append(os.memfd_create("gpuring-test"))
-        return Descriptor(self.fds[-1])
-
-    def allocate(self, nbytes: int, device: int) -> Descriptor:
-        return self.descriptor()
-
-    def map_memory(self, fd: int, nbytes: int, device: int, *, writable: bool) -> int:
-        assert device == self.device
-        return self.add("mapped to write" if writable else "mapped to read")
-
-    def unmap_memory(self, ptr: int, nbytes: int) -> None:
-        del self.has[ptr]
-
-    def allocate_in_pool(self, nbytes: int, device: int) -> tuple[int, int, Descriptor, bytes]:
-        descriptor = self.descriptor()
-        return 7, self.add("allocated"), descriptor, b"export".ljust(64, b"\0")
-
-    def import_pool(self, fd: int, exported: bytes, device: int) -> tuple[int, int]:
-        return 8, self.add("opened")
-
-    def let_reach_pool(self, pool: int, device: int) -> None:
-        assert device == self.device
-        self.reached.append(device)
-
-    def free_in_pool(self, pool: int, ptr: int) -> None:
-        del self.has[ptr]
-
-    def open_fds(self) -> int:
-        return sum(os.path.exists(f"/proc/self/fd/{fd}") for fd in self.fds)  # noqa: PTH110
-
-
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
-    made = Gpu()
-    monkeypatch.setitem(sys.modules, "cupy", made.cupy())
-    for module in (cuda, cuda_ipc, cuda_pool, cuda_vmm):
-        monkeypatch.setattr(module, "Driver", lambda: SimpleNamespace(uuid=UUIDS.__getitem__))
-    for name in (
-        *("granularity", "allocate", "map_memory", "unmap_memory"),
-        *("allocate_in_pool", "import_pool", "let_reach_pool", "free_in_pool"),
-    ):
-        monkeypatch.setattr(driver, name, getattr(made, name))
-    yield made
-    cuda._owned.clear()
-    gc.collect()
 
 
 @pytest.fixture(params=KINDS)

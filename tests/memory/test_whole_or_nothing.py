@@ -1,13 +1,13 @@
 """Whoever allocates or opens GPU memory has it whole, or nothing is left: also after a Ctrl-C.
 
-The driver is made up, and counts what it has given out.  test_memory_kinds.py has the rest of that
-GPU.
+The driver is made up, and counts what it has given out.  fake_gpu.py has the rest of that GPU.
 """
 
 from __future__ import annotations
 
 import contextlib
 import gc
+import mmap
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -20,9 +20,11 @@ import pytest
 from gpuring.errors import DeviceError
 from gpuring.memory import cuda, cuda_ipc, cuda_pool, cuda_vmm, driver
 from gpuring.memory.cuda import CudaMemory, Slots
+from gpuring.memory.pinned import PinnedMemory, RegisteredMemory, UnregisteredMemory
 from gpuring.native import Descriptor
 from tests.helpers.interrupted import interrupts
-from tests.memory.test_memory_kinds import EPOCH, KINDS, NBYTES, SLOTS, UUIDS, Error, Gpu
+from tests.memory.fake_gpu import UUIDS, Error, Gpu
+from tests.memory.test_memory_kinds import EPOCH, KINDS, NBYTES, SLOTS
 
 HANDLE = (SLOTS * NBYTES).to_bytes(8, "little").ljust(64, b"\0")
 
@@ -77,12 +79,16 @@ class Cuda(Gpu):
     def _grains(self, out: Any, *_: Any) -> None:
         out._obj.value = 2 << 20
 
+    def _registers(self, address: Any, *_: Any) -> None:
+        self.has[address.value] = "registered"
+
     GIVE_BACK: ClassVar[dict[str, Callable[..., int | None]]] = {
         "cuMemRelease": _takes,
         "cuMemAddressFree": _takes,
         "cuMemFreeAsync": _takes,
         "cuMemPoolDestroy": _takes,
         "cuMemUnmap": _unmaps,
+        "cuMemHostUnregister": _takes,
     }
     CALLS: ClassVar[dict[str, Callable[..., int | None]]] = {
         "cuMemGetAllocationGranularity": _grains,
@@ -96,6 +102,7 @@ class Cuda(Gpu):
         "cuMemPoolImportFromShareableHandle": _gives,
         "cuMemPoolImportPointer": _gives,
         "cuMemMap": _maps,
+        "cuMemHostRegister_v2": _registers,
         **GIVE_BACK,
     }
 
@@ -116,6 +123,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Cuda]:
     for module in (cuda, cuda_ipc, cuda_pool, cuda_vmm):
         monkeypatch.setattr(module, "Driver", lambda: SimpleNamespace(uuid=UUIDS.__getitem__))
     monkeypatch.setattr(driver, "_library", lambda: made)
+    monkeypatch.setattr(cuda, "timeline_supported", lambda _: (True, ""))
     gc.collect()
     gc.freeze()  # or each of a thousand looks goes through all that other tests have left
     yield made
@@ -166,5 +174,38 @@ def test_a_driver_that_refuses_any_call_leaves_nothing(
             break
         assert gpu.left() == ({}, 0), calls
     assert calls > 0
+    del memory
+    assert gpu.left() == ({}, 0)
+
+
+# ---- slots of the host that are registered -------------------------------------------------------
+
+
+@pytest.fixture
+def slots() -> PinnedMemory:
+    return PinnedMemory(mmap.mmap(-1, SLOTS * 4096), 4096)
+
+
+def test_a_ctrl_c_while_slots_are_registered_leaves_nothing(gpu: Cuda, slots: PinnedMemory) -> None:
+    for interrupt in interrupts():
+        memory = None
+        with interrupt:
+            memory = slots.under(0)
+        assert bool(gpu.has) is (memory is not None), interrupt.where
+        del memory
+        assert gpu.left() == ({}, 0), interrupt.where
+
+
+def test_a_driver_that_registers_half_of_it_leaves_nothing(gpu: Cuda, slots: PinnedMemory) -> None:
+    for calls in count():
+        gpu.refuses = calls
+        memory = slots.under(0)
+        gpu.refuses = -1
+        if isinstance(memory, RegisteredMemory):
+            break
+        assert isinstance(memory, UnregisteredMemory)
+        assert memory.status == 2
+        assert gpu.left() == ({}, 0), calls
+    assert calls == 2
     del memory
     assert gpu.left() == ({}, 0)

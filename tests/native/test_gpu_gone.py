@@ -10,23 +10,37 @@ from tests.helpers.promise import promise
 from tests.helpers.support import poll
 from tests.native.offer import gives_its_locks_up
 
+KINDS = pytest.mark.parametrize("kind", ["GPU ring", "host ring", "pinned, GPU", "pinned, CPU"])
+
+
+def started(segment, children, kind):
+    """A ring, a process with a peer that gives its locks up, and the peer's number."""
+    memory, sync = {"G": ("ipc", "timeline"), "h": ("host", "host"), "p": ("pinned", "timeline")}[
+        kind[0]
+    ]
+    ring = segment(2, memory=memory, sync=sync)
+    child = children(gives_its_locks_up, ring.path)
+    number = child.receive()
+    if kind == "pinned, GPU":
+        ring.poke("peer", "gpu", 1, number)
+    return ring, child, number
+
 
 @promise(
     "failure.md",
+    "They are cleared as in a host ring, and peers with a GPU as in a GPU ring.",
     "On a GPU the pidfd of the process must also say that the process and its GPU work are gone.",
     "Two things may be noticed only by these looks. One is that a peer has lost its locks although "
     "its process lives, which happens if a program closes all its descriptors.",
 )
-@pytest.mark.parametrize(("memory", "sync"), [("ipc", "timeline"), ("host", "host")])
-def test_on_a_gpu_nobody_is_cleared_before_the_process_is_gone(segment, children, memory, sync):
-    """G1: its lock goes before its GPU work does.  In host memory there is no such work."""
-    ring = segment(2, memory=memory, sync=sync)
-    child = children(gives_its_locks_up, ring.path)
-    number = child.receive()
+@KINDS
+def test_on_a_gpu_nobody_is_cleared_before_the_process_is_gone(segment, children, kind):
+    """G1: its lock goes before its GPU work does.  A peer without a GPU has no such work."""
+    ring, child, number = started(segment, children, kind)
     child.send()
     child.receive()
     assert ring.creator.live_peers() == []
-    if memory == "host":
+    if "GPU" not in kind:
         assert ring.creator.reap() == [number]
         return
     assert ring.creator.reap() == []
@@ -47,20 +61,16 @@ def test_on_a_gpu_nobody_is_cleared_before_the_process_is_gone(segment, children
     "them.",
     "It is not cleared if everybody who had its pidfd is dead as well.",
 )
-@pytest.mark.parametrize(("memory", "sync"), [("ipc", "timeline"), ("host", "host")])
-def test_on_a_gpu_the_dead_of_another_pid_namespace_are_never_cleared(
-    segment, children, memory, sync
-):
-    """Nobody outside can tell when its GPU work is gone.  In host memory the locks tell all."""
-    ring = segment(2, memory=memory, sync=sync)
-    child = children(gives_its_locks_up, ring.path)
-    number = child.receive()
+@KINDS
+def test_on_a_gpu_the_dead_of_another_pid_namespace_are_never_cleared(segment, children, kind):
+    """Nobody outside can tell when its GPU work is gone.  Without a GPU the locks tell all."""
+    ring, child, number = started(segment, children, kind)
     there = ring.peek("peer", "pidns", number)
     ring.poke("peer", "pidns", there + 1, number)
     child.kill()
     (seen,) = collect("r", ring.creator).peers
     assert not seen.alive
-    if memory == "host":
+    if "GPU" not in kind:
         assert ring.creator.reap() == [number]
         return
     assert ring.creator.reap() == []

@@ -91,7 +91,7 @@ OUT_OF_RANGE = [
     ("slots", (0, 1025, 2**32 - 1)),
     ("max_peers", (0, 251, 255, 2**32 - 1)),
     ("max_subscriptions", (0, 251, 255, 2**32 - 1)),
-    ("memory", (4, 2**32 - 1)),
+    ("memory", (5, 2**32 - 1)),
     ("sync", (1, 2, 3, 2**32 - 1)),  # a host ring has sync "host" only
     ("gate", (2, 2**32 - 1)),
     ("slot_nbytes", (0, 2**40 + 1, 2**63, 2**64 - 1)),

@@ -142,6 +142,46 @@ def test_everybody_has_the_pidfds_of_all_others(container, name):
     container(cleans)("clean")
 
 
+# ---- pinned rings ------------------------------------------------------------------------------
+
+
+def on_pinned_memory(pipe: Pipe, name: str, make: bool, gpu: bool) -> None:
+    options = {"slots": SLOTS, "shape": 8, "dtype": "u1", "memory": "pinned"}
+    ring = gpuring.create(name, **options) if make else gpuring.attach(name)
+    if gpu:  # as its entry says it, there is one
+        ring._header.uses_gpu(bytes(range(16)), 0)
+    frames = ring.consumer() if gpu else ring.producer()
+    obey(
+        pipe,
+        {
+            "put": lambda: frames.claim(PATIENCE_S).publish(),
+            "get": lambda: kept.append(frames.acquire(PATIENCE_S)),
+            "seen": lambda: (ring.stats().reaps, [peer.gpu for peer in ring.stats().peers]),
+        },
+    )
+
+
+kept: list[object] = []
+
+
+@promise("failure.md", "In a pinned ring they do so, too.")
+@pytest.mark.parametrize("creator", ["camera", "model"])
+def test_a_camera_clears_a_model_of_another_container(container, name, creator):
+    """Only its pidfd tells that its copies are gone."""
+    peers = {}
+    for role in ("camera", "model") if creator == "camera" else ("model", "camera"):
+        peers[role] = container(on_pinned_memory, name, not peers, role == "model")
+    camera, model = peers["camera"], peers["model"]
+    for _ in range(SLOTS):
+        camera("put")
+    model("get")
+    model.kill()
+    camera("put")  # a lossless reader was in the way
+    poll(lambda: camera("seen") == (1, [None]))
+    camera.kill()
+    container(cleans)("clean")
+
+
 # ---- rings in host memory ----------------------------------------------------------------------
 
 

@@ -25,7 +25,8 @@ def ring(place, name):
 
 def test_what_a_ring_says_of_itself(place, ring, name):
     assert (ring.name, ring.slots, ring.memory) == (name, 4, place.memory)
-    assert ring.sync == dict(place.options).get("sync", "host")
+    synchroniser = "timeline" if place.memory == "pinned" else "host"
+    assert ring.sync == dict(place.options).get("sync", synchroniser)
     assert ring.gate == dict(place.options).get("gate", "stream")
     assert not ring.closed
     assert name in repr(ring)

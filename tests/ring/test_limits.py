@@ -222,7 +222,7 @@ def test_a_kind_that_was_asked_for_is_taken_or_refused(gpu, monkeypatch):
 
 
 def test_kinds_of_memory_are_for_gpus(name):
-    with pytest.raises(ValueError, match='memory is "auto", "ipc", "vmm" or "pool"'):
+    with pytest.raises(ValueError, match='memory is "auto", "ipc", "vmm", "pool" or "pinned"'):
         gpuring.create(name, **SMALL, memory="cuda")
     with pytest.raises(ValueError, match="for GPU rings"):
         gpuring.create(name, **SMALL, memory="vmm")

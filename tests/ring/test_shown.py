@@ -37,7 +37,7 @@ def test_a_ring_shows_what_its_slots_hold(name, what, shown):
 
 def test_a_ring_shows_where_its_slots_are(place, name):
     with place.create(name, slots=4, shape=3, dtype="f4") as ring:
-        where = f"{ring.memory}, {ring.sync}" if place.on_gpu else "host"
+        where = f"{ring.memory}, {ring.sync}" if place.memory != "host" else "host"
         assert repr(ring) == f"<Ring {name!r}: 4 × (3,) float32, {where}>"
 
 

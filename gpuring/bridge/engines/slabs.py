@@ -24,7 +24,7 @@ def slab_of(ring: Ring, *, writable: bool) -> Slab:
     nbytes = ring.slots * ring.spec.slot_nbytes
     whole = Field("bridge", (nbytes,), np.dtype("u1"), 0)
     array = inner.memory(ring).array(0, whole, (nbytes,), writable=writable)
-    on_host = ring.memory == "host"
+    on_host = not inner.memory(ring).mapped
     if not on_host:
         array.device.use()
     return Slab(

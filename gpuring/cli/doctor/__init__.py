@@ -22,7 +22,7 @@ from .finding import Finding, Level, in_lines
 
 DRIVER_PATIENCE_S = 60.0
 NIXL_PATIENCE_S = 60.0
-ON_GPU = ("probe: memory", "probe: vmm", "probe: event", "probe: timeline")
+ON_GPU = ("probe: memory", "probe: vmm", "probe: event", "probe: timeline", "probe: pinned")
 MAX_WIDTH = 100
 
 

@@ -47,7 +47,7 @@ def write(pipe: Pipe, name: str, options: Options, ordinal: int, patience_s: flo
     """
     pending = 0
     with (
-        _stream(options, ordinal) as stream,
+        _stream(ordinal if options["device"] != "host" else None) as stream,
         gpuring.create(
             name, slots=SLOTS, shape=NBYTES, dtype="u1", meta=[("k", "i8")], **options
         ) as ring,
@@ -70,17 +70,19 @@ def write(pipe: Pipe, name: str, options: Options, ordinal: int, patience_s: flo
 
 
 def read(pipe: Pipe, name: str, options: Options, ordinal: int, patience_s: float) -> list[str]:
-    """Reads FRAMES frames; what was wrong with them."""
+    """Reads FRAMES frames; what was wrong with them.  Of a pinned ring on GPU `ordinal`."""
     wrong = []
+    pinned = options.get("memory") == "pinned"
     with (
-        _stream(options, ordinal) as stream,
-        gpuring.attach(name) as ring,
+        _stream(ordinal if pinned or options["device"] != "host" else None) as stream,
+        gpuring.attach(name, device=ordinal if pinned else None) as ring,
         ring.consumer() as frames,
     ):
-        pipe.send()
+        pipe.send(next(p.unregistered for p in ring.stats().peers if p.number == frames.peer))
         for k in range(FRAMES):
             with frames.acquire(patience_s) as slot:
-                copy = np.array(slot.array) if stream is None else slot.array.get()
+                array = slot.upload() if pinned else slot.array
+                copy = np.array(array) if stream is None else array.get()
                 bad = int(np.count_nonzero(copy != _byte(k)))
                 if bad or slot.meta["k"] != k:
                     wrong.append(f"frame {k}: {bad} bytes, metadata {slot.meta['k']}")
@@ -134,9 +136,9 @@ class _Stream:
 
 
 @contextlib.contextmanager
-def _stream(options: Options, ordinal: int) -> Iterator[_Stream | None]:
-    """Makes the GPU and a stream of it current, if the ring is to be on one."""
-    if options["device"] == "host":
+def _stream(ordinal: int | None) -> Iterator[_Stream | None]:
+    """Makes the GPU and a stream of it current, if there is to be one."""
+    if ordinal is None:
         yield None
         return
     from gpuring.memory import cuda
@@ -171,6 +173,7 @@ def on_gpu(ordinal: int, *, vmm: bool, timeline: bool) -> Iterator[Finding]:
         probes.insert(1, ("probe: vmm", {"sync": "event", "gate": "host", "memory": "vmm"}))
     if timeline:
         probes.append(("probe: timeline", {"sync": "timeline", "gate": "stream"}))
+        probes.append(("probe: pinned", {"memory": "pinned", "device": "host"}))
     with Crew() as crew:  # their CUDA contexts serve all probes
         for what, options in probes:
             with _ring() as name:
@@ -184,7 +187,8 @@ def on_gpu(ordinal: int, *, vmm: bool, timeline: bool) -> Iterator[Finding]:
     if not vmm:
         yield Finding("skip", "probe: vmm", "this GPU cannot share memory by file descriptors")
     if not timeline:
-        yield Finding("skip", "probe: timeline", "this GPU has no timeline words")
+        for what in ("probe: timeline", "probe: pinned"):
+            yield Finding("skip", what, "this GPU has no timeline words")
 
 
 def between_gpus(pairs: list[tuple[int, int]]) -> Iterator[Finding]:
@@ -214,7 +218,7 @@ def _frames(
             how = writer.receive()
             stage = "attach"
             with crew.start(read, name, options, readers, *rest, patience_s=patience_s) as reader:
-                reader.receive()
+                unregistered = reader.receive()
                 stage = "hand over frames"
                 begun = time.monotonic()
                 writer.send()
@@ -230,6 +234,9 @@ def _frames(
         fix = "please report it with what `gpuring doctor --json` says; take gate='host' until then"
         return Finding("fail", what, found, fix)
     found = f"{FRAMES} frames crossed whole between two processes in {seconds(took)} ({how})"
+    if unregistered:
+        found += f"; but each upload is waited for, because CUDA does not lock them: {unregistered}"
+        return Finding("warn", what, found, _MORE_LOCKED)
     if options["device"] != "host":
         found += f"; {pending} of them were handed over while the GPU was still writing"
     return Finding("ok", what, found)
@@ -249,6 +256,12 @@ def _death(crew: Crew, name: str, patience_s: float) -> Finding:
         fix = "see the findings on pidfd and the pid namespace above"
         return Finding("fail", what, f"a dead reader was not cleared: {error.last_line}", fix)
     return Finding("ok", what, f"a producer went on {seconds(took)} after its reader was killed")
+
+
+_MORE_LOCKED = (
+    "let processes lock more memory: ulimit -l unlimited, LimitMEMLOCK=infinity of systemd, docker "
+    "run --ulimit memlock=-1; or take a ring on the GPU"
+)
 
 
 def _fix(stage: str, options: Options) -> str:

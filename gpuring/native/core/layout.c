@@ -14,7 +14,9 @@ static uint64_t table(uint64_t *at, uint64_t nbytes) {
 
 /* Whether each value is in its range; else says in `why` which one is not. */
 static bool in_range(const struct gr_config *config, char *why, size_t why_nbytes) {
-    const bool host = config->memory == GR_MEMORY_HOST;
+    const bool host = config->memory == GR_MEMORY_HOST, pinned = config->memory == GR_MEMORY_PINNED;
+    /* Peers without a GPU look at words, so a pinned ring has a timeline. */
+    const enum gr_sync least = host ? GR_SYNC_HOST : pinned ? GR_SYNC_TIMELINE : GR_SYNC_EVENT;
     const struct range {
         const char *field;
         uint64_t value, least, most;
@@ -22,9 +24,8 @@ static bool in_range(const struct gr_config *config, char *why, size_t why_nbyte
         {"slots", config->slots, 1, GR_MAX_SLOTS},
         {"max_peers", config->max_peers, 1, GR_MAX_PEERS},
         {"max_subscriptions", config->max_subscriptions, 1, GR_MAX_SUBSCRIPTIONS},
-        {"memory", config->memory, 0, GR_MEMORY_POOL},
-        {"sync", config->sync, host ? GR_SYNC_HOST : GR_SYNC_EVENT,
-         host ? GR_SYNC_HOST : GR_SYNC_TIMELINE},
+        {"memory", config->memory, 0, GR_MEMORY_PINNED},
+        {"sync", config->sync, least, host ? GR_SYNC_HOST : GR_SYNC_TIMELINE},
         {"gate", config->gate, 0, GR_GATE_HOST},
         {"producers", config->producers, 0, GR_MAX_PRODUCERS},
         {"slot_nbytes", config->slot_nbytes, 1, GR_MAX_SLOT_NBYTES},

@@ -55,7 +55,13 @@ enum {
 
 /* What the slots are in, and so what opens them: the name of the ring, memory_handle, or a
  * descriptor that living peers hand on. */
-enum gr_memory { GR_MEMORY_HOST = 0, GR_MEMORY_IPC = 1, GR_MEMORY_VMM = 2, GR_MEMORY_POOL = 3 };
+enum gr_memory {
+    GR_MEMORY_HOST = 0,
+    GR_MEMORY_IPC = 1,
+    GR_MEMORY_VMM = 2,
+    GR_MEMORY_POOL = 3,
+    GR_MEMORY_PINNED = 4 /* as host, but peers may use the slots on a GPU (gr_peer_entry.gpu) */
+};
 enum gr_sync { GR_SYNC_HOST = 0, GR_SYNC_EVENT = 1, GR_SYNC_TIMELINE = 2 };
 enum gr_gate { GR_GATE_STREAM = 0, GR_GATE_HOST = 1 };
 enum gr_end { GR_NOT_ENDED = 0, GR_LEFT = 1, GR_DIED = 2 };
@@ -96,7 +102,7 @@ struct gr_head {
      * unlinked. Writer: the creator; who unlinks */
     gr_word magic;
     uint32_t version;        /* layout version; other versions are refused */
-    uint32_t memory;         /* 0 host, 1 ipc, 2 vmm, 3 pool */
+    uint32_t memory;         /* 0 host, 1 ipc, 2 vmm, 3 pool, 4 pinned */
     uint32_t sync;           /* 0 host, 1 event, 2 timeline */
     uint32_t gate;           /* 0 stream, 1 host */
     /* size of the whole segment; must equal what the counts give and what the file has */
@@ -199,8 +205,8 @@ struct gr_peer_entry {
     gr_word lost;     /* sequences that a consumer was made to skip */
     gr_word torn;     /* torn frames that a consumer passed over */
     gr_word asked_ns; /* CLOCK_MONOTONIC_COARSE when an engine last asked for calls; 0: never */
-    /* UUID of the GPU on which it uses the slots; 0 on host memory. Writer: under LOCK, before
-     * `word` */
+    /* UUID of the GPU on which it uses the slots; 0: it uses them by the CPU. Writer: under LOCK,
+     * before `word` */
     gr_word gpu[2];
     /* Writer: the peer. */
     gr_word dropped; /* frames that a producer had no slot for */
@@ -211,7 +217,10 @@ struct gr_peer_entry {
     /* how many of its subscription's `owed` this member was told, until it is done with the frame
      * that told it */
     gr_word untold;
-    uint64_t reserved[7];
+    /* pinned: the CUresult with which CUDA did not register the slots for that GPU, so that the
+     * peer waits for each of its copies; 0: it has. Writer: under LOCK, before `word` */
+    gr_word unregistered;
+    uint64_t reserved[6];
 };
 
 /* What follows the word is the frame's record. Whoever holds the frame reads it whole; any other

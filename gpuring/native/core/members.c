@@ -64,6 +64,7 @@ static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
         gr_store_relaxed(&entry->torn, 0);
         gr_annex_clear_peer(entry);
         for (int k = 0; k < 2; k++) gr_store_relaxed(&entry->gpu[k], ring->gpu[k]);
+        gr_store_relaxed(&entry->unregistered, ring->unregistered);
         gr_store_relaxed(&entry->dropped, 0);
         gr_store_relaxed(&entry->ended_at, 0);
         gr_store_relaxed(&entry->untold, 0);

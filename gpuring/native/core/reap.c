@@ -22,12 +22,19 @@
 
 /* ---- who is dead ----------------------------------------------------------------------------- */
 
+/* Whether a peer of a pinned ring uses the slots by the CPU alone. */
+static bool uses_cpu(const struct gr_ring *ring, const struct gr_peer_entry *entry) {
+    return ring->config.memory == GR_MEMORY_PINNED && gr_load_relaxed(&entry->gpu[0]) == 0 &&
+           gr_load_relaxed(&entry->gpu[1]) == 0;
+}
+
 /* The peer's byte is unlocked. Whether its GPU work is gone, too, only a pidfd can tell. Within
  * one pid namespace everybody can get it. For a peer of another one this says yes only if that
  * peer has handed its pidfd over (exchange_message.c). */
 static bool gpu_gone(struct gr_ring *ring, const struct gr_peer_entry *entry) {
     /* There is no GPU work then, and files are closed after the address space is gone. */
     if (ring->config.memory == GR_MEMORY_HOST) return true;
+    if (uses_cpu(ring, entry)) return true;
     if (gr_load_acquire(&entry->pidns) != ring->pidns)
         /* Partner: look_after (watchdog.c). A stale value costs another look. */
         return gr_load_acquire(&ring->exited[entry - ring->peer]) ==

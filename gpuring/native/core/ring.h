@@ -99,6 +99,7 @@ struct gr_ring {
     gr_word inside[GR_MAX_PEERS * (GR_LINE / 8)];
     uint64_t pid, start, pidns;
     uint64_t gpu[2]; /* UUID of the GPU on which this process has the slots, else 0 */
+    uint64_t unregistered; /* what its peers say in their entries */
     unsigned generation;   /* of the process; in a forked child the handle is void */
 
     /* The descriptor of the slots, if this process has offered it, and the socket at which others

@@ -82,7 +82,8 @@ bool gd_close(struct gd_device *device) {
 enum gr_result gd_prepare(struct gd_peer *peer, struct gd_device *device, bool gate_host,
                           struct gd_trouble *trouble) {
     peer->device = device;
-    peer->gate_host = gate_host;
+    peer->sync = device ? device->sync : &gd_timeline;
+    peer->gate_host = device ? gate_host : peer->core.ring->config.memory != GR_MEMORY_HOST;
     peer->own = NULL;
     peer->blind = peer->backoff = 0;
     peer->lap_ns = 0;
@@ -93,7 +94,7 @@ enum gr_result gd_prepare(struct gd_peer *peer, struct gd_device *device, bool g
         peer->use[i].room = GD_STREAMS;
     }
     enum gr_result result = peer->use && gd_released_prepare(peer) ? GR_OK : GR_SYSTEM;
-    if (result == GR_OK && device && device->sync == &gd_events)
+    if (result == GR_OK && peer->sync == &gd_events)
         result = gd_take_events(peer, trouble);
     if (result != GR_OK) gd_dispose(peer);
     return result;

@@ -11,8 +11,8 @@ enum gr_result gd_open(struct gd_device *device, struct gd_driver *driver, struc
  * must stay mapped for good. */
 bool gd_close(struct gd_device *device);
 
-/* GR_OK, GR_SYSTEM (errno ENOMEM) or GR_DEVICE. `peer->core` has joined. device is NULL on host
- * memory. */
+/* GR_OK, GR_SYSTEM (errno ENOMEM) or GR_DEVICE. `peer->core` has joined. device is NULL if the peer
+ * uses the slots by the CPU. Then it has no stream, and always waits on the host. */
 enum gr_result gd_prepare(struct gd_peer *peer, struct gd_device *device, bool gate_host,
                           struct gd_trouble *trouble);
 /* Frees what gd_prepare made. The peer has left or is dead. */

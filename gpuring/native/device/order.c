@@ -28,12 +28,11 @@ enum {
     GD_PATIENCE_NS = 20 * 1000,
 };
 
-/* CU_OK, CU_NOT_READY or an error. On host memory a word that is behind will be stored in a
- * moment, or by a reaper if its owner is dead. */
+/* CU_OK, CU_NOT_READY or an error. A word of a CPU that is behind will be stored in a moment, or by
+ * a reaper if its owner is dead. */
 static int paid(struct gd_peer *peer, struct gd_call *call, uint32_t owner, uint32_t index,
                 uint64_t value) {
-    if (peer->device) return peer->device->sync->paid(peer, owner, index, value, &call->trouble);
-    return gd_is_reached(peer, owner, index, value) ? CU_OK : CU_NOT_READY;
+    return peer->sync->paid(peer, owner, index, value, &call->trouble);
 }
 
 /* ---- on the host ----------------------------------------------------------------------------- */
@@ -51,7 +50,7 @@ static enum gr_result await(struct gd_peer *peer, struct gd_call *call, uint32_t
     gr_tell_of_joins(peer->core.ring); /* as below, in gd_order */
     for (;;) {
         int status = ours ? paid(peer, call, owner, index, value)
-                   : peer->device->sync->hint(peer, owner, index, value) ? CU_OK : CU_NOT_READY;
+                   : peer->sync->hint(peer, owner, index, value) ? CU_OK : CU_NOT_READY;
         if (status == CU_OK) break;
         if (status != CU_NOT_READY) return GR_DEVICE; /* `paid` has filled in call->trouble */
         if (gr_now_ns() >= call->deadline_ns) {
@@ -83,7 +82,7 @@ enum gr_result gd_await_next(struct gd_peer *peer, struct gd_call *call, unsigne
             const struct gr_pending *pending = &peer->core.last.pending[k];
             if (gd_is_reached(peer, pending->peer, index, pending->value)) continue;
             if (!(how & GD_WAIT)) return GR_SIGNAL;
-            if (!peer->device->sync->hint(peer, pending->peer, index, pending->value)) {
+            if (!peer->sync->hint(peer, pending->peer, index, pending->value)) {
                 peer->core.last.seq = seq;
                 enum gr_result result =
                     await(peer, call, pending->peer, index, pending->value, false);
@@ -105,8 +104,7 @@ bool gd_is_whole(struct gd_peer *peer) {
     /* The core lists both as pending. A promise that came after the frame costs a wrong "no". */
     const uint64_t written = gr_load_acquire(work_of(ring, index, producer)),
                    read = gr_load_acquire(work_of(ring, index, mine));
-    if (!peer->device) return gd_is_reached(peer, producer, index, written);
-    const struct gd_sync *sync = peer->device->sync;
+    const struct gd_sync *sync = peer->sync;
     return sync->hint(peer, producer, index, written) &&
            (gd_is_reached(peer, mine, index, read) || sync->hint(peer, mine, index, read));
 }
@@ -148,7 +146,7 @@ static bool comes_soon(struct gd_peer *peer, struct gd_call *call, uint32_t owne
         peer->blind--;
         return false;
     }
-    const struct gd_sync *sync = peer->device->sync;
+    const struct gd_sync *sync = peer->sync;
     const uint32_t mine = peer->core.self.number;
     const uint64_t last = gr_load_relaxed(&peer->last_value),
                    lap = gr_load_relaxed(work_of(peer->core.ring, index, mine));
@@ -188,8 +186,7 @@ enum gr_result gd_order(struct gd_peer *peer, struct gd_call *call, unsigned how
         const uint32_t owner = peer->core.last.pending[call->at].peer;
         const uint64_t value = peer->core.last.pending[call->at].value;
         if (gd_is_reached(peer, owner, index, value)) continue;
-        const struct gd_sync *sync = peer->device ? peer->device->sync : NULL;
-        if (sync && sync->seen && sync->seen(peer, owner, index, value)) continue;
+        if (peer->sync->seen && peer->sync->seen(peer, owner, index, value)) continue;
         if (!(how & GD_WAIT)) return GR_SIGNAL;
         if (peer->device) {
             if (!call->checked) {
@@ -211,7 +208,7 @@ enum gr_result gd_order(struct gd_peer *peer, struct gd_call *call, unsigned how
         /* From now on only the watchdog can tell that this peer is dead. It may sleep since before
          * the peer joined, and nobody has slept in a verb since. */
         gr_tell_of_joins(peer->core.ring);
-        status = peer->device->sync->wait(peer, call, owner, index, value);
+        status = peer->sync->wait(peer, call, owner, index, value);
         if (status != CU_OK) return gd_refuse(call, GD_ON_STREAM, call->stream, status);
     }
     return GR_OK;

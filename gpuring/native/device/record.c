@@ -109,7 +109,7 @@ enum gr_result gd_record(struct gd_peer *peer, struct gd_call *call, uint32_t in
     struct gd_promise one = {index, promise(peer, index, stream)};
     *value = one.value;
     if (one.value == 0) return GR_OK;
-    int status = peer->device->sync->record(peer, stream, &one);
+    int status = peer->sync->record(peer, stream, &one);
     if (status != CU_OK) return gd_refuse(call, GD_ON_STREAM, stream, status);
     GR_FAULT("device: recorded");
     use->unpaid = false;
@@ -131,7 +131,7 @@ enum gr_result gd_record_all(struct gd_peer *peer, struct gd_call *call, uint64_
         values[k] = promise(peer, call->indices[k], call->stream);
         if (values[k]) promises[n++] = (struct gd_promise){call->indices[k], values[k]};
     }
-    int status = n ? peer->device->sync->record_many(peer, call->stream, promises, n) : CU_OK;
+    int status = n ? peer->sync->record_many(peer, call->stream, promises, n) : CU_OK;
     if (status != CU_OK) return gd_refuse(call, GD_ON_STREAM, call->stream, status);
     GR_FAULT("device: recorded");
     for (uint32_t k = 0; k < call->n; k++) peer->use[call->indices[k]].unpaid = false;
@@ -224,7 +224,7 @@ enum gr_result gd_drain(struct gd_peer *peer, struct gd_call *call, unsigned how
     for (; call->at < ring->slots; call->at++) {
         const uint64_t promised = gr_load_acquire(work_of(ring, call->at, number));
         int status;
-        while ((status = device->sync->paid(peer, number, call->at, promised, &call->trouble)) ==
+        while ((status = peer->sync->paid(peer, number, call->at, promised, &call->trouble)) ==
                CU_NOT_READY) {
             void *popped;
             int lost = device->driver->ctx_push(device->context);

@@ -94,7 +94,7 @@ static bool own_is_done(struct gd_peer *peer, const struct gd_frame *frame) {
 static enum gd_end how_it_ended(struct gd_peer *peer, const struct gd_frame *frame, bool ask) {
     struct gr_ring *ring = peer->core.ring;
     struct gd_device *device = peer->device;
-    const bool events = device && device->sync == &gd_events;
+    const bool events = peer->sync == &gd_events;
     if (gd_is_reached(peer, frame->producer, frame->index, frame->value)) {
         if (!gr_torn(ring, frame->index, frame->producer, frame->producer_id, frame->value))
             return GD_WHOLE;
@@ -188,7 +188,7 @@ static uint64_t identity_of(const struct gd_device *device, gd_stream stream) {
 /* gd_reserve has made room. stream: where the frame's release was recorded. */
 void gd_remember(struct gd_peer *peer, const struct gd_frame *frame, gd_stream stream) {
     struct gd_released *released = &peer->released;
-    const bool events = peer->device && peer->device->sync == &gd_events;
+    const bool events = peer->sync == &gd_events;
     const bool behind = events && released->n >= IDENTIFY_LAPS * peer->core.ring->slots;
     const uint64_t identity = behind ? identity_of(peer->device, stream) : 0;
     pthread_mutex_lock(&released->mutex);
@@ -234,7 +234,7 @@ bool gd_look_at_released(struct gd_peer *peer) {
     /* Before the look, so that who dies later is seen later. Acquire: partner clear_dead, whose
      * store of `reaps` comes after its marks. */
     released->reaps = gr_load_acquire(&peer->core.ring->head->reaps);
-    if (peer->device && peer->device->sync == &gd_events) pass_checkpoint(peer);
+    if (peer->sync == &gd_events) pass_checkpoint(peer);
     size_t still = 0;
     for (size_t k = 0; k < released->n; k++) {
         struct gd_frame frame = released->frames[k];
@@ -278,17 +278,13 @@ bool gd_is_torn(struct gd_peer *peer, uint32_t index) {
     const struct gd_use *use = &peer->use[index];
     if (!gd_is_reached(peer, use->producer, index, use->value)) return false;
     if (!gr_torn(peer->core.ring, index, use->producer, use->producer_id, use->value)) return false;
-    struct gd_device *device = peer->device;
-    return !(device && device->sync == &gd_events &&
-             gd_event_done(device, use->producer, use->producer_id, index));
+    return !(peer->sync == &gd_events &&
+             gd_event_done(peer->device, use->producer, use->producer_id, index));
 }
 
 enum gd_end gd_end_of(struct gd_peer *peer, uint32_t index) {
     const struct gd_use *use = &peer->use[index];
     struct gd_trouble unused;
-    bool paid = peer->device ? peer->device->sync->paid(peer, use->producer, index, use->value,
-                                                        &unused) == CU_OK
-                             : gd_is_reached(peer, use->producer, index, use->value);
-    if (!paid) return GD_OPEN;
+    if (peer->sync->paid(peer, use->producer, index, use->value, &unused) != CU_OK) return GD_OPEN;
     return gd_is_torn(peer, index) ? GD_TORN : GD_WHOLE;
 }

@@ -23,8 +23,9 @@
  *
  * state.h brings core/peer.h and driver.h. All else is included by who uses it.
  *
- * On host memory there is no device (gd_peer.device is NULL). The same verbs are used, and the CPU
- * stores the fences.
+ * A peer that uses the slots by the CPU has no device (gd_peer.device is NULL). The same verbs are
+ * used, and the CPU stores the fences. On host memory all peers are like that. On pinned memory some
+ * are, and others have a device.
  *
  * Waiting. No call here waits for longer than a slice (core/wait.c). The driver may wait for
  * longer: for room in a full stream, and for the whole device after a record that it refused, or
@@ -186,9 +187,12 @@ struct gd_released {
 
 struct gd_peer {
     struct gr_peer core;
-    struct gd_device *device; /* NULL: host memory */
+    struct gd_device *device; /* NULL: it uses the slots by the CPU */
+    const struct gd_sync *sync; /* the device's; without one gd_timeline, which looks at words */
     struct gd_use *use;       /* [slots] */
-    bool gate_host;           /* waits for others' GPU work on the host, and not in the stream */
+    /* Waits for others' GPU work on the host, and not in the stream. On host memory there is
+     * none. */
+    bool gate_host;
     struct gd_own_event **own; /* events only: [slots], made at join */
     struct gd_released released;
     /* For comes_soon in order.c: the last promise, how many fences it will not look at from now

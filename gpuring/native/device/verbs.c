@@ -94,7 +94,7 @@ enum gr_result gd_claim(struct gd_peer *peer, struct gd_call *call, unsigned how
         enum gr_result result = GR_OK;
         if (!call->ordering) {
             /* It waits for pending work before it claims, as far as a look can tell. */
-            if (peer->gate_host && peer->device) {
+            if (peer->gate_host) {
                 result = in_host_order(peer, call, how, look);
                 if (result == GR_OK) result = gd_await_next(peer, call, how);
                 if (result == GR_OK) result = gr_claim(&peer->core);
@@ -252,8 +252,7 @@ static enum gr_result finish(struct gd_peer *peer, struct gd_call *call, uint32_
 
 /* Whether one record can serve all slots: each was used on the current stream only. */
 static bool on_one_stream(struct gd_peer *peer, const struct gd_call *call) {
-    if (call->n == 1 || call->n > GD_MAX_OPS || (peer->device && !peer->device->sync->record_many))
-        return false;
+    if (call->n == 1 || call->n > GD_MAX_OPS || !peer->sync->record_many) return false;
     for (uint32_t k = 0; k < call->n; k++) {
         struct gd_use *use = &peer->use[call->indices[k]];
         if (!use->open) return false;

@@ -64,14 +64,6 @@ def test_close_of_a_ring_with_a_timeline_waits_for_all_work_of_its_process(rig):
     ]  # fmt: skip
 
 
-def kill(ring, producer):
-    """Its locks go, and no such process is there any more."""
-    ring.segment.poke("peer", "start", 1, producer.peer)
-    producer._ring._header.disown()
-    assert ring.segment.creator.reap() == [producer.peer]
-    ring.peers.remove(producer)
-
-
 @promise(
     "failure.md",
     "When the consumer's own GPU work on the frame is done, the answer of `slot.check()` is final.",
@@ -84,7 +76,7 @@ def test_what_check_says_of_a_frame_that_was_written_is_final(rig, kind):
     slot = consumer.acquire(0)
     ring.finish(producer)  # which the consumer's stream waits for: its work there comes behind
     slot.check()
-    kill(ring, producer)
+    ring.kill(producer)
     slot.check()
     slot.release()
     ring.finish()
@@ -103,7 +95,7 @@ def test_what_check_says_of_a_torn_frame_is_final(rig, kind):
     producer.claim(0).publish()
     slot = consumer.acquire(0)
     slot.check()  # too early to tell
-    kill(ring, producer)
+    ring.kill(producer)
     for _ in range(2):
         with pytest.raises(gpuring.FrameTorn):
             slot.check()

@@ -390,6 +390,11 @@ int fc_read_as(gd_stream stream, uint32_t slot, uint64_t seq, int reader) {
 int fc_read(gd_stream stream, uint32_t slot, uint64_t seq) { return fc_read_as(stream, slot, seq, me); }
 void fc_expect_whole(struct fc_world *world) { world->all_whole = true; }
 void fc_uneven(struct fc_world *world) { world->uneven = true; }
+void fc_paid(uint64_t seq) {
+    fc_lock(fc_here);
+    pay(fc_here, seq);
+    fc_unlock(fc_here);
+}
 void fc_published(uint64_t seq) {
     fc_lock(fc_here);
     fc_here->frame[seq] |= FC_PUBLISHED;

@@ -82,6 +82,8 @@ void fc_set_device(int device);
 void fc_pay_for(uint64_t seq);
 /* To be called when gd_publish has returned GR_OK. */
 void fc_published(uint64_t seq);
+/* The CPU of a process has stored the fence of the frame. */
+void fc_paid(uint64_t seq);
 
 /* From now on this function is refused with `status`, one call in `one_in` (0: never). */
 void fc_refuse(struct fc_world *world, enum fc_function function, unsigned one_in, int status);

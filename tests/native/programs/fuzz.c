@@ -215,7 +215,7 @@ int main(int argc, char **argv) {
         {.slots = 3, .max_peers = 250, .max_subscriptions = 250},
         {.slots = 7, .max_peers = 9, .max_subscriptions = 5, .memory = GR_MEMORY_IPC, .sync = GR_SYNC_TIMELINE},
         {.slots = 2, .max_peers = 8, .max_subscriptions = 3, .memory = GR_MEMORY_IPC, .sync = GR_SYNC_EVENT, .gate = GR_GATE_HOST},
-        {.slots = 32, .max_peers = 16, .max_subscriptions = 8}};
+        {.slots = 32, .max_peers = 16, .max_subscriptions = 8, .memory = GR_MEMORY_PINNED, .sync = GR_SYNC_TIMELINE}};
     uint64_t inputs = 50000, first = 0, files = 0, attached = 0;
     begin_run(argc, argv, &inputs, &first);
     for (int k = 0; k < GEOMETRIES; k++) begin(&lives[k], configs[k]);

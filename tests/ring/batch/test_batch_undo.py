@@ -31,7 +31,7 @@ def test_a_fence_that_is_not_paid_ends_a_batch_before_its_frame(name):
 
 def damage(ring, slot):
     """Gives a slot's frame 99 dimensions."""
-    table = 4096 + 192 * (ring._header.max_subscriptions + ring._header.max_peers)
+    table = 4096 + 192 * ring._header.max_subscriptions + 256 * ring._header.max_peers
     words = np.memmap(f"/dev/shm/gpuring.{ring.name}", np.uint64, "r+")
     words[(table + 128 * slot + FIELDS["slot", "ndim"].offset) // 8] = 99
 

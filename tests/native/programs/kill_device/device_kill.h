@@ -11,8 +11,9 @@
 #undef LL
 #include "../fake_world.h"
 
-enum kind { WORDS_STREAM, WORDS_HOST, EVENTS_HOST, KINDS };
+enum kind { WORDS_STREAM, WORDS_HOST, EVENTS_HOST, PINNED, KINDS };
 enum kind kind_of_ring(void);
+extern bool by_cpu; /* this process uses the slots of a pinned ring by the CPU */
 
 extern struct fc_world *world;
 extern struct gd_driver driver;

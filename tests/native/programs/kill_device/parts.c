@@ -3,9 +3,9 @@
  * Rounds, plan, lives, books and report are those of kill/. Here the processes use the verbs of device/
  * over a fake driver (fake_cuda.h), whose GPU is a thread of the parent. So the GPU work of a
  * process that is stopped goes on, and that of a process that is killed is lost a moment after its
- * locks. The ring has one of three kinds, drawn with the round: a timeline with either gate, or
- * events with gate "host". (With gate "stream" a stream that waits for the event of a dead peer
- * waits for ever: docs/failure.md.)
+ * locks. The ring has one of four kinds, drawn with the round: a timeline with either gate, events
+ * with gate "host", or a pinned ring, of which each process draws whether it uses it by the CPU. (With
+ * gate "stream" a stream that waits for the event of a dead peer waits for ever: docs/failure.md.)
  */
 #include "device_kill.h"
 
@@ -17,6 +17,7 @@ struct fc_world *world;
 struct gd_driver driver;
 struct gd_device device;
 gd_stream streams[2];
+bool by_cpu;
 static pid_t parent;
 
 /* A frame must be read once it is both paid and published, so whichever comes second notes it. */
@@ -59,6 +60,9 @@ static void use_ring(void) {
     fc_enter(world, &driver);
     for (int k = 0; k < 2; k++) streams[k] = fc_stream(0, chance(2));
     fc_set_device(0);
+    by_cpu = kind_of_ring() == PINNED && chance(2);
+    if (by_cpu) return;
+    if (kind_of_ring() == PINNED) ring->gpu[0] = 1; /* a join notes it */
     REQUIRE(gd_open(&device, &driver, ring, 0, &trouble) == GR_OK, "%d: %d", trouble.where, trouble.status);
 }
 
@@ -74,9 +78,10 @@ void create(void) {
     const enum kind kind = kind_of_ring();
     struct gr_config config = {.slots = now.slots, .max_peers = MAX_PEERS + now.crowd,
                                .max_subscriptions = 7 + now.crowd,
-                               .memory = GR_MEMORY_IPC, .slot_nbytes = 64, .spec_nbytes = 2,
+                               .memory = kind == PINNED ? GR_MEMORY_PINNED : GR_MEMORY_IPC,
+                               .slot_nbytes = 64, .spec_nbytes = 2,
                                .sync = kind == EVENTS_HOST ? GR_SYNC_EVENT : GR_SYNC_TIMELINE,
-                               .gate = kind == WORDS_STREAM ? GR_GATE_STREAM : GR_GATE_HOST};
+                               .gate = kind == WORDS_STREAM || kind == PINNED ? GR_GATE_STREAM : GR_GATE_HOST};
     uint8_t zeros[64] = {0};
     fc_reset(world, now.seed); /* the creator is there first */
     ring = gr_create(fd, &config, zeros, zeros, zeros, "{}");

@@ -40,10 +40,19 @@ static enum gr_result run(struct gd_peer *me, struct gd_call *call, uint32_t *in
 /* The stream for the kernel: that of the call, or another one on which the slot is used, too. */
 static gd_stream some_stream(struct gd_peer *me, const struct gd_call *call, uint32_t index) {
     struct gd_trouble trouble;
-    if (chance(4)) return call->stream;
+    if (by_cpu || chance(4)) return call->stream;
     gd_stream other = streams[chance(2)];
     REQUIRE(gd_use_on(me, index, other, &trouble) == GR_OK, "%d: %d", trouble.where, trouble.status);
     return other;
+}
+
+/* What the CPU does, it has done before it goes on. The GPU does it here, for a process that waits:
+ * no fault point lies in between. */
+static bool is_read(uint64_t seq) { return fc_reading(world, fc_process(), seq) != FC_READING; }
+static bool is_written(uint64_t seq) { return fc_frame(world, seq) & FC_WRITTEN; }
+static void await(bool (*done)(uint64_t seq), uint64_t seq) {
+    for (int64_t end = gr_now_ns() + (int64_t)deadline_ms * 1000000; !done(seq); nap(20))
+        REQUIRE(gr_now_ns() < end, "the work on frame %llu is not done", LL seq);
 }
 
 /* False: the ring was closed. */
@@ -58,9 +67,10 @@ bool produce(struct gr_peer *peer) {
     REQUIRE(seq < MAX_SEQ, "the book is full");
     struct frame *frame = &book->frame[seq];
     gd_stream stream = some_stream(me, &call, index);
-    bool unfinished = self.target && chance(4) == 0;
+    bool unfinished = !by_cpu && self.target && chance(4) == 0;
     if (unfinished) fc_hold_stream(stream, true);
     REQUIRE(fc_write(stream, index, seq) == CU_OK);
+    if (by_cpu) await(is_written, seq);
     gd_begin(&call, chance(3) ? stream : streams[chance(2)], INT64_MAX, 1, &index);
     if (!unfinished && chance(13) == 0) {
         REQUIRE(to_the_end(me, &call, gd_abandon) == GR_OK);
@@ -74,6 +84,7 @@ bool produce(struct gr_peer *peer) {
     fc_pay_for(seq);
     REQUIRE(to_the_end(me, &call, gd_publish) == GR_OK);
     fc_pay_for(0);
+    if (by_cpu) fc_paid(seq);
     fc_published(seq);
     if (brings) gr_set_link(ring, &(struct gr_watermark){.epoch = "near", .seq = seq});
     if (unfinished) {
@@ -99,8 +110,7 @@ static void tell(uint64_t seq) {
 
 /* Once the reading is done, what is known of a held frame is final. */
 static void look_while_held(struct gd_peer *me, uint32_t index, uint64_t seq) {
-    for (int64_t end = gr_now_ns() + (int64_t)deadline_ms * 1000000; fc_reading(world, fc_process(), seq) == FC_READING; nap(20))
-        REQUIRE(gr_now_ns() < end, "frame %llu is not read", LL seq);
+    await(is_read, seq);
     bool whole = fc_reading(world, fc_process(), seq) == FC_WHOLE, known = gd_is_torn(me, index);
     REQUIRE(whole || known, "frame %llu, which is held, is torn and not known to be", LL seq);
     REQUIRE(!known || is_hidden(seq) || !(fc_frame(world, seq) & FC_PAID),
@@ -152,13 +162,14 @@ enum gr_result consume(struct gr_peer *peer, gr_verb verb, enum of of) {
         return GR_OK;
     }
     gd_stream stream = some_stream(me, &call, index);
-    bool unfinished = self.target && chance(4) == 0;
+    bool unfinished = !by_cpu && self.target && chance(4) == 0;
     if (unfinished) fc_hold_stream(stream, true);
     handed[handed_count++] = seq;
     told[seq] = hidden[seq] = false;
     producer[seq].id = use->producer_id;
     producer[seq].number = use->producer;
     REQUIRE(fc_read(stream, index, seq) == CU_OK);
+    if (by_cpu) await(is_read, seq);
     if (!unfinished && chance(16) == 0) look_while_held(me, index, seq);
     /* A lossy reader holds on for long enough to be met by claims (H1: holds of more than a
      * lap). */
@@ -180,8 +191,8 @@ void settle_in(struct gr_peer *peer) {
     struct gd_peer *me = (struct gd_peer *)peer;
     struct gd_trouble trouble;
     gr_watch(ring);
-    REQUIRE(gd_prepare(me, &device, kind_of_ring() != WORDS_STREAM, &trouble) == GR_OK, "%d: %d", trouble.where,
-            trouble.status);
+    bool host = kind_of_ring() == WORDS_HOST || kind_of_ring() == EVENTS_HOST;
+    REQUIRE(gd_prepare(me, by_cpu ? NULL : &device, host, &trouble) == GR_OK, "%d: %d", trouble.where, trouble.status);
 }
 
 /* Waits until the GPU has done everything: what the library said of every frame must then be

@@ -1,0 +1,141 @@
+"""memory="pinned": the segment of a host ring, which each process that uses a GPU registers with
+CUDA.
+
+A process that attaches without a device uses the slots by the CPU and never touches CUDA.  One that
+attaches with a device locks the pages and maps them into its GPU.  Its arrays are over that
+mapping, and the GPU copies there and back in stream order.
+
+Where the GPU or the system refuses that, the slots are used without it: arrays are NumPy's, and
+each copy to or from the GPU is waited for.
+"""
+
+from __future__ import annotations
+
+import functools
+import mmap
+import os
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gpuring.memory import cuda, driver
+from gpuring.memory.host import HostMemory
+from gpuring.native import File
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from typing_extensions import Buffer, Self
+
+NOT_SUPPORTED = 801
+"""CUDA_ERROR_NOT_SUPPORTED: the GPU lacks something, and nothing was tried."""
+
+
+class PinnedMemory(HostMemory):
+    """The slots of a pinned ring, for a process that uses them by the CPU."""
+
+    kind = "pinned"
+
+    def __init__(self, mapping: Buffer, slot_nbytes: int, file: File | None = None) -> None:
+        super().__init__(mapping, slot_nbytes)
+        self.file = file
+        """The segment.  It is offered, although others open it by its name.  On that way processes
+        of other pid namespaces learn that a process and its copies are gone (exchange_message.c).
+        """
+
+    @classmethod
+    def _over(cls, file: File, nbytes: int, slot_nbytes: int) -> Self:
+        memory = super()._over(file, nbytes, slot_nbytes)
+        memory.file = File(f"/proc/self/fd/{file.fd}", os.O_RDWR)
+        return memory
+
+    @property
+    def descriptor(self) -> int:  # type: ignore[override]
+        return -1 if self.file is None else self.file.fd
+
+    def under(self, device: str | int) -> PinnedMemory | RegisteredMemory:
+        """The same slots for GPU `device`.  This object is not used any more.  Raises DeviceError
+        if there is no such GPU, TypeError or ValueError for what names none."""
+        device = cuda.device_for(device, cuda.is_there)
+        assert self._mapping is not None
+        able, why = cuda.timeline_supported(device)
+        if not able:
+            return self.unregistered(device, NOT_SUPPORTED, why)
+        pages = np.frombuffer(self._mapping, np.uint8)
+        nbytes = cuda.rounded(len(pages), mmap.PAGESIZE)
+
+        def registered() -> cuda.Mapping:
+            ptr = driver.register(pages.ctypes.data, nbytes)
+            return cuda.Mapping(ptr, device, functools.partial(_unregister, pages))
+
+        try:
+            mapping = cuda.uninterrupted(device, registered)
+        except driver.Refused as error:
+            return self.unregistered(device, error.status or NOT_SUPPORTED, str(error))
+        return RegisteredMemory(self, mapping, len(pages), self._slot_nbytes)
+
+    def unregistered(self, device: int, status: int, why: str) -> UnregisteredMemory:
+        """The same slots for GPU `device`, which does not reach them."""
+        assert self._mapping is not None
+        return UnregisteredMemory(self._mapping, self._slot_nbytes, self.file, device, status, why)
+
+    def close(self, *, others: bool, then: Callable[[], None]) -> None:
+        if self.file is not None:
+            self.file.close()
+        super().close(others=others, then=then)
+
+
+class UnregisteredMemory(PinnedMemory):
+    """… for a process that uses a GPU with which they are not registered."""
+
+    def __init__(
+        self,
+        mapping: Buffer,
+        slot_nbytes: int,
+        file: File | None,
+        device: int,
+        status: int,
+        why: str,
+    ) -> None:
+        super().__init__(mapping, slot_nbytes, file)
+        self.device = device
+        self.status, self.why = status, why
+        """The CUresult, and what it is about, for people."""
+
+
+_stuck: list[Any] = []
+"""Mappings that CUDA did not let go.  Nothing else may be mapped at their addresses."""
+
+
+def _unregister(pages: Any) -> None:
+    try:
+        driver.unregister(pages.ctypes.data)
+    except driver.Refused:
+        _stuck.append(pages)
+
+
+class RegisteredMemory(cuda.CudaMemory):
+    """… for a process whose GPU reaches them."""
+
+    kind = "pinned"
+
+    def __init__(
+        self, host: PinnedMemory, mapping: cuda.Mapping, nbytes: int, slot_nbytes: int
+    ) -> None:
+        nobody = cuda.Slots(host.handle, host.device_uuid, nbytes // slot_nbytes, slot_nbytes)
+        super().__init__(mapping, nobody, mapping.device)
+        self._host = host
+
+    @property
+    def descriptor(self) -> int:
+        return self._host.descriptor
+
+    def unregistered(self, status: int, why: str) -> UnregisteredMemory:
+        """The same slots, if the header cannot be registered."""
+        host = self._host.unregistered(self.device, status, why)
+        super().close(others=True, then=lambda: None)
+        return host
+
+    def close(self, *, others: bool, then: Callable[[], None]) -> None:
+        super().close(others=others, then=then)
+        self._host.close(others=others, then=lambda: None)
