@@ -1,10 +1,9 @@
 """Types of frames.pyx, which says what each does."""
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from typing_extensions import Self
 
-from gpuring.ring.consumer import Consumer
 from gpuring.ring.read_slot import ReadSlot
 
 _Iterator = TypeVar("_Iterator", bound=type)
@@ -12,9 +11,9 @@ _Iterator = TypeVar("_Iterator", bound=type)
 def hears_how_it_is_left(iterator: _Iterator) -> _Iterator: ...
 
 class OneFrame:
-    consumer: Consumer
+    consumer: Any  # a Consumer, whose module imports this one
     slot: ReadSlot | None
-    def __init__(self, consumer: Consumer) -> None: ...
+    def __init__(self, consumer: Any) -> None: ...
     def give_back(self) -> None: ...
     def undo(self) -> None: ...
     def _left(self, kind: type[BaseException] | None) -> None: ...

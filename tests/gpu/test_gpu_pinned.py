@@ -113,6 +113,7 @@ def test_a_camera_without_cuda_a_model_and_a_recorder_share_a_ring(name, childre
     assert disk.result() == (0, False)
     source.send()
     assert source.result() is False
+    gpuring.unlink(name)  # and so its durable subscriptions
     assert segments_of(name) == []
 
 
@@ -523,21 +524,24 @@ def create_and_put(pipe, name):
     pipe.receive()
 
 
+def uploads_the_rest(name):
+    with gpuring.attach(name, device="cuda") as ring, ring.consumer(start="oldest") as consumer:
+        for _ in range(SLOTS - 1):
+            with consumer.acquire(0) as slot:
+                upload = slot.upload()
+            assert (upload.get() == words(slot.seq)).all()
+        with pytest.raises(gpuring.PeerLost):
+            consumer.acquire(0)
+
+
 def test_gpus_join_after_the_death_of_a_camera(name, children):
     tools()
     source = children(create_and_put, name)
     source.receive()
     with gpuring.attach(name) as first:
         source.kill()
-        with gpuring.attach(name, device="cuda") as ring:
-            with ring.consumer(start="oldest") as consumer:
-                for _ in range(SLOTS - 1):
-                    with consumer.acquire(0) as slot:
-                        upload = slot.upload()
-                    assert (upload.get() == words(slot.seq)).all()
-                with pytest.raises(gpuring.PeerLost):
-                    consumer.acquire(0)
-            assert first.stats().deaths[0].pid == source.pid
+        uploads_the_rest(name)
+        assert first.stats().deaths[0].pid == source.pid
     assert segments_of(name) == []
 
 
