@@ -45,7 +45,7 @@ MUTANTS: dict[str, list[Edit]] = {
     "a wait is left out": [
         (
             "order.c",
-            "status = peer->device->sync->wait(peer, call, owner, index, value);",
+            "status = peer->sync->wait(peer, call, owner, index, value);",
             "status = CU_OK;",
         )
     ],
