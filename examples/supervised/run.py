@@ -72,6 +72,7 @@ class Unit:
     def stop(self):
         """Ends it in order, for good."""
         self.process.terminate()
+        self.process.send_signal(signal.SIGCONT)  # else it does not end if it is stopped
         self.process.wait(60)
 
 
