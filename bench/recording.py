@@ -27,9 +27,6 @@ from gpuring.cli.measure.attempt import Wrong
 from gpuring.cli.measure.crew import Crew, Pipe
 from gpuring.cli.measure.figures import Distribution, Figure
 from gpuring.cli.measure.settings import remove_rings, ring_name
-from gpuring.recording import read
-from gpuring.recording.files import Files, keep_freed_memory
-from gpuring.recording.recorder import Recorder, Source
 
 GROUP = "recording"
 FRAMES, SLOTS = 300, 8
@@ -96,6 +93,9 @@ def publish(pipe: Pipe, name: str) -> None:
 
 
 def record(crew: Crew, path: Path, *, durable: bool = False, compressed: bool = False) -> Speed:
+    from gpuring.recording.files import Files  # needs mcap
+    from gpuring.recording.recorder import Recorder, Source
+
     name = ring_name()
     with crew.start(publish, name) as producer:
         producer.receive()
@@ -117,6 +117,8 @@ def cat(path: Path) -> Speed:
 
 
 def check(path: Path) -> None:
+    from gpuring.recording import read
+
     sources = pictures()
     found = 0
     for frame in read(path):
@@ -160,6 +162,8 @@ def figures(rounds: int, folders: list[Path]) -> Iterator[Figure]:
 
 
 def main() -> int:
+    from gpuring.recording.files import keep_freed_memory
+
     parser = options.parser("python -m bench.recording", __doc__)
     options.add_rounds(parser, 5)
     parser.add_argument("--folder", type=Path, action="append", metavar="DIR", help="to write to")
