@@ -233,7 +233,8 @@ def spare_name(name: str, header: File) -> Iterator[str]:
         yield spare
     finally:
         unlink(spare)  # if it was not renamed
-        with contextlib.suppress(OSError):  # it needs no memory; the name is another's by now
+        # The name is another's by now.  ValueError: after an interrupt the file may be closed already.
+        with contextlib.suppress(OSError, ValueError):
             locks.unlock_name(header.fd)
 
 
