@@ -284,13 +284,13 @@ def _take_away(
                 if heir is not None:  # before anything is closed, for there may be no room for it
                     spare = stack.enter_context(segment.spare_name(name, heir))
                 epoch, keep = (None, "") if named.odd else _end(name, file, closed)
-                if heir is None:
+                if epoch is not None and heir is None:
                     _retire(file)
                 _remove_slots(name, epoch)
                 # If we were stopped, another process may have gone on, or tidied up.
                 if spare and not (named.has_name and segment.rename(spare, name, keep)):
                     continue
-                if spare and not keep:  # an heir could read it until now
+                if epoch is not None and spare and not keep:  # an heir could read it until now
                     _retire(file)
                 if named.has_name and not spare:
                     earlier.remove(name)  # first: so they never outlive it
