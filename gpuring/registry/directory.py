@@ -346,6 +346,7 @@ def remove_own(name: str, epoch: bytes, header: Header) -> None:
     segment.remove_slots(segment.slots_name(name, epoch), ours.st_uid)
     if leftovers.has_durable(header):
         return
+    segment.remove_slots(segment.aside_name(name, epoch), ours.st_uid)  # if it was replaced
     header.retire()
     locks.lock_name(header.lock_fd, _PATIENCE_S)
     try:

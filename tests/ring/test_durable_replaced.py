@@ -228,6 +228,17 @@ def test_it_is_counted_once_if_who_replaces_the_ring_is_killed(
         assert len(segments_of(name)) == 2
 
 
+def test_who_ends_it_in_the_earlier_ring_leaves_nothing_there(name, children):
+    with make(name) as old, old.consumer("rec", durable=True):
+        with make(name, replace=True) as ring:
+            assert len(segments_of(name)) == 3
+            old.unsubscribe("rec")
+        assert len(segments_of(name)) == 1
+        ring = make(name)
+        ring.unsubscribe("rec")
+        ring.close()
+
+
 # ---- what is forgotten ---------------------------------------------------------------------------
 
 
