@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import gpuring
-from gpuring.registry import directory
+from gpuring.registry import leftovers
 from gpuring.registry import segment as segments
 from tests.helpers.commands import gpuring as command
 from tests.helpers.promise import promise
@@ -187,7 +187,7 @@ def test_clean_does_not_take_the_slots_of_a_ring_that_is_born_meanwhile(name, mo
     birth.start()
     assert slots_are_there.wait(20)
     if when == "it was looked at":
-        monkeypatch.setattr(directory, "Named", looked_at)
+        monkeypatch.setattr(leftovers, "Named", looked_at)
     removed = cleaned(name)
     end()
     monkeypatch.undo()
