@@ -18,6 +18,21 @@ cdef extern from "sys/inotify.h" nogil:
     int IN_NONBLOCK, IN_CLOEXEC, IN_CREATE, IN_MOVED_TO, IN_ONLYDIR
 
 
+cdef extern from *:
+    """
+    #include <fcntl.h>
+    #include <stdio.h>
+    #include <sys/syscall.h>
+    #include <unistd.h>
+    /* The C library of old systems has no renameat2, and the kernel has had it since 3.15. */
+    static int take_name(const char *file, const char *name, const char *keep) {
+        if (syscall(SYS_renameat2, AT_FDCWD, file, AT_FDCWD, name, 2u /* RENAME_EXCHANGE */)) return -1;
+        return rename(file, keep);
+    }
+    """
+    int take_name(const char *, const char *, const char *)
+
+
 _open = weakref.WeakSet()
 
 
@@ -58,6 +73,14 @@ cdef class File:
 
     def __exit__(self, *_):
         self.close()
+
+
+def exchange(path, name, keep):
+    """The file at `path` gets the name of another file in one step, and that one gets the name `keep`.  No interrupt comes in
+    between.  Raises OSError: FileNotFoundError if one of the two files is not there."""
+    cdef bytes mine = os.fsencode(path), its = os.fsencode(name), kept = os.fsencode(keep)
+    if take_name(mine, its, kept):
+        PyErr_SetFromErrnoWithFilenameObject(OSError, path)
 
 
 def _close_all():
