@@ -47,7 +47,7 @@ COMMANDS = {
     "record": (record, "record rings into an MCAP file, without slowing their producers"),
     "replay": (replay, "make the rings of a recording again, and publish its frames"),
     "health": (health, "say whether a service can be asked, for load balancers"),
-    "metrics": (metrics, "serve what rings are doing to Prometheus"),
+    "metrics": (metrics, "serve what rings are doing to Prometheus, or send it by OTLP"),
     "doctor": (doctor, "find out whether rings work on this machine, and what to do if not"),
     "keep": (keep, "hold a ring or a service open, so that others can come and go"),
     "subscribe": (subscribe, "make a subscription that stays when its readers come and go"),
@@ -73,7 +73,11 @@ EXAMPLES = {
         "gpuring replay run.mcap --rate max --from 10 --to 12.5",
     ),
     "health": ("gpuring health classify", "gpuring health classify --within 30 --json"),
-    "metrics": ("gpuring metrics --port 9750", "gpuring metrics --once"),
+    "metrics": (
+        "gpuring metrics --port 9750",
+        "gpuring metrics --once",
+        "gpuring metrics --otlp http://localhost:4318",
+    ),
     "doctor": ("gpuring doctor", "gpuring doctor --device cuda:1 --json"),
     "keep": (
         "gpuring keep cam0 --slots 8 --shape 1080,1920,3 --dtype uint8 --meta pts:i8",

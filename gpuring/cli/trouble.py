@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import re
 from collections.abc import Collection
 
-PACKAGES = {"av": "PyAV", "PIL": "Pillow"}
+PACKAGES = {
+    "av": "PyAV",
+    "PIL": "Pillow",
+    "opentelemetry.exporter.otlp.proto.http": "opentelemetry-exporter-otlp-proto-http",
+}
 """What modules are called where they are installed from, if that differs."""
 _ARGUMENT = re.compile(r"""(?<![\w-])(?P<name>[a-z_]+)=(?P<value>True|'[^']*'|"[^"]*"|[\w.:]*)""")
 
@@ -18,11 +23,17 @@ class CommandError(Exception):
 
 def need(*modules: str, extra: str = "tools") -> None:
     """Raises CommandError unless all of these modules, which an extra brings, are installed."""
-    missing = [PACKAGES.get(each, each) for each in modules if not importlib.util.find_spec(each)]
+    missing = [PACKAGES.get(each, each) for each in modules if not _is_there(each)]
     if missing:
         verb = "is" if len(missing) == 1 else "are"
         names = ", ".join(missing)
         raise CommandError(f"{names} {verb} not installed: pip install 'gpuring[{extra}]'")
+
+
+def _is_there(module: str) -> bool:
+    with contextlib.suppress(ModuleNotFoundError):  # a package above it is missing
+        return importlib.util.find_spec(module) is not None
+    return False
 
 
 def message(error: BaseException, options: Collection[str]) -> str:

@@ -4,6 +4,7 @@ core/, device/     the protocol between hosts and the order of GPU work, in C
 c.pxd              what Cython knows of their headers
 header, device, peer, joining, waits, notifier, exchange, files, clock
                    the binding: one Python call is one transition of the C library
+results            what a verb returns where it does not succeed
 subscriptions      those that stay without a member
 blocked            what a wait that is blocked asks of the floors above
 snapshot, dlpack, signals
@@ -37,7 +38,8 @@ from gpuring.native.header import (
 )
 from gpuring.native.joining import join_consumer, join_producer
 from gpuring.native.notifier import Notifier
-from gpuring.native.peer import (
+from gpuring.native.peer import Peer
+from gpuring.native.results import (
     BLOCKED,
     BY_FENCE,
     BY_HOLDER,
@@ -56,7 +58,6 @@ from gpuring.native.peer import (
     PRODUCER_DIED,
     REAPED,
     TORN,
-    Peer,
 )
 from gpuring.native.subscriptions import (
     all_settled,

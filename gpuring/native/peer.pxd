@@ -1,6 +1,6 @@
 from libc.stdint cimport int64_t, uint32_t
 
-from gpuring.native.c cimport GR_SIGNAL, gd_call, gd_peer, gr_culprit, gr_result
+from gpuring.native.c cimport GR_SIGNAL, gd_call, gd_peer, gr_result
 from gpuring.native.device cimport Device
 from gpuring.native.header cimport Header
 
@@ -33,6 +33,3 @@ cdef class Peer:
     cdef int end(self, gd_call *call, verb which) except? -1000
     cdef int use_on(self, uint32_t index, size_t stream) except -1
     cdef bint _paid(self, uint32_t index) noexcept
-
-
-cdef tuple culprit_of(const gr_culprit *c)

@@ -5,7 +5,8 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from gpuring.native.blocked cimport give_back_lost
 from gpuring.native.c cimport *
 from gpuring.native.clock cimport deadline_of
-from gpuring.native.peer cimport Peer, culprit_of
+from gpuring.native.peer cimport Peer
+from gpuring.native.results cimport culprit_of
 
 MAX_WAITED = <int>GR_MAX_WAITED
 

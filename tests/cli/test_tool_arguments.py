@@ -9,7 +9,7 @@ import pytest
 
 import gpuring
 from gpuring.cli import COMMANDS, EXAMPLES, main
-from gpuring.cli.trouble import in_options, message
+from gpuring.cli.trouble import CommandError, in_options, message, need
 from tests.helpers.commands import COMMAND, DEADLINE_S
 
 KEEP = ("keep", "x", "--slots", 2, "--shape", 3, "--dtype", "u1", "--device", "host")
@@ -141,3 +141,10 @@ def test_who_stops_reading_ends_it_in_silence(name):
         )
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_what_is_not_installed_is_said_also_if_its_package_is_missing():
+    with pytest.raises(
+        CommandError, match=r"nowhere\.module is not installed: .*'gpuring\[more\]'"
+    ):
+        need("json", "nowhere.module", extra="more")

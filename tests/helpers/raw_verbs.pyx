@@ -13,7 +13,7 @@ from gpuring.native.peer cimport ABANDON, ACQUIRE, CLAIM, LATEST, PUBLISH, RELEA
 from gpuring.ring.slot cimport Slot
 
 from gpuring.native import joining
-from gpuring.native.peer import TORN
+from gpuring.native.results import TORN
 
 
 def join_producer(Header header not None, Device device=None, bint gate_host=False):

@@ -1,7 +1,7 @@
 """Slots of a pinned ring in one process: registered with a GPU, or not, or used by the CPU alone.
 
 The GPU is made up (fake_gpu.py).  tests/native/device/test_pinned_order.py has who waits for whom,
-and test_gpu_pinned.py a real GPU.
+and tests/gpu/pinned a real GPU.
 """
 
 from __future__ import annotations

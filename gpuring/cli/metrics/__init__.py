@@ -1,18 +1,29 @@
-"""Serve what the rings of this host are doing to Prometheus, over HTTP.
+"""Serve what the rings of this host are doing to Prometheus, or send it to OpenTelemetry.
 
-Each scrape reads the rings' headers only.  It needs no GPU, joins nothing and changes nothing.
+Each look reads the rings' headers only.  It needs no GPU, joins nothing and changes nothing.
 Ctrl-C or SIGTERM ends it.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import signal
+import time
+from typing import TYPE_CHECKING
 
-from gpuring.cli.options import count, port
+from gpuring.cli.options import count, port, positive
+from gpuring.cli.text import complain
 from gpuring.cli.trouble import CommandError, need
 
+if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+    from prometheus_client.registry import Collector
+
+    from .otlp import OtlpExporter
+
 PORT = 9750
+EVERY_S = 15.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -26,7 +37,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--addr", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)"
     )
-    parser.add_argument("--once", action="store_true", help="print the metrics and end")
+    parser.add_argument(
+        "--otlp",
+        nargs="?",
+        const="",
+        metavar="URL",
+        help="do not listen, but send to a receiver of OTLP over HTTP, such as "
+        "http://localhost:4318 (without URL: what OTEL_EXPORTER_OTLP_ENDPOINT says, or that)",
+    )
+    parser.add_argument(
+        "--every",
+        type=positive,
+        default=EVERY_S,
+        metavar="S",
+        help=f"with --otlp: send every S seconds (default: {EVERY_S:g})",
+    )
+    parser.add_argument(
+        "--once", action="store_true", help="print the metrics, or send them, and end"
+    )
     parser.add_argument(
         "--max-rings",
         type=count,
@@ -38,16 +66,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     need("prometheus_client")
-    from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+    from prometheus_client import CollectorRegistry, generate_latest
 
     from .collector import RingCollector
 
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    collector = RingCollector(args.max_rings)
+    if args.otlp is not None:
+        return _send(args, collector)
     registry = CollectorRegistry()
-    registry.register(RingCollector(args.max_rings))
+    registry.register(collector)
     if args.once:
         print(generate_latest(registry).decode(), end="")
         return 0
+    return _serve(args, registry)
+
+
+def _serve(args: argparse.Namespace, registry: CollectorRegistry) -> int:
+    """Answers Prometheus until Ctrl-C."""
+    from prometheus_client import start_http_server
+
     try:
         server, _ = start_http_server(args.port, args.addr, registry)
     except OSError as error:
@@ -63,3 +101,34 @@ def run(args: argparse.Namespace) -> int:
         server.shutdown()
         server.server_close()
     return 0
+
+
+def _send(args: argparse.Namespace, collector: Collector) -> int:
+    need("opentelemetry.exporter.otlp.proto.http", extra="otel")
+    from .otlp import OtlpExporter
+
+    exporter = OtlpExporter(collector, args.otlp or None)
+    if args.once:
+        if (why := exporter.send()) is not None:
+            raise CommandError(f"{exporter.address} has not taken the metrics ({why})")
+        return 0
+    print(f"sending to {exporter.address} every {args.every:g} s; Ctrl-C ends it", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        _keep_sending(exporter, args.every)
+    return 0
+
+
+def _keep_sending(exporter: OtlpExporter, every_s: float) -> None:
+    """Where nobody takes the metrics, it says so once and goes on."""
+    failing = False
+    while True:
+        begun = time.monotonic()
+        why = exporter.send()
+        if why is not None and not failing:
+            complain(
+                f"gpuring metrics: {exporter.address} takes nothing ({why}); it goes on trying"
+            )
+        elif why is None and failing:
+            complain(f"gpuring metrics: {exporter.address} takes the metrics again")
+        failing = why is not None
+        time.sleep(max(0.0, begun + every_s - time.monotonic()))

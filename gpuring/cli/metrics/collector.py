@@ -16,6 +16,7 @@ from prometheus_client.registry import Collector
 
 from gpuring.printable import printable
 from gpuring.registry import survey
+from gpuring.registry.jams import STUCK_S, jams
 from gpuring.registry.stats import PeerStats, RingStats, SubscriptionStats
 from gpuring.registry.subscriptions import is_unnamed
 
@@ -49,6 +50,7 @@ class RingCollector(Collector):
         yield from _rings(told)
         yield from _subscriptions(told)
         yield from _peers(told)
+        yield _stuck(found)
 
 
 def _rings(rings: Sequence[RingStats]) -> Iterator[Metric]:
@@ -170,6 +172,28 @@ def _peers(rings: Sequence[RingStats]) -> Iterator[Metric]:
             waiting.add_metric(number, peer.waiting)
             stopped.add_metric(number, peer.stopped)
     yield from (info, published, acquired, torn, held, oldest, pending, waiting, stopped, asked)
+
+
+def _stuck(rings: Sequence[RingStats]) -> Metric:
+    """What `gpuring why` says.  A chain of waits may begin and end in different rings."""
+    stuck = _gauge(
+        "gpuring_stuck_seconds",
+        "For how long nothing has moved in the waits that end at this peer or subscription, and "
+        "begin in the ring `stuck`; nothing if nothing is stuck.",
+        ("stuck", "reason", "ring", "subscription", "peer", "label"),
+    )
+    by_name = {one.name: one for one in rings}
+    for jam in jams(rings, STUCK_S):
+        end = jam.culprits[0]
+        labels = {sub.name: label for label, sub in _by_label(by_name[end.ring]).items()}
+        subscription = labels.get(end.subscription or "", "")
+        peer, label = "", ""
+        if end.peers:
+            peer, label = str(end.peers[0].number), end.peers[0].label
+        stuck.add_metric(
+            [jam.steps[0].ring, end.reason, end.ring, subscription, peer, label], jam.age_s
+        )
+    return stuck
 
 
 def _by_label(one: RingStats) -> dict[str, SubscriptionStats]:

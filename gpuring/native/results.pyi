@@ -1,0 +1,21 @@
+"""Types of results.pyx."""
+
+BLOCKED: int
+CLOSED: int
+ENDED: int
+PEER_LOST: int
+PRODUCER_DIED: int
+REAPED: int
+FORKED: int
+DAMAGED: int
+FULL_PEERS: int
+FULL_SUBSCRIPTIONS: int
+MODE_MISMATCH: int
+LOCK_TIMEOUT: int
+TORN: int
+
+BY_PRODUCER: int
+BY_HOLDER: int
+BY_SUBSCRIPTION: int
+BY_NO_FRAME: int
+BY_FENCE: int
