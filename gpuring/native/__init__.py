@@ -63,7 +63,6 @@ from gpuring.native.subscriptions import (
     all_settled,
     being_settled,
     earlier,
-    is_read,
     owed,
     settle,
     settled,
@@ -80,7 +79,7 @@ __all__ = [
     "MAX_SUBSCRIPTIONS", "MAX_WAITED", "MEMORY_KINDS", "MODE_MISMATCH", "PEER_LOST",
     "PRODUCER_DIED", "REAPED", "SYNC_KINDS", "TORN", "VERSION", "Damaged", "Descriptor", "Device",
     "Driver", "File", "Header", "MappedFile", "NameWatch", "Notifier", "Peer", "Retired",
-    "all_settled", "being_settled", "earlier", "exchange", "fetch", "is_read", "join_consumer",
+    "all_settled", "being_settled", "earlier", "exchange", "fetch", "join_consumer",
     "join_producer", "look", "now_ns", "offer", "on_blocked", "owed", "ready",
     "seconds", "select", "settle", "settled", "subscribe", "unsubscribe",
 ]  # fmt: skip

@@ -190,8 +190,7 @@ cdef extern from "core/subscriptions.h" nogil:
         uint64_t start, patience_ns, owed, earlier
     gr_result gr_subscribe(gr_ring *, const char *, const gr_terms *)
     gr_result gr_unsubscribe(gr_ring *, const char *, gr_bool *)
-    uint64_t gr_owed(gr_ring *, uint32_t)
-    gr_bool gr_is_read(gr_ring *, uint32_t)
+    gr_result gr_owed(gr_ring *, uint32_t, uint64_t *)
     gr_result gr_settle(gr_ring *, uint32_t, uint64_t, uint64_t)
     gr_result gr_settled(gr_ring *, uint32_t)
     uint64_t gr_being_settled(gr_ring *, uint32_t)

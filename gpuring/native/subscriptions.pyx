@@ -48,14 +48,14 @@ def unsubscribe(Header header not None, bytes name not None):
 
 
 def owed(Header header not None, uint32_t subscription):
-    """How many frames a subscription has lost that nobody was told of, if another ring takes the name of this one.  A member
-    that lives may still read what is left, so that counts only if there is none."""
-    return gr_owed(header.ring, subscription)
-
-
-def is_read(Header header not None, uint32_t subscription):
-    """Whether a member of a subscription lives."""
-    return gr_is_read(header.ring, subscription)
+    """How many frames a subscription has lost that nobody was told of, if another ring takes the name of this one.  None: a
+    member lives and may still read what is left, or nobody can tell, because the membership lock cannot be taken for 5 s."""
+    cdef uint64_t n = 0
+    cdef gr_result result
+    header.to_write()
+    with nogil:
+        result = gr_owed(header.ring, subscription, &n)
+    return n if result == GR_OK else None
 
 
 # ---- what rings owe that had the name earlier (registry/earlier.py) --------------------------------------------------------------
@@ -67,10 +67,13 @@ def earlier(Header header not None, uint32_t subscription):
 
 
 def settle(Header header not None, uint32_t subscription, uint64_t number, uint64_t owed):
-    """An earlier ring owes it so many frames.  The caller has that one forget the subscription, and then calls `settled`.  Returns
-    0, or a negative result.  Raises OSError."""
+    """An earlier ring owes it so many frames.  The caller has that one forget the subscription, and then calls `settled`.
+    Returns 0, or a negative result: nothing was changed.  Raises OSError."""
+    cdef gr_result result
     header.to_write()
-    return done(gr_settle(header.ring, subscription, number, owed))
+    with nogil:
+        result = gr_settle(header.ring, subscription, number, owed)
+    return done(result)
 
 
 def being_settled(Header header not None, uint32_t subscription):
@@ -79,14 +82,21 @@ def being_settled(Header header not None, uint32_t subscription):
 
 
 def settled(Header header not None, uint32_t subscription):
+    """Returns and raises as `settle`."""
+    cdef gr_result result
     header.to_write()
-    return done(gr_settled(header.ring, subscription))
+    with nogil:
+        result = gr_settled(header.ring, subscription)
+    return done(result)
 
 
 def all_settled(Header header not None, uint32_t subscription):
     """No earlier ring owes it anything any more.  Returns and raises as `settle`."""
+    cdef gr_result result
     header.to_write()
-    return done(gr_all_settled(header.ring, subscription))
+    with nogil:
+        result = gr_all_settled(header.ring, subscription)
+    return done(result)
 
 
 cdef int done(gr_result result) except 1:

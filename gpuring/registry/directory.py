@@ -184,7 +184,7 @@ def make_way(name: str, replace: bool | None) -> None:
                     if not _is_abandoned(file):
                         raise _taken(name)
     except FileNotFoundError:
-        return earlier.remove(name)
+        return earlier.remove_strays(name)
     leftovers.make_room(name)
     return None
 
@@ -283,7 +283,7 @@ def _take_away(
                 spare = ""
                 if heir is not None:  # before anything is closed, for there may be no room for it
                     spare = stack.enter_context(segment.spare_name(name, heir))
-                epoch, keep = (None, "") if named.odd else _end(name, file, closed)
+                epoch, keep = (None, False) if named.odd else _end(file, closed)
                 if epoch is not None and heir is None:
                     _retire(file)
                 _remove_slots(name, epoch)
@@ -291,29 +291,26 @@ def _take_away(
                 if spare and not (named.has_name and segment.rename(spare, name, keep)):
                     continue
                 if epoch is not None and spare and not keep:  # an heir could read it until now
-                    _retire(file)
+                    with contextlib.suppress(OSError):  # it is closed, so nobody attaches anyway
+                        _retire(file)
                 if named.has_name and not spare:
                     earlier.remove(name)  # first: so they never outlive it
                     segment.unlink(segment.header_name(name))
                 return True
 
 
-def _end(
-    name: str, file: File, closed: Callable[[Header], object] | None
-) -> tuple[bytes | None, str]:
+def _end(file: File, closed: Callable[[Header], object] | None) -> tuple[bytes | None, bool]:
     """Closes the ring, unless `closed` is None, and calls that.  Who is killed then leaves it to
-    the next one.  Returns the ring's epoch, or None if it cannot be read, and the name under which
-    its header is to be kept, if it is."""
+    the next one.  Returns the ring's epoch, or None if it cannot be read, and whether its header is
+    to stay findable."""
     try:
         header = Header.attach(file.fd)
     except native.Damaged:
-        return None, ""
-    keep = ""
-    if closed is not None:
-        header.close_ring()
-        if closed(header):
-            keep = segment.aside_name(name, header.epoch)
-    return header.epoch, keep
+        return None, False
+    if closed is None:
+        return header.epoch, False
+    header.close_ring()
+    return header.epoch, bool(closed(header))
 
 
 def _retire(file: File) -> None:
@@ -346,11 +343,14 @@ def remove_own(name: str, epoch: bytes, header: Header) -> None:
     segment.remove_slots(segment.slots_name(name, epoch), ours.st_uid)
     if leftovers.has_durable(header):
         return
-    segment.remove_slots(segment.aside_name(name, epoch), ours.st_uid)  # if it was replaced
     header.retire()
     locks.lock_name(header.lock_fd, _PATIENCE_S)
     try:
         if segment.has_name(segment.path_of(segment.header_name(name)), ours):
             segment.unlink(segment.header_name(name))
+        else:
+            for aside in segment.asides(name):
+                if segment.has_name(segment.path_of(aside), ours):
+                    segment.unlink(aside)
     finally:
         locks.unlock_name(header.lock_fd)

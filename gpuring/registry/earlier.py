@@ -17,6 +17,7 @@ import os
 from collections.abc import Iterator
 
 from gpuring import native
+from gpuring.errors import RingTimeout
 from gpuring.native import File, Header
 from gpuring.registry import locks, segment
 from gpuring.registry.segment import Named
@@ -36,19 +37,19 @@ def durable(header: Header) -> list[int]:
     return [u for u in range(header.max_subscriptions) if header.patience(u) is not None]
 
 
-def is_read(header: Header) -> bool:
-    """Whether a member of a durable subscription lives in the ring."""
-    return any(native.is_read(header, u) for u in durable(header))
+def may_owe(header: Header) -> bool:
+    """Whether earlier rings may owe this one anything."""
+    return any(native.earlier(header, u) for u in durable(header))
 
 
 def settle(name: str, header: Header) -> None:
     """Has this ring owe its durable subscriptions what earlier rings of its name owe them in which
     nobody reads any more.  Does next to nothing if there is none.
 
-    Waits for another process that is doing so, and for the membership lock.  If it cannot, who
-    joins next does it.
+    Waits for another process that is doing so, and for membership locks.  If it cannot, who joins
+    next does it.
     """
-    if any(native.earlier(header, u) for u in durable(header)):
+    if may_owe(header):
         with contextlib.suppress(OSError), _alone(header) as alone:
             if alone:
                 _settle(name, header)
@@ -57,7 +58,8 @@ def settle(name: str, header: Header) -> None:
 def _settle(name: str, header: Header) -> None:
     with contextlib.ExitStack() as stack:
         rings = [stack.enter_context(each) for each in _earlier(name, header)]
-        _forget_settled(rings, header)
+        if not _forget_settled(rings, header):
+            return
         still = {u for each in rings for u in _settle_one(each.header, header)}
         for each in rings:
             _remove_if_done(each)
@@ -71,53 +73,66 @@ def _settle_one(ring: Header, header: Header) -> Iterator[int]:
     own = {header.subscription_name(u): u for u in durable(header) if native.earlier(header, u)}
     for u in durable(ring):
         there = ring.subscription_name(u)
-        if there in own:
-            if native.is_read(ring, u):
-                yield own[there]
-                continue
-            owed = native.owed(ring, u)
-            if native.settle(header, own[there], number(ring), owed):
-                yield own[there]  # it was closed meanwhile
-                continue
-        native.unsubscribe(ring, there)
-        if there in own:
-            native.settled(header, own[there])
+        if there not in own:
+            native.unsubscribe(ring, there)
+            continue
+        owed = native.owed(ring, u)
+        if owed is None or native.settle(header, own[there], number(ring), owed):
+            yield own[there]
+        elif native.unsubscribe(ring, there)[0] or native.settled(header, own[there]):
+            yield own[there]  # it was not forgotten there: who comes next does that
 
 
-@contextlib.contextmanager
-def forgets(name: str, header: Header, subscription: bytes) -> Iterator[None]:
-    """Earlier rings owe a subscription nothing any more that ends in this block."""
-    any_owes = any(native.earlier(header, u) for u in durable(header))
-    yield
-    if any_owes:
-        with contextlib.ExitStack() as stack:
-            for each in _earlier(name, header):
-                native.unsubscribe(stack.enter_context(each).header, subscription)
-                _remove_if_done(each)
+def _forget_settled(rings: list[_Earlier], header: Header) -> bool:
+    """What was counted when somebody was killed is forgotten where it was owed before.  False: a
+    membership lock cannot be taken."""
+    for u in durable(header):
+        if settled := native.being_settled(header, u):
+            there = header.subscription_name(u)
+            rings_of_it = [each.header for each in rings if number(each.header) == settled]
+            if any(native.unsubscribe(each, there)[0] for each in rings_of_it):
+                return False
+            if native.settled(header, u):
+                return False
+    return True
 
 
 def settle_up(name: str, header: Header) -> None:
-    """What was settled when somebody was killed is forgotten where it was owed before.  For who
-    takes the place of this ring, which is closed."""
+    """Has earlier rings forget what was counted in this one, which was closed, for who takes its
+    place.  Raises RingTimeout, OSError."""
+    if any(native.being_settled(header, u) for u in durable(header)):
+        with contextlib.ExitStack() as stack:
+            rings = [stack.enter_context(each) for each in _earlier(name, header)]
+            if not _forget_settled(rings, header):
+                raise RingTimeout(
+                    f"ring {name!r}: a membership lock of an earlier ring of that name cannot be "
+                    "taken. Its holder was probably stopped"
+                )
+
+
+def forget(name: str, header: Header, subscription: bytes) -> None:
+    """Earlier rings owe nothing any more to a subscription that has ended here.  Raises OSError."""
     with contextlib.ExitStack() as stack:
-        _forget_settled([stack.enter_context(each) for each in _earlier(name, header)], header)
-
-
-def _forget_settled(rings: list[_Earlier], header: Header) -> None:
-    for u in durable(header):
-        if settled := native.being_settled(header, u):
-            for each in rings:
-                if number(each.header) == settled:
-                    native.unsubscribe(each.header, header.subscription_name(u))
-            native.settled(header, u)
+        for each in _earlier(name, header):
+            native.unsubscribe(stack.enter_context(each).header, subscription)
+            _remove_if_done(each)
 
 
 def remove(name: str) -> None:
-    """Removes what earlier rings have left.  For who makes a ring of this name when there is
-    none."""
-    for aside in segment.asides(name):
-        if segment.is_left(aside):
-            segment.remove_slots(aside)
+    """Removes what earlier rings have left.  For who removes the ring that has their name."""
+    _remove([aside for aside in segment.asides(name) if segment.is_left(aside)])
+
+
+def remove_strays(name: str) -> None:
+    """Removes what earlier rings have left if no ring has their name."""
+    left = [aside for aside in segment.asides(name) if segment.is_left(aside)]
+    if segment.owner(segment.header_name(name)) < 0:  # the look comes second: so none is later
+        _remove(left)
+
+
+def _remove(asides: list[str]) -> None:
+    for aside in asides:
+        segment.remove_slots(aside)
 
 
 def is_kept(name: str, aside: str) -> bool:
@@ -148,20 +163,30 @@ class _Earlier:
         self.header.disown()
 
 
-def _earlier(name: str, header: Header) -> Iterator[_Earlier]:
-    """Those whose owner is that of the later ring, and which were closed.  Another one is about to
-    get its name, or its maker was killed before it had."""
-    owner = os.fstat(header.lock_fd).st_uid
-    for aside in segment.asides(name):
-        with contextlib.suppress(OSError, native.Damaged), Named(aside) as named:
-            if named.odd or named.stat.st_uid != owner:
+def _earlier(name: str, header: Header) -> list[_Earlier]:
+    """Those that had the name before this ring, which are closed.  None if it has lost the name
+    itself, because then there may be later ones.
+
+    Whoever may not open one, or has no descriptor for it, must not take it for settled: raises
+    OSError."""
+    there = os.fstat(header.lock_fd)
+    asides = segment.asides(name)
+    if not segment.has_name(segment.path_of(segment.header_name(name)), there):
+        return []
+    found: list[_Earlier] = []
+    for aside in asides:
+        with contextlib.suppress(FileNotFoundError, native.Damaged), Named(aside) as named:
+            # Another user's file could end this process.  One that is not closed is about to get
+            # its name, or its maker was killed before it had.
+            if named.odd or named.stat.st_uid != there.st_uid:
                 continue
             with named.open(os.O_RDWR) as file:
-                earlier = _Earlier(aside, Header.attach(file.fd))
-            if earlier.header.closed and earlier.header.epoch != header.epoch:
-                yield earlier
+                each = _Earlier(aside, Header.attach(file.fd))
+            if each.header.closed and each.header.epoch != header.epoch:
+                found.append(each)
             else:
-                earlier.header.disown()
+                each.header.disown()
+    return found
 
 
 @contextlib.contextmanager

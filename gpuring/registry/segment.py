@@ -3,7 +3,7 @@
 A ring NAME has the header `/gpuring.NAME` and, in host memory, its slots in `/gpuring.NAME+EPOCH`.
 A ring's name has no `+`, so the two cannot be confused, and a restarted ring never meets the slots
 of an earlier one.  A header that is about to take a ring's name, or has lost it and is still needed
-(earlier.py), is `/gpuring.NAME+EPOCH.header`.  If a ring's slots are mapped by a descriptor, the
+(earlier.py), is `/gpuring.NAME+RANDOM.header`.  If a ring's slots are mapped by a descriptor, the
 processes that hand it on have sockets in the directory `/gpuring+EPOCH` (sockets.py).
 
 Anybody may put anything under any name there.  So we look at what has a name before we open it
@@ -72,9 +72,10 @@ def slots_name(name: str, epoch: bytes) -> str:
     return f"/{_PREFIX}{name}+{epoch.hex()}"
 
 
-def aside_name(name: str, epoch: bytes) -> str:
-    """Of a header that does not have its ring's name."""
-    return slots_name(name, epoch) + _ASIDE
+def aside_name(name: str, number: bytes) -> str:
+    """Of a header that does not have its ring's name.  The number is a new one, so that nobody can
+    take the name before."""
+    return slots_name(name, number) + _ASIDE
 
 
 def is_aside(segment: str) -> bool:
@@ -95,7 +96,7 @@ def listing() -> dict[str, list[str]]:
 
 
 def asides(name: str) -> list[str]:
-    """The headers that do not have this name and belong to it."""
+    """The headers that do not have this name and belong to it.  What comes later is not there."""
     return [each for each in listing().get(name, ()) if is_aside(each)]
 
 
@@ -245,25 +246,26 @@ def spare_name(name: str, header: File) -> Iterator[str]:
     It is locked like that of slots that somebody is making.  If who made it is killed, clean()
     finds it.
     """
-    spare = aside_name(name, secrets.token_bytes(16))
+    spare, heir = aside_name(name, secrets.token_bytes(16)), os.fstat(header.fd)
     locks.lock_name(header.fd)
     try:
         give_name(header, spare)
         yield spare
     finally:
-        unlink(spare)  # if it was not renamed
+        if has_name(path_of(spare), heir):  # it was not renamed
+            unlink(spare)
         # The name is another's by now.  ValueError: after an interrupt the file may be closed.
         with contextlib.suppress(OSError, ValueError):
             locks.unlock_name(header.fd)
 
 
-def rename(spare: str, name: str, keep: str = "") -> bool:
-    """Makes the header with this spare name the ring's in one step, whatever has its name.  That
-    one gets the name `keep`, if there is one.  False if somebody has tidied the spare name away."""
+def rename(spare: str, name: str, keep: bool = False) -> bool:
+    """Makes the header with this spare name the ring's in one step, whatever has its name.  `keep`:
+    that one gets the spare name.  False if somebody has tidied the spare name away."""
     spare, name = path_of(spare), path_of(header_name(name))
     try:
         if keep:
-            native.exchange(spare, name, path_of(keep))
+            native.exchange(spare, name)
         else:
             os.rename(spare, name)  # noqa: PTH104
     except FileNotFoundError:

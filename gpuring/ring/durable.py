@@ -36,21 +36,21 @@ def carry_over(name: str, old: Header, new: Header) -> bool:
     when nobody of them lives any more (registry/earlier.py), and this returns True: the old ring
     has to stay findable.
     """
-    reads = False
+    stays = False
     for u in earlier.durable(old):
         lossless, redeliver = old.terms(u) or (True, True)
-        read = native.is_read(old, u)
-        reads |= read
         patience_ns, _ = old.patience(u) or (0, 0)
-        native.subscribe(  # a table that is too small has no room for it: then it ends here
+        owed = native.owed(old, u)  # None: a member lives
+        refused = native.subscribe(  # as a table does that is too small: then it ends here
             new,
             old.subscription_name(u),
             lossless=lossless,
             redeliver=redeliver,
             start="oldest",
             patience_ns=patience_ns,
-            owed=0 if read else native.owed(old, u),
-            earlier=1 if read else earlier.number(old),
+            owed=owed or 0,
+            earlier=1 if owed is None else earlier.number(old),
         )
+        stays |= owed is None and not refused
     earlier.settle_up(name, old)  # it is closed, so nobody settles anything there any more
-    return reads
+    return stays

@@ -315,10 +315,12 @@ class Ring(Dropped):
         if the membership lock cannot be taken for 5 s.
         """
         self._check_open()
-        with earlier.forgets(self._name, self._header, encode(subscription)):
-            result, found = native.unsubscribe(self._header, encode(subscription))
+        owed = earlier.may_owe(self._header)
+        result, found = native.unsubscribe(self._header, encode(subscription))
         if result:
             raise diagnosis.unusable(self._name, result)
+        if owed:
+            earlier.forget(self._name, self._header, encode(subscription))
         if self._header.closed:  # its name was kept for this
             directory.remove_own(self._name, self._epoch, self._header)
         return found

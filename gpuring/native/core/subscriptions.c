@@ -226,22 +226,17 @@ static uint64_t untold(struct gr_ring *ring, uint32_t u) {
     return owed > told ? owed - told : 0;
 }
 
-bool gr_is_read(struct gr_ring *ring, uint32_t u) {
-    bool any = false;
-    for (uint32_t p = 0; p < ring->max_peers; p++) any |= lives(ring, u, p);
-    return any;
-}
-
-uint64_t gr_owed(struct gr_ring *ring, uint32_t u) {
-    if (u >= ring->max_subscriptions) return 0;
-    /* What somebody is settling here comes before this, or is refused because the ring is closed.
-     * If LOCK's holder was stopped, that is a guess. */
-    const bool locked = gr_lock(ring, GR_PATIENCE_NS) == GR_OK;
-    /* First the members, then the frames: one that leaves in between has read them. */
-    const bool read = gr_is_read(ring, u);
-    const uint64_t owed = untold(ring, u) + (read ? 0 : unread(ring, u));
-    if (locked) gr_unlock(ring);
-    return owed;
+/* Under LOCK, so that nobody is just joining, and what somebody has settled here is in it, or is
+ * refused because the ring was closed. */
+enum gr_result gr_owed(struct gr_ring *ring, uint32_t u, uint64_t *owed) {
+    enum gr_result result = gr_lock(ring, GR_PATIENCE_NS);
+    if (result != GR_OK) return result;
+    bool read = false;
+    for (uint32_t p = 0; p < ring->max_peers; p++) read |= lives(ring, u, p);
+    if (read) result = GR_BLOCKED;
+    else *owed = owed_of(&ring->sub[u]) + unread(ring, u);
+    gr_unlock(ring);
+    return result;
 }
 
 /* ---- what rings owe that had the name earlier ------------------------------------------------- */
@@ -251,6 +246,8 @@ enum gr_result gr_settle(struct gr_ring *ring, uint32_t u, uint64_t earlier, uin
     enum gr_result result = gr_lock(ring, GR_PATIENCE_NS);
     if (result != GR_OK) return result;
     if (gr_load_sc(&ring->head->closed)) result = GR_CLOSED;
+    else if (!gr_load_relaxed(&ring->sub[u].earlier)) result = GR_BLOCKED; /* it is another one */
+    else if (gr_load_relaxed(&ring->sub[u].owed) & GR_SETTLED) result = GR_BLOCKED;
     else {
         gr_store_release(&ring->sub[u].earlier, earlier);
         GR_FAULT("settle: named");

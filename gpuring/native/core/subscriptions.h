@@ -26,16 +26,15 @@ enum gr_result gr_unsubscribe(struct gr_ring *ring, const char name[GR_NAME_WORD
                               bool *found);
 /* Gives up durable subscriptions whose patience is over. Does not wait for LOCK. */
 void gr_give_up_late(struct gr_ring *ring);
-/* How many frames it has lost that nobody was told of, if another ring takes the name of this one. A
- * member that lives may still read what is left here, so that counts only if there is none. */
-uint64_t gr_owed(struct gr_ring *ring, uint32_t u);
-/* Whether a member of it lives. */
-bool gr_is_read(struct gr_ring *ring, uint32_t u);
+/* How many frames it has lost that nobody was told of, if another ring takes the name of this one.
+ * GR_BLOCKED: a member lives, and may still read what is left here. */
+enum gr_result gr_owed(struct gr_ring *ring, uint32_t u, uint64_t *owed);
 
 /* A ring that had this name before owes `n` frames to the subscription, and has `earlier`, which is
  * above 1, in its epoch. Then the caller has that ring forget the subscription, and says so here.
  * Whoever is killed in between, gr_being_settled tells the next one which ring has yet to forget.
- * GR_CLOSED: this ring owes it no more than the earlier one, to the ring that follows both. */
+ * GR_CLOSED: the earlier one still owes it, to the ring that follows both. GR_BLOCKED: nothing is
+ * owed to the subscription that has this number now, or another ring is being settled. */
 enum gr_result gr_settle(struct gr_ring *ring, uint32_t u, uint64_t earlier, uint64_t n);
 enum gr_result gr_settled(struct gr_ring *ring, uint32_t u);
 uint64_t gr_being_settled(struct gr_ring *ring, uint32_t u); /* 0: none */
