@@ -6,6 +6,7 @@ header, device, peer, joining, waits, notifier, exchange, files, clock
                    the binding: one Python call is one transition of the C library
 subscriptions      those that stay without a member
 blocked            what a wait that is blocked asks of the floors above
+tracer             events of what peers do, for who traces a ring
 snapshot, dlpack, signals
                    a header for people, capsules, the end of a dropped object
 """
@@ -59,6 +60,7 @@ from gpuring.native.peer import (
     Peer,
 )
 from gpuring.native.subscriptions import owed, subscribe, unsubscribe
+from gpuring.native.tracer import Tracer, annotate
 from gpuring.native.waits import MAX_WAITED, look, ready, select
 
 __all__ = [
@@ -67,8 +69,8 @@ __all__ = [
     "MAX_FAR_NBYTES", "MAX_LABEL_NBYTES", "MAX_META_NBYTES", "MAX_NAME_NBYTES", "MAX_NDIM",
     "MAX_PEERS", "MAX_PRODUCERS", "MAX_SLOTS", "MAX_SLOT_NBYTES", "MAX_SPEC_NBYTES",
     "MAX_SUBSCRIPTIONS", "MAX_WAITED", "MEMORY_KINDS", "MODE_MISMATCH", "PEER_LOST",
-    "PRODUCER_DIED", "REAPED", "SYNC_KINDS", "TORN", "VERSION", "Damaged", "Descriptor", "Device",
-    "Driver", "File", "Header", "MappedFile", "NameWatch", "Notifier", "Peer", "Retired", "fetch",
-    "join_consumer", "join_producer", "look", "now_ns", "offer", "on_blocked", "owed", "ready",
+    "PRODUCER_DIED", "REAPED", "SYNC_KINDS", "TORN", "Tracer", "VERSION", "Damaged", "Descriptor", "Device",
+    "Driver", "File", "Header", "MappedFile", "NameWatch", "Notifier", "Peer", "Retired", "annotate",
+    "fetch", "join_consumer", "join_producer", "look", "now_ns", "offer", "on_blocked", "owed", "ready",
     "seconds", "select", "subscribe", "unsubscribe",
 ]  # fmt: skip
