@@ -3,6 +3,7 @@ from typing import Final
 
 KINDS: Final[dict[int, str]]
 EVENT_NBYTES: Final[int]
+TRACE_EVENTS: Final[int]
 TRACE_NS: Final[int]
 
 class Tracer:

@@ -19,6 +19,7 @@ KINDS = {
 }
 """What an event's kind is called."""
 EVENT_NBYTES = sizeof(gr_event)
+TRACE_EVENTS = GR_TRACE_EVENTS  # that a peer's table holds
 TRACE_NS = <int>GR_TRACE_NS
 """For how long verbs go on writing events when nobody calls Tracer.go_on()."""
 

@@ -73,7 +73,7 @@ static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
         GR_FAULT("join: written");
         gr_store_sc(&entry->word, peer_word(GR_LIVE, me->self.role, me->self.u));
         GR_FAULT("join: live");
-        if (gr_traced(ring)) gr_trace(me, 0, GR_DID_JOIN, 0, 0, 0);
+        if (gr_traced(ring)) gr_trace(me, 0, GR_DID_JOIN, me->self.role, me->self.u, 0);
         return GR_OK;
     }
     return GR_FULL_PEERS;

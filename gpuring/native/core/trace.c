@@ -121,8 +121,8 @@ void gr_trace_wait(const struct gr_peer *me, const struct gr_culprit *culprit) {
 }
 
 /* Into the table of one peer of the ring that has events by now. */
-static bool annotate(struct gr_ring *ring, enum gr_event_kind kind, const uint64_t name[4]) {
-    const int64_t now = gr_now_ns();
+static bool annotate(struct gr_ring *ring, int64_t now, enum gr_event_kind kind,
+                     const uint64_t name[4]) {
     if (!is_on(ring, now)) return false;
     for (uint32_t p = 0; p < ring->max_peers; p++)
         if (gr_is_ours(ring, p) && gr_load_acquire(&ring->room[p]) == THERE) {
@@ -137,8 +137,9 @@ void gr_annotate(enum gr_event_kind kind, const char name[32]) {
     uint64_t words[4];
     memcpy(words, name, sizeof words);
     bool on = false;
+    const int64_t now = gr_now_ns(); /* one for all rings, so that a reader knows it for the same */
     for (struct gr_ring *ring = gr_lock_handles(); ring; ring = ring->next)
-        on |= annotate(ring, kind, words);
+        on |= annotate(ring, now, kind, words);
     gr_unlock_handles();
     if (!on) gr_store_relaxed(&any, false);
 }

@@ -17,7 +17,7 @@
 
 /* What `about` has, in order. */
 enum gr_event_kind {
-    GR_DID_JOIN = 1,
+    GR_DID_JOIN = 1, /* role, number of its subscription */
     GR_DID_LEAVE,
     GR_DID_CLAIM,   /* seq */
     GR_DID_PUBLISH, /* seq; its time is that of the frame's record */

@@ -1,0 +1,38 @@
+"""What a wait is for, in words."""
+
+from __future__ import annotations
+
+from gpuring import native
+from gpuring.tracing.state import RingState
+from gpuring.tracing.tracks import Args
+
+NONE = 0xFFFF
+"""No peer, no subscription."""
+
+
+def culprit_of(ring: RingState, about: list[int]) -> tuple[str, Args]:
+    """The words for a wait, and who is in the way (GR_DID_WAIT in core/trace.h)."""
+    word, seq, who, *_ = about
+    reason, number, subscription = word & 0xFF, word >> 8 & NONE, word >> 24 & NONE
+    args: Args = {"ring": ring.name, "sequence": seq}
+    if subscription != NONE:
+        args["subscription"] = ring.subscription(subscription)
+    name = ""
+    if number != NONE:
+        culprit = ring.who((number, who & 0xFFFFFFFF))
+        name = culprit.name
+        args |= {"culprit": name, "culprit's pid": culprit.pid}
+    if reason == native.BY_PRODUCER:
+        return f"waits for {name}, which writes {seq}", args
+    if reason == native.BY_HOLDER:
+        return f"waits for {name}, which holds {seq}", args
+    if reason == native.BY_FENCE:
+        return f"waits for GPU work of {name} on {seq}", args
+    peers = ring.known.peers.values()
+    if reason == native.BY_SUBSCRIPTION:
+        members = [peer.name for peer in peers if peer.subscription == subscription]
+        args["culprit"] = "; ".join(members) or "nobody reads it"
+        return f"waits for {args['subscription']}, which has not taken {seq}", args
+    producers = [peer.name for peer in peers if peer.subscription is None]
+    args["culprit"] = "; ".join(producers) or "there is no producer"
+    return f"waits for frame {seq} of {ring.name}", args
