@@ -1,8 +1,8 @@
 """Write what all processes of a pipeline do into a trace, which ui.perfetto.dev shows.
 
-It works on rings that run: nothing is started again, and no program is changed.  It shows who wrote
-and read which frame, who waited for whom, what was lost, and who died.  Without a name it traces all
-rings of this host.  Ctrl-C ends it early.
+It works on rings that run: nothing is started again, and no program is changed.  It shows who
+wrote and read which frame, who waited for whom, what was lost, and who died.  Without a name it
+traces all rings of this host.  Ctrl-C ends it early.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def run(args: argparse.Namespace) -> int:
     timeline = Timeline(collector.rings, collector.ended_ns)
     picture = timeline.draw()
     try:
-        size = write(args.out, picture, timeline.pids)
+        size = write(args.out, picture, timeline.pids, collector.threads)
     except RingError:
         raise
     except OSError as error:

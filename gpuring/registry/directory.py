@@ -75,7 +75,9 @@ def open_to_trace(name: str) -> File:
             raise PermissionError(
                 f"ring {name!r} belongs to {named.owner}. Only that user or root can trace it"
             )
-        return named.open(os.O_RDWR)
+        file = named.open(os.O_RDWR)
+        _checked(name, Header.read, file)
+        return file
 
 
 def _named(name: str) -> Named:

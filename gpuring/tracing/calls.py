@@ -1,4 +1,4 @@
-"""The calls of services: request, queue, engine, answer, over the processes that have a part in them.
+"""The calls of services: request, queue, engine, answer, over all processes that have a part in it.
 
 A request and each part of its answer say in an event which call they are of (GR_DID_CALL).
 """

@@ -6,7 +6,7 @@ then is counted.  If this process is killed, the peers stop by themselves (core/
 
 from __future__ import annotations
 
-import os
+import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ from gpuring.native import File, Header, Tracer
 from gpuring.native.tracer import EVENT_NBYTES, TRACE_EVENTS, TRACE_NS
 from gpuring.registry import directory, segment
 from gpuring.registry.segment import Missing
-from gpuring.tracing.who import Known
+from gpuring.tracing.who import Known, threads_of
 
 Events = npt.NDArray[np.uint64]
 """One row an event: turn, time_ns, what, who, and four words that depend on its kind."""
@@ -76,6 +76,8 @@ def _begin(name: str) -> TracedRing:
     file = directory.open_to_trace(name)
     try:
         tracer = Tracer(file.fd)
+    except native.Damaged as error:
+        raise Missing(f"what has its name is about to go: {error}") from None
     except BlockingIOError:
         raise RingError(f"ring {name!r} is being traced by another process already") from None
     ring = TracedRing(name, file, tracer, Header.read(file.fd), native.now_ns())
@@ -94,13 +96,15 @@ class Collector:
         self.names = names
         self.rings: list[TracedRing] = []
         self.trouble: dict[str, str] = {}
-        """Of those that could not be traced, by name.  Empty of rings that were named."""
+        """Of those that could not be traced, by name."""
+        self.threads: dict[tuple[int, int], str] = {}
+        """What threads are called, by pid and thread id."""
+        self._asked: set[int] = set()
         for name in names:
             directory.look(segment.check_name(name))  # or say that it is not there
             self.rings.append(_begin(name))
         self._find()
-        self.begun_ns = native.now_ns()
-        self.ended_ns = self.begun_ns
+        self.ended_ns = native.now_ns()
 
     def run(self, deadline: float, ended: Callable[[], bool]) -> None:
         """Collects until the deadline, on the clock of time.monotonic, or until `ended`."""
@@ -126,13 +130,16 @@ class Collector:
         for ring in self.rings:
             while ring.collect():
                 pass
+        self._asked.clear()  # there may be more threads by now
+        for ring in self.rings:
             self._look_at(ring)
 
     def _look_at(self, ring: TracedRing) -> None:
-        try:
+        with contextlib.suppress(native.Damaged):  # it was removed: what was seen before holds
             ring.look()
-        except native.Damaged:  # the ring was removed, and what was seen before holds
-            pass
+        for pid in ring.known.here - self._asked:
+            self._asked.add(pid)
+            self.threads |= {(pid, tid): name for tid, name in threads_of(pid)}
 
     def _look(self) -> None:
         for ring in self.rings:
@@ -140,11 +147,10 @@ class Collector:
         self._find()
 
     def _find(self) -> None:
-        traced = {ring.name: os.fstat(ring.file.fd).st_ino for ring in self.rings}
+        traced = {ring.name: ring.file.fd for ring in self.rings}
         for name in self._wanted():
-            path = segment.path_of(segment.header_name(name))
             try:
-                if name in traced and os.stat(path).st_ino == traced[name]:
+                if name in traced and not segment.is_replaced(name, traced[name]):
                     continue
                 self.rings.append(_begin(name))
                 self.trouble.pop(name, None)

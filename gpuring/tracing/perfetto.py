@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -20,29 +19,34 @@ _SEQUENCE = 1
 _Event = protos.TrackEvent
 
 
-def write(path: Path, picture: Picture, pids: Mapping[int, str]) -> int:
+Threads = Mapping[tuple[int, int], str]
+
+
+def write(path: Path, picture: Picture, pids: Mapping[int, str], threads: Threads) -> int:
     """Writes the file, over one of this name.  Returns its size in bytes.  Raises OSError.
 
-    `pids`: what processes are called."""
+    `pids`, `threads`: what processes and threads are called."""
     with path.open("wb") as file:
-        for packet in _packets(picture, pids):
+        for packet in _packets(picture, pids, threads):
             file.write(protos.Trace(packet=[packet]).SerializeToString())
         return file.tell()
 
 
-def _packets(picture: Picture, pids: Mapping[int, str]) -> Iterator[protos.TracePacket]:
+def _packets(
+    picture: Picture, pids: Mapping[int, str], threads: Threads
+) -> Iterator[protos.TracePacket]:
     yield _clocks()
     ids: dict[Track, int] = {}
     for number, track in enumerate(picture.tracks(), 1):
         ids[track] = number
-        yield _described(track, ids, pids)
+        yield _described(track, ids, pids, threads)
     for _, _, packet in sorted(_events(picture, ids), key=lambda each: each[:2]):
         yield packet
 
 
 def _clocks() -> protos.TracePacket:
-    """All times are CLOCK_MONOTONIC of this host.  What the other clocks say now, so that a trace of
-    the whole system can be laid beside it; and what holds for all packets that follow."""
+    """All times are CLOCK_MONOTONIC of this host.  The first packet says so, and what the other
+    clocks say now, so that a trace of the whole system can be laid beside this one."""
     packet = protos.TracePacket(trusted_packet_sequence_id=_SEQUENCE)
     packet.sequence_flags = protos.TracePacket.SEQ_INCREMENTAL_STATE_CLEARED
     packet.trace_packet_defaults.timestamp_clock_id = _MONOTONIC
@@ -57,7 +61,7 @@ def _clocks() -> protos.TracePacket:
 
 
 def _described(
-    track: Track, ids: Mapping[Track, int], pids: Mapping[int, str]
+    track: Track, ids: Mapping[Track, int], pids: Mapping[int, str], threads: Threads
 ) -> protos.TracePacket:
     packet = protos.TracePacket(trusted_packet_sequence_id=_SEQUENCE)
     it = packet.track_descriptor
@@ -65,7 +69,8 @@ def _described(
     if track.parent is not None:
         it.parent_uuid = ids[track.parent]
     if track.tid:
-        it.name = it.thread.thread_name = _thread_name(track) or f"thread {track.tid}"
+        name = threads.get((track.pid, track.tid)) or f"thread {track.tid}"
+        it.name = it.thread.thread_name = name
         it.thread.pid, it.thread.tid = track.pid, track.tid
     elif track.pid:
         it.name = it.process.process_name = pids.get(track.pid) or f"pid {track.pid}"
@@ -75,14 +80,6 @@ def _described(
     if track.is_counter:
         it.counter.SetInParent()
     return packet
-
-
-def _thread_name(track: Track) -> str:
-    """As in `top -H`.  A pid of another pid namespace may be that of another process here, whose
-    threads have other ids."""
-    with contextlib.suppress(OSError):
-        return Path(f"/proc/{track.pid}/task/{track.tid}/comm").read_text(errors="replace").strip()
-    return ""
 
 
 def _events(

@@ -60,7 +60,7 @@ class ThreadState:
     tid: int
     slice: Slice | None = None
     wait: dict[tuple[int, Key], tuple[str, Args]] = field(default_factory=dict)
-    """What it waits for, by the index of the ring and the peer: in words, and what they are about."""
+    """What it waits for, by the index of the ring and the peer: in words, and with details."""
     own: list[Slice] = field(default_factory=list)
     """The user's own slices that are open, one in the other."""
     seen: tuple[int, int] = (0, 0)

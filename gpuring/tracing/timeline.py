@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from gpuring.printable import printable
 from gpuring.tracing.calls import Calls
 from gpuring.tracing.collector import Events, TracedRing
 from gpuring.tracing.culprits import culprit_of
-from gpuring.tracing.state import Key, PeerState, RingState, Seen, ThreadState
+from gpuring.tracing.state import PeerState, RingState, Seen, ThreadState
 from gpuring.tracing.tracks import Args, Picture, Slice
 from gpuring.tracing.who import ID_MASK, Death, Who
 
@@ -27,7 +27,7 @@ class Timeline:
         self._rings: list[RingState] = []
         self._threads: dict[tuple[int, int], ThreadState] = {}
         self._calls = Calls(self.picture, self.pids)
-        self._act = {
+        self._act: dict[str, Callable[[Seen], None]] = {
             "join": self._join,
             "leave": self._leave,
             "claim": self._claim,
@@ -40,7 +40,7 @@ class Timeline:
             "tear": self._tear,
             "call": self._call,
             "wait": self._wait,
-            "stop": lambda seen: None,
+            "stop": self._stop,
         }
         for k, ring in enumerate(rings):
             track = self.picture.track(("ring", k), f"ring {ring.name}")
@@ -181,6 +181,9 @@ class Timeline:
         seq, client, call, *_ = seen.about
         if seq in seen.peer.open:
             self._calls.written(seen.ring.name, seq, client, call, seen.peer.open[seq])
+
+    def _stop(self, seen: Seen) -> None:
+        """A wait has ended without a slot."""
 
     # ---- counters -------------------------------------------------------------------------------
 

@@ -1,7 +1,7 @@
 """What a time line is made of: slices, instants and counters, each on a track.
 
-No slice ends before it begins, and those of one track are nested or apart: a track is given away only
-when nothing is open there.  Perfetto needs that.
+No slice ends before it begins, and those of one track are nested or apart, as Perfetto needs it: a
+track is given away only when nothing is open there.
 """
 
 from __future__ import annotations
@@ -112,12 +112,17 @@ class Picture:
     def tracks(self) -> list[Track]:
         """All that have a slice, an instant or a count, and their parents."""
         used: dict[Track, None] = {}
-        for each in (*self.slices, *self.instants, *self.counts):
-            above, track = [], each.track
-            while track is not None and track not in used:
-                above.append(track)
-                track = track.parent  # type: ignore[assignment]
-            used.update(dict.fromkeys(reversed(above)))
+
+        def use(track: Track) -> None:
+            if track in used:
+                return
+            if track.parent is not None:
+                use(track.parent)
+            used[track] = None
+
+        for every in (self.slices, self.instants, self.counts):
+            for each in every:
+                use(each.track)
         return list(used)
 
     def begin(self, track: Track, name: str, at: int, args: Args | None = None) -> Slice:

@@ -1,8 +1,11 @@
-"""What the header of a traced ring tells of its peers.  A look at it is a copy, and changes nothing."""
+"""What the header of a traced ring tells of its peers.  It is read as a copy, which changes nothing."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from gpuring.native import Header
 from gpuring.native.snapshot import snapshot
@@ -42,6 +45,8 @@ class Known:
     subscriptions: dict[int, str] = field(default_factory=dict)
     deaths: dict[int, Death] = field(default_factory=dict)
     """By their number, which counts from 0."""
+    here: set[int] = field(default_factory=set)
+    """The processes of this pid namespace: only their pids mean anything here."""
 
     def look(self, header: Header) -> None:
         seen = snapshot(header)
@@ -49,6 +54,8 @@ class Known:
             key = number, peer["id"] & ID_MASK
             label = printable(text_of(peer["label"]))
             self.peers[key] = Who(peer["pid"], label, peer["subscription"])
+            if not peer["elsewhere"]:
+                self.here.add(peer["pid"])
         for number, subscription in seen["subscriptions"].items():
             self.subscriptions[number] = printable(text_of(subscription["name"]))
         reaps = header.reaps
@@ -57,5 +64,10 @@ class Known:
                 death["time_ns"], death["pid"], death["number"], printable(text_of(death["label"]))
             )
 
-    def producers(self) -> list[Who]:
-        return [who for who in self.peers.values() if who.subscription is None]
+
+def threads_of(pid: int) -> Iterator[tuple[int, str]]:
+    """The threads of a process, by their ids and names.  Nothing if it is gone."""
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            name = (task / "comm").read_text(errors="replace")
+            yield int(task.name), printable(name.strip())
