@@ -69,8 +69,8 @@ __all__ = [
     "MAX_FAR_NBYTES", "MAX_LABEL_NBYTES", "MAX_META_NBYTES", "MAX_NAME_NBYTES", "MAX_NDIM",
     "MAX_PEERS", "MAX_PRODUCERS", "MAX_SLOTS", "MAX_SLOT_NBYTES", "MAX_SPEC_NBYTES",
     "MAX_SUBSCRIPTIONS", "MAX_WAITED", "MEMORY_KINDS", "MODE_MISMATCH", "PEER_LOST",
-    "PRODUCER_DIED", "REAPED", "SYNC_KINDS", "TORN", "Tracer", "VERSION", "Damaged", "Descriptor", "Device",
-    "Driver", "File", "Header", "MappedFile", "NameWatch", "Notifier", "Peer", "Retired", "annotate",
-    "fetch", "join_consumer", "join_producer", "look", "now_ns", "offer", "on_blocked", "owed", "ready",
-    "seconds", "select", "subscribe", "unsubscribe",
+    "PRODUCER_DIED", "REAPED", "SYNC_KINDS", "TORN", "VERSION", "Damaged", "Descriptor", "Device",
+    "Driver", "File", "Header", "MappedFile", "NameWatch", "Notifier", "Peer", "Retired", "Tracer",
+    "annotate", "fetch", "join_consumer", "join_producer", "look", "now_ns", "offer", "on_blocked",
+    "owed", "ready", "seconds", "select", "subscribe", "unsubscribe",
 ]  # fmt: skip

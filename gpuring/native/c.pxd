@@ -140,7 +140,7 @@ cdef extern from "core/trace.h" nogil:
         GR_DID_JOIN, GR_DID_LEAVE, GR_DID_CLAIM, GR_DID_PUBLISH, GR_DID_ABANDON, GR_DID_ACQUIRE
         GR_DID_RELEASE, GR_DID_RETURN, GR_DID_DROP, GR_DID_TEAR, GR_DID_WAIT, GR_DID_STOP
         GR_DID_CALL, GR_DID_BEGIN, GR_DID_END
-    struct gr_event:
+    struct gr_trace_event:
         pass
     struct gr_tracer:
         uint32_t peers
@@ -150,7 +150,7 @@ cdef extern from "core/trace.h" nogil:
     void gr_annotate(gr_event_kind, const char *)
     gr_tracer *gr_trace_begin(int, const char **, char *, size_t)
     bint gr_trace_on(gr_tracer *)
-    int gr_trace_read(gr_tracer *, uint32_t, gr_event *, uint32_t)
+    int gr_trace_read(gr_tracer *, uint32_t, gr_trace_event *, uint32_t)
     void gr_trace_off(gr_tracer *)
     void gr_trace_end(gr_tracer *)
 

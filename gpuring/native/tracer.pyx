@@ -18,7 +18,7 @@ KINDS = {
     <int>GR_DID_BEGIN: "begin", <int>GR_DID_END: "end",
 }
 """What an event's kind is called."""
-EVENT_NBYTES = sizeof(gr_event)
+EVENT_NBYTES = sizeof(gr_trace_event)
 TRACE_EVENTS = GR_TRACE_EVENTS  # that a peer's table holds
 TRACE_NS = <int>GR_TRACE_NS
 """For how long verbs go on writing events when nobody calls Tracer.go_on()."""
@@ -55,21 +55,21 @@ cdef class Tracer:
         gr_trace_off(self.tracer)
 
     def read(self, uint32_t number):
-        """The new events of a peer number, as the bytes of whole gr_event structs.  Those whose `turn` is 0 were not got."""
+        """The new events of a peer number, as the bytes of whole gr_trace_event structs.  Those whose `turn` is 0 were not got."""
         cdef bytes events
-        cdef gr_event *to
+        cdef gr_trace_event *to
         cdef int n
         if number >= self.tracer.peers:
             raise IndexError(number)
         parts = []
         while True:
-            events = PyBytes_FromStringAndSize(NULL, GR_TRACE_EVENTS * sizeof(gr_event))
-            to = <gr_event *>PyBytes_AS_STRING(events)
+            events = PyBytes_FromStringAndSize(NULL, GR_TRACE_EVENTS * sizeof(gr_trace_event))
+            to = <gr_trace_event *>PyBytes_AS_STRING(events)
             with nogil:
                 n = gr_trace_read(self.tracer, number, to, GR_TRACE_EVENTS)
             if n < 0:
                 PyErr_SetFromErrno(OSError)
-            parts.append(events[:n * sizeof(gr_event)])
+            parts.append(events[:n * sizeof(gr_trace_event)])
             if n == 0 or len(parts) == 4:  # it stays behind one that writes faster than this reads
                 return b"".join(parts)
 

@@ -67,9 +67,9 @@ def read(name: str) -> Header:
 
 
 def open_to_trace(name: str) -> File:
-    """The file of a ring's header, to read and to write, without being in the ring.  Only of our own
-    user or of root: its owner can end this process.  Raises Missing, RingIncompatible,
-    PermissionError, OSError."""
+    """The file of a ring's header, to read and to write, without being in the ring.  It must be of
+    our own user or of root, because its owner can end this process.  Raises Missing,
+    RingIncompatible, PermissionError, OSError."""
     with _named(name) as named:
         if named.stat.st_uid not in {0, os.geteuid()}:
             raise PermissionError(

@@ -1,4 +1,4 @@
-"""What the header of a traced ring tells of its peers.  It is read as a copy, which changes nothing."""
+"""What the header of a traced ring tells of its peers.  A copy is read, which changes nothing."""
 
 from __future__ import annotations
 

@@ -17,7 +17,8 @@
  *                                              what its fence has reached
  *   event[p][i]  64-byte IPC event handles (sync "event" only)
  *   meta[i]   the frame's structured metadata  spec         what the slots hold (JSON)
- *   events[p] what peer p has done lately; not there until the ring is traced for the first time
+ *   trace_table[p]  what peer p has done lately; not there until the ring is traced for the first
+ *             time, and not part of `nbytes`
  *
  * take, tear, work and fence are slot-major, so what a claim reads of them is a few cache lines.
  * "LOCK" is the membership lock (lock.h).
@@ -262,7 +263,7 @@ struct gr_tear {
 #define GR_MARKING (UINT64_C(1) << 63)
 
 /* One thing that a peer has done (trace.h). Writer: threads of the peer's process. */
-struct gr_event {
+struct gr_trace_event {
     gr_word turn;    /* how many events came before it, plus 1; stored last. 0: it is being written */
     gr_word time_ns; /* CLOCK_MONOTONIC */
     gr_word what;    /* thread id (32) | enum gr_event_kind (32) */
@@ -271,9 +272,10 @@ struct gr_event {
 };
 
 /* The events of one peer number, of all its owners. The k-th is in k mod GR_TRACE_EVENTS. */
-struct gr_events {
+struct gr_trace_table {
     gr_word count; /* that were ever begun. Writer: threads of the peer's process, += 1 */
-    alignas(GR_PAGE) struct gr_event event[GR_TRACE_EVENTS]; /* each peer has pages of its own */
+    /* on pages of its own. Writer: threads of the peer's process */
+    alignas(GR_PAGE) struct gr_trace_event event[GR_TRACE_EVENTS];
 };
 
 _Static_assert(sizeof(struct gr_sub) == 3 * GR_LINE, "sub: three lines");
@@ -289,8 +291,8 @@ _Static_assert(offsetof(struct gr_head, peer_mask) == 448, "head: peers");
 _Static_assert(offsetof(struct gr_head, deaths) == 576, "head: deaths");
 _Static_assert(sizeof(struct gr_link) == GR_LINE, "link: one line");
 _Static_assert(offsetof(struct gr_slot, shape) == GR_LINE, "slot: all but the shape in one line");
-_Static_assert(sizeof(struct gr_event) == GR_LINE, "event: one line");
-_Static_assert(sizeof(struct gr_events) % GR_PAGE == 0, "events: whole pages");
+_Static_assert(sizeof(struct gr_trace_event) == GR_LINE, "event: one line");
+_Static_assert(sizeof(struct gr_trace_table) % GR_PAGE == 0, "events: whole pages");
 _Static_assert(sizeof(struct gr_head) <= GR_PAGE, "head: fits its page");
 
 /* Where the tables start. This is computed from the counts alone and never read from the

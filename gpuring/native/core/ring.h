@@ -105,7 +105,7 @@ struct gr_ring {
 
     /* The table of events, if a verb of this handle has ever been traced. It stays mapped. Any
      * thread may set it. */
-    _Atomic(struct gr_events *) events;
+    _Atomic(struct gr_trace_table *) events;
     /* By number: whether its events have memory (enum room of trace.c). */
     gr_word32 room[GR_MAX_PEERS];
 

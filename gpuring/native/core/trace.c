@@ -38,14 +38,14 @@ static uint32_t thread_id(const struct gr_ring *ring) {
 
 /* Maps the table of events. Two threads may come here at once; the slower one undoes it. NULL: it
  * is not there, or there is no memory for it. */
-static struct gr_events *map_events(struct gr_ring *ring, int fd) {
+static struct gr_trace_table *map_events(struct gr_ring *ring, int fd) {
     const uint64_t at = ring->layout.nbytes, nbytes = ring->layout.traced_nbytes - at;
     struct stat now;
     if (fstat(fd, &now) != 0 || (uint64_t)now.st_size != ring->layout.traced_nbytes) return NULL;
-    struct gr_events *mapped =
+    struct gr_trace_table *mapped =
         mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, (off_t)at);
     if (mapped == MAP_FAILED) return NULL;
-    struct gr_events *expected = NULL;
+    struct gr_trace_table *expected = NULL;
     if (atomic_compare_exchange_strong(&ring->events, &expected, mapped)) return mapped;
     munmap(mapped, nbytes);
     return expected;
@@ -53,21 +53,21 @@ static struct gr_events *map_events(struct gr_ring *ring, int fd) {
 
 /* Sees to it that the peer number's events have memory: a store into a hole of a full /dev/shm would
  * end the process (SIGBUS). Without memory it has no events, for as long as the handle lives. */
-static struct gr_events *make_room(struct gr_ring *ring, uint32_t number) {
+static struct gr_trace_table *make_room(struct gr_ring *ring, uint32_t number) {
     const int error = errno;
     int fd = gr_has_its_files(ring) ? gr_again(ring->lock_fd, O_RDWR) : -1;
-    struct gr_events *events = atomic_load_explicit(&ring->events, memory_order_acquire);
+    struct gr_trace_table *events = atomic_load_explicit(&ring->events, memory_order_acquire);
     if (fd >= 0 && !events) events = map_events(ring, fd);
-    const uint64_t at = ring->layout.nbytes + number * sizeof(struct gr_events);
+    const uint64_t at = ring->layout.nbytes + number * sizeof(struct gr_trace_table);
     const bool there = fd >= 0 && events &&
-                       posix_fallocate(fd, (off_t)at, sizeof(struct gr_events)) == 0;
+                       posix_fallocate(fd, (off_t)at, sizeof(struct gr_trace_table)) == 0;
     gr_store_release(&ring->room[number], there ? THERE : NONE);
     if (fd >= 0) close(fd);
     errno = error;
     return there ? events + number : NULL;
 }
 
-static struct gr_events *events_of(struct gr_ring *ring, uint32_t number) {
+static struct gr_trace_table *events_of(struct gr_ring *ring, uint32_t number) {
     const uint32_t room = gr_load_acquire(&ring->room[number]);
     if (room == UNKNOWN) return make_room(ring, number);
     return room == THERE ? atomic_load_explicit(&ring->events, memory_order_acquire) + number
@@ -78,10 +78,10 @@ static struct gr_events *events_of(struct gr_ring *ring, uint32_t number) {
  * reads `count` after the event, so the turn is taken, with sc, before anything is overwritten. */
 static void write_event(struct gr_ring *ring, uint32_t number, uint64_t id, int64_t now,
                         enum gr_event_kind kind, const uint64_t about[4]) {
-    struct gr_events *events = events_of(ring, number);
+    struct gr_trace_table *events = events_of(ring, number);
     if (!events) return;
     uint64_t turn = atomic_fetch_add_explicit(&events->count, 1, memory_order_seq_cst);
-    struct gr_event *event = &events->event[turn % GR_TRACE_EVENTS];
+    struct gr_trace_event *event = &events->event[turn % GR_TRACE_EVENTS];
     gr_store_relaxed(&event->turn, 0);
     GR_FAULT("trace: begun");
     gr_store_relaxed(&event->time_ns, (uint64_t)now);
@@ -166,7 +166,7 @@ static int read_at(const struct gr_tracer *tracer, void *to, size_t nbytes, uint
 }
 
 static uint64_t place_of(const struct gr_tracer *tracer, uint32_t number) {
-    return tracer->events_at + number * sizeof(struct gr_events);
+    return tracer->events_at + number * sizeof(struct gr_trace_table);
 }
 
 void gr_trace_end(struct gr_tracer *tracer) {
@@ -193,7 +193,7 @@ struct gr_tracer *gr_trace_begin(int fd, const char **why, char *text, size_t te
     tracer->fd = gr_again(fd, O_RDWR);
     /* One at a time: the second one would turn it off for the first. */
     if (tracer->fd < 0 || gr_lock_byte(tracer->fd, F_WRLCK, GR_TRACER_BYTE) != 0) {
-        if (errno == EAGAIN || errno == EACCES) errno = EBUSY;
+        if (errno == EACCES) errno = EAGAIN;
         return fail(tracer);
     }
     /* It is never made shorter again: a peer may write at any time (SIGBUS). */
@@ -210,7 +210,7 @@ struct gr_tracer *gr_trace_begin(int fd, const char **why, char *text, size_t te
 
 /* How many of the events are whole. An event that is being written ends the row, for BLANK_NS: who
  * writes it may have been killed. It counts as missed then, and its turn is 0. */
-static uint32_t whole(struct gr_tracer *tracer, uint32_t number, const struct gr_event *events,
+static uint32_t whole(struct gr_tracer *tracer, uint32_t number, const struct gr_trace_event *events,
                       uint32_t n) {
     int64_t *since = &tracer->blank_ns[number];
     for (uint32_t k = 0; k < n; k++) {
@@ -223,8 +223,8 @@ static uint32_t whole(struct gr_tracer *tracer, uint32_t number, const struct gr
     return n;
 }
 
-int gr_trace_read(struct gr_tracer *tracer, uint32_t number, struct gr_event *events, uint32_t n) {
-    const uint64_t place = place_of(tracer, number), table = place + offsetof(struct gr_events, event);
+int gr_trace_read(struct gr_tracer *tracer, uint32_t number, struct gr_trace_event *events, uint32_t n) {
+    const uint64_t place = place_of(tracer, number), table = place + offsetof(struct gr_trace_table, event);
     uint64_t count, *next = &tracer->next[number];
     if (read_at(tracer, &count, 8, place) != 0) return -1;
     if (count < *next) *next = count; /* made up */

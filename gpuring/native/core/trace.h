@@ -63,12 +63,12 @@ struct gr_tracer {
     int64_t blank_ns[GR_MAX_PEERS]; /* since when the next event is being written; 0: it is not */
 };
 /* Turns the tracing of the ring on whose header is open as fd. NULL with *why set: it is none of
- * this build. NULL with *why NULL: errno; EBUSY: somebody traces it already. */
+ * this build. NULL with *why NULL: errno; EAGAIN: somebody traces it already. */
 struct gr_tracer *gr_trace_begin(int fd, const char **why, char *text, size_t text_nbytes);
 /* Keeps it on. Returns whether it was still on; if not, events since the last time are missing. */
 bool gr_trace_on(struct gr_tracer *tracer);
 /* Copies at most n new events of a peer number. Returns how many, or -1: errno. */
-int gr_trace_read(struct gr_tracer *tracer, uint32_t number, struct gr_event *events, uint32_t n);
+int gr_trace_read(struct gr_tracer *tracer, uint32_t number, struct gr_trace_event *events, uint32_t n);
 /* Turns it off. What was written until then can still be read. */
 void gr_trace_off(struct gr_tracer *tracer);
 void gr_trace_end(struct gr_tracer *tracer);
