@@ -37,8 +37,8 @@ class Trace:
 
 
 def read(path: Path) -> Trace:
-    """Fails if a track has no name, a slice overlaps with another one or ends before it begins, or an
-    arrow has no end."""
+    """Fails if a track has no name, a slice overlaps with another one or ends before it begins, or
+    an arrow has no end."""
     packets = protos.Trace.FromString(path.read_bytes()).packet
     described = {
         packet.track_descriptor.uuid: packet.track_descriptor
@@ -63,9 +63,7 @@ def read(path: Path) -> Trace:
     for packet in sorted(events, key=lambda each: each.timestamp):  # stable, as Perfetto does it
         event, at = packet.track_event, packet.timestamp
         uuid = event.track_uuid
-        args = {
-            each.name: each.string_value or each.int_value for each in event.debug_annotations
-        }
+        args = {each.name: each.string_value or each.int_value for each in event.debug_annotations}
         if event.type == EVENT.TYPE_SLICE_BEGIN:
             it = Slice(event.name, full(uuid), pid(uuid), at, args)
             assert event.name

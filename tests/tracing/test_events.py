@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import resource
 import time
 
@@ -11,27 +10,17 @@ import pytest
 
 import gpuring
 from gpuring import native
-from gpuring.native import File, Tracer
 from gpuring.native.tracer import KINDS, TRACE_EVENTS, TRACE_NS
-from gpuring.registry import segment
-from tests.helpers.layout import FIELDS
 from tests.helpers.processes import poll
 from tests.helpers.rings import drain, put, small_ring
-
-
-def tracer_of(name):
-    with File(segment.path_of(segment.header_name(name)), os.O_RDWR) as file:
-        return Tracer(file.fd)
+from tests.helpers.support import segments_of
+from tests.tracing.traced import nbytes, tracer_of, until_ns
 
 
 def events(tracer, number):
     """(kind, first word about it) of each."""
     rows = np.frombuffer(tracer.read(number), np.uint64).reshape(-1, 8)
     return [(KINDS[int(row[2]) & 0xFFFFFFFF], int(row[4])) for row in rows if row[0]]
-
-
-def size(name):
-    return os.stat(segment.path_of(segment.header_name(name))).st_size
 
 
 def test_verbs_write_what_they_do_while_it_is_on(name):
@@ -59,9 +48,9 @@ def test_verbs_write_what_they_do_while_it_is_on(name):
 
 def test_a_ring_that_was_never_traced_is_as_long_as_ever_and_can_be_attached_when_it_was(name):
     with small_ring(name) as ring:
-        before = size(name)
+        before = nbytes(name)
         tracer = tracer_of(name)
-        assert size(name) > before
+        assert nbytes(name) > before
         with gpuring.attach(name) as again, again.producer() as producer:
             put(producer)
             assert events(tracer, producer._peer.number)
@@ -94,7 +83,7 @@ def test_a_tracer_does_not_count_as_one_who_uses_the_ring(name):
     ring = small_ring(name)
     tracer = tracer_of(name)
     ring.close()
-    assert not os.path.exists(segment.path_of(segment.header_name(name)))
+    assert not segments_of(name)
     assert events(tracer, 0) == []
 
 
@@ -125,14 +114,9 @@ def traces(pipe, name):
     del tracer
 
 
-def until_ns(name):
-    """What the header says."""
-    with File(segment.path_of(segment.header_name(name)), os.O_RDONLY) as file:
-        return int.from_bytes(os.pread(file.fd, 8, FIELDS["head", "traced_until_ns"].offset), "little")
-
-
 def test_a_tracer_that_is_killed_leaves_nothing_running(children, name):
-    """The first verb after the time is over turns it off, and another process can trace the ring."""
+    """The first verb after its time is over turns it off, and another process can trace the
+    ring."""
     with small_ring(name) as ring, ring.producer() as producer:
         child = children(traces, name)
         child.receive()
@@ -147,7 +131,7 @@ def test_a_tracer_that_is_killed_leaves_nothing_running(children, name):
         assert events(tracer, producer._peer.number) == []  # not those of the earlier trace
         put(producer)
         assert [kind for kind, _ in events(tracer, producer._peer.number)] == ["claim", "publish"]
-    assert not [each for each in os.listdir("/dev/shm") if name in each]
+    assert not segments_of(name)
 
 
 def publishes_without_descriptors(pipe, name):
