@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import argparse
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuring.cli.options import positive
-from gpuring.cli.text import columns, complain, counted, nbytes, wrap
+from gpuring.cli.text import columns, complain, counted, nbytes, seconds, wrap
 from gpuring.cli.trouble import CommandError, need
 from gpuring.deadlines import deadline_of
 from gpuring.errors import RingError
 
 if TYPE_CHECKING:
     from gpuring.tracing.collector import Collector
+    from gpuring.tracing.longest import Wait
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     need("perfetto", extra="trace")
     from gpuring.tracing.collector import Collector
+    from gpuring.tracing.longest import longest
     from gpuring.tracing.perfetto import write
     from gpuring.tracing.timeline import Timeline
 
@@ -65,12 +67,21 @@ def run(args: argparse.Namespace) -> int:
         raise
     except OSError as error:
         raise CommandError(f"{args.out} cannot be written: {error.strerror or error}") from error
-    for line in _summary(collector):
+    for line in (*_summary(collector), *_waits(longest(picture), timeline.pids)):
         print(wrap(line, columns(), "  "))
     print(f"{args.out}: {nbytes(size)}. Open it at https://ui.perfetto.dev")
     for name, why in collector.trouble.items():
         complain(f"gpuring trace: {name} was not traced: {why}")
     return 1 if collector.trouble else 0
+
+
+def _waits(waits: list[Wait], pids: Mapping[int, str]) -> Iterator[str]:
+    for each in waits[:3]:
+        who = f"{pids.get(each.pid) or 'a process'}, pid {each.pid},"
+        took = seconds(each.in_all_s)
+        if each.times > 1:
+            took = f"{each.times} times, {took} in all, {seconds(each.longest_s)} at the most"
+        yield f"{who} waited for {each.culprit}, in {each.ring}: {took}"
 
 
 def _summary(collector: Collector) -> Iterator[str]:

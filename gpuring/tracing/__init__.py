@@ -7,4 +7,5 @@
     timeline.py   from events to slices, arrows and counters: calls.py for services, tracks.py for
                   what has a row of its own
     perfetto.py   writes them as a file
+    longest.py    who has waited for whom the longest, for who has only a terminal
 """

@@ -76,7 +76,7 @@ class Calls:
             service = self._picture.track(("calls", call.service), f"calls of {call.service}")
             track = self._picture.track(("calls", call.service, row), "calls", service)
             args: Args = {"client": f"{call.client:016x}", "parts": len(answers)}
-            whole_call = self._picture.begin(track, f"call {call.number}", begin, args)
+            whole_call = self._picture.begin(track, f"call {call.number}", begin, "call", args)
             pid = engine.track.parent.pid if engine.track.parent else 0
             name = f"{self._pids.get(pid) or 'engine'}, pid {pid}"
             for what, its_begin, its_end in (
@@ -85,5 +85,5 @@ class Calls:
                 (name, taken, answered),
                 ("answer waits", answered, end),
             ):
-                self._picture.end(self._picture.begin(track, what, its_begin), its_end)
+                self._picture.end(self._picture.begin(track, what, its_begin, "call"), its_end)
             self._picture.end(whole_call, end)

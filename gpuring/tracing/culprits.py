@@ -10,8 +10,8 @@ NONE = 0xFFFF
 """No peer, no subscription."""
 
 
-def culprit_of(ring: RingState, about: list[int]) -> tuple[str, Args]:
-    """The words for a wait, and who is in the way (GR_DID_WAIT in core/trace.h)."""
+def culprit_of(ring: RingState, about: list[int]) -> tuple[str, Args, str]:
+    """The words for a wait, who is in the way, and its kind (GR_DID_WAIT in core/trace.h)."""
     word, seq, who, *_ = about
     reason, number, subscription = word & 0xFF, word >> 8 & NONE, word >> 24 & NONE
     args: Args = {"ring": ring.name, "sequence": seq}
@@ -23,16 +23,16 @@ def culprit_of(ring: RingState, about: list[int]) -> tuple[str, Args]:
         name = culprit.name
         args |= {"culprit": name, "culprit's pid": culprit.pid}
     if reason == native.BY_PRODUCER:
-        return f"waits for {name}, which writes {seq}", args
+        return f"waits for {name}, which writes {seq}", args, "waits"
     if reason == native.BY_HOLDER:
-        return f"waits for {name}, which holds {seq}", args
+        return f"waits for {name}, which holds {seq}", args, "waits"
     if reason == native.BY_FENCE:
-        return f"waits for GPU work of {name} on {seq}", args
+        return f"waits for GPU work of {name} on {seq}", args, "waits"
     peers = ring.known.peers.values()
     if reason == native.BY_SUBSCRIPTION:
         members = [peer.name for peer in peers if peer.subscription == subscription]
         args["culprit"] = "; ".join(members) or "nobody reads it"
-        return f"waits for {args['subscription']}, which has not taken {seq}", args
+        return f"waits for {args['subscription']}, which has not taken {seq}", args, "waits"
     producers = [peer.name for peer in peers if peer.subscription is None]
     args["culprit"] = "; ".join(producers) or "there is no producer"
-    return f"waits for frame {seq} of {ring.name}", args
+    return f"waits for frame {seq} of {ring.name}", args, "idle"

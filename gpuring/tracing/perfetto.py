@@ -104,6 +104,7 @@ def _packet(at: int, track: int, kind: int) -> protos.TracePacket:
 def _begin(it: Slice, ids: Mapping[Track, int]) -> protos.TracePacket:
     packet = _packet(it.begin_ns, ids[it.track], _Event.TYPE_SLICE_BEGIN)
     packet.track_event.name = it.name
+    packet.track_event.categories.append(it.kind)
     packet.track_event.flow_ids.extend(it.flows_out)
     packet.track_event.terminating_flow_ids.extend(it.flows_in)
     _annotated(packet.track_event, it.args)

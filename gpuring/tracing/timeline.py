@@ -103,7 +103,8 @@ class Timeline:
             args["subscription"] = ring.subscription(subscription)
             track += f" as {args['subscription']}"
         process, lane = self.picture.process(peer.pid), (ring.index, peer.key)
-        it = self.picture.begin_in_lane(lane, track, process, f"{verb} {seq}", seen.at, args)
+        name = f"{verb} {seq}"
+        it = self.picture.begin_in_lane(lane, track, process, name, seen.at, verb, args)
         peer.open[seq] = it
         ring.used(seq, 1)
         self._count_used(ring, seen.at)
@@ -234,7 +235,7 @@ class Timeline:
 
     def _wait(self, seen: Seen) -> None:
         ring, thread, key = seen.ring, seen.thread, (seen.ring.index, seen.peer.key)
-        words, args = culprit_of(ring, seen.about)
+        words, args, kind = culprit_of(ring, seen.about)
         if thread.wait.get(key, ("", {}))[0] == words:
             return  # it still waits for the same
         waits = {**thread.wait, key: (words, args)}
@@ -244,7 +245,7 @@ class Timeline:
             words = f"waits for any of {len(waits)} rings"
             args = {self._rings[k].name: its for (k, _), (its, _) in waits.items()}
         track = self.picture.thread(thread.pid, thread.tid)
-        thread.slice = self.picture.begin(track, words, seen.at, args)
+        thread.slice = self.picture.begin(track, words, seen.at, kind, args)
 
     def _stop_waiting(self, thread: ThreadState, at: int) -> bool:
         it, thread.slice, thread.wait = thread.slice, None, {}
@@ -259,7 +260,7 @@ class Timeline:
         if kind == "begin":
             track = self.picture.thread(thread.pid, thread.tid)
             args: Args = {"by": "gpuring.annotate"}
-            thread.own.append(self.picture.begin(track, name, at, args))
+            thread.own.append(self.picture.begin(track, name, at, "own", args))
         elif any(it.name == name for it in thread.own):  # else it began before the trace
             while thread.own[-1].name != name:
                 self.picture.end(thread.own.pop(), at)

@@ -31,6 +31,9 @@ class Slice:
     begin_ns: int
     begun: int
     """What began at the same time is put in this order."""
+    kind: str
+    """What Perfetto calls a category: "writes", "reads", "waits" (somebody is in the way), "idle"
+    (it waits for the next frame), "call", or "own"."""
     end_ns: int = -1
     ended: int = -1
     args: Args = field(default_factory=dict)
@@ -125,20 +128,20 @@ class Picture:
                 use(each.track)
         return list(used)
 
-    def begin(self, track: Track, name: str, at: int, args: Args | None = None) -> Slice:
-        it = Slice(track, name, at, next(self._order), args=args or {})
+    def begin(self, track: Track, name: str, at: int, kind: str, args: Args | None = None) -> Slice:
+        it = Slice(track, name, at, next(self._order), kind, args=args or {})
         self.slices.append(it)
         return it
 
     def begin_in_lane(
-        self, key: Hashable, name: str, parent: Track, what: str, at: int, args: Args | None = None
+        self, key: Hashable, name: str, parent: Track, what: str, at: int, kind: str, args: Args
     ) -> Slice:
         """A slice on the first track of this key that has nothing open."""
         if key not in self._lanes:
             self._lanes[key] = Lanes(name, parent)
         lanes = self._lanes[key]
         lane = lanes.free()
-        it = self.begin(lanes.track(lane), what, at, args)
+        it = self.begin(lanes.track(lane), what, at, kind, args)
         lanes.take(lane, it)
         return it
 
