@@ -204,6 +204,7 @@ static ALWAYS_INLINE enum gr_result claim(struct gr_peer *me) {
         gr_store_relaxed(&ring->slot[i].since_ns, (uint64_t)gr_now_coarse_ns());
         gr_annex_clear_slot(&ring->slot[i]);
         prefetch_next(me);
+        if (gr_traced(ring)) gr_trace(me, 0, GR_DID_CLAIM, c, 0, 0);
         GR_FAULT("claim: claimed");
         return GR_OK;
     }
@@ -213,7 +214,6 @@ enum gr_result gr_claim(struct gr_peer *me) {
     enum gr_result result = gr_begin_taking(me);
     if (result != GR_OK) return result;
     result = claim(me);
-    if (result == GR_OK && gr_traced(me->ring)) gr_trace(me, 0, GR_DID_CLAIM, me->last.seq, 0, 0);
     gr_end(me);
     return result;
 }
