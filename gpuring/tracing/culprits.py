@@ -10,7 +10,7 @@ NONE = 0xFFFF
 """No peer, no subscription."""
 
 
-def culprit_of(ring: RingState, about: list[int]) -> tuple[str, Args, str]:
+def culprit_of(ring: RingState, at: int, about: list[int]) -> tuple[str, Args, str]:
     """The words for a wait, who is in the way, and its kind (GR_DID_WAIT in core/trace.h)."""
     word, seq, who, *_ = about
     reason, number, subscription = word & 0xFF, word >> 8 & NONE, word >> 24 & NONE
@@ -28,11 +28,8 @@ def culprit_of(ring: RingState, about: list[int]) -> tuple[str, Args, str]:
         return f"waits for {name}, which holds {seq}", args, "waits"
     if reason == native.BY_FENCE:
         return f"waits for GPU work of {name} on {seq}", args, "waits"
-    peers = ring.known.peers.values()
     if reason == native.BY_SUBSCRIPTION:
-        members = [peer.name for peer in peers if peer.subscription == subscription]
-        args["culprit"] = "; ".join(members) or "nobody reads it"
+        args["culprit"] = "; ".join(ring.members(subscription, at)) or "nobody reads it"
         return f"waits for {args['subscription']}, which has not taken {seq}", args, "waits"
-    producers = [peer.name for peer in peers if peer.subscription is None]
-    args["culprit"] = "; ".join(producers) or "there is no producer"
+    args["culprit"] = "; ".join(ring.members(None, at)) or "there is no producer"
     return f"waits for frame {seq} of {ring.name}", args, "idle"

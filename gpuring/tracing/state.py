@@ -35,6 +35,8 @@ class RingState:
     """By sequence: who wrote it, and who was the last to release it."""
     users: dict[int, int] = field(default_factory=dict)
     """By slot: how many write or read it."""
+    gone: set[Key] = field(default_factory=set)
+    """Who has left or died."""
     newest: int = -1
     taken: dict[int, int] = field(default_factory=dict)
     """By subscription: the newest sequence that was acquired."""
@@ -43,6 +45,14 @@ class RingState:
 
     def who(self, key: Key) -> Who:
         return self.known.peers.get(key, Who(0))
+
+    def members(self, subscription: int | None, at: int) -> list[str]:
+        """Who is in a subscription at that time.  None: who is a producer."""
+        return [
+            who.name
+            for key, who in self.known.peers.items()
+            if who.subscription == subscription and who.joined_ns <= at and key not in self.gone
+        ]
 
     def subscription(self, number: int) -> str:
         return self.known.subscriptions.get(number, str(number))

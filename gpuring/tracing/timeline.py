@@ -78,7 +78,8 @@ class Timeline:
             return
         if key not in ring.known.peers:
             consumes = kind == "join" and about[1] < native.MAX_SUBSCRIPTIONS
-            ring.known.peers[key] = Who(pid, self.pids.get(pid, ""), about[1] if consumes else None)
+            subscription = about[1] if consumes else None
+            ring.known.peers[key] = Who(pid, self.pids.get(pid, ""), subscription, at)
         waited = kind != "wait" and self._stop_waiting(thread, at)
         if kind in self._act:
             self._act[kind](Seen(ring, peer, thread, at, about, waited))
@@ -209,6 +210,7 @@ class Timeline:
     def _leave(self, seen: Seen) -> None:
         for seq in [*seen.peer.open]:
             self._close(seen.ring, seen.peer, seen.at, seq, "it left")
+        seen.ring.gone.add(seen.peer.key)
         process = self.picture.process(seen.peer.pid)
         self.picture.instant(process, f"leaves {seen.ring.name}", seen.at)
 
@@ -224,6 +226,11 @@ class Timeline:
             if (peer.key[0], peer.pid) == (death.number, pid):
                 for seq in [*peer.open]:
                     self._close(ring, peer, at, seq, "it died")
+        ring.gone |= {
+            key
+            for key, who in ring.known.peers.items()
+            if (key[0], who.pid) == (death.number, pid) and who.joined_ns <= at
+        }
         for thread in self._threads.values():
             if thread.pid == pid:
                 self._stop_waiting(thread, at)
@@ -235,17 +242,20 @@ class Timeline:
 
     def _wait(self, seen: Seen) -> None:
         ring, thread, key = seen.ring, seen.thread, (seen.ring.index, seen.peer.key)
-        words, args, kind = culprit_of(ring, seen.about)
+        words, args, kind = culprit_of(ring, seen.at, seen.about)
         if thread.wait.get(key, ("", {}))[0] == words:
             return  # it still waits for the same
         waits = {**thread.wait, key: (words, args)}
-        self._stop_waiting(thread, seen.at)
-        thread.wait = waits
         if len(waits) > 1:  # gpuring.select
-            words = f"waits for any of {len(waits)} rings"
+            words, kind = f"waits for any of {len(waits)} rings", "idle"
             args = {self._rings[k].name: its for (k, _), (its, _) in waits.items()}
-        track = self.picture.thread(thread.pid, thread.tid)
-        thread.slice = self.picture.begin(track, words, seen.at, kind, args)
+        if thread.slice is not None and key not in thread.wait:  # it has begun just now
+            thread.slice.name, thread.slice.args, thread.slice.kind = words, args, kind
+        else:
+            self._stop_waiting(thread, seen.at)
+            track = self.picture.thread(thread.pid, thread.tid)
+            thread.slice = self.picture.begin(track, words, seen.at, kind, args)
+        thread.wait = waits
 
     def _stop_waiting(self, thread: ThreadState, at: int) -> bool:
         it, thread.slice, thread.wait = thread.slice, None, {}

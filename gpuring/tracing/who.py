@@ -23,6 +23,7 @@ class Who:
     pid: int
     label: str = ""
     subscription: int | None = None
+    joined_ns: int = 0
 
     @property
     def name(self) -> str:
@@ -53,7 +54,7 @@ class Known:
         for number, peer in seen["peers"].items():
             key = number, peer["id"] & ID_MASK
             label = printable(text_of(peer["label"]))
-            self.peers[key] = Who(peer["pid"], label, peer["subscription"])
+            self.peers[key] = Who(peer["pid"], label, peer["subscription"], peer["joined_ns"])
             if not peer["elsewhere"]:
                 self.here.add(peer["pid"])
         for number, subscription in seen["subscriptions"].items():

@@ -194,6 +194,41 @@ def test_calls_are_shown_from_the_request_to_the_answer(children, name, path):
     assert got == {child.pid for child in clients}
 
 
+def test_what_was_missed_is_said_and_shown(children, name, path):
+    """A camera writes its events faster than they are read."""
+    with small_ring(name):
+        up(children(camera, name))
+        told, seen = trace(path, name, seconds=0.2)
+    assert "more were overwritten before they were read" in told
+    gaps = [what for _, what in seen.instants if what.endswith("events missing")]
+    assert gaps
+    assert len(seen.named("writes")) > 1000
+
+
+def selects(pipe, names):
+    with contextlib.ExitStack() as stack:
+        rings = [stack.enter_context(gpuring.attach(name)) for name in names]
+        readers = [stack.enter_context(ring.consumer(label="selects")) for ring in rings]
+        pipe.send()
+        while True:
+            for consumer in gpuring.select(readers, timeout=10):
+                consumer.acquire().release()
+
+
+def test_a_wait_for_several_rings_is_one_slice(children, name, path):
+    names = [name, f"{name}-b"]
+    with small_ring(name), small_ring(names[1]):
+        child = up(children(selects, names))
+        up(children(paced, name, 0.005))
+        _, seen = trace(path, *names)
+    waits = [each for each in seen.slices if each.pid == child.pid and "waits" in each.name]
+    assert len(waits) > 10
+    assert {each.name for each in waits if each.end_ns - each.begin_ns > 3e6} == {
+        "waits for any of 2 rings"
+    }
+    assert set(waits[-1].args) == set(names)
+
+
 def test_a_ring_that_is_made_again_is_traced_too(name, path):
     with (
         small_ring(name) as ring,
