@@ -16,7 +16,7 @@ from gpuring.cli.owners import myself, user
 from gpuring.cli.text import columns, complain, counted, wrap
 from gpuring.cli.trouble import CommandError
 from gpuring.native import Header
-from gpuring.registry import leftovers, locks, segment, sockets
+from gpuring.registry import earlier, leftovers, locks, segment, sockets
 from gpuring.registry.segment import Named
 
 
@@ -101,7 +101,8 @@ def foresee(wanted: Callable[[str], object]) -> Iterator[Fate]:
         if goes or own == ANY:
             continue
         for each in slots:
-            if each != own and segment.owner(each) == os.geteuid():
+            kept = each == own or earlier.is_kept(name, each)
+            if not kept and segment.owner(each) == os.geteuid():
                 left = segment.is_left(each)
                 why = "slots that belong to no ring" if left else "a process is just making them"
                 yield Fate(name, each[1:], left, why)

@@ -15,7 +15,7 @@ from gpuring.native.blocked import on_blocked
 from gpuring.native.clock import now_ns, seconds
 from gpuring.native.device import Device, Driver
 from gpuring.native.exchange import Descriptor, fetch, offer
-from gpuring.native.files import File, MappedFile, NameWatch
+from gpuring.native.files import File, MappedFile, NameWatch, exchange
 from gpuring.native.header import (
     GATES,
     MAX_FAR_NBYTES,
@@ -59,7 +59,17 @@ from gpuring.native.peer import (
     TORN,
     Peer,
 )
-from gpuring.native.subscriptions import owed, subscribe, unsubscribe
+from gpuring.native.subscriptions import (
+    all_settled,
+    being_settled,
+    earlier,
+    is_read,
+    owed,
+    settle,
+    settled,
+    subscribe,
+    unsubscribe,
+)
 from gpuring.native.tracer import Tracer, annotate
 from gpuring.native.waits import MAX_WAITED, look, ready, select
 
@@ -71,6 +81,7 @@ __all__ = [
     "MAX_SUBSCRIPTIONS", "MAX_WAITED", "MEMORY_KINDS", "MODE_MISMATCH", "PEER_LOST",
     "PRODUCER_DIED", "REAPED", "SYNC_KINDS", "TORN", "VERSION", "Damaged", "Descriptor", "Device",
     "Driver", "File", "Header", "MappedFile", "NameWatch", "Notifier", "Peer", "Retired", "Tracer",
-    "annotate", "fetch", "join_consumer", "join_producer", "look", "now_ns", "offer", "on_blocked",
-    "owed", "ready", "seconds", "select", "subscribe", "unsubscribe",
+    "all_settled", "annotate", "being_settled", "earlier", "exchange", "fetch", "is_read",
+    "join_consumer", "join_producer", "look", "now_ns", "offer", "on_blocked", "owed", "ready",
+    "seconds", "select", "settle", "settled", "subscribe", "unsubscribe",
 ]  # fmt: skip

@@ -52,7 +52,7 @@ cdef extern from "core/layout.h" nogil:
         gr_word magic, closed, producers, joins, reaps, dropped
         gr_death deaths[8]
     struct gr_sub:
-        gr_word word, lost, created_ns, patience_ns, unread_ns
+        gr_word word, lost, created_ns, patience_ns, unread_ns, earlier
         gr_word name[8]
         gr_word far[4]
     struct gr_peer_entry:
@@ -208,10 +208,15 @@ cdef extern from "core/subscriptions.h" nogil:
     struct gr_terms:
         unsigned mode, policy
         gr_start start_from "from"
-        uint64_t start, patience_ns, owed
+        uint64_t start, patience_ns, owed, earlier
     gr_result gr_subscribe(gr_ring *, const char *, const gr_terms *)
     gr_result gr_unsubscribe(gr_ring *, const char *, gr_bool *)
     uint64_t gr_owed(gr_ring *, uint32_t)
+    gr_bool gr_is_read(gr_ring *, uint32_t)
+    gr_result gr_settle(gr_ring *, uint32_t, uint64_t, uint64_t)
+    gr_result gr_settled(gr_ring *, uint32_t)
+    uint64_t gr_being_settled(gr_ring *, uint32_t)
+    gr_result gr_all_settled(gr_ring *, uint32_t)
 
 cdef extern from "core/members.h" nogil:
     gr_result gr_join_producer(gr_ring *, gr_peer *)

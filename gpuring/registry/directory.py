@@ -18,7 +18,7 @@ from gpuring import native
 from gpuring.deadlines import deadline_of
 from gpuring.errors import PeerLost, RingExists, RingIncompatible
 from gpuring.native import File, Header
-from gpuring.registry import leftovers, locks, no_room, segment, sockets
+from gpuring.registry import earlier, leftovers, locks, no_room, segment, sockets
 from gpuring.registry.new_names import Arrivals
 from gpuring.registry.segment import Missing, Named
 
@@ -198,8 +198,9 @@ def make_way(name: str, replace: bool | None) -> None:
                     if not _is_abandoned(file):
                         raise _taken(name)
     except FileNotFoundError:
-        return
+        return earlier.remove(name)
     leftovers.make_room(name)
+    return None
 
 
 def give_name(
@@ -275,9 +276,10 @@ def _take_away(
     heir: File | None = None,
 ) -> bool:
     """Takes the name from its ring.  Unless `closed` is None it closes the ring, and calls that
-    with its header.  `replace` says which ring may be taken away, as in create().  `heir` is the
-    header that has the name from then on, without a moment in which nobody has it: another one
-    that is made meanwhile finds this one.  Returns False if there was no ring."""
+    with its header; it answers whether that has to stay findable (earlier.py).  `replace` says
+    which ring may be taken away, as in create().  `heir` is the header that has the name from then
+    on, without a moment in which nobody has it: another one that is made meanwhile finds this one.
+    Without an heir nobody attaches any more.  Returns False if there was no ring."""
     while True:
         try:
             named = Named(segment.header_name(name))
@@ -295,37 +297,45 @@ def _take_away(
                 spare = ""
                 if heir is not None:  # before anything is closed, for there may be no room for it
                     spare = stack.enter_context(segment.spare_name(name, heir))
-                epoch = None if named.odd else _retire(file, closed)
-                _remove_slots(name, epoch)
-                if epoch is not None:
-                    sockets.remove_stale(epoch)
+                header, keep = (None, "") if named.odd else _end(name, file, closed)
+                if header is not None and heir is None:
+                    header.retire()
+                _remove_slots(name, header)
                 # If we were stopped, another process may have gone on, or tidied up.
-                if spare and not (named.has_name and segment.rename(spare, name)):
+                if spare and not (named.has_name and segment.swap(spare, name, keep)):
                     continue
+                if header is not None and not keep:
+                    header.retire()  # that of an heir's predecessor could be read until now
                 if named.has_name and not spare:
+                    earlier.remove(name)  # first: so they never outlive it
                     segment.unlink(segment.header_name(name))
                 return True
 
 
-def _retire(file: File, closed: Callable[[Header], object] | None) -> bytes | None:
-    """Makes sure that nobody attaches any more.  Unless `closed` is None it also closes the ring,
-    and calls that.  Returns the ring's epoch, or None if it cannot be read."""
+def _end(
+    name: str, file: File, closed: Callable[[Header], object] | None
+) -> tuple[Header | None, str]:
+    """Closes the ring, unless `closed` is None, and calls that.  Who is killed then leaves it to
+    the next one.  Returns the ring's header, or None if it cannot be read, and the name under which
+    it is to be kept, if it is."""
     try:
         header = Header.attach(file.fd)
     except native.Damaged:
-        return None
+        return None, ""
+    keep = ""
     if closed is not None:
         header.close_ring()
-        closed(header)  # first: who is killed here leaves it to the next one
-    header.retire()
-    return header.epoch
+        if closed(header):
+            keep = segment.aside_name(name, header.epoch)
+    return header, keep
 
 
-def _remove_slots(name: str, epoch: bytes | None) -> None:
-    """Removes the slots of this epoch.  If it is not known, removes all slots of the name except
-    those that somebody is making just now."""
-    if epoch is not None:
-        segment.remove_slots(segment.slots_name(name, epoch))
+def _remove_slots(name: str, header: Header | None) -> None:
+    """Removes the slots of a ring, and its sockets.  If it is not known, removes all slots of the
+    name except those that somebody is making just now."""
+    if header is not None:
+        segment.remove_slots(segment.slots_name(name, header.epoch))
+        sockets.remove_stale(header.epoch)
         return
     for slots in segment.listing().get(name, ()):
         if segment.is_left(slots):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from gpuring import native
 from gpuring.native import Header
-from gpuring.registry import locks, segment, sockets
+from gpuring.registry import earlier, locks, segment, sockets
 from gpuring.registry.segment import Named
 
 
@@ -56,7 +56,8 @@ def _removed(
 def _remove_left(
     name: str, slots: list[str], wanted: bytes | None, keep_durable: bool
 ) -> list[str]:
-    strays = [each for each in slots if segment.is_left(each)]  # must come before the header
+    # This look must come before the one at the header.
+    strays = [each for each in slots if segment.is_left(each) and not earlier.is_kept(name, each)]
     own = ""
     with contextlib.suppress(FileNotFoundError), Named(segment.header_name(name)) as named:
         if named.is_ours:
@@ -86,6 +87,7 @@ def _remove_dead(
             segment.remove_slots(each)
         if keep_durable and epoch is not None and has_durable(Header.read(file.fd)):
             return []
+        earlier.remove(name)  # first: so they never outlive it
         segment.unlink(segment.header_name(name))
     return [name]
 
@@ -109,7 +111,7 @@ def is_kept(header: Header) -> bool:
 
 def has_durable(header: Header) -> bool:
     """Whether a ring has subscriptions that go over to the next ring of its name."""
-    return any(header.patience(u) is not None for u in range(header.max_subscriptions))
+    return bool(earlier.durable(header))
 
 
 def go_with_the_last(name: str, header: Header) -> bool:

@@ -16,6 +16,8 @@ CREATOR_BYTE = 257
 NAME_BYTE = 260
 """The byte that is locked.  In a header a process locks it while it takes the name away or looks
 whether it may.  In slots their maker locks it until their ring has its name."""
+SETTLING_BYTE = 261
+"""The byte of a header that a process locks while it counts what earlier rings owe (earlier.py)."""
 
 
 def _flock(kind: int, byte: int, nbytes: int = 1) -> bytes:
@@ -28,10 +30,15 @@ def lock_name(fd: int, patience_s: float = 0.0) -> bool:
 
     Another process has it for microseconds only, unless it was stopped.
     """
+    return lock(fd, NAME_BYTE, patience_s)
+
+
+def lock(fd: int, byte: int, patience_s: float) -> bool:
+    """lock_name for another byte."""
     deadline = time.monotonic() + patience_s
     while True:
         try:
-            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, NAME_BYTE))
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, byte))
             return True
         except BlockingIOError:
             if time.monotonic() >= deadline:

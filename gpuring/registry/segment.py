@@ -2,7 +2,8 @@
 
 A ring NAME has the header `/gpuring.NAME` and, in host memory, its slots in `/gpuring.NAME+EPOCH`.
 A ring's name has no `+`, so the two cannot be confused, and a restarted ring never meets the slots
-of an earlier one.  If its slots are mapped by a descriptor, the processes that hand it on have
+of an earlier one.  A header that is about to take a ring's name, or has lost it and is still needed
+(earlier.py), is `/gpuring.NAME+EPOCH.header`.  If its slots are mapped by a descriptor, the processes that hand it on have
 sockets in the directory `/gpuring+EPOCH` (sockets.py).
 
 Anybody may put anything under any name there.  So we look at what has a name before we open it
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING
 
 import posix_ipc
 
+from gpuring import native
 from gpuring.errors import RingError, RingIncompatible, RingNotFound
 from gpuring.native import File
 from gpuring.registry import locks
@@ -33,7 +35,8 @@ if TYPE_CHECKING:
 SHM = Path("/dev/shm")
 _PREFIX = "gpuring."
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
-_SEGMENT = re.compile(rf"gpuring\.({_NAME.pattern})(\+[0-9a-f]{{32}})?")
+_ASIDE = ".header"
+_SEGMENT = re.compile(rf"gpuring\.({_NAME.pattern})(\+[0-9a-f]{{32}}({re.escape(_ASIDE)})?)?")
 ANSWERS = re.compile(r"(.+)\.[0-9a-f]{16}")
 """The name of a ring of answers: that of its service, and the number of the client."""
 _MAX_LISTED = 10
@@ -69,6 +72,15 @@ def slots_name(name: str, epoch: bytes) -> str:
     return f"/{_PREFIX}{name}+{epoch.hex()}"
 
 
+def aside_name(name: str, epoch: bytes) -> str:
+    """Of a header that does not have its ring's name."""
+    return slots_name(name, epoch) + _ASIDE
+
+
+def is_aside(segment: str) -> bool:
+    return segment.endswith(_ASIDE)
+
+
 def path_of(segment: str) -> str:
     return f"{SHM}{segment}"
 
@@ -77,8 +89,14 @@ def path_of(segment: str) -> str:
 
 
 def listing() -> dict[str, list[str]]:
-    """The segments of slots by the name of their ring, also if that has no header."""
+    """The segments of slots, and the headers that do not have their ring's name, by the name of
+    their ring, also if that has no header."""
     return _listing()[1]
+
+
+def asides(name: str) -> list[str]:
+    """The headers that do not have this name and belong to it."""
+    return [each for each in listing().get(name, ()) if is_aside(each)]
 
 
 def names() -> list[str]:
@@ -222,27 +240,31 @@ def give_name(file: File, segment: str) -> None:
 
 @contextlib.contextmanager
 def spare_name(name: str, header: File) -> Iterator[str]:
-    """A name for the header of a ring, which `rename` makes its own.  Raises OSError.
+    """A name for the header of a ring, which `swap` makes its own.  Raises OSError.
 
-    It is like that of slots that somebody is making.  If who made it is killed, clean() finds it.
+    It is locked like that of slots that somebody is making.  If who made it is killed, clean()
+    finds it.
     """
-    spare = slots_name(name, secrets.token_bytes(16))
+    spare = aside_name(name, secrets.token_bytes(16))
     locks.lock_name(header.fd)
     try:
         give_name(header, spare)
         yield spare
     finally:
-        unlink(spare)  # if it was not renamed
+        unlink(spare)  # if nobody needs what has it
         # The name is another's by now.  ValueError: after an interrupt the file may be closed already.
         with contextlib.suppress(OSError, ValueError):
             locks.unlock_name(header.fd)
 
 
-def rename(spare: str, name: str) -> bool:
-    """Makes the header with this spare name the ring's in one step, whatever has its name.  False
-    if somebody has tidied the spare name away."""
+def swap(spare: str, name: str, keep: str = "") -> bool:
+    """Makes the header with this spare name the ring's in one step.  What had the name has the
+    spare one then, or the one that is to `keep` it.  False if somebody has taken one of the two
+    away."""
     try:
-        os.rename(path_of(spare), path_of(header_name(name)))  # noqa: PTH104
+        native.exchange(path_of(spare), path_of(header_name(name)))
+        if keep:
+            os.rename(path_of(spare), path_of(keep))  # noqa: PTH104
     except FileNotFoundError:
         return False
     return True

@@ -206,7 +206,7 @@ def create_of(
             kinds.hand_on(header, mapped)
             for subscription in subscriptions:  # before those that come from an earlier ring
                 ring.subscribe(subscription)
-            carry = partial(durable.carry_over, new=header)
+            carry = partial(durable.carry_over, name, new=header)
             directory.give_name(name, file, replace, carry)  # last: nobody finds half of a ring
         return ring
     except BaseException as error:

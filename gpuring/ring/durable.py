@@ -1,7 +1,8 @@
 """Durable subscriptions: those that stay when their last member leaves or dies.
 
 The C library keeps them (native/core/subscriptions.c), and `Ring.subscribe` makes them.  Here is
-how they go over from a ring to the one that takes its name.
+how they go over from a ring to the one that takes its name.  registry/earlier.py has what becomes of
+what somebody could still read in the earlier ring.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpuring import native
 from gpuring.native import seconds
+from gpuring.registry import earlier
 from gpuring.registry.subscriptions import FOREVER_NS
 
 if TYPE_CHECKING:
@@ -26,17 +28,19 @@ def patience_ns(patience: float | None) -> int:
     return FOREVER_NS if math.isinf(given) else max(1, round(given * 1e9))
 
 
-def carry_over(old: Header, new: Header) -> None:
+def carry_over(name: str, old: Header, new: Header) -> bool:
     """Makes the durable subscriptions of a ring that was closed in the one that takes its name.
 
-    What nobody of a subscription has had, and nobody who is a member can still read, is lost with
-    the old ring.  It is counted for whoever joins the subscription next.
+    What nobody of a subscription has had is lost with the old ring, and is counted for whoever
+    joins the subscription next.  But a member that lives can still read it.  Then it is counted
+    when nobody of them lives any more (registry/earlier.py), and this returns True: the old ring
+    has to stay findable.
     """
-    for u in range(old.max_subscriptions):
-        terms = old.terms(u)
-        if terms is None or old.patience(u) is None:
-            continue
-        lossless, redeliver = terms
+    reads = False
+    for u in earlier.durable(old):
+        lossless, redeliver = old.terms(u) or (True, True)
+        read = native.is_read(old, u)
+        reads |= read
         patience_ns, _ = old.patience(u) or (0, 0)
         native.subscribe(  # a table that is too small has no room for it: then it ends here
             new,
@@ -45,5 +49,8 @@ def carry_over(old: Header, new: Header) -> None:
             redeliver=redeliver,
             start="oldest",
             patience_ns=patience_ns,
-            owed=native.owed(old, u),
+            owed=0 if read else native.owed(old, u),
+            earlier=1 if read else earlier.number(old),
         )
+    earlier.settle_up(name, old)  # it is closed, so nobody settles anything there any more
+    return reads

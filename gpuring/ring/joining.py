@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gpuring import native
 from gpuring.arguments import flag, integer
-from gpuring.registry import diagnosis, labels
+from gpuring.registry import diagnosis, earlier, labels
 from gpuring.registry.subscriptions import encode, text_of, unnamed
 from gpuring.ring import spinning
 
@@ -64,6 +64,8 @@ class AsConsumer:
             ring.subscribe(
                 name, lossless=lossless, start=start, redeliver=redeliver, patience=self.patience
             )
+        if name is not None:
+            earlier.settle(ring.name, ring._header)
         encoded, begin = unnamed().encode() if name is None else encode(name), checked_start(start)
 
         def join(peer: Peer, device: Device | None, gate_host: bool) -> Peer | int:

@@ -24,7 +24,7 @@ from gpuring.errors import (
 from gpuring.memory import kinds
 from gpuring.native import Header
 from gpuring.native.signals import Dropped
-from gpuring.registry import diagnosis, directory, leftovers, segment, stats, survey
+from gpuring.registry import diagnosis, directory, earlier, leftovers, segment, stats, survey
 from gpuring.registry.subscriptions import encode
 from gpuring.ring import caller, debug, durable, joining, kept_memory, ordering, shutdown
 from gpuring.ring.consumer import Consumer
@@ -315,7 +315,8 @@ class Ring(Dropped):
         if the membership lock cannot be taken for 5 s.
         """
         self._check_open()
-        result, found = native.unsubscribe(self._header, encode(subscription))
+        with earlier.forgets(self._name, self._header, encode(subscription)):
+            result, found = native.unsubscribe(self._header, encode(subscription))
         if result:
             raise diagnosis.unusable(self._name, result)
         if self._header.closed:  # its name was kept for this

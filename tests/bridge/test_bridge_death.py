@@ -244,8 +244,8 @@ def test_a_killed_producer_is_a_lost_one_over_there(
 
 def carried(stack: contextlib.ExitStack, near: str, far: str, **options: Any) -> Any:
     """A near ring and its producer, which may both be replaced, both sides of a bridge, and a loop
-    over the far ring that goes on over that.  It is durable: each far ring waits for it, however late
-    this process is to join that."""
+    over the far ring that goes on over that.  It is durable: each far ring waits for it, however
+    late this process is to join that."""
     first = ring_of(near)
     producer = stack.enter_context(first.producer())
     out, into = stack.enter_context(bridged(near, far, **options))

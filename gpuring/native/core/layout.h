@@ -187,9 +187,12 @@ struct gr_sub {
     gr_word resume;
     /* durable: frames that were lost while nobody read, of earlier rings of this name too, until a
      * member is done with the frame that told it; bit 63 (GR_COUNTED): those from `resume` on are
-     * among them. Writer: under LOCK; members, -= n */
+     * among them; bit 62 (GR_SETTLED): those of `earlier` are. Writer: under LOCK; members, -= n */
     gr_word owed;
-    uint64_t reserved[4];
+    /* durable: 0; 1: rings that had this name earlier may still owe it something; else the part of
+     * an epoch that says which of them is being settled */
+    gr_word earlier;
+    uint64_t reserved[3];
 };
 
 /* Writer: under LOCK, before `word`. */

@@ -20,6 +20,8 @@
 #include "lock.h"
 
 #define GR_COUNTED (UINT64_C(1) << 63) /* in `owed` */
+#define GR_SETTLED (UINT64_C(1) << 62)
+#define GR_OWED (GR_SETTLED - 1)
 
 static bool same_name(const struct gr_sub *sub, const char *name) {
     for (int k = 0; k < GR_NAME_WORDS; k++) {
@@ -72,6 +74,14 @@ static uint64_t announce(struct gr_ring *ring, uint32_t u, unsigned mode, unsign
     return s;
 }
 
+/* Its debts to the ring before are in `owed`, and that ring has yet to forget them. */
+static void owe_earlier(struct gr_sub *sub, const struct gr_terms *terms) {
+    const uint64_t settled = terms->earlier > 1 ? GR_SETTLED : 0;
+    atomic_fetch_add_explicit(&sub->owed, terms->owed, memory_order_relaxed);
+    atomic_fetch_or_explicit(&sub->owed, settled, memory_order_relaxed);
+    gr_store_relaxed(&sub->earlier, terms->earlier);
+}
+
 /* A new subscription. Its first member's entry comes before it, unless it is durable: then it needs
  * no member (A5). Then `resume` says where it begins until it has begun: if this process is killed
  * between the two announcements, the next member counts what is gone (H18). */
@@ -92,7 +102,8 @@ void gr_begin_subscription(struct gr_ring *ring, uint32_t u, const char name[GR_
     gr_store_relaxed(&sub->patience_ns, terms->patience_ns);
     gr_store_relaxed(&sub->unread_ns, durable ? now : 0);
     gr_store_relaxed(&sub->resume, durable ? s : 0);
-    gr_store_relaxed(&sub->owed, terms->owed);
+    gr_store_relaxed(&sub->owed, 0);
+    owe_earlier(sub, terms);
     atomic_fetch_or_explicit(&ring->head->sub_mask[u / 64], bit_of(u), memory_order_seq_cst);
     GR_FAULT("join: masked");
     announce(ring, u, terms->mode, terms->policy, s);
@@ -137,7 +148,7 @@ static uint64_t resume_of(struct gr_sub *sub) {
     const uint64_t resume = gr_load_acquire(&sub->resume);
     return gr_load_acquire(&sub->owed) & GR_COUNTED ? 0 : resume;
 }
-static uint64_t owed_of(struct gr_sub *sub) { return gr_load_acquire(&sub->owed) & ~GR_COUNTED; }
+static uint64_t owed_of(struct gr_sub *sub) { return gr_load_acquire(&sub->owed) & GR_OWED; }
 
 /* Under LOCK. What was lost from `resume` on is owed. If this process is killed in between, the next
  * holder of LOCK goes on, and does not count it again (H16). */
@@ -215,12 +226,62 @@ static uint64_t untold(struct gr_ring *ring, uint32_t u) {
     return owed > told ? owed - told : 0;
 }
 
-uint64_t gr_owed(struct gr_ring *ring, uint32_t u) {
-    if (u >= ring->max_subscriptions) return 0;
-    /* First the members, then the frames: one that leaves in between has read them. */
+bool gr_is_read(struct gr_ring *ring, uint32_t u) {
     bool any = false;
     for (uint32_t p = 0; p < ring->max_peers; p++) any |= lives(ring, u, p);
-    return untold(ring, u) + (any ? 0 : unread(ring, u));
+    return any;
+}
+
+uint64_t gr_owed(struct gr_ring *ring, uint32_t u) {
+    if (u >= ring->max_subscriptions) return 0;
+    /* What somebody is settling here comes before this, or is refused because the ring is closed.
+     * If LOCK's holder was stopped, that is a guess. */
+    const bool locked = gr_lock(ring, GR_PATIENCE_NS) == GR_OK;
+    /* First the members, then the frames: one that leaves in between has read them. */
+    const bool read = gr_is_read(ring, u);
+    const uint64_t owed = untold(ring, u) + (read ? 0 : unread(ring, u));
+    if (locked) gr_unlock(ring);
+    return owed;
+}
+
+/* ---- what rings owe that had the name earlier ------------------------------------------------- */
+
+/* `earlier` comes before the store that makes it count. */
+enum gr_result gr_settle(struct gr_ring *ring, uint32_t u, uint64_t earlier, uint64_t n) {
+    enum gr_result result = gr_lock(ring, GR_PATIENCE_NS);
+    if (result != GR_OK) return result;
+    if (gr_load_sc(&ring->head->closed)) result = GR_CLOSED;
+    else {
+        gr_store_release(&ring->sub[u].earlier, earlier);
+        GR_FAULT("settle: named");
+        atomic_fetch_add_explicit(&ring->sub[u].owed, n | GR_SETTLED, memory_order_release);
+        GR_FAULT("settle: added");
+    }
+    gr_unlock(ring);
+    return result;
+}
+
+uint64_t gr_being_settled(struct gr_ring *ring, uint32_t u) {
+    const bool settled = gr_load_acquire(&ring->sub[u].owed) & GR_SETTLED;
+    return settled ? gr_load_acquire(&ring->sub[u].earlier) : 0;
+}
+
+enum gr_result gr_settled(struct gr_ring *ring, uint32_t u) {
+    enum gr_result result = gr_lock(ring, GR_PATIENCE_NS);
+    if (result != GR_OK) return result;
+    atomic_fetch_and_explicit(&ring->sub[u].owed, ~GR_SETTLED, memory_order_release);
+    GR_FAULT("settle: done");
+    gr_store_release(&ring->sub[u].earlier, 1);
+    gr_unlock(ring);
+    return GR_OK;
+}
+
+enum gr_result gr_all_settled(struct gr_ring *ring, uint32_t u) {
+    enum gr_result result = gr_lock(ring, GR_PATIENCE_NS);
+    if (result != GR_OK) return result;
+    gr_store_release(&ring->sub[u].earlier, 0);
+    gr_unlock(ring);
+    return GR_OK;
 }
 
 /* The member is told with its next frame. Until it is done with that one, it is owed all the same: if
@@ -243,7 +304,7 @@ void gr_pay(struct gr_peer *me) {
     /* Another thread was faster, or is leaving: then the subscription may be another one's soon. */
     if (!n || !is_mine(me)) return;
     for (uint64_t was = gr_load_relaxed(owed), more = n; /* never below 0 */
-         n = more < (was & ~GR_COUNTED) ? more : was & ~GR_COUNTED,
+         n = more < (was & GR_OWED) ? more : was & GR_OWED,
                   !atomic_compare_exchange_weak_explicit(owed, &was, was - n, memory_order_relaxed,
                                                          memory_order_relaxed);) {
     }
@@ -273,7 +334,7 @@ bool gr_take_up(struct gr_ring *ring, struct gr_peer *me) {
                                             first_of(ring, GR_START_AT, resume));
             const uint64_t lost = start > resume ? missed(ring, u, resume, start) : 0;
             GR_FAULT("subscription taken up");
-            gr_store_release(&sub->owed, (owed_of(sub) + lost) | GR_COUNTED);
+            atomic_fetch_add_explicit(&sub->owed, lost | GR_COUNTED, memory_order_release);
             GR_FAULT("owed: counted");
         }
         gr_store_relaxed(&sub->unread_ns, 0);
@@ -328,7 +389,7 @@ enum gr_result gr_subscribe(struct gr_ring *ring, const char name[GR_NAME_WORDS 
     else {
         struct gr_sub *sub = &ring->sub[u];
         if (terms->patience_ns) gr_store_relaxed(&sub->patience_ns, terms->patience_ns);
-        atomic_fetch_add_explicit(&sub->owed, terms->owed, memory_order_relaxed);
+        if (terms->owed || terms->earlier) owe_earlier(sub, terms);
         /* The words of an absent member's patience come before the word that makes them count. */
         gr_store_sc(&sub->word,
                     sub_word(start_of(gr_load_sc(&sub->word)), durable.policy, durable.mode));

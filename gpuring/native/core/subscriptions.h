@@ -12,8 +12,8 @@ struct gr_terms {
     enum gr_start from;
     uint64_t start;
     /* durable: for how long producers wait for it without a member, 0 for ever; how many frames of
-     * earlier rings it has lost, of which its next member is told */
-    uint64_t patience_ns, owed;
+     * earlier rings it has lost, of which its next member is told; `earlier` of its entry */
+    uint64_t patience_ns, owed, earlier;
 };
 
 /* Makes a durable subscription, or makes one durable that is there, with this patience.
@@ -29,6 +29,19 @@ void gr_give_up_late(struct gr_ring *ring);
 /* How many frames it has lost that nobody was told of, if another ring takes the name of this one. A
  * member that lives may still read what is left here, so that counts only if there is none. */
 uint64_t gr_owed(struct gr_ring *ring, uint32_t u);
+/* Whether a member of it lives. */
+bool gr_is_read(struct gr_ring *ring, uint32_t u);
+
+/* A ring that had this name before owes `n` frames to the subscription, and has `earlier`, which is
+ * above 1, in its epoch. Then the caller has that ring forget the subscription, and says so here.
+ * Whoever is killed in between, gr_being_settled tells the next one which ring has yet to forget.
+ * GR_CLOSED: this ring owes it no more than the earlier one, to the ring that follows both. */
+enum gr_result gr_settle(struct gr_ring *ring, uint32_t u, uint64_t earlier, uint64_t n);
+enum gr_result gr_settled(struct gr_ring *ring, uint32_t u);
+uint64_t gr_being_settled(struct gr_ring *ring, uint32_t u); /* 0: none */
+/* No earlier ring owes it anything any more. */
+enum gr_result gr_all_settled(struct gr_ring *ring, uint32_t u);
+
 /* A member is done with the frame with which it was told what was lost while nobody read. */
 void gr_pay(struct gr_peer *me);
 

@@ -26,7 +26,7 @@ static const char *const comes_to[ROLES][12] = {
     [MEMBER] = {"acquire: looked", "acquire: held", "acquire: confirmed", "promised", "release:", "bell:",
                 "sleep:", "device:", "give back:"},
     [LOSSY] = {"acquire:", "latest:", "promised", "release:", "bell:", "sleep:", "device:"},
-    [JOINER] = {"join:", "trace:", "producers counted", "subscription taken up", "owed:"},
+    [JOINER] = {"join:", "trace:", "producers counted", "subscription taken up", "owed:", "settle:"},
     [LEAVER] = {"leave:", "trace:", "producers", "subscription left", "subscription removed", "bell:"},
     [CLOSER] = {"close:", "bell:"},
     [CREATOR] = {"claim:", "promised", "publish:", "bell:", "device:", "origin:", "link:"},

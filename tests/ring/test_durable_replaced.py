@@ -1,0 +1,248 @@
+"""What a member of a durable subscription has not read in a ring that was replaced while it lived:
+nobody is told while it can still read that, and afterwards each frame is told once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+
+import pytest
+
+import gpuring
+from gpuring import native
+from gpuring.registry import earlier, leftovers
+from gpuring.registry import segment as segments
+from tests.helpers.promise import promise
+from tests.helpers.rings import publish
+from tests.helpers.support import segments_of
+from tests.ring.test_durable import make, read
+
+
+def member(pipe, name, reads, reattach):
+    """Has read so many frames when it answers."""
+    with gpuring.attach(name, timeout=10) as ring:
+        reader = ring.consumer("rec", durable=True, reattach=reattach)
+        pipe.send("joined")
+        for _ in range(reads):
+            with reader.acquire(10):
+                pass
+        held = reader.acquire(10) if pipe.receive() == "hold" else None
+        pipe.send(reads + (held is not None))
+        while pipe.receive() == "read":
+            pipe.send(read(reader, 1)[0])
+        if held is not None:
+            held.release()
+        reader.close()
+
+
+@pytest.fixture
+def replaced(name, children):
+    """Makes a ring with three frames and a member that lives, and then replaces it."""
+    with contextlib.ExitStack() as stack:
+
+        def make_and_replace(reads=0, then="", reattach=False, replace=True):
+            old = stack.enter_context(make(name, replace=True))
+            child = children(member, name, reads, reattach)
+            assert child.receive() == "joined"
+            producer = stack.enter_context(old.producer())
+            publish(producer, 0, 1, 2)
+            child.send(then)
+            assert child.receive() == reads + (then == "hold")
+            return child, stack.enter_context(make(name, replace=True)) if replace else old
+
+        yield make_and_replace
+
+
+def told(ring):
+    """What a member that joins now is told with its first frame, of which it has had one then."""
+    with ring.producer() as producer, ring.consumer("rec") as reader:
+        publish(producer, 10)
+        value, lost, _ = read(reader, 1)[0]
+        assert value == 10
+        return lost
+
+
+def kill(child):
+    os.kill(child.pid, signal.SIGKILL)
+    child.process.join()
+
+
+@promise(
+    "failure.md",
+    "What it does not read is counted for whoever joins the subscription next after the last "
+    "member of the replaced ring has gone.",
+    "If a member lives when its ring is replaced, it can still read what is left there.",
+    "Until then a small file in `/dev/shm` keeps the count.",
+)
+@pytest.mark.parametrize(
+    ("reads", "then", "lost"), [(0, "", 3), (1, "", 2), (1, "hold", 2), (3, "", 0)]
+)
+def test_what_a_killed_member_had_not_read_is_told_once(name, replaced, reads, then, lost):
+    child, ring = replaced(reads, then)
+    kill(child)
+    assert [told(ring), told(ring)] == [lost, 0]
+    assert len(segments_of(name)) == 2  # the header and the slots of the one that is there
+
+
+def test_so_is_that_of_one_that_leaves(name, replaced):
+    child, ring = replaced(1)
+    child.send("end")
+    child.result()
+    assert [told(ring), told(ring)] == [2, 0]
+
+
+def test_while_it_lives_nobody_is_told(name, replaced):
+    child, ring = replaced(1)
+    assert told(ring) == 0
+    child.send("read")
+    assert child.receive() == (1, 0, False)
+    assert told(ring) == 0
+    kill(child)
+    assert [told(ring), told(ring)] == [1, 0]
+
+
+def test_one_that_has_moved_has_told_it_all(name, replaced):
+    child, ring = replaced(1, reattach=True)
+    with ring.producer() as producer:
+        publish(producer, 10, 11)
+        for expected in [(1, 0, False), (2, 0, False), (10, 0, False)]:
+            child.send("read")
+            assert child.receive() == expected
+    kill(child)
+    with ring.consumer("rec") as reader:
+        assert read(reader, 1) == [(11, 0, False)]
+    assert told(ring) == 0
+
+
+def test_several_rings_and_their_members_add_up(name, replaced):
+    killed = [replaced(reads)[0] for reads in (0, 1, 2)]
+    with make(name, replace=True) as ring:
+        assert told(ring) == 0
+        for child, lost in zip(killed, (3, 2, 1), strict=True):
+            kill(child)
+            assert told(ring) == lost
+        assert told(ring) == 0
+
+
+def test_members_that_are_dead_when_another_ring_comes(name, replaced):
+    """What the first ring owes goes past the second one, in which nobody has joined."""
+    child, _ = replaced(1)
+    kill(child)
+    with make(name, replace=True) as ring:
+        assert [told(ring), told(ring)] == [2, 0]
+
+
+def test_a_member_that_joins_while_the_ring_is_replaced_again(name, replaced):
+    child, ring = replaced(1)
+    with ring.consumer("rec"):
+        kill(child)
+        with make(name, replace=True) as again:
+            assert [told(again), told(again)] == [2, 0]
+
+
+def test_a_ring_that_was_closed_leaves_it_to_the_next_one(name, replaced):
+    """Somebody is about to join it, and the creator of the next one has read what it owes."""
+    child, ring = replaced(1)
+    kill(child)
+    with make(name, replace=True) as again:
+        earlier.settle(name, ring._header)
+        assert [told(again), told(again)] == [2, 0]
+
+
+# ---- killed in between ---------------------------------------------------------------------------
+
+
+def joins_and_is_killed(pipe, name, at, after):
+    """Joins, and is killed in the `at`, before or after it has done what that does."""
+    call = getattr(native, at)
+
+    def killed(*args):
+        if after:
+            call(*args)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with gpuring.attach(name, timeout=10) as ring:
+        setattr(native, at, killed)
+        ring.consumer("rec")
+
+
+@pytest.mark.parametrize("after", [False, True], ids=["before", "after"])
+@pytest.mark.parametrize("at", ["settle", "unsubscribe", "settled", "all_settled"])
+@pytest.mark.parametrize("again", [False, True], ids=["", "replaced again"])
+def test_it_is_counted_once_whoever_is_killed(name, replaced, children, at, after, again):
+    child, ring = replaced(1)
+    kill(child)
+    killed = children(joins_and_is_killed, name, at, after)
+    killed.process.join(20)
+    assert killed.process.exitcode == -signal.SIGKILL
+    with make(name, replace=True) if again else contextlib.nullcontext(ring) as ring:
+        assert [told(ring), told(ring)] == [2, 0]
+        assert len(segments_of(name)) == 2
+
+
+def replaces_and_is_killed(pipe, name, at):
+    """Makes a ring, and is killed as soon as it has its name, or just before."""
+    exchange = native.exchange
+
+    def killed(*paths):
+        if at == "after":
+            exchange(*paths)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    native.exchange = killed
+    make(name, replace=True)
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["", "again"])
+@pytest.mark.parametrize("lives", [False, True], ids=["nobody reads", "a member lives"])
+@pytest.mark.parametrize("at", ["before", "after"])
+def test_it_is_counted_once_if_who_replaces_the_ring_is_killed(
+    name, replaced, children, at, lives, again
+):
+    child, _ = replaced(1, replace=again)
+    if not lives:
+        kill(child)
+    killed = children(replaces_and_is_killed, name, at)
+    killed.process.join(20)
+    assert killed.process.exitcode == -signal.SIGKILL
+    with make(name, replace=None) as ring:
+        if lives:
+            assert told(ring) == 0
+            kill(child)
+        assert [told(ring), told(ring)] == [2, 0]
+        leftovers.tidy(name.__eq__)
+        assert len(segments_of(name)) == 2
+
+
+# ---- what is forgotten ---------------------------------------------------------------------------
+
+
+def test_a_subscription_that_was_ended_is_owed_nothing(name, replaced):
+    child, ring = replaced(1)
+    kill(child)
+    ring.unsubscribe("rec")
+    assert len(segments_of(name)) == 2
+    ring.subscribe("rec")
+    assert told(ring) == 0
+
+
+def test_the_next_ring_of_a_name_that_was_removed_owes_nothing(name, replaced):
+    child, ring = replaced(1)
+    gpuring.unlink(name)
+    assert [each for each in segments_of(name) if segments.is_aside(each)] == []
+    kill(child)
+    ring.close()
+    with make(name) as ring:
+        ring.subscribe("rec")
+        assert told(ring) == 0
+
+
+def test_clean_keeps_the_header_of_an_earlier_ring_as_long_as_the_ring(name, replaced):
+    child, ring = replaced(1)
+    kill(child)
+    assert leftovers.tidy(name.__eq__) == []
+    assert told(ring) == 2
+    ring.close()
+    leftovers.tidy(name.__eq__)
+    assert segments_of(name) == []
