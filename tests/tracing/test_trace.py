@@ -226,7 +226,7 @@ def test_a_wait_for_several_rings_is_one_slice(children, name, path):
     assert {each.name for each in waits if each.end_ns - each.begin_ns > 3e6} == {
         "waits for any of 2 rings"
     }
-    assert set(waits[-1].args) == set(names)
+    assert set(names) <= set(waits[-1].args)
 
 
 def test_a_ring_that_is_made_again_is_traced_too(name, path):
