@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import signal
 import time
+from itertools import pairwise
 
 import pytest
 
@@ -194,6 +195,46 @@ def test_calls_are_shown_from_the_request_to_the_answer(children, name, path):
     assert got == {child.pid for child in clients}
 
 
+def holds_several(pipe, names):
+    """It holds the last three frames of each ring, and has slices of its own."""
+    with contextlib.ExitStack() as stack:
+        rings = [stack.enter_context(gpuring.attach(name)) for name in names]
+        readers = [stack.enter_context(ring.consumer(label="holds")) for ring in rings]
+        held = [[] for _ in readers]
+        pipe.send()
+        while True:
+            with gpuring.annotate("look"):
+                for consumer, its in zip(readers, held, strict=True):
+                    its.append(consumer.acquire())
+                    if len(its) == 3:
+                        its.pop(0).release()
+
+
+def test_several_frames_at_a_time_have_a_track_each(children, name, path):
+    names = [name, f"{name}-b"]
+    with small_ring(name, slots=8), small_ring(names[1], slots=8):
+        child = up(children(holds_several, names))
+        for each in names:
+            up(children(paced, each, 0.005))
+        _, seen = trace(path, *names)
+    lanes = [each for each in seen.tracks if "reads" in each]
+    assert len(lanes) == 6
+    assert {each.pid for each in seen.named("reads")} == {child.pid}
+
+
+def test_an_own_slice_is_shown_once(children, name, path):
+    """Though both rings of its process are traced."""
+    names = [name, f"{name}-b"]
+    with small_ring(name, slots=8), small_ring(names[1], slots=8):
+        up(children(holds_several, names))
+        for each in names:
+            up(children(paced, each, 0.005))
+        _, seen = trace(path, *names)
+    own = sorted(seen.named("look"), key=lambda each: each.begin_ns)
+    assert len(own) > 10
+    assert all(a.end_ns <= b.begin_ns for a, b in pairwise(own))
+
+
 def test_what_was_missed_is_said_and_shown(children, name, path):
     """A camera writes its events faster than they are read."""
     with small_ring(name):
@@ -223,9 +264,8 @@ def test_a_wait_for_several_rings_is_one_slice(children, name, path):
         _, seen = trace(path, *names)
     waits = [each for each in seen.slices if each.pid == child.pid and "waits" in each.name]
     assert len(waits) > 10
-    assert {each.name for each in waits if each.end_ns - each.begin_ns > 3e6} == {
-        "waits for any of 2 rings"
-    }
+    # The trace may begin and end between the two looks of one wait.
+    assert sum(each.name != "waits for any of 2 rings" for each in waits) <= 2
     assert set(names) <= set(waits[-1].args)
 
 
