@@ -10,12 +10,13 @@ import contextlib
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import numpy.typing as npt
 
 from gpuring import native
-from gpuring.deadlines import left_s
+from gpuring.deadlines import deadline_of, left_s
 from gpuring.errors import RingError
 from gpuring.native import File, Header, Tracer
 from gpuring.native.tracer import EVENT_NBYTES, TRACE_EVENTS, TRACE_NS
@@ -30,6 +31,8 @@ POLL_S = 0.01
 """So often events are collected.  A peer's table holds 4096."""
 LOOK_S = 0.1
 """So often headers are looked at, for names of peers and for rings that were replaced."""
+_RESTART_S = 1.0
+"""For so long a ring that was there is waited for, because it may be replaced just now."""
 _WORDS = EVENT_NBYTES // 8
 
 
@@ -75,13 +78,12 @@ def _begin(name: str) -> TracedRing:
     """Raises Missing, RingError, OSError."""
     file = directory.open_to_trace(name)
     try:
-        tracer = Tracer(file.fd)
+        ring = TracedRing(name, file, Tracer(file.fd), Header.read(file.fd), native.now_ns())
+        ring.look()
     except native.Damaged as error:
         raise Missing(f"what has its name is about to go: {error}") from None
     except BlockingIOError:
         raise RingError(f"ring {name!r} is being traced by another process already") from None
-    ring = TracedRing(name, file, tracer, Header.read(file.fd), native.now_ns())
-    ring.look()
     return ring
 
 
@@ -102,7 +104,8 @@ class Collector:
         self._asked: set[int] = set()
         for name in names:
             directory.look(segment.check_name(name))  # or say that it is not there
-            self.rings.append(_begin(name))
+            begin = partial(_begin, name)
+            self.rings.append(directory.when_there(name, deadline_of(_RESTART_S), begin))
         self._find()
         self.ended_ns = native.now_ns()
 

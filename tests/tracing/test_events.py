@@ -11,6 +11,7 @@ import pytest
 import gpuring
 from gpuring import native
 from gpuring.native.tracer import KINDS, TRACE_EVENTS, TRACE_NS
+from gpuring.registry import leftovers
 from tests.helpers.processes import poll
 from tests.helpers.rings import drain, put, small_ring
 from tests.helpers.support import segments_of
@@ -79,10 +80,18 @@ def test_one_process_traces_a_ring_at_a_time(name):
         tracer_of(name)
 
 
-def test_a_tracer_does_not_count_as_one_who_uses_the_ring(name):
-    ring = small_ring(name)
+def creates(pipe, name):
+    with small_ring(name):
+        pipe.send()
+        pipe.receive()
+
+
+def test_a_tracer_does_not_count_as_one_who_uses_the_ring(children, name):
+    child = children(creates, name)
+    child.receive()
     tracer = tracer_of(name)
-    ring.close()
+    child.kill()
+    assert leftovers.remove_dead(name)
     assert not segments_of(name)
     assert events(tracer, 0) == []
 
@@ -146,7 +155,7 @@ def publishes_without_descriptors(pipe, name):
 
 
 def test_who_cannot_make_room_for_its_events_goes_on_without(children, name):
-    with small_ring(name) as ring:
+    with small_ring(name) as ring, ring.producer():
         child = children(publishes_without_descriptors, name)
         number = child.receive()
         tracer = tracer_of(name)

@@ -275,7 +275,8 @@ def test_a_ring_that_is_made_again_is_traced_too(name, path):
         ring.producer() as producer,
         running("trace", name, "--seconds", 60, "--out", path) as process,
     ):
-        poll(lambda: until_ns(name))
+        first = poll(lambda: until_ns(name))
+        poll(lambda: until_ns(name) > first)
         put(producer)
         with small_ring(name, replace=True) as another, another.producer() as after:
             poll(lambda: until_ns(name))
