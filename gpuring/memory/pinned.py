@@ -6,7 +6,7 @@ attaches with a device locks the pages and maps them into its GPU.  Its arrays a
 mapping, and the GPU copies there and back in stream order.
 
 Where the GPU or the system refuses that, the slots are used without it: arrays are NumPy's, and
-each copy to or from the GPU is waited for.
+each copy to or from the GPU is waited for.  `ring/ordering.py` tries it and decides.
 """
 
 from __future__ import annotations

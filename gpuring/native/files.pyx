@@ -21,14 +21,16 @@ cdef extern from "sys/inotify.h" nogil:
 cdef extern from *:
     """
     #include <fcntl.h>
+    #include <stdio.h>
     #include <sys/syscall.h>
     #include <unistd.h>
     /* The C library of old systems has no renameat2, and the kernel has had it since 3.15. */
-    static int gr_exchange(const char *one, const char *other) {
-        return (int)syscall(SYS_renameat2, AT_FDCWD, one, AT_FDCWD, other, 2u /* RENAME_EXCHANGE */);
+    static int take_name(const char *file, const char *name, const char *keep) {
+        if (syscall(SYS_renameat2, AT_FDCWD, file, AT_FDCWD, name, 2u /* RENAME_EXCHANGE */)) return -1;
+        return rename(file, keep);
     }
     """
-    int gr_exchange(const char *, const char *) nogil
+    int take_name(const char *, const char *, const char *)
 
 
 _open = weakref.WeakSet()
@@ -73,11 +75,12 @@ cdef class File:
         self.close()
 
 
-def exchange(one, other):
-    """Two files exchange their names in one step.  Raises OSError: FileNotFoundError if one of the two is not there."""
-    cdef bytes a = os.fsencode(one), b = os.fsencode(other)
-    if gr_exchange(a, b):
-        PyErr_SetFromErrnoWithFilenameObject(OSError, one)
+def exchange(path, name, keep):
+    """The file at `path` gets the name of another file in one step, and that one gets the name `keep`.  No interrupt comes in
+    between.  Raises OSError: FileNotFoundError if one of the two files is not there."""
+    cdef bytes mine = os.fsencode(path), its = os.fsencode(name), kept = os.fsencode(keep)
+    if take_name(mine, its, kept):
+        PyErr_SetFromErrnoWithFilenameObject(OSError, path)
 
 
 def _close_all():

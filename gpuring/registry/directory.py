@@ -297,15 +297,15 @@ def _take_away(
                 spare = ""
                 if heir is not None:  # before anything is closed, for there may be no room for it
                     spare = stack.enter_context(segment.spare_name(name, heir))
-                header, keep = (None, "") if named.odd else _end(name, file, closed)
-                if header is not None and heir is None:
-                    header.retire()
-                _remove_slots(name, header)
+                epoch, keep = (None, "") if named.odd else _end(name, file, closed)
+                if epoch is not None and heir is None:
+                    _retire(file)
+                _remove_slots(name, epoch)
                 # If we were stopped, another process may have gone on, or tidied up.
-                if spare and not (named.has_name and segment.swap(spare, name, keep)):
+                if spare and not (named.has_name and segment.rename(spare, name, keep)):
                     continue
-                if header is not None and not keep:
-                    header.retire()  # that of an heir's predecessor could be read until now
+                if epoch is not None and spare and not keep:  # an heir could read it until now
+                    _retire(file)
                 if named.has_name and not spare:
                     earlier.remove(name)  # first: so they never outlive it
                     segment.unlink(segment.header_name(name))
@@ -314,10 +314,10 @@ def _take_away(
 
 def _end(
     name: str, file: File, closed: Callable[[Header], object] | None
-) -> tuple[Header | None, str]:
+) -> tuple[bytes | None, str]:
     """Closes the ring, unless `closed` is None, and calls that.  Who is killed then leaves it to
-    the next one.  Returns the ring's header, or None if it cannot be read, and the name under which
-    it is to be kept, if it is."""
+    the next one.  Returns the ring's epoch, or None if it cannot be read, and the name under which
+    its header is to be kept, if it is."""
     try:
         header = Header.attach(file.fd)
     except native.Damaged:
@@ -327,15 +327,21 @@ def _end(
         header.close_ring()
         if closed(header):
             keep = segment.aside_name(name, header.epoch)
-    return header, keep
+    return header.epoch, keep
 
 
-def _remove_slots(name: str, header: Header | None) -> None:
-    """Removes the slots of a ring, and its sockets.  If it is not known, removes all slots of the
-    name except those that somebody is making just now."""
-    if header is not None:
-        segment.remove_slots(segment.slots_name(name, header.epoch))
-        sockets.remove_stale(header.epoch)
+def _retire(file: File) -> None:
+    """Makes sure that nobody attaches any more."""
+    with contextlib.suppress(native.Damaged):
+        Header.attach(file.fd).retire()
+
+
+def _remove_slots(name: str, epoch: bytes | None) -> None:
+    """Removes the slots of this epoch, and its sockets.  If it is not known, removes all slots of
+    the name except those that somebody is making just now."""
+    if epoch is not None:
+        segment.remove_slots(segment.slots_name(name, epoch))
+        sockets.remove_stale(epoch)
         return
     for slots in segment.listing().get(name, ()):
         if segment.is_left(slots):

@@ -1,9 +1,9 @@
 """Rings that were replaced while somebody lived who read a durable subscription of theirs.
 
 Such a reader may still read all that is left there, or be killed before it has.  Only the take
-words of that ring know.  So its header stays findable, under a name of its own (segment.aside_name),
-until nobody reads there any more.  Then what it owes is owed by the ring that has the name by then:
-whoever joins a durable subscription calls `settle` first.
+words of that ring know.  So its header stays findable, under a name of its own
+(segment.aside_name), until nobody reads there any more.  Then what it owes is owed by the ring that
+has the name by then: whoever joins a durable subscription calls `settle` first.
 
 No frame is counted twice, and none is forgotten, whoever is killed in between.  The ring in which
 it is counted notes in one store that it has counted and which ring that was.  The earlier ring

@@ -3,8 +3,8 @@
 A ring NAME has the header `/gpuring.NAME` and, in host memory, its slots in `/gpuring.NAME+EPOCH`.
 A ring's name has no `+`, so the two cannot be confused, and a restarted ring never meets the slots
 of an earlier one.  A header that is about to take a ring's name, or has lost it and is still needed
-(earlier.py), is `/gpuring.NAME+EPOCH.header`.  If its slots are mapped by a descriptor, the processes that hand it on have
-sockets in the directory `/gpuring+EPOCH` (sockets.py).
+(earlier.py), is `/gpuring.NAME+EPOCH.header`.  If a ring's slots are mapped by a descriptor, the
+processes that hand it on have sockets in the directory `/gpuring+EPOCH` (sockets.py).
 
 Anybody may put anything under any name there.  So we look at what has a name before we open it
 (`Named`), and we remove only files of our own.  docs/decisions/0012 has the rest.
@@ -240,7 +240,7 @@ def give_name(file: File, segment: str) -> None:
 
 @contextlib.contextmanager
 def spare_name(name: str, header: File) -> Iterator[str]:
-    """A name for the header of a ring, which `swap` makes its own.  Raises OSError.
+    """A name for the header of a ring, which `rename` makes its own.  Raises OSError.
 
     It is locked like that of slots that somebody is making.  If who made it is killed, clean()
     finds it.
@@ -251,20 +251,21 @@ def spare_name(name: str, header: File) -> Iterator[str]:
         give_name(header, spare)
         yield spare
     finally:
-        unlink(spare)  # if nobody needs what has it
-        # The name is another's by now.  ValueError: after an interrupt the file may be closed already.
+        unlink(spare)  # if it was not renamed
+        # The name is another's by now.  ValueError: after an interrupt the file may be closed.
         with contextlib.suppress(OSError, ValueError):
             locks.unlock_name(header.fd)
 
 
-def swap(spare: str, name: str, keep: str = "") -> bool:
-    """Makes the header with this spare name the ring's in one step.  What had the name has the
-    spare one then, or the one that is to `keep` it.  False if somebody has taken one of the two
-    away."""
+def rename(spare: str, name: str, keep: str = "") -> bool:
+    """Makes the header with this spare name the ring's in one step, whatever has its name.  That
+    one gets the name `keep`, if there is one.  False if somebody has tidied the spare name away."""
+    spare, name = path_of(spare), path_of(header_name(name))
     try:
-        native.exchange(path_of(spare), path_of(header_name(name)))
         if keep:
-            os.rename(path_of(spare), path_of(keep))  # noqa: PTH104
+            native.exchange(spare, name, path_of(keep))
+        else:
+            os.rename(spare, name)  # noqa: PTH104
     except FileNotFoundError:
         return False
     return True

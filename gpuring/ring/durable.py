@@ -1,8 +1,8 @@
 """Durable subscriptions: those that stay when their last member leaves or dies.
 
 The C library keeps them (native/core/subscriptions.c), and `Ring.subscribe` makes them.  Here is
-how they go over from a ring to the one that takes its name.  registry/earlier.py has what becomes of
-what somebody could still read in the earlier ring.
+how they go over from a ring to the one that takes its name.  registry/earlier.py has what becomes
+of what somebody could still read in the earlier ring.
 """
 
 from __future__ import annotations

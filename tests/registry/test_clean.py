@@ -229,11 +229,11 @@ def test_clean_leaves_a_ring_that_somebody_has_attached_to(name, children):
 
 def test_slots_lose_their_name_before_their_header_does(name, monkeypatch):
     """So what a kill leaves in between is found under the header's name."""
-    gone, unlink, swap = [], segments.unlink, segments.swap
+    gone, unlink, replace = [], segments.unlink, segments.rename
     monkeypatch.setattr(
         segments, "unlink", lambda segment: gone.append("+" in segment) or unlink(segment)
     )
-    monkeypatch.setattr(segments, "swap", lambda *names: gone.append(False) or swap(*names))
+    monkeypatch.setattr(segments, "rename", lambda *names: gone.append(False) or replace(*names))
     gpuring.create(name, **OPTIONS).close()
     assert gone == [True, False]
     ring = gpuring.create(name, **OPTIONS)

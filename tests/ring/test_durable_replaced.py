@@ -125,6 +125,19 @@ def test_several_rings_and_their_members_add_up(name, replaced):
         assert told(ring) == 0
 
 
+def test_one_subscription_is_read_there_and_another_one_is_not(name, replaced):
+    child, old = replaced(1, replace=False)
+    old.subscribe("other", start="oldest")
+    with make(name, replace=True) as ring, ring.producer() as producer:
+        publish(producer, 10, 11)
+        for lost in (3, 0):
+            with ring.consumer("other") as reader:
+                assert read(reader, 1)[0][1] == lost
+        kill(child)
+        with ring.consumer("rec") as reader:
+            assert read(reader, 1) == [(10, 2, False)]
+
+
 def test_members_that_are_dead_when_another_ring_comes(name, replaced):
     """What the first ring owes goes past the second one, in which nobody has joined."""
     child, _ = replaced(1)
@@ -183,14 +196,14 @@ def test_it_is_counted_once_whoever_is_killed(name, replaced, children, at, afte
 
 def replaces_and_is_killed(pipe, name, at):
     """Makes a ring, and is killed as soon as it has its name, or just before."""
-    exchange = native.exchange
+    rename = segments.rename
 
-    def killed(*paths):
+    def killed(*names):
         if at == "after":
-            exchange(*paths)
+            rename(*names)
         os.kill(os.getpid(), signal.SIGKILL)
 
-    native.exchange = killed
+    segments.rename = killed
     make(name, replace=True)
 
 

@@ -1,4 +1,5 @@
-"""Ctrl-C and SIGTERM end the demo as a whole: children gone, nothing left in /dev/shm."""
+"""Ctrl-C and SIGTERM end the demo or a benchmark as a whole: children gone, nothing left in
+/dev/shm.  What each does then, its own module says."""
 
 from __future__ import annotations
 

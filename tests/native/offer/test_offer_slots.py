@@ -11,6 +11,8 @@ import resource
 import select
 import signal
 import struct
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -21,7 +23,6 @@ from tests.native.offer import (
     PATIENCE_S,
     asks,
     directory,
-    of,
     offers,
     opened,
     refused,
@@ -80,19 +81,29 @@ def test_the_offerer_may_be_in_a_call_that_does_not_return(ring, children):
     assert child.result() == [b"12345678"] * 3
 
 
-def fetches_with(pipe: Pipe, path: str, more: int) -> str:
-    """With so many descriptors that are left."""
-    header, limit = opened(path), resource.getrlimit(resource.RLIMIT_NOFILE)
-    filled = [os.dup(0) for _ in range(20)]
+@contextlib.contextmanager
+def few_descriptors(more: int) -> Iterator[None]:
+    """This process has so many descriptors left.  Not for that of the tests: what earlier tests
+    have left to the garbage collector may be closed there at any time."""
+    limit, filled = resource.getrlimit(resource.RLIMIT_NOFILE), [os.dup(0) for _ in range(20)]
     for fd in filled[-more:] if more else []:
         os.close(fd)
     resource.setrlimit(resource.RLIMIT_NOFILE, (filled[-1] + 1, limit[1]))
     try:
-        native.fetch(header, PATIENCE_S)
-    except Exception as error:
-        return repr(error)
+        yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        for fd in filled[: len(filled) - more]:
+            os.close(fd)
+
+
+def fetches_with(_pipe: Pipe, path: str, more: int) -> str:
+    header = opened(path)
+    try:
+        with few_descriptors(more):
+            native.fetch(header, PATIENCE_S)
+    except Exception as error:
+        return repr(error)
     return "got it"
 
 
@@ -105,47 +116,37 @@ def test_who_has_no_descriptor_left_is_told_so(ring, children):
     assert set(told) == {told[0], "got it"}
 
 
-def test_who_offers_the_slots_itself_is_told_so_too(ring):
-    native.offer(ring.creator, fd := slots())
-    limit = resource.getrlimit(resource.RLIMIT_NOFILE)
-    filled = [os.dup(fd)]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (filled[0] + 1, limit[1]))
-    try:
-        with contextlib.suppress(OSError):
-            while True:
-                filled.append(os.dup(fd))
-        with pytest.raises(OSError, match="Too many open files"):
-            native.fetch(ring.creator, PATIENCE_S)
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
-        for each in (fd, *filled):
-            os.close(each)
+def offers_without_descriptors(_pipe: Pipe, path: str) -> None:
+    header = opened(path)
+    native.offer(header, fd := slots())
+    with few_descriptors(0), pytest.raises(OSError, match="Too many open files"):
+        native.fetch(header, PATIENCE_S)
+    os.close(fd)
 
 
-def test_an_offer_without_descriptors_leaves_nothing(ring):
-    fd, limit = slots(), resource.getrlimit(resource.RLIMIT_NOFILE)
-    filled = [os.dup(fd)]
-    resource.setrlimit(resource.RLIMIT_NOFILE, (filled[0] + 10, limit[1]))
-    refusals = 0
-    try:
-        with contextlib.suppress(OSError):
-            while True:
-                filled.append(os.dup(fd))
-        while filled:
-            try:
-                native.offer(ring.creator, fd)
-                break
-            except OSError as error:
-                assert error.errno == errno.EMFILE  # noqa: PT017
-            assert not directory(ring).exists()
-            refusals += 1
-            os.close(filled.pop())
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
-        for each in (fd, *filled):
-            os.close(each)
+def test_who_offers_the_slots_itself_is_told_so_too(ring, children):
+    children(offers_without_descriptors, ring.path).result()
+
+
+def offers_with_more_and_more(_pipe: Pipe, path: str, there: Path) -> tuple[int, bool]:
+    """How many attempts there were too few for, and whether one of them left something."""
+    header, fd = opened(path), slots()
+    for more in range(20):
+        try:
+            with few_descriptors(more):
+                native.offer(header, fd)
+            return more, False
+        except OSError as error:
+            assert error.errno == errno.EMFILE  # noqa: PT017
+        if there.exists():
+            break
+    return more, True
+
+
+def test_an_offer_without_descriptors_leaves_nothing(ring, children):
+    refusals, left = children(offers_with_more_and_more, ring.path, directory(ring)).result()
     assert refusals > 1
-    assert of(ring, os.getpid()).exists()
+    assert not left
 
 
 @promise("failure.md", "If no process has the descriptor, `attach` raises `PeerLost`.")
