@@ -3,6 +3,8 @@
  *   gcc -std=gnu11 -O2 -pthread -I gpuring/native bench/transitions.c gpuring/native/core/<all>.c -o transitions
  *   ./transitions 50 99     prints {"n": …, "claim": [p50, p99], "publish": …, "acquire": …, "release": …}
  *
+ * Compiled with -DTRACED, each verb also writes an event for a tracer (core/trace.h).
+ *
  * One thread is producer and consumer in turn, 8 slots, 1 subscription: what is measured is the path
  * without waiting, with warm caches.  Cache misses between cores come on top in real use.
  */
@@ -19,6 +21,9 @@
 #include "core/members.h"
 #include "core/peer.h"
 #include "core/release.h"
+#ifdef TRACED
+#include "core/trace.h"
+#endif
 
 enum { ROUNDS = 20000, LAP = 8, VERBS = 4 };
 
@@ -37,9 +42,18 @@ int main(int argc, char **argv) {
     static double ns[VERBS][ROUNDS];
     if (!ring || gr_join_producer(ring, &p) || gr_join_consumer(ring, name, GR_LOSSLESS, GR_REDELIVER, GR_START_NEXT, 0, &c))
         return 1;
+#ifdef TRACED
+    const char *why;
+    char text[256];
+    struct gr_tracer *tracer = gr_trace_begin(ring->lock_fd, &why, text, sizeof text);
+    if (!tracer) return 1;
+#endif
     for (int round = 0; round < ROUNDS; round++) { /* a whole lap per verb, so that the clock costs little */
         uint64_t seqs[LAP];
         int bad = 0;
+#ifdef TRACED
+        if (round % 1000 == 0) gr_trace_on(tracer);
+#endif
         int64_t t[VERBS + 1];
         t[0] = gr_now_ns();
         for (int k = 0; k < LAP; k++) bad |= gr_claim(&p), seqs[k] = p.last.seq;

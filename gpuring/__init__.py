@@ -35,6 +35,7 @@ from gpuring.errors import (
     StaleViewWarning,
     TooManyPeers,
 )
+from gpuring.native.tracer import annotate
 from gpuring.registry.directory import unlink
 from gpuring.registry.leftovers import clean
 from gpuring.registry.survey import ls
@@ -86,6 +87,7 @@ __all__ = [
     "WriteBatch",
     "WriteSlot",
     "align",
+    "annotate",
     "attach",
     "clean",
     "connect",

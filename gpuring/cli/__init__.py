@@ -29,6 +29,7 @@ from gpuring.cli import (
     subscribe,
     tap,
     top,
+    trace,
     unsubscribe,
     why,
 )
@@ -43,6 +44,7 @@ COMMANDS = {
     "why": (why, "say whether anything is stuck, who is to blame, and what to do"),
     "graph": (graph, "draw all rings and processes, with what is stuck in red"),
     "top": (top, "show all rings, live: rates, lag, losses, and what each peer holds"),
+    "trace": (trace, "write what all processes of a pipeline do into a trace for Perfetto"),
     "tap": (tap, "save frames of a ring as .npy or PNG, without slowing its producer"),
     "record": (record, "record rings into an MCAP file, without slowing their producers"),
     "replay": (replay, "make the rings of a recording again, and publish its frames"),
@@ -63,6 +65,10 @@ EXAMPLES = {
     "why": ("gpuring why", "gpuring why cam0 --after 10", "gpuring why --json"),
     "graph": ("gpuring graph", "gpuring graph --watch", "gpuring graph cam0 --svg cam0.svg"),
     "top": ("gpuring top", "gpuring top cam0 --interval 0.2", "gpuring top --once | grep DEAD"),
+    "trace": (
+        "gpuring trace cam0 seen0 --seconds 5 --out pipeline.pftrace",
+        "gpuring trace --out all.pftrace",
+    ),
     "tap": ("gpuring tap cam0 --out frames --format png --count 3 --rate 1",),
     "record": (
         "gpuring record cam0 lidar --out run.mcap",

@@ -7,6 +7,7 @@ header, device, peer, joining, waits, notifier, exchange, files, clock
 results            what a verb returns where it does not succeed
 subscriptions      those that stay without a member
 blocked            what a wait that is blocked asks of the floors above
+tracer             events of what peers do, for who traces a ring
 snapshot, dlpack, signals
                    a header for people, capsules, the end of a dropped object
 """
@@ -69,6 +70,7 @@ from gpuring.native.subscriptions import (
     subscribe,
     unsubscribe,
 )
+from gpuring.native.tracer import Tracer, annotate
 from gpuring.native.waits import MAX_WAITED, look, ready, select
 
 __all__ = [
@@ -78,8 +80,8 @@ __all__ = [
     "MAX_PEERS", "MAX_PRODUCERS", "MAX_SLOTS", "MAX_SLOT_NBYTES", "MAX_SPEC_NBYTES",
     "MAX_SUBSCRIPTIONS", "MAX_WAITED", "MEMORY_KINDS", "MODE_MISMATCH", "PEER_LOST",
     "PRODUCER_DIED", "REAPED", "SYNC_KINDS", "TORN", "VERSION", "Damaged", "Descriptor", "Device",
-    "Driver", "File", "Header", "MappedFile", "NameWatch", "Notifier", "Peer", "Retired",
-    "all_settled", "being_settled", "earlier", "exchange", "fetch", "join_consumer",
+    "Driver", "File", "Header", "MappedFile", "NameWatch", "Notifier", "Peer", "Retired", "Tracer",
+    "all_settled", "annotate", "being_settled", "earlier", "exchange", "fetch", "join_consumer",
     "join_producer", "look", "now_ns", "offer", "on_blocked", "owed", "ready",
     "seconds", "select", "settle", "settled", "subscribe", "unsubscribe",
 ]  # fmt: skip

@@ -133,6 +133,27 @@ cdef extern from "core/peer.h" nogil:
         gr_delivery last
     ctypedef gr_result (*gr_verb)(gr_peer *)
 
+cdef extern from "core/trace.h" nogil:
+    enum: GR_TRACE_EVENTS
+    int64_t GR_TRACE_NS
+    enum gr_event_kind:
+        GR_DID_JOIN, GR_DID_LEAVE, GR_DID_CLAIM, GR_DID_PUBLISH, GR_DID_ABANDON, GR_DID_ACQUIRE
+        GR_DID_RELEASE, GR_DID_RETURN, GR_DID_DROP, GR_DID_TEAR, GR_DID_WAIT, GR_DID_STOP
+        GR_DID_CALL, GR_DID_BEGIN, GR_DID_END
+    struct gr_trace_event:
+        pass
+    struct gr_tracer:
+        uint32_t peers
+        uint64_t missed[250]
+    bint gr_traced(const gr_ring *)
+    void gr_trace(const gr_peer *, int64_t, gr_event_kind, uint64_t, uint64_t, uint64_t)
+    void gr_annotate(gr_event_kind, const char *)
+    gr_tracer *gr_trace_begin(int, const char **, char *, size_t)
+    bint gr_trace_on(gr_tracer *)
+    int gr_trace_read(gr_tracer *, uint32_t, gr_trace_event *, uint32_t)
+    void gr_trace_off(gr_tracer *)
+    void gr_trace_end(gr_tracer *)
+
 cdef extern from "core/bell.h" nogil:
     int64_t gr_now_ns()
 

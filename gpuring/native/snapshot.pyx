@@ -35,7 +35,7 @@ def snapshot(Header header not None):
             "role": "producer" if role_of(word) == GR_PRODUCER else "consumer",
             "leaving": state_of(word) == GR_LEAVING,
             "subscription": sub_of(word) if role_of(word) == GR_CONSUMER else None,
-            "pid": gr_load_acquire(&ring.peer[p].pid),
+            "id": gr_load_acquire(&ring.peer[p].id), "pid": gr_load_acquire(&ring.peer[p].pid),
             "alive": p in alive, "stopped": p in alive and header.is_stopped(p),
             "joined_ns": gr_load_acquire(&ring.peer[p].joined_ns),
             "waiting": gr_load_acquire(&ring.peer[p].waiting) != 0,

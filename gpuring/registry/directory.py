@@ -66,6 +66,20 @@ def read(name: str) -> Header:
         return _checked(name, Header.read, file)
 
 
+def open_to_trace(name: str) -> File:
+    """The file of a ring's header, to read and to write, without being in the ring.  It must be of
+    our own user or of root, because its owner can end this process.  Raises Missing,
+    RingIncompatible, PermissionError, OSError."""
+    with _named(name) as named:
+        if named.stat.st_uid not in {0, os.geteuid()}:
+            raise PermissionError(
+                f"ring {name!r} belongs to {named.owner}. Only that user or root can trace it"
+            )
+        file = named.open(os.O_RDWR)
+        _checked(name, Header.read, file)
+        return file
+
+
 def _named(name: str) -> Named:
     """The file that has the name of the ring's header.  Raises Missing, RingIncompatible."""
     try:

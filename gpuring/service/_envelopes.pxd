@@ -3,7 +3,7 @@ from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
-from gpuring.native.c cimport gr_load_acquire, gr_ring, gr_word
+from gpuring.native.c cimport GR_DID_CALL, gr_load_acquire, gr_ring, gr_trace, gr_traced, gr_word
 from gpuring.native.header cimport Header
 from gpuring.ring.slot cimport Slot
 
@@ -65,6 +65,12 @@ cdef inline double coarse_s() noexcept:
     cdef timespec now
     clock_gettime(CLOCK_MONOTONIC_COARSE, &now)
     return now.tv_sec + now.tv_nsec / 1e9
+
+
+cdef inline void trace_call(Slot slot, uint64_t client, uint64_t call) noexcept:
+    """For who traces the ring: the claimed slot gets this call's request, or a part of its answer."""
+    if gr_traced(slot._peer.gd.core.ring):
+        gr_trace(&slot._peer.gd.core, 0, GR_DID_CALL, slot._seq, client, call)
 
 
 cdef inline void *envelope_of(Slot slot) noexcept:

@@ -7,6 +7,7 @@
 #include "bell.h"
 #include "claim.h"
 #include "handles.h"
+#include "trace.h"
 #include "transition.h"
 
 /* A peer number that comes from a shared word is used as an index only after this check. */
@@ -41,7 +42,10 @@ static inline void commit(struct gr_peer *me, struct cursor *at) {
     me->cursor.pos = at->pos;
     me->cursor.seen = at->seen;
     me->cursor.high = at->high;
-    if (at->torn) count(&me->ring->peer[me->self.number].torn, at->torn);
+    if (at->torn) {
+        count(&me->ring->peer[me->self.number].torn, at->torn);
+        if (gr_traced(me->ring)) gr_trace(me, 0, GR_DID_TEAR, at->torn, 0, 0);
+    }
     at->torn = 0;
     if (!at->lost) return;
     /* It adds up over calls that found no frame, until a frame is handed out. */
@@ -325,6 +329,12 @@ static inline enum gr_result begin_taking(struct gr_peer *me) {
     return GR_PRODUCER_DIED;
 }
 
+static inline void trace(const struct gr_peer *me, enum gr_result result) {
+    if (result == GR_OK && gr_traced(me->ring))
+        gr_trace(me, 0, GR_DID_ACQUIRE, me->last.seq, me->last.lost + me->last.upstream,
+                 me->last.redelivered);
+}
+
 /* Takes the next frame in order. GR_OK: take[u][index] = (seq, me, HELD), and pending[] lists the
  * fences that the stream must wait for. */
 enum gr_result gr_acquire(struct gr_peer *me) {
@@ -344,6 +354,7 @@ enum gr_result gr_acquire(struct gr_peer *me) {
     }
     commit(me, &at);
     if (result != GR_OK || me->cursor.ended) note_end(me, at.pos, result);
+    trace(me, result);
     gr_end(me);
     return result;
 }
@@ -407,6 +418,7 @@ enum gr_result gr_latest(struct gr_peer *me) {
     result = newest(me, &at);
     commit(me, &at);
     if (result != GR_OK || me->cursor.ended) note_end(me, at.pos, result);
+    trace(me, result);
     gr_end(me);
     return result;
 }

@@ -24,6 +24,7 @@
 #include "annex.h"
 #include "bell.h"
 #include "handles.h"
+#include "trace.h"
 #include "transition.h"
 
 /* ---- the frontier ---------------------------------------------------------------------------- */
@@ -203,6 +204,7 @@ static ALWAYS_INLINE enum gr_result claim(struct gr_peer *me) {
         gr_store_relaxed(&ring->slot[i].since_ns, (uint64_t)gr_now_coarse_ns());
         gr_annex_clear_slot(&ring->slot[i]);
         prefetch_next(me);
+        if (gr_traced(ring)) gr_trace(me, 0, GR_DID_CLAIM, c, 0, 0);
         GR_FAULT("claim: claimed");
         return GR_OK;
     }
@@ -260,7 +262,8 @@ enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint
         /* Relaxed: nobody reads the record before READY, which carries it (edge P). */
         gr_store_relaxed(&slot->producer, me->self.id);
         gr_store_relaxed(&slot->fence, value);
-        gr_store_relaxed(&slot->time_ns, (uint64_t)gr_now_ns());
+        const int64_t now = gr_now_ns();
+        gr_store_relaxed(&slot->time_ns, (uint64_t)now);
         gr_store_relaxed(&slot->ndim, ndim);
         for (uint32_t k = 0; k < ndim; k++) gr_store_relaxed(&slot->shape[k], shape[k]);
         if (!gr_load_relaxed(&slot->origin_seq)) { /* else the importer has set it */
@@ -270,6 +273,7 @@ enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint
         GR_FAULT("publish: recorded");
         result = leave_writing(me, index, seq, GR_READY);
         if (result == GR_OK) count(&me->ring->peer[me->self.number].frames, 1);
+        if (result == GR_OK && gr_traced(me->ring)) gr_trace(me, now, GR_DID_PUBLISH, seq, 0, 0);
     }
     gr_end(me);
     return result;
@@ -281,6 +285,7 @@ void gr_drop(struct gr_peer *me) {
     if (gr_begin(me) != GR_OK) return;
     count(&me->ring->peer[me->self.number].dropped, 1);
     atomic_fetch_add_explicit(&me->ring->head->dropped, 1, memory_order_relaxed);
+    if (gr_traced(me->ring)) gr_trace(me, 0, GR_DID_DROP, 0, 0, 0);
     gr_end(me);
 }
 
@@ -291,6 +296,7 @@ enum gr_result gr_abandon(struct gr_peer *me, uint32_t index, uint64_t seq) {
     enum gr_result result = gr_begin(me);
     if (result != GR_OK) return result;
     result = leave_writing(me, index, seq, GR_VOID);
+    if (result == GR_OK && gr_traced(me->ring)) gr_trace(me, 0, GR_DID_ABANDON, seq, 0, 0);
     gr_end(me);
     return result;
 }

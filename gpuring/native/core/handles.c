@@ -174,6 +174,8 @@ void gr_unlock_handles(void) { pthread_mutex_unlock(&mutex); }
 void gr_detach(struct gr_ring *ring) {
     gr_disown(ring);
     munmap(ring->head, ring->layout.nbytes);
+    if (ring->events)
+        munmap(ring->events, ring->layout.traced_nbytes - ring->layout.nbytes);
     pthread_mutex_destroy(&ring->mutex);
     free(ring);
 }

@@ -68,7 +68,7 @@ static struct gr_ring *handle(uint8_t *base, int lock_fd, const struct gr_config
 
 /* Opens the file of fd once more. Locks belong to an open file description, and those of a mapped
  * one outlive its descriptors. -1: errno. */
-static int again(int fd, int flags) {
+int gr_again(int fd, int flags) {
     char path[64];
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
     int again_fd;
@@ -79,7 +79,8 @@ static int again(int fd, int flags) {
 
 /* Maps the header in fd, which was opened at least for reading. NULL: errno. */
 static struct gr_ring *map(int fd, const struct gr_config *config, const struct gr_layout *layout) {
-    int lock_fd = again(fd, O_RDWR), map_fd = lock_fd < 0 ? -1 : again(fd, O_RDWR), error = errno;
+    int lock_fd = gr_again(fd, O_RDWR), map_fd = lock_fd < 0 ? -1 : gr_again(fd, O_RDWR),
+        error = errno;
     /* Shared: the creator asks whether any other handle is left before it frees what it owns. */
     if (map_fd >= 0 && gr_lock_byte(lock_fd, F_RDLCK, GR_ATTACHED_BYTE) != 0) {
         error = errno;
@@ -187,7 +188,7 @@ static bool read_all(int fd, void *to, uint64_t nbytes, uint64_t at) {
 
 /* Reads what the header in fd says of itself, and checks it. False: as gr_attach returns NULL. The
  * page is copied once, so what was checked is what is used, whatever a peer writes meanwhile. */
-static bool checked(int fd, struct gr_config *config, struct gr_layout *layout, const char **why,
+bool gr_check(int fd, struct gr_config *config, struct gr_layout *layout, const char **why,
                     char *text, size_t text_nbytes) {
     union {
         struct gr_head head;
@@ -223,7 +224,8 @@ static bool checked(int fd, struct gr_config *config, struct gr_layout *layout, 
                GR_VERSION);
     char range[128];
     if (!gr_layout(config, layout, range, sizeof range)) REFUSE(0, "%s", range);
-    if (head->nbytes != layout->nbytes || (uint64_t)st.st_size != layout->nbytes)
+    if (head->nbytes != layout->nbytes || ((uint64_t)st.st_size != layout->nbytes &&
+                                           (uint64_t)st.st_size != layout->traced_nbytes))
         REFUSE(0, "its counts need %llu bytes, it names %llu and has %lld",
                (unsigned long long)layout->nbytes, (unsigned long long)head->nbytes,
                (long long)st.st_size);
@@ -238,7 +240,7 @@ static bool checked(int fd, struct gr_config *config, struct gr_layout *layout, 
 struct gr_ring *gr_attach(int fd, const char **why, char *text, size_t text_nbytes) {
     struct gr_config config;
     struct gr_layout layout;
-    if (!checked(fd, &config, &layout, why, text, text_nbytes)) return NULL;
+    if (!gr_check(fd, &config, &layout, why, text, text_nbytes)) return NULL;
     struct gr_ring *ring = map(fd, &config, &layout);
     /* It was removed before its remover could see our lock. */
     if (ring && gr_load_sc(&ring->head->magic) != GR_MAGIC) {
@@ -254,8 +256,8 @@ struct gr_ring *gr_attach(int fd, const char **why, char *text, size_t text_nbyt
 struct gr_ring *gr_read(int fd, const char **why, char *text, size_t text_nbytes) {
     struct gr_config config;
     struct gr_layout layout;
-    if (!checked(fd, &config, &layout, why, text, text_nbytes)) return NULL;
-    int lock_fd = again(fd, O_RDONLY);
+    if (!gr_check(fd, &config, &layout, why, text, text_nbytes)) return NULL;
+    int lock_fd = gr_again(fd, O_RDONLY);
     if (lock_fd < 0) return NULL;
     uint8_t *base =
         mmap(NULL, layout.nbytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -10,3 +10,6 @@ struct gr_ring *gr_attach(int fd, const char **why, char *text, size_t text_nbyt
 /* Reads a copy, for getters only. */
 struct gr_ring *gr_read(int fd, const char **why, char *text, size_t text_nbytes);
 void gr_retire(struct gr_ring *ring); /* sets magic to 0, so that nobody attaches any more */
+int gr_again(int fd, int flags);
+bool gr_check(int fd, struct gr_config *config, struct gr_layout *layout, const char **why,
+              char *text, size_t text_nbytes);

@@ -62,5 +62,6 @@ bool gr_layout(const struct gr_config *config, struct gr_layout *layout, char *w
     layout->meta = table(&at, n * layout->meta_stride);
     layout->spec = table(&at, config->spec_nbytes);
     layout->nbytes = aligned(at, GR_PAGE);
+    layout->traced_nbytes = layout->nbytes + peers * sizeof(struct gr_trace_table);
     return true;
 }

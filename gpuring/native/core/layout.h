@@ -17,6 +17,8 @@
  *                                              what its fence has reached
  *   event[p][i]  64-byte IPC event handles (sync "event" only)
  *   meta[i]   the frame's structured metadata  spec         what the slots hold (JSON)
+ *   trace_table[p]  what peer p has done lately; not there until the ring is traced for the first
+ *             time, and not part of `nbytes`
  *
  * take, tear, work and fence are slot-major, so what a claim reads of them is a few cache lines.
  * "LOCK" is the membership lock (lock.h).
@@ -31,7 +33,7 @@
 #include "atomics.h"
 
 enum {
-    GR_VERSION = 7,
+    GR_VERSION = 8,
     GR_LINE = 64,
     GR_PAGE = 4096,
     GR_MAX_SLOTS = 1024,
@@ -46,6 +48,7 @@ enum {
     GR_LABEL_WORDS = 8,
     GR_MAX_PRODUCERS = 4095,    /* that a stream may be made of; see `ends` */
     GR_DEATHS = 8, /* how many are remembered */
+    GR_TRACE_EVENTS = 4096, /* of one peer */
     GR_EVENT_HANDLE = 64, /* sizeof(cudaIpcEventHandle_t) */
     GR_MEMORY_HANDLE = 64 /* sizeof(cudaIpcMemHandle_t), sizeof(CUmemPoolPtrExportData) */
 };
@@ -142,10 +145,13 @@ struct gr_head {
     /* superset of subscriptions in use; number `u` is bit `u mod 64` of word `u / 64`, set before
      * sub[u] is in use and cleared after it (gr_each_sub says why that is enough) */
     gr_word sub_mask[GR_MASK_WORDS];
-    gr_word joins; /* peers that ever joined, which is the id of the last one */
     gr_word reaps; /* dead peers cleared */
-    /* superset of peers in use, in the same way */
+    /* verbs write events until then (CLOCK_MONOTONIC); 0: they do not. It is here because claim and
+     * acquire read this line anyway. Writer: the tracer; anybody, to 0 when the time is over */
+    gr_word traced_until_ns;
+    /* superset of peers in use, in the same way. Writer: under LOCK */
     alignas(GR_LINE) gr_word peer_mask[GR_MASK_WORDS];
+    gr_word joins; /* peers that ever joined, which is the id of the last one */
     /* frames that producers had no slot for, in all. Writer: producers, += 1 */
     alignas(GR_LINE) gr_word dropped;
     /* the last 8 deaths, the k-th in k mod 8. Writer: a reaper, under LOCK */
@@ -259,6 +265,22 @@ struct gr_tear {
 };
 #define GR_MARKING (UINT64_C(1) << 63)
 
+/* One thing that a peer has done (trace.h). Writer: threads of the peer's process. */
+struct gr_trace_event {
+    gr_word turn;    /* how many events came before it, plus 1; stored last. 0: it is being written */
+    gr_word time_ns; /* CLOCK_MONOTONIC */
+    gr_word what;    /* thread id (32) | enum gr_event_kind (32) */
+    gr_word who;     /* pid (32) | low half of the peer's id (32) */
+    gr_word about[4]; /* what it is depends on the kind (trace.h) */
+};
+
+/* The events of one peer number, of all its owners. The k-th is in k mod GR_TRACE_EVENTS. */
+struct gr_trace_table {
+    gr_word count; /* that were ever begun. Writer: threads of the peer's process, += 1 */
+    /* on pages of its own. Writer: threads of the peer's process */
+    alignas(GR_PAGE) struct gr_trace_event event[GR_TRACE_EVENTS];
+};
+
 _Static_assert(sizeof(struct gr_sub) == 3 * GR_LINE, "sub: three lines");
 _Static_assert(sizeof(struct gr_peer_entry) == 4 * GR_LINE, "peer: four lines");
 _Static_assert(sizeof(struct gr_slot) == 2 * GR_LINE, "slot: two lines");
@@ -272,12 +294,15 @@ _Static_assert(offsetof(struct gr_head, peer_mask) == 448, "head: peers");
 _Static_assert(offsetof(struct gr_head, deaths) == 576, "head: deaths");
 _Static_assert(sizeof(struct gr_link) == GR_LINE, "link: one line");
 _Static_assert(offsetof(struct gr_slot, shape) == GR_LINE, "slot: all but the shape in one line");
+_Static_assert(sizeof(struct gr_trace_event) == GR_LINE, "event: one line");
+_Static_assert(sizeof(struct gr_trace_table) % GR_PAGE == 0, "events: whole pages");
 _Static_assert(sizeof(struct gr_head) <= GR_PAGE, "head: fits its page");
 
 /* Where the tables start. This is computed from the counts alone and never read from the
  * segment. */
 struct gr_layout {
     uint64_t sub, peer, slot, take, tear, work, fence, event, meta, spec, nbytes;
+    uint64_t traced_nbytes; /* the size of the file from when the ring was traced first */
     uint64_t meta_stride;
 };
 

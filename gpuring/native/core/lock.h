@@ -10,6 +10,7 @@ enum {
     GR_CREATOR_BYTE = 257,  /* held by the creator's handle */
     GR_ATTACHED_BYTE = 259, /* shared by every handle that maps the header */
     GR_NAME_BYTE = 260,     /* used by segment.py while the file's name is given or taken away */
+    GR_TRACER_BYTE = 261,   /* held by who traces the ring, which does not count as using it */
 };
 
 /* Locks a byte through that description (F_WRLCK, F_RDLCK), or unlocks it (F_UNLCK), and never

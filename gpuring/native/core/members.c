@@ -18,6 +18,7 @@
 #include "lock.h"
 #include "reap.h"
 #include "subscriptions.h"
+#include "trace.h"
 
 /* Of a peer that nobody has: who drops the last reference to it does not expect to wait. */
 #define DROPPED_PATIENCE_NS (INT64_C(10) * 1000 * 1000)
@@ -72,6 +73,7 @@ static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
         GR_FAULT("join: written");
         gr_store_sc(&entry->word, peer_word(GR_LIVE, me->self.role, me->self.u));
         GR_FAULT("join: live");
+        if (gr_traced(ring)) gr_trace(me, 0, GR_DID_JOIN, me->self.role, me->self.u, 0);
         return GR_OK;
     }
     return GR_FULL_PEERS;
@@ -209,6 +211,7 @@ static enum gr_result leave(struct gr_peer *me, int64_t patience_ns) {
     if (result != GR_OK) return result;
     if (is_gone(me)) return give_up(me);
     if (state_of(gr_load_relaxed(&entry->word)) == GR_LIVE) { /* else an earlier call did it */
+        if (gr_traced(ring)) gr_trace(me, 0, GR_DID_LEAVE, 0, 0, 0);
         if (me->self.role == GR_PRODUCER) gr_count_producers(ring, me->self.number, GR_LEFT);
         else atomic_fetch_add_explicit(&ring->sub[me->self.u].redo, 1, memory_order_seq_cst);
         GR_FAULT("leave: counted");

@@ -3,6 +3,7 @@
 
 #include "bell.h"
 #include "subscriptions.h"
+#include "trace.h"
 #include "transition.h"
 
 /* Call it between gr_begin and gr_end. Otherwise the number's next owner may hold the same frame,
@@ -25,9 +26,12 @@ enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq) {
     enum gr_result result = gr_begin(me);
     if (result != GR_OK) return result;
     if (gr_load_relaxed(&me->cursor.due_with) == seq) gr_pay(me);
+    /* Before the swap: the claim that follows is later. */
+    const int64_t now = gr_traced(me->ring) ? gr_now_ns() : 0;
     result = leave_held(me, index, seq, claim_word(seq, me->self.number, GR_DONE));
     GR_FAULT("release: done");
     if (result == GR_OK) gr_ring_bell(me->ring);
+    if (result == GR_OK && now) gr_trace(me, now, GR_DID_RELEASE, seq, 0, 0);
     gr_end(me);
     return result;
 }
@@ -65,6 +69,7 @@ static enum gr_result reopen(struct gr_peer *me, uint32_t index, uint64_t seq, u
         GR_FAULT("give back: redo bumped");
         count(&me->ring->peer[me->self.number].frames, (uint64_t)-1);
         gr_ring_bell(me->ring);
+        if (gr_traced(me->ring)) gr_trace(me, 0, GR_DID_RETURN, seq, 0, 0);
     }
     gr_end(me);
     return result;
@@ -90,6 +95,7 @@ void gr_skip_torn(struct gr_peer *me) {
     count(&entry->torn, 1);
     me->last.reported = false;
     does_not_tell(me, me->last.seq);
+    if (gr_traced(me->ring)) gr_trace(me, 0, GR_DID_TEAR, 1, 0, 0);
     gr_release(me, me->last.index, me->last.seq);
 }
 

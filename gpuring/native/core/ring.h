@@ -15,6 +15,7 @@
  *   bell                 clock and doorbell
  *   lock                 LOCK, the bytes that say who lives, and what is counted under LOCK
  *   header               creates, attaches, copies and validates a header
+ *   trace                writes what a peer does for who traces the ring, and reads it for him
  *   annex                what services and bridges keep in the header
  *   transition.h         what all frame verbs do
  *   claim                the frontier, promise, claim, publish, abandon
@@ -101,6 +102,12 @@ struct gr_ring {
     uint64_t gpu[2]; /* UUID of the GPU on which this process has the slots, else 0 */
     uint64_t unregistered; /* what its peers say in their entries */
     unsigned generation;   /* of the process; in a forked child the handle is void */
+
+    /* The table of events, if a verb of this handle has ever been traced. It stays mapped. Any
+     * thread may set it. */
+    _Atomic(struct gr_trace_table *) events;
+    /* By number: whether its events have memory (enum room of trace.c). */
+    gr_word32 room[GR_MAX_PEERS];
 
     /* The descriptor of the slots, if this process has offered it, and the socket at which others
      * get it; -1 if not. Written under gr_lock_handles. Any thread may read the first one. */

@@ -23,6 +23,7 @@
 #include "bell.h"
 #include "reap.h"
 #include "subscriptions.h"
+#include "trace.h"
 #include "watchdog.h"
 
 #ifndef SYS_futex_waitv
@@ -86,10 +87,23 @@ static enum gr_result spin_on(struct gr_peer *me, gr_verb verb, int64_t now) {
     return GR_SIGNAL;
 }
 
+/* At the begin of a wait, and of each of its slices. */
+static inline void trace_wait(const struct gr_peer *me) {
+    if (gr_traced(me->ring)) gr_trace_wait(me, &me->last.culprit);
+}
+/* At its end, unless the verb has said so, which has got a slot. */
+static inline enum gr_result trace_end(const struct gr_peer *me, enum gr_result result) {
+    if (result != GR_OK && result != GR_SIGNAL && gr_traced(me->ring) &&
+        (result != GR_BLOCKED || gr_now_ns() >= me->wait.deadline_ns))
+        gr_trace(me, 0, GR_DID_STOP, 0, 0, 0);
+    return result;
+}
+
 enum gr_result gr_spin(struct gr_peer *me, gr_verb verb) {
     int64_t now = gr_now_ns();
     me->wait.begun_ns = now;
-    return spin_on(me, verb, now);
+    trace_wait(me);
+    return trace_end(me, spin_on(me, verb, now));
 }
 
 static enum gr_result answer(struct gr_peer *me) { return gr_ready(me); }
@@ -189,9 +203,7 @@ static enum gr_result spin_for_it(struct gr_peer *me, gr_verb verb, int64_t earl
     return result;
 }
 
-/* Returns what the verb returned, GR_BLOCKED at the deadline, or GR_SIGNAL after a slice or a
- * signal. */
-enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb) {
+static enum gr_result sleep_a_slice(struct gr_peer *me, gr_verb verb) {
     int64_t now = gr_now_ns(), slice_end, until = 0;
     enum gr_result result = GR_BLOCKED;
     bool signalled = false, spun = false;
@@ -230,6 +242,13 @@ enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb) {
     if (slice_end == me->wait.deadline_ns) return GR_BLOCKED;
     look_after(me->ring, &me->last.culprit);
     return GR_SIGNAL;
+}
+
+/* Returns what the verb returned, GR_BLOCKED at the deadline, or GR_SIGNAL after a slice or a
+ * signal. */
+enum gr_result gr_sleep(struct gr_peer *me, gr_verb verb) {
+    trace_wait(me);
+    return trace_end(me, sleep_a_slice(me, verb));
 }
 
 /* ---- several bells --------------------------------------------------------------------------- */
@@ -308,6 +327,7 @@ enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun
         return GR_SIGNAL;
     }
 
+    for (uint32_t k = 0; k < n; k++) trace_wait(peers[k]);
     /* [edge D, sleeper] partner: gr_ring_bell. First announce at every ring, then read every bell,
      * then look at every ring (D11: with one bell only, the others went unheard). */
     for (uint32_t k = 0; k < n; k++) gr_announce(peers[k], GR_SLEEPING);
@@ -322,6 +342,9 @@ enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun
         signalled = gr_wait_bells(waited, n, slice_end);
     }
     for (uint32_t k = 0; k < n; k++) gr_withdraw(peers[k], GR_SLEEPING);
+    for (uint32_t k = 0; k < n; k++)
+        if ((any || gr_now_ns() >= deadline_ns) && gr_traced(peers[k]->ring))
+            gr_trace(peers[k], 0, GR_DID_STOP, 0, 0, 0);
     learn(peers[0], gr_now_ns());
 
     if (any) return GR_OK;

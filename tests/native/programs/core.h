@@ -16,6 +16,7 @@
 #include "../../../gpuring/native/core/reap.h"
 #include "../../../gpuring/native/core/release.h"
 #include "../../../gpuring/native/core/tear.h"
+#include "../../../gpuring/native/core/trace.h"
 #include "../../../gpuring/native/core/wait.h"
 #include "../../../gpuring/native/core/watchdog.h"
 

@@ -5,7 +5,7 @@
  * program ends with an error. Each thread waits in one of three ways: asleep at the bell
  * (gr_sleep), at several bells (gr_select), or in poll() on a notifier's descriptor. Compiled with
  * -DGR_SLICE_NS=1000000000000, no sleep ends by itself, and a lost wake-up hangs until the
- * deadline. Usage: stress [frames per producer]
+ * deadline. Meanwhile the ring is traced, now and then. Usage: stress [frames per producer]
  */
 #define _GNU_SOURCE
 #include <poll.h>
@@ -146,6 +146,38 @@ static void *churn(void *unused) {
     return NULL;
 }
 
+/* Turns it on and off, and reads what it gets. */
+static void *trace(void *argument) {
+    static struct gr_trace_event events[256];
+    uint64_t last[32] = {0}, got = 0;
+    while (atomic_load(&churning)) {
+        const char *why;
+        char text[256];
+        struct gr_tracer *tracer = gr_trace_begin(*(int *)argument, &why, text, sizeof text);
+        REQUIRE(tracer != NULL);
+        for (int turn = 0; turn < 50; turn++) {
+            REQUIRE(gr_trace_on(tracer));
+            for (uint32_t p = 0; p < ring->max_peers; p++) {
+                int n = gr_trace_read(tracer, p, events, 256);
+                REQUIRE(n >= 0);
+                for (int k = 0; k < n; k++) {
+                    uint64_t its = gr_load_relaxed(&events[k].turn);
+                    uint32_t kind = (uint32_t)gr_load_relaxed(&events[k].what);
+                    if (its == 0) continue;
+                    REQUIRE(its > last[p] && GR_DID_JOIN <= kind && kind <= GR_DID_END);
+                    REQUIRE(gr_load_relaxed(&events[k].who) >> 32 == (uint64_t)getpid());
+                    last[p] = its;
+                    got++;
+                }
+            }
+        }
+        gr_trace_off(tracer);
+        gr_trace_end(tracer);
+    }
+    REQUIRE(got > 1000);
+    return NULL;
+}
+
 int main(int argc, char **argv) {
     if (argc > 1) frames_each = strtoull(argv[1], NULL, 10);
     REQUIRE(frames_each * PRODUCERS * 8 < sizeof seen_shared / sizeof *seen_shared);
@@ -160,7 +192,7 @@ int main(int argc, char **argv) {
     gr_watch(ring);
 
     pthread_barrier_t barrier;
-    pthread_t threads[PRODUCERS + LONELY + SHARED + LOSSY + NEWEST], churner;
+    pthread_t threads[PRODUCERS + LONELY + SHARED + LOSSY + NEWEST], churner, tracer;
     int count = PRODUCERS + LONELY + SHARED + LOSSY + NEWEST, n = 0;
     static struct reader readers[LONELY + SHARED + LOSSY + NEWEST];
     pthread_barrier_init(&barrier, NULL, (unsigned)count);
@@ -177,9 +209,11 @@ int main(int argc, char **argv) {
     for (int k = 0; k < PRODUCERS; k++)
         REQUIRE(pthread_create(&threads[n++], NULL, produce, &barrier) == 0);
     REQUIRE(pthread_create(&churner, NULL, churn, NULL) == 0);
+    REQUIRE(pthread_create(&tracer, NULL, trace, &fd) == 0);
     for (int k = 0; k < n; k++) pthread_join(threads[k], NULL);
     atomic_store(&churning, 0);
     pthread_join(churner, NULL);
+    pthread_join(tracer, NULL);
 
     uint64_t shared_sum = 0;
     for (uint64_t s = 0; s < gr_frontier(ring); s++) shared_sum += atomic_load(&seen_shared[s]) * s;

@@ -111,6 +111,7 @@ extern int fd; /* of its header */
 /* The durable subscription, of which mortals are members for a moment. */
 extern const char kept[GR_NAME_WORDS * 8];
 void keep_one(void);
+void trace_it(void); /* so that peers write events */
 void survivor(int which);
 void mortal(enum role role, const char *target);
 void progress(void);

@@ -69,6 +69,16 @@ void keep_one(void) {
     REQUIRE(gr_subscribe(ring, kept, &terms) == GR_OK);
 }
 
+/* A crowd would need much memory for its events. */
+void trace_it(void) {
+    static struct gr_tracer *tracer; /* of the last round */
+    const char *why;
+    char text[256];
+    if (tracer) gr_trace_end(tracer);
+    tracer = now.crowd ? NULL : gr_trace_begin(fd, &why, text, sizeof text);
+    REQUIRE(tracer || now.crowd);
+}
+
 static enum gr_result join_as(struct gr_peer *me, enum role role) {
     static const char names[][GR_NAME_WORDS * 8] = {"own", "shared", "own lossy"};
     self.last = 0;

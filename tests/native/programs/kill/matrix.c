@@ -19,14 +19,15 @@ const char *const role_names[ROLES] = {"producer", "consumer", "member", "lossy"
 /* The points (or prefixes of points) that a role comes to. A point that is never hit is
  * reported. */
 static const char *const comes_to[ROLES][12] = {
-    [PRODUCER] = {"claim:", "promised", "publish:", "bell:", "sleep:", "device:", "origin:", "link:"},
+    [PRODUCER] = {"claim:", "promised", "publish:", "bell:", "sleep:", "device:", "origin:", "link:",
+                  "trace:"},
     [CONSUMER] = {"acquire: looked", "acquire: held", "acquire: confirmed", "promised", "release:", "bell:",
-                  "sleep:", "device:"},
+                  "sleep:", "device:", "trace:"},
     [MEMBER] = {"acquire: looked", "acquire: held", "acquire: confirmed", "promised", "release:", "bell:",
                 "sleep:", "device:", "give back:"},
     [LOSSY] = {"acquire:", "latest:", "promised", "release:", "bell:", "sleep:", "device:"},
-    [JOINER] = {"join:", "producers counted", "subscription taken up", "owed:", "settle:"},
-    [LEAVER] = {"leave:", "producers", "subscription left", "subscription removed", "bell:"},
+    [JOINER] = {"join:", "trace:", "producers counted", "subscription taken up", "owed:", "settle:"},
+    [LEAVER] = {"leave:", "trace:", "producers", "subscription left", "subscription removed", "bell:"},
     [CLOSER] = {"close:", "bell:"},
     [CREATOR] = {"claim:", "promised", "publish:", "bell:", "device:", "origin:", "link:"},
     [REAPER] = {"reap:", "producers", "subscription removed", "subscription left",

@@ -22,6 +22,7 @@ void create(void) {
     ring = gr_create(fd, &config, zeros, zeros, zeros, "{}");
     REQUIRE(ring != NULL, "%s", strerror(errno));
     keep_one();
+    trace_it();
 }
 
 struct gr_peer *nobody(void) {

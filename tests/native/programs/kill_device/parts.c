@@ -87,6 +87,7 @@ void create(void) {
     ring = gr_create(fd, &config, zeros, zeros, zeros, "{}");
     REQUIRE(ring != NULL, "%s", strerror(errno));
     keep_one();
+    trace_it();
     use_ring();
 }
 

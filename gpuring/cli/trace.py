@@ -1,0 +1,94 @@
+"""Write what all processes of a pipeline do into a trace, which ui.perfetto.dev shows.
+
+It works on rings that run: nothing is started again, and no program is changed.  It shows who
+wrote and read which frame, who waited for whom, what was lost, and who died.  Without a name it
+traces all rings of this host.  Ctrl-C ends it early.
+"""
+
+from __future__ import annotations
+
+import argparse
+import signal
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from gpuring.cli.options import positive
+from gpuring.cli.text import columns, complain, counted, nbytes, seconds, wrap
+from gpuring.cli.trouble import CommandError, need
+from gpuring.deadlines import deadline_of
+from gpuring.errors import RingError
+
+if TYPE_CHECKING:
+    from gpuring.tracing.collector import Collector
+    from gpuring.tracing.longest import Wait
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="name", help="rings and services")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        required=True,
+        metavar="FILE",
+        help="the file, such as pipeline.pftrace; one of this name is written over",
+    )
+    parser.add_argument(
+        "--seconds", type=positive, default=5.0, metavar="S", help="for how long (default: 5)"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    need("perfetto", extra="trace")
+    from gpuring.tracing.collector import Collector
+    from gpuring.tracing.longest import longest
+    from gpuring.tracing.perfetto import write
+    from gpuring.tracing.timeline import Timeline
+
+    if len({*args.names}) < len(args.names):
+        raise ValueError("a ring is named twice")
+    ended: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: ended.append(number))
+    collector = Collector(args.names)
+    if not collector.rings:
+        raise CommandError("there is no ring on this host that can be traced")
+    try:
+        collector.run(deadline_of(args.seconds), lambda: bool(ended))
+    finally:
+        collector.end()
+    for number in (signal.SIGINT, signal.SIGTERM):  # from here on it can be broken off
+        signal.signal(number, signal.default_int_handler)
+    timeline = Timeline(collector.rings, collector.ended_ns)
+    picture = timeline.draw()
+    try:
+        size = write(args.out, picture, timeline.pids, collector.threads)
+    except RingError:
+        raise
+    except OSError as error:
+        raise CommandError(f"{args.out} cannot be written: {error.strerror or error}") from error
+    for line in (*_summary(collector), *_waits(longest(picture), timeline.pids)):
+        print(wrap(line, columns(), "  "))
+    print(f"{args.out}: {nbytes(size)}. Open it at https://ui.perfetto.dev")
+    for name, why in collector.trouble.items():
+        complain(f"gpuring trace: {name} was not traced: {why}")
+    return 1 if collector.trouble else 0
+
+
+def _waits(waits: list[Wait], pids: Mapping[int, str]) -> Iterator[str]:
+    for each in waits[:3]:
+        who = f"{pids.get(each.pid) or 'a process'}, pid {each.pid},"
+        took = seconds(each.in_all_s)
+        if each.times > 1:
+            took = f"{each.times} times, {took} in all, {seconds(each.longest_s)} at the most"
+        yield f"{who} waited for {each.culprit}, in {each.ring}: {took}"
+
+
+def _summary(collector: Collector) -> Iterator[str]:
+    for ring in collector.rings:
+        line = f"{ring.name}: {counted(ring.events, 'event')} of {counted(len(ring.parts), 'peer')}"
+        if ring.missed:
+            line += f", {ring.missed} more were overwritten before they were read"
+        if ring.gaps:
+            line += f"; it was off {counted(ring.gaps, 'time')}, because this command was stopped"
+        yield line

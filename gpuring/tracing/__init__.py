@@ -1,0 +1,11 @@
+"""Traces: what all processes of some rings do, on one time line, as a file for Perfetto.
+
+`gpuring trace` makes them.  The page "Traces" has the whole of it.  Needs `gpuring[trace]`.
+
+    collector.py  turns the tracing of rings on, and collects what their peers write (core/trace.h)
+    who.py        what is known of a ring's peers: their names, those who died
+    timeline.py   from events to slices, arrows and counters: calls.py for services, tracks.py for
+                  what has a row of its own
+    perfetto.py   writes them as a file
+    longest.py    who has waited for whom the longest, for who has only a terminal
+"""

@@ -1,0 +1,172 @@
+"""Turns the tracing of rings on, and collects the events of their peers.
+
+Nobody is stopped or slowed for it: a peer overwrites its old events, and what was not collected by
+then is counted.  If this process is killed, the peers stop by themselves (core/trace.h).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from gpuring import native
+from gpuring.deadlines import deadline_of, left_s
+from gpuring.errors import RingError
+from gpuring.native import File, Header, Tracer
+from gpuring.native.tracer import EVENT_NBYTES, TRACE_EVENTS, TRACE_NS
+from gpuring.registry import directory, segment
+from gpuring.registry.segment import Missing
+from gpuring.tracing.who import Known, threads_of
+
+Events = npt.NDArray[np.uint64]
+"""One row an event: turn, time_ns, what, who, and four words that depend on its kind."""
+
+POLL_S = 0.01
+"""So often events are collected.  A peer's table holds 4096."""
+LOOK_S = 0.1
+"""So often headers are looked at, for names of peers and for rings that were replaced."""
+_RESTART_S = 1.0
+"""For so long a ring that was there is waited for, because it may be replaced just now."""
+_WORDS = EVENT_NBYTES // 8
+
+
+@dataclass
+class TracedRing:
+    """One ring while it is traced, and what was collected of it.  Raises Missing, OSError."""
+
+    name: str
+    file: File
+    tracer: Tracer
+    header: Header
+    begun_ns: int
+    known: Known = field(default_factory=Known)
+    parts: dict[int, list[Events]] = field(default_factory=dict)
+    """By peer number, in the order of their turns."""
+    gaps: int = 0
+    """How often it was off meanwhile, because this process was stopped."""
+
+    @property
+    def missed(self) -> int:
+        return sum(self.tracer.missed(number) for number in range(self.tracer.peers))
+
+    @property
+    def events(self) -> int:
+        return sum(len(part) for parts in self.parts.values() for part in parts)
+
+    def collect(self) -> bool:
+        """Whether more may be there already."""
+        more = False
+        for number in range(self.tracer.peers):
+            if raw := self.tracer.read(number):
+                events: Events = np.frombuffer(raw, np.uint64).reshape(-1, _WORDS)
+                self.parts.setdefault(number, []).append(events)
+                more |= len(events) > TRACE_EVENTS // 4
+        return more
+
+    def look(self) -> None:
+        self.header = Header.read(self.file.fd)
+        self.known.look(self.header)
+
+
+def _begin(name: str) -> TracedRing:
+    """Raises Missing, RingError, OSError."""
+    file = directory.open_to_trace(name)
+    try:
+        ring = TracedRing(name, file, Tracer(file.fd), Header.read(file.fd), native.now_ns())
+        ring.look()
+    except native.Damaged as error:
+        raise Missing(f"what has its name is about to go: {error}") from None
+    except BlockingIOError:
+        raise RingError(f"ring {name!r} is being traced by another process already") from None
+    return ring
+
+
+class Collector:
+    """Traces the rings of these names, those that take their place later, and the rings of answers
+    of those that are services.  `names` empty: all rings of this host that may be traced.
+
+    Raises RingNotFound, RingIncompatible, PermissionError, RingError, OSError.
+    """
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self.names = names
+        self.rings: list[TracedRing] = []
+        self.trouble: dict[str, str] = {}
+        """Of those that could not be traced, by name."""
+        self.threads: dict[tuple[int, int], str] = {}
+        """What threads are called, by pid and thread id."""
+        self._asked: set[int] = set()
+        for name in names:
+            directory.look(segment.check_name(name))  # or say that it is not there
+            begin = partial(_begin, name)
+            self.rings.append(directory.when_there(name, deadline_of(_RESTART_S), begin))
+        self._find()
+        self.ended_ns = native.now_ns()
+
+    def run(self, deadline: float, ended: Callable[[], bool]) -> None:
+        """Collects until the deadline, on the clock of time.monotonic, or until `ended`."""
+        looked = extended = time.monotonic()
+        while left_s(deadline) and not ended():
+            now = time.monotonic()
+            if now - extended >= TRACE_NS / 1e9 / 8:
+                extended = now
+                for ring in self.rings:
+                    ring.gaps += not ring.tracer.go_on()
+            more = [ring.collect() for ring in self.rings]
+            if now - looked >= LOOK_S:
+                looked = now
+                self._look()
+            if not any(more):
+                time.sleep(min(POLL_S, left_s(deadline)))
+        self.ended_ns = native.now_ns()
+
+    def end(self) -> None:
+        """Turns it off, and collects the rest.  May be called twice."""
+        for ring in self.rings:
+            ring.tracer.off()
+        for ring in self.rings:
+            while ring.collect():
+                pass
+        self._asked.clear()  # there may be more threads by now
+        for ring in self.rings:
+            self._look_at(ring)
+
+    def _look_at(self, ring: TracedRing) -> None:
+        with contextlib.suppress(native.Damaged):  # it was removed: what was seen before holds
+            ring.look()
+        for pid in ring.known.here - self._asked:
+            self._asked.add(pid)
+            self.threads |= {(pid, tid): name for tid, name in threads_of(pid)}
+
+    def _look(self) -> None:
+        for ring in self.rings:
+            self._look_at(ring)
+        self._find()
+
+    def _find(self) -> None:
+        traced = {ring.name: ring.file.fd for ring in self.rings}
+        for name in self._wanted():
+            try:
+                if name in traced and not segment.is_replaced(name, traced[name]):
+                    continue
+                self.rings.append(_begin(name))
+                self.trouble.pop(name, None)
+            except (Missing, FileNotFoundError):
+                continue
+            except (RingError, OSError) as error:
+                self.trouble[name] = str(error)
+
+    def _wanted(self) -> Iterator[str]:
+        if not self.names:
+            yield from segment.names()
+            return
+        for name in segment.names():
+            of = segment.ANSWERS.fullmatch(name)
+            if name in self.names or (of and of[1] in self.names):
+                yield name

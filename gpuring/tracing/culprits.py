@@ -1,0 +1,35 @@
+"""What a wait is for, in words."""
+
+from __future__ import annotations
+
+from gpuring import native
+from gpuring.tracing.state import RingState
+from gpuring.tracing.tracks import Args
+
+NONE = 0xFFFF
+"""No peer, no subscription."""
+
+
+def culprit_of(ring: RingState, at: int, about: list[int]) -> tuple[str, Args, str]:
+    """The words for a wait, who is in the way, and its kind (GR_DID_WAIT in core/trace.h)."""
+    word, seq, who, *_ = about
+    reason, number, subscription = word & 0xFF, word >> 8 & NONE, word >> 24 & NONE
+    args: Args = {"ring": ring.name, "sequence": seq}
+    if subscription != NONE:
+        args["subscription"] = ring.subscription(subscription)
+    name = ""
+    if number != NONE:
+        culprit = ring.who((number, who & 0xFFFFFFFF))
+        name = culprit.name
+        args |= {"culprit": name, "culprit's pid": culprit.pid}
+    if reason == native.BY_PRODUCER:
+        return f"waits for {name}, which writes {seq}", args, "waits"
+    if reason == native.BY_HOLDER:
+        return f"waits for {name}, which holds {seq}", args, "waits"
+    if reason == native.BY_FENCE:
+        return f"waits for GPU work of {name} on {seq}", args, "waits"
+    if reason == native.BY_SUBSCRIPTION:
+        args["culprit"] = "; ".join(ring.members(subscription, at)) or "nobody reads it"
+        return f"waits for {args['subscription']}, which has not taken {seq}", args, "waits"
+    args["culprit"] = "; ".join(ring.members(None, at)) or "there is no producer"
+    return f"waits for frame {seq} of {ring.name}", args, "idle"

@@ -1,0 +1,35 @@
+"""Who has waited for whom the longest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from gpuring.tracing.tracks import Picture
+
+
+@dataclass
+class Wait:
+    """All waits of one process for one culprit in one ring."""
+
+    pid: int
+    culprit: str
+    ring: str
+    times: int = 0
+    in_all_s: float = 0.0
+    longest_s: float = 0.0
+
+
+def longest(picture: Picture) -> list[Wait]:
+    """Those who kept others waiting, the worst first.  Nobody is to blame for a frame that is not
+    there yet, so waits for the next frame do not count."""
+    found: dict[tuple[int, str, str], Wait] = {}
+    for it in picture.slices:
+        if it.kind != "waits" or "culprit" not in it.args:
+            continue
+        key = it.track.pid, str(it.args["culprit"]), str(it.args["ring"])
+        wait = found.setdefault(key, Wait(*key))
+        took_s = (it.end_ns - it.begin_ns) / 1e9
+        wait.times += 1
+        wait.in_all_s += took_s
+        wait.longest_s = max(wait.longest_s, took_s)
+    return sorted(found.values(), key=lambda each: -each.in_all_s)

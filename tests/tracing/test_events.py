@@ -1,0 +1,225 @@
+"""What verbs write for who traces their ring, and what is left when somebody is killed."""
+
+from __future__ import annotations
+
+import resource
+import time
+
+import numpy as np
+import pytest
+
+import gpuring
+from gpuring import native
+from gpuring.native.tracer import KINDS, TRACE_EVENTS, TRACE_NS
+from gpuring.registry import leftovers
+from tests.helpers.processes import poll
+from tests.helpers.rings import drain, put, small_ring
+from tests.helpers.support import segments_of
+from tests.tracing.traced import nbytes, tracer_of, until_ns
+
+
+def events(tracer, number):
+    """(kind, first word about it) of each."""
+    rows = np.frombuffer(tracer.read(number), np.uint64).reshape(-1, 8)
+    return [(KINDS[int(row[2]) & 0xFFFFFFFF], int(row[4])) for row in rows if row[0]]
+
+
+def test_verbs_write_what_they_do_while_it_is_on(name):
+    with small_ring(name) as ring, ring.producer() as producer, ring.consumer() as consumer:
+        put(producer)
+        drain(consumer)
+        tracer = tracer_of(name)
+        first = put(producer, 2)[0]
+        drain(consumer)
+        assert events(tracer, producer._peer.number) == [
+            ("claim", first), ("publish", first), ("claim", first + 1), ("publish", first + 1),
+        ]  # fmt: skip
+        assert events(tracer, consumer._peer.number) == [
+            ("acquire", first), ("release", first), ("acquire", first + 1), ("release", first + 1),
+        ]  # fmt: skip
+        tracer.off()
+        put(producer, 2)
+        drain(consumer)
+        assert events(tracer, producer._peer.number) == []
+        assert tracer.go_on() is False  # it was off
+        assert tracer.go_on() is True
+        put(producer)
+        assert [kind for kind, _ in events(tracer, producer._peer.number)] == ["claim", "publish"]
+
+
+def test_a_ring_that_was_never_traced_is_as_long_as_ever_and_can_be_attached_when_it_was(name):
+    with small_ring(name) as ring:
+        before = nbytes(name)
+        tracer = tracer_of(name)
+        assert nbytes(name) > before
+        with gpuring.attach(name) as again, again.producer() as producer:
+            put(producer)
+            assert events(tracer, producer._peer.number)
+        assert gpuring.ls()
+        del tracer
+        with gpuring.attach(name):
+            assert ring.stats().name == name
+
+
+def test_what_was_overwritten_is_counted(name):
+    with small_ring(name) as ring, ring.producer() as producer:
+        tracer, number = tracer_of(name), producer._peer.number
+        put(producer, TRACE_EVENTS)
+        got = events(tracer, number)
+        assert len(got) == TRACE_EVENTS
+        assert tracer.missed(number) == TRACE_EVENTS  # of two for each frame
+        assert got[-1] == ("publish", ring.stats().cursor - 1)
+
+
+def test_one_process_traces_a_ring_at_a_time(name):
+    with small_ring(name):
+        tracer = tracer_of(name)
+        with pytest.raises(BlockingIOError):
+            tracer_of(name)
+        del tracer
+        tracer_of(name)
+
+
+def creates(pipe, name):
+    with small_ring(name):
+        pipe.send()
+        pipe.receive()
+
+
+def test_a_tracer_does_not_count_as_one_who_uses_the_ring(children, name):
+    child = children(creates, name)
+    child.receive()
+    tracer = tracer_of(name)
+    child.kill()
+    assert leftovers.remove_dead(name)
+    assert not segments_of(name)
+    assert events(tracer, 0) == []
+
+
+def publishes_until_killed(pipe, name, frames):
+    with gpuring.attach(name) as ring, ring.producer() as producer:
+        pipe.send(producer._peer.number)
+        put(producer, frames)
+        with producer.claim():
+            pipe.send()
+            pipe.receive()
+
+
+def test_who_is_killed_leaves_its_events(children, name):
+    with small_ring(name):
+        tracer = tracer_of(name)
+        child = children(publishes_until_killed, name, 3)
+        number = child.receive()
+        child.receive()
+        child.kill()
+        kinds = [kind for kind, _ in events(tracer, number)]
+        assert kinds == ["join", *["claim", "publish"] * 3, "claim"]
+
+
+def traces(pipe, name):
+    tracer = tracer_of(name)
+    pipe.send()
+    pipe.receive()
+    del tracer
+
+
+def test_a_tracer_that_is_killed_leaves_nothing_running(children, name):
+    """The first verb after its time is over turns it off, and another process can trace the
+    ring."""
+    with small_ring(name) as ring, ring.producer() as producer:
+        child = children(traces, name)
+        child.receive()
+        put(producer)
+        assert until_ns(name) > native.now_ns()
+        child.kill()
+        assert until_ns(name) <= native.now_ns() + TRACE_NS
+        poll(lambda: native.now_ns() > until_ns(name) or time.sleep(0.05))
+        put(producer)
+        assert until_ns(name) == 0
+        tracer = tracer_of(name)
+        assert events(tracer, producer._peer.number) == []  # not those of the earlier trace
+        put(producer)
+        assert [kind for kind, _ in events(tracer, producer._peer.number)] == ["claim", "publish"]
+    assert not segments_of(name)
+
+
+def publishes_without_descriptors(pipe, name):
+    with gpuring.attach(name) as ring, ring.producer() as producer:
+        pipe.send(producer._peer.number)
+        pipe.receive()
+        allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (3, allowed[1]))
+        put(producer, 3)
+        resource.setrlimit(resource.RLIMIT_NOFILE, allowed)
+        return ring.stats().cursor
+
+
+def test_who_cannot_make_room_for_its_events_goes_on_without(children, name):
+    with small_ring(name) as ring, ring.producer():
+        child = children(publishes_without_descriptors, name)
+        number = child.receive()
+        tracer = tracer_of(name)
+        before = ring.stats().cursor
+        child.send()
+        assert child.result() == before + 3
+        assert events(tracer, number) == []
+
+
+def test_own_slices_are_written_once_for_each_ring_that_is_traced(name):
+    with small_ring(name) as ring, ring.producer() as producer:
+        with gpuring.annotate("not traced"):
+            pass
+        tracer = tracer_of(name)
+        put(producer)
+        with gpuring.annotate("größer" * 9):
+            put(producer)
+        rows = np.frombuffer(tracer.read(producer._peer.number), np.uint64).reshape(-1, 8)
+        kinds = [KINDS[int(row[2]) & 0xFFFFFFFF] for row in rows]
+        assert kinds == ["claim", "publish", "begin", "claim", "publish", "end"]
+        assert rows[2, 4:].tobytes() == ("größer" * 9).encode()[:32]
+        tracer.off()
+        with gpuring.annotate("not traced"):
+            pass
+        assert tracer.read(producer._peer.number) == b""
+
+
+def churns(pipe, name):
+    """Publishes and reads until it is killed."""
+    with (
+        gpuring.attach(name) as ring,
+        ring.producer() as producer,
+        ring.consumer("any", lossless=False) as consumer,
+    ):
+        pipe.send()
+        while True:
+            producer.claim().publish()
+            with gpuring.annotate("reads"):
+                consumer.latest(timeout=0)
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(600)
+def test_tracing_goes_on_and_off_while_traced_processes_are_killed(children, name):
+    """A thousand times.  What is read is always whole, and the ring goes on."""
+    with small_ring(name, slots=8) as ring:
+        lives = [children(churns, name) for _ in range(2)]
+        for child in lives:
+            child.receive()
+        read = 0
+        for k in range(1000):
+            tracer = tracer_of(name)
+            if k % 50 == 49:
+                lives.pop(0).kill()
+                lives.append(children(churns, name))
+                lives[-1].receive()
+            for number in range(tracer.peers):
+                rows = np.frombuffer(tracer.read(number), np.uint64).reshape(-1, 8)
+                rows = rows[rows[:, 0] != 0]
+                assert (np.diff(rows[:, 0]) == 1).all() or tracer.missed(number)
+                assert {int(what) & 0xFFFFFFFF for what in rows[:, 2]} <= KINDS.keys()
+                read += len(rows)
+            del tracer
+        assert until_ns(name) == 0
+        assert read > 1000
+        with ring.producer() as producer:
+            put(producer)
