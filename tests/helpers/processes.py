@@ -11,17 +11,20 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
+import resource
 import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
 PATIENCE_S = 60.0
 """It ends a test that hangs.  A healthy one on a busy machine may wait for many seconds."""
+SOMEBODY = 54321
+"""The id of a user that nobody is."""
 
 
 multiprocessing.get_context("forkserver").set_forkserver_preload(
@@ -146,6 +149,22 @@ def open_files() -> dict[int, str]:
         with contextlib.suppress(FileNotFoundError):
             found[int(each.name)] = str(each.readlink())
     return found
+
+
+@contextlib.contextmanager
+def few_descriptors(more: int) -> Iterator[None]:
+    """This process has so many descriptors left.  Not for that of the tests: what earlier tests
+    have left to the garbage collector may be closed there at any time."""
+    limit, filled = resource.getrlimit(resource.RLIMIT_NOFILE), [os.dup(0) for _ in range(20)]
+    for fd in filled[-more:] if more else []:
+        os.close(fd)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (filled[-1] + 1, limit[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
+        for fd in filled[: len(filled) - more]:
+            os.close(fd)
 
 
 def runs(pid: int) -> bool:

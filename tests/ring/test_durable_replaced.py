@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+from pathlib import Path
 
 import pytest
 
@@ -13,9 +14,10 @@ import gpuring
 from gpuring import native
 from gpuring.registry import earlier, leftovers
 from gpuring.registry import segment as segments
+from tests.helpers.processes import SOMEBODY, few_descriptors
 from tests.helpers.promise import promise
 from tests.helpers.rings import publish
-from tests.helpers.support import segments_of
+from tests.helpers.support import locked, segments_of
 from tests.ring.test_durable import make, read
 
 
@@ -237,6 +239,112 @@ def test_who_ends_it_in_the_earlier_ring_leaves_nothing_there(name, children):
         ring = make(name)
         ring.unsubscribe("rec")
         ring.close()
+
+
+# ---- who cannot settle ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", ["consumer", "unsubscribe"])
+def test_a_ring_that_has_lost_its_name_takes_nothing_from_later_ones(name, replaced, how):
+    """The headers beside its name may be younger than it is."""
+    _, old = replaced(1)  # somebody lives in the ring before it
+    with make(name, replace=True) as later, later.producer() as producer:
+        reader = later.consumer("new", durable=True)
+        publish(producer, 0, 1, 2)
+        read(reader, 1)
+        with make(name, replace=True) as ring:
+            reader.close()
+            with contextlib.suppress(gpuring.RingError):
+                getattr(old, how)("rec")
+            with ring.producer() as last, ring.consumer("new") as reader:
+                publish(last, 10)
+                assert read(reader, 1) == [(10, 2, False)]
+
+
+def test_nor_does_a_ring_without_a_name(name, replaced):
+    _, old = replaced(1)
+    gpuring.unlink(name)  # its peers go on
+    with make(name) as other, other.producer() as producer:
+        reader = other.consumer("rec", durable=True)
+        publish(producer, 0, 1, 2)
+        with make(name, replace=True) as ring:
+            reader.close()
+            assert [told(old), told(ring)] == [0, 3]
+
+
+def joins_with_few_descriptors(pipe, name, more):
+    with (
+        gpuring.attach(name, timeout=10) as ring,
+        few_descriptors(more),
+        contextlib.suppress(OSError),
+    ):
+        ring.consumer("rec").close()
+
+
+@pytest.mark.parametrize("more", range(2, 7))
+def test_who_has_no_descriptor_leaves_it_to_the_next_one(name, replaced, children, more):
+    killed = [replaced(reads)[0] for reads in (1, 0)]
+    with make(name, replace=True) as ring:
+        for child in killed:
+            kill(child)
+        children(joins_with_few_descriptors, name, more).result()
+        assert [told(ring), told(ring)] == [5, 0]
+
+
+def test_who_may_not_open_it_does_too(name, replaced, children):
+    child, _ = replaced(1, replace=False)
+    with make(name, replace=True, mode=0o666) as ring:
+        kill(child)
+        children(joins_as_somebody, name).result()
+        assert [told(ring), told(ring)] == [2, 0]
+
+
+def joins_as_somebody(pipe, name):
+    if os.geteuid() == 0:
+        owner = os.geteuid()
+        os.seteuid(SOMEBODY)
+        with gpuring.attach(name, timeout=10, owner=owner) as ring, ring.consumer("rec"):
+            pass
+
+
+def test_the_file_of_another_user_is_not_opened(name, replaced):
+    child, ring = replaced(1)
+    kill(child)
+    if os.geteuid() == 0:
+        (aside,) = segments.asides(name)
+        os.chown(segments.path_of(aside), SOMEBODY, SOMEBODY)
+        assert told(ring) == 0
+        Path(segments.path_of(aside)).unlink()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("again", [False, True])
+def test_the_lock_of_the_earlier_ring_cannot_be_had(name, replaced, again):
+    child, ring = replaced(1)
+    kill(child)
+    (aside,) = segments.asides(name)
+    with locked(aside.removeprefix("/gpuring.")):
+        first = told(ring)
+    with make(name, replace=True) if again else contextlib.nullcontext(ring) as ring:
+        assert [first, told(ring), told(ring)] == [0, 2, 0]
+
+
+@pytest.mark.slow
+def test_a_subscription_that_could_not_be_ended_is_still_owed_that(name, replaced):
+    child, ring = replaced(1)
+    kill(child)
+    with locked(name), pytest.raises(gpuring.RingTimeout):
+        ring.unsubscribe("rec")
+    assert told(ring) == 2
+
+
+def test_when_all_is_settled_nobody_looks_any_more(name, replaced):
+    child, ring = replaced(1)
+    assert told(ring) == 0
+    assert earlier.may_owe(ring._header)
+    kill(child)
+    assert told(ring) == 2
+    assert not earlier.may_owe(ring._header)
 
 
 # ---- what is forgotten ---------------------------------------------------------------------------

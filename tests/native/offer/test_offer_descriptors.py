@@ -18,7 +18,7 @@ import pytest
 import gpuring
 from gpuring import native
 from tests.helpers import raw_verbs
-from tests.helpers.processes import other_threads_sleep, replaces_its_files
+from tests.helpers.processes import SOMEBODY, other_threads_sleep, replaces_its_files
 from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, Segment, open_files, poll
 from tests.native.offer import (
@@ -35,9 +35,6 @@ from tests.native.offer import (
     still_answers,
     takes_part,
 )  # fmt: skip
-
-SOMEBODY = 54321
-
 
 # ---- a close that waits ------------------------------------------------------------------------
 

@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import fcntl
 import os
-import resource
 import select
 import signal
 import struct
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from gpuring import native
+from tests.helpers.processes import few_descriptors
 from tests.helpers.promise import promise
 from tests.helpers.support import Pipe
 from tests.native.offer import (
@@ -79,22 +77,6 @@ def test_the_offerer_may_be_in_a_call_that_does_not_return(ring, children):
     # No Python runs in this process until the child is done.
     ctypes.PyDLL(None).poll(struct.pack("ihh", child.pipe.fileno(), select.POLLIN, 0), 1, -1)
     assert child.result() == [b"12345678"] * 3
-
-
-@contextlib.contextmanager
-def few_descriptors(more: int) -> Iterator[None]:
-    """This process has so many descriptors left.  Not for that of the tests: what earlier tests
-    have left to the garbage collector may be closed there at any time."""
-    limit, filled = resource.getrlimit(resource.RLIMIT_NOFILE), [os.dup(0) for _ in range(20)]
-    for fd in filled[-more:] if more else []:
-        os.close(fd)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (filled[-1] + 1, limit[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_NOFILE, limit)
-        for fd in filled[: len(filled) - more]:
-            os.close(fd)
 
 
 def fetches_with(_pipe: Pipe, path: str, more: int) -> str:
