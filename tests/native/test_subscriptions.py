@@ -204,6 +204,31 @@ def test_a_frame_with_a_loss_of_its_own_does_not_take_over_what_is_owed(segment)
     assert ring.peek("sub", "owed") == 0
 
 
+def test_what_an_earlier_ring_owes_is_added_once_and_told_by_its_number_alone(segment):
+    ring = segment(4)
+    assert subscribe(ring, earlier=1) == 0
+    assert subscriptions.settle(ring.creator, 0, 7, 5) == 0
+    assert subscriptions.settle(ring.creator, 0, 9, 3) < 0  # that one has yet to forget
+    assert subscriptions.being_settled(ring.creator, 0) == 7
+    ring.producer().put()
+    reader = ring.consumer()
+    assert told(reader) == (4, 5)
+    assert reader.release(4) == 0
+    assert subscriptions.settled(ring.creator, 0) == 0
+    assert reader.peer.leave() == 0
+    assert (owed(ring), subscriptions.being_settled(ring.creator, 0)) == (0, 0)
+
+
+def test_nothing_is_added_where_nobody_counts_it(segment):
+    ring = segment(4)
+    assert subscribe(ring) == 0
+    assert subscriptions.settle(ring.creator, 0, 7, 5) < 0  # no earlier ring owes it anything
+    assert subscribe(ring, earlier=1) == 0
+    ring.creator.close_ring()
+    assert subscriptions.settle(ring.creator, 0, 7, 5) < 0
+    assert owed(ring) == 0
+
+
 def test_nothing_goes_over_to_another_ring_while_a_member_lives(segment):
     ring = segment(4)
     assert subscribe(ring, owed=5) == 0
