@@ -212,6 +212,8 @@ cdef extern from "core/subscriptions.h" nogil:
     gr_result gr_subscribe(gr_ring *, const char *, const gr_terms *)
     gr_result gr_unsubscribe(gr_ring *, const char *, gr_bool *)
     gr_result gr_owed(gr_ring *, uint32_t, uint64_t *)
+
+cdef extern from "core/earlier.h" nogil:
     gr_result gr_settle(gr_ring *, uint32_t, uint64_t, uint64_t)
     gr_result gr_settled(gr_ring *, uint32_t)
     uint64_t gr_being_settled(gr_ring *, uint32_t)

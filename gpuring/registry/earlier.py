@@ -7,7 +7,7 @@ has the name by then: whoever joins a durable subscription calls `settle` first.
 
 No frame is counted twice, and none is forgotten, whoever is killed in between.  The ring in which
 it is counted notes in one store that it has counted and which ring that was.  The earlier ring
-forgets the subscription after that.  native/core/subscriptions.c has the steps.
+forgets the subscription after that.  native/core/earlier.c has the steps.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@
  *   release              release, give back
  *   tear                 which frames are torn
  *   subscriptions        where they begin, and how long they stay; under LOCK
+ *   earlier              what rings owe them that had the name before; under LOCK
  *   reap                 clears what dead peers, and peers that leave, still had; under LOCK
  *   members              join, leave, close; under LOCK
  *   pidfds               the other processes, as descriptors that tell when they exit

@@ -6,6 +6,11 @@
 
 enum gr_start { GR_START_NEXT, GR_START_OLDEST, GR_START_AT };
 
+/* In `owed` of a subscription: what else that word says, and the number itself. */
+#define GR_COUNTED (UINT64_C(1) << 63) /* in `owed` */
+#define GR_SETTLED (UINT64_C(1) << 62)
+#define GR_OWED (GR_SETTLED - 1)
+
 /* What a subscription is made with. */
 struct gr_terms {
     unsigned mode, policy;
@@ -29,17 +34,6 @@ void gr_give_up_late(struct gr_ring *ring);
 /* How many frames it has lost that nobody was told of, if another ring takes the name of this one.
  * GR_BLOCKED: a member lives, and may still read what is left here. */
 enum gr_result gr_owed(struct gr_ring *ring, uint32_t u, uint64_t *owed);
-
-/* A ring that had this name before owes `n` frames to the subscription, and has `earlier`, which is
- * above 1, in its epoch. Then the caller has that ring forget the subscription, and says so here.
- * Whoever is killed in between, gr_being_settled tells the next one which ring has yet to forget.
- * GR_CLOSED: the earlier one still owes it, to the ring that follows both. GR_BLOCKED: nothing is
- * owed to the subscription that has this number now, or another ring is being settled. */
-enum gr_result gr_settle(struct gr_ring *ring, uint32_t u, uint64_t earlier, uint64_t n);
-enum gr_result gr_settled(struct gr_ring *ring, uint32_t u);
-uint64_t gr_being_settled(struct gr_ring *ring, uint32_t u); /* 0: none */
-/* No earlier ring owes it anything any more. */
-enum gr_result gr_all_settled(struct gr_ring *ring, uint32_t u);
 
 /* A member is done with the frame with which it was told what was lost while nobody read. */
 void gr_pay(struct gr_peer *me);

@@ -5,6 +5,7 @@
 #include "../../../gpuring/native/core/annex.h"
 #include "../../../gpuring/native/core/bell.h"
 #include "../../../gpuring/native/core/claim.h"
+#include "../../../gpuring/native/core/earlier.h"
 #include "../../../gpuring/native/core/exchange_fetch.h"
 #include "../../../gpuring/native/core/exchange_offer.h"
 #include "../../../gpuring/native/core/handles.h"
