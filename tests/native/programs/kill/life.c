@@ -65,7 +65,8 @@ const char kept[GR_NAME_WORDS * 8] = "kept";
 
 /* Producers wait for it for 200 us, so it is given up again and again. */
 void keep_one(void) {
-    const struct gr_terms terms = {.mode = GR_LOSSLESS, .from = GR_START_NEXT, .patience_ns = 200 * 1000};
+    const struct gr_terms terms = {.mode = GR_LOSSLESS, .from = GR_START_NEXT, .patience_ns = 200 * 1000,
+                                   .earlier = 1};
     REQUIRE(gr_subscribe(ring, kept, &terms) == GR_OK);
 }
 
