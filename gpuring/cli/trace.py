@@ -2,12 +2,14 @@
 
 It works on rings that run: nothing is started again, and no program is changed.  It shows who
 wrote and read which frame, who waited for whom, what was lost, and who died.  Without a name it
-traces all rings of this host.  Ctrl-C ends it early.
+traces all rings of this host, whoever uses them: each of their processes writes events meanwhile.
+Ctrl-C ends it early.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -47,12 +49,15 @@ def run(args: argparse.Namespace) -> int:
 
     if len({*args.names}) < len(args.names):
         raise ValueError("a ring is named twice")
+    _check_folder(args.out)
     ended: list[int] = []
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda number, _: ended.append(number))
     collector = Collector(args.names)
     if not collector.rings:
         raise CommandError("there is no ring on this host that can be traced")
+    rings = counted(len(collector.rings), "ring")
+    print(f"tracing {rings} for {seconds(args.seconds)}; Ctrl-C ends it", flush=True)
     try:
         collector.run(deadline_of(args.seconds), lambda: bool(ended))
     finally:
@@ -75,6 +80,15 @@ def run(args: argparse.Namespace) -> int:
     return 1 if collector.trouble else 0
 
 
+def _check_folder(file: Path) -> None:
+    """Before the trace, which would be lost."""
+    folder = file.parent
+    if not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise CommandError(
+            f"{file} cannot be written: {folder} is no folder in which you may write"
+        )
+
+
 def _waits(waits: list[Wait], pids: Mapping[int, str]) -> Iterator[str]:
     for each in waits[:3]:
         who = f"{pids.get(each.pid) or 'a process'}, pid {each.pid},"
@@ -87,6 +101,8 @@ def _waits(waits: list[Wait], pids: Mapping[int, str]) -> Iterator[str]:
 def _summary(collector: Collector) -> Iterator[str]:
     for ring in collector.rings:
         line = f"{ring.name}: {counted(ring.events, 'event')} of {counted(len(ring.parts), 'peer')}"
+        if not ring.events:
+            line += f"; see `gpuring why {ring.name}`"
         if ring.missed:
             line += f", {ring.missed} more were overwritten before they were read"
         if ring.gaps:

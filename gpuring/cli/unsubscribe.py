@@ -26,7 +26,8 @@ def run(args: argparse.Namespace) -> int:
             raise CommandError(f"ring {args.name!r} has no subscription {args.subscription!r}")
         now = find(ring, args.subscription)
     if now is not None:
-        done = f"ends with the last of its {counted(len(now.members), 'reader')}"
+        one = len(now.members) == 1
+        done = f"ends when its {'' if one else 'last '}reader has left"
     elif before is not None and before.untaken:
         done = f"has ended, with {counted(before.untaken, 'frame')} that nobody has read for it"
     else:

@@ -76,8 +76,14 @@ WORDS = {
         "Subscription '{name}' of ring {ring} has no reader, and has kept it waiting {since}",
         "Start its reader, or end it with `gpuring unsubscribe {ring} {name}`",
     ),
-    "no producer": ("Ring {ring} has no producer, and readers have waited {since}", "Start one"),
-    "no engine": ("Service {ring} has no engine, and clients have waited {since}", "Start one"),
+    "no producer": (
+        "Ring {ring} has no producer, and readers have waited {since}",
+        "Start a producer",
+    ),
+    "no engine": (
+        "Service {ring} has no engine, and clients have waited {since}",
+        "Start an engine",
+    ),
 }
 """Of each reason: who is to blame, and what to do."""
 

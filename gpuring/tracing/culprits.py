@@ -28,8 +28,11 @@ def culprit_of(ring: RingState, at: int, about: list[int]) -> tuple[str, Args, s
         return f"waits for {name}, which holds {seq}", args, "waits"
     if reason == native.BY_FENCE:
         return f"waits for GPU work of {name} on {seq}", args, "waits"
+    # Whom all of a subscription, or all producers, keep waiting has no single culprit with a pid.
+    args.pop("culprit's pid", None)
     if reason == native.BY_SUBSCRIPTION:
-        args["culprit"] = "; ".join(ring.members(subscription, at)) or "nobody reads it"
+        unread = f"subscription {args['subscription']}, which nobody reads"
+        args["culprit"] = "; ".join(ring.members(subscription, at)) or unread
         return f"waits for {args['subscription']}, which has not taken {seq}", args, "waits"
-    args["culprit"] = "; ".join(ring.members(None, at)) or "there is no producer"
+    args["culprit"] = "; ".join(ring.members(None, at)) or "a producer, which is not there"
     return f"waits for frame {seq} of {ring.name}", args, "idle"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
@@ -26,6 +27,10 @@ class Timeline:
         self._traced, self._ended_ns = rings, ended_ns
         self._rings: list[RingState] = []
         self._threads: dict[tuple[int, int], ThreadState] = {}
+        self._first: dict[tuple[int, int], tuple[int, int]] = {}
+        """Of each peer number of a ring: when its first event was, and whose."""
+        self._shown = Counter[tuple[int, int]]()
+        """Of each, how many missing events the picture shows."""
         self._calls = Calls(self.picture, self.pids)
         self._act: dict[str, Callable[[Seen], None]] = {
             "join": self._join,
@@ -68,6 +73,7 @@ class Timeline:
         thread = self._threads.setdefault((pid, tid), ThreadState(pid, tid))
         key = number, who & ID_MASK
         peer = ring.peers.setdefault(key, PeerState(key, pid))
+        self._first.setdefault((ring.index, number), (at, pid))
         if peer.turn and turn > peer.turn + 1:
             self._miss(ring, peer, turn - peer.turn - 1)
         peer.turn, peer.last_ns = turn, at
@@ -88,9 +94,12 @@ class Timeline:
         """Some of its events were overwritten, so nobody knows when what was open has ended."""
         for seq in [*peer.open]:
             self._close(ring, peer, peer.last_ns, seq, "not seen")
-        track = self.picture.process(peer.pid)
+        self._shown[ring.index, peer.key[0]] += missing
+        self._show_missing(ring, peer.pid, missing, peer.last_ns)
+
+    def _show_missing(self, ring: RingState, pid: int, missing: int, at: int) -> None:
         args: Args = {"ring": ring.name}
-        self.picture.instant(track, f"{missing} events missing", peer.last_ns, args)
+        self.picture.instant(self.picture.process(pid), f"{missing} events missing", at, args)
 
     # ---- slots ----------------------------------------------------------------------------------
 
@@ -281,8 +290,12 @@ class Timeline:
             self.picture.end(thread.own.pop(), at)
 
     def _end(self) -> None:
-        """What still goes on when the trace ends."""
+        """What still goes on when the trace ends, and what was gone before the first event."""
         at = self._ended_ns
+        for (k, number), (first_ns, pid) in self._first.items():
+            missing = self._traced[k].tracer.missed(number) - self._shown[k, number]
+            if missing > 0:
+                self._show_missing(self._rings[k], pid, missing, first_ns)
         for ring in self._rings:
             for peer in ring.peers.values():
                 for seq in [*peer.open]:

@@ -176,3 +176,9 @@ def test_if_nobody_listens_it_says_so_in_the_words_of_the_system():
     assert done.stderr == (
         f"gpuring metrics: {address} has not taken the metrics (Connection refused)\n"
     )
+
+
+def test_what_is_no_url_is_refused_at_once():
+    done = gpuring("metrics", "--otlp", "localhost:4318", "--once")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "such as http://localhost:4318" in done.stderr

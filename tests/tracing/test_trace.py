@@ -236,11 +236,18 @@ def test_an_own_slice_is_shown_once(children, name, path):
 
 
 def test_what_was_missed_is_said_and_shown(children, name, path):
-    """A camera writes its events faster than they are read."""
-    with small_ring(name):
+    """The command is stopped while a camera writes more events than there is room for."""
+    with small_ring(name) as ring:
         up(children(camera, name))
-        told, seen = trace(path, name, seconds=0.2)
-    assert "more were overwritten before they were read" in told
+        with running("trace", name, "--seconds", DEADLINE_S, "--out", path) as process:
+            poll(lambda: until_ns(name))
+            for frames, then in (100, signal.SIGSTOP), (4000, signal.SIGCONT), (100, signal.SIGINT):
+                begun = ring.stats().cursor
+                poll(lambda end=begun + frames: ring.stats().cursor >= end)
+                process.send_signal(then)
+            told, _ = process.communicate(timeout=DEADLINE_S)
+    seen = read(path)
+    assert "more were overwritten before they were read" in " ".join(told.split())
     gaps = [what for _, what in seen.instants if what.endswith("events missing")]
     assert gaps
     assert len(seen.named("writes")) > 1000

@@ -107,6 +107,8 @@ def _send(args: argparse.Namespace, collector: Collector) -> int:
     need("opentelemetry.exporter.otlp.proto.http", extra="otel")
     from .otlp import OtlpExporter
 
+    if args.otlp and not args.otlp.startswith(("http://", "https://")):
+        raise CommandError(f"{args.otlp} is no URL of a receiver: such as http://localhost:4318")
     exporter = OtlpExporter(collector, args.otlp or None)
     if args.once:
         if (why := exporter.send()) is not None:
