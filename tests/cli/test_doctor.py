@@ -80,7 +80,8 @@ def test_json_and_a_real_probe(monkeypatch):
     assert not list(Path("/dev/shm").glob("gpuring.doctor-*"))
     _check_sum(sample())
     shown = re.findall(r"^(\w+) +(\S.*?)  ", sample(), re.MULTILINE)
-    assert [what for _, what in shown] == list(found)
+    others = "full rings"  # of programs that run beside this test
+    assert [what for _, what in shown] == [what for what in found if what != others]
     assert all(found[what]["level"] == level for level, what in shown if what in PROBES)
 
 
