@@ -261,14 +261,23 @@ def spare_name(name: str, header: File) -> Iterator[str]:
 
 def rename(spare: str, name: str, keep: bool = False) -> bool:
     """Makes the header with this spare name the ring's in one step, whatever has its name.  `keep`:
-    that one gets the spare name.  False if somebody has tidied the spare name away."""
+    that one gets the spare name, unless the system cannot exchange names.  False if somebody has
+    tidied the spare name away."""
     spare, name = path_of(spare), path_of(header_name(name))
     try:
-        if keep:
-            native.exchange(spare, name)
-        else:
+        if not (keep and _exchange(spare, name)):
             os.rename(spare, name)  # noqa: PTH104
     except FileNotFoundError:
+        return False
+    return True
+
+
+def _exchange(one: str, other: str) -> bool:
+    try:
+        native.exchange(one, other)
+    except OSError as error:
+        if error.errno not in (errno.EINVAL, errno.ENOSYS):  # as a sandbox has it
+            raise
         return False
     return True
 

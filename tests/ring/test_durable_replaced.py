@@ -4,6 +4,7 @@ nobody is told while it can still read that, and afterwards each frame is told o
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 from pathlib import Path
@@ -345,6 +346,19 @@ def test_when_all_is_settled_nobody_looks_any_more(name, replaced):
     kill(child)
     assert told(ring) == 2
     assert not earlier.may_owe(ring._header)
+
+
+def test_where_names_cannot_be_exchanged_a_ring_is_replaced_all_the_same(
+    name, replaced, monkeypatch
+):
+    def refuses(*_):
+        raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+
+    monkeypatch.setattr(native, "exchange", refuses)
+    child, ring = replaced(1)
+    kill(child)
+    assert told(ring) == 0  # nobody can tell
+    assert len(segments_of(name)) == 2
 
 
 # ---- what is forgotten ---------------------------------------------------------------------------
