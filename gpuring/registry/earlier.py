@@ -164,8 +164,8 @@ class _Earlier:
 
 
 def _earlier(name: str, header: Header) -> list[_Earlier]:
-    """Those that had the name before this ring, which are closed.  None if it has lost the name
-    itself, because then there may be later ones.
+    """Those that had the name before this ring, which are closed.  Empty if it has lost the name
+    itself, because then later ones may be among them.
 
     Whoever may not open one, or has no descriptor for it, must not take it for settled: raises
     OSError."""

@@ -311,8 +311,9 @@ class Ring(Dropped):
     def unsubscribe(self, subscription: str) -> bool:
         """Makes a subscription go with its last member, and so at once if it has none.
 
-        Returns whether there was one of this name.  Does not wait.  Raises RingClosed, RingTimeout
-        if the membership lock cannot be taken for 5 s.
+        Returns whether there was one of this name.  What earlier rings of this name owed it is
+        forgotten.  Does not wait.  Raises RingClosed, RingTimeout if the membership lock cannot be
+        taken for 5 s, OSError (no descriptors left for what was owed; the subscription has ended).
         """
         self._check_open()
         owed = earlier.may_owe(self._header)
