@@ -423,6 +423,23 @@ _both(
         "GPU: L dies": lambda: (
             device(kills=1, slots=2).producer(TWO + " " + ONE).consumer(READ_TWO, mortal=True)
         ),
+        "pinned: P without a GPU dies, 1P 1L with one": lambda: (
+            device(kills=1)
+            .producer(ONE + " leave", mortal=True, cpu=True)
+            .producer(ONE + " leave")
+            .consumer(READ_TWO)
+        ),
+        "pinned: P dies, 1P 1L without a GPU": lambda: (
+            device(kills=1)
+            .producer(ONE + " leave", mortal=True)
+            .producer(ONE + " leave", cpu=True)
+            .consumer(READ_TWO.replace("/1", ""), cpu=True)
+        ),
+        "pinned: L without a GPU dies, 1P": lambda: (
+            device(kills=1, slots=2)
+            .producer(TWO + " " + ONE)
+            .consumer(READ_TWO.replace("/1", ""), mortal=True, cpu=True)
+        ),
     },
     {
         "GPU: 2 of 3P die, 1L": lambda: (
@@ -451,6 +468,13 @@ _both(
             .producer(TWO + " leave", mortal=True)
             .producer(ONE + " leave")
             .consumer(READ_TWO, mortal=True)
+        ),
+        "pinned: P with a GPU and L without one die, 2P 1L": lambda: (
+            device(kills=2, slots=2, peers=4)
+            .producer(TWO + " leave", mortal=True)
+            .producer(ONE + " leave", cpu=True)
+            .consumer(READ_TWO.replace("/1", ""), mortal=True, cpu=True)
+            .consumer(READ)
         ),
     },
 )

@@ -6,6 +6,9 @@ process loses its locks at once; its streams run on until the instant "GPU gone"
 them vanishes.  The reaper takes its steps one by one, so streams run between a torn mark and the
 raising of a fence.
 
+A process without a GPU is on a pinned ring.  Its CPU does what a stream does for the others, and
+the process goes on when its queue is empty.  All of it is gone as soon as it is killed.
+
 An access at the head of its queue may be running.  Wrong is: two accesses to one slot at once, one
 of them a write (10); a reader told that its frame is whole when it is not, or torn when its
 producer's GPU had finished it (11); a fence that falls or overtakes its promise (8); a stream, or a
@@ -32,6 +35,7 @@ class Process:
     script: tuple
     me: Peer
     mortal: bool = False
+    cpu: bool = False  # it has no GPU
 
 
 @dataclass(frozen=True)
@@ -70,17 +74,17 @@ class Device:
 
     # ------------------------------------------------------------------ casting
 
-    def producer(self, script, *, late=False, mortal=False):
-        return self._add("P", Peer(tag=len(self.processes) + 1), script, late, mortal, "next")
+    def producer(self, script, *, late=False, **how):
+        return self._add("P", Peer(tag=len(self.processes) + 1), script, late, "next", **how)
 
-    def consumer(self, script, *, u=0, lossy=False, at="next", late=False, mortal=False):
+    def consumer(self, script, *, u=0, lossy=False, at="next", late=False, **how):
         me = Peer(tag=len(self.processes) + 1, role=CONSUMER, u=u, lossy=lossy)
-        return self._add("Y" if lossy else "L", me, script, late, mortal, at)
+        return self._add("Y" if lossy else "L", me, script, late, at, **how)
 
-    def _add(self, letter, me, script, late, mortal, at):
+    def _add(self, letter, me, script, late, at, **how):
         if not late:
             run(self.memory, self.ring.join(me, at))
-        self.processes.append(Process(f"{letter}{me.tag}", tuple(script.split()), me, mortal))
+        self.processes.append(Process(f"{letter}{me.tag}", tuple(script.split()), me, **how))
         return self
 
     # ------------------------------------------------------------------ verbs and user's kernels
@@ -164,17 +168,13 @@ class Device:
                     yield from self._verb(state, k)
                 if process.mortal and dead < self.kills:
                     after = self._without(memory, process.me.tag, (*self.ring.byte, self.ring.lock))
+                    killed = self._with(state, k, memory=after, status=DYING)
                     yield (
                         f"SIGKILL {process.name}",
-                        self._with(state, k, memory=after, status=DYING),
+                        self._gone(killed, k) if process.cpu else killed,
                     )
             elif life.status == DYING:
-                after = self._without(memory, process.me.tag, self.ring.process)
-                nothing = ((),) * len(life.streams)
-                yield (
-                    f"{process.name}'s GPU work is gone",
-                    self._with(state, k, memory=after, status=GONE, streams=nothing),
-                )
+                yield f"{process.name}'s GPU work is gone", self._gone(state, k)
             for q, queue in enumerate(life.streams):
                 if queue:
                     yield from self._device(state, k, q)
@@ -185,15 +185,28 @@ class Device:
             r = self.reaper.step(r, result)
             yield f"R: {_told(self.ring, op, memory)}", (tuple(after), content, lives, r)
 
+    def _gone(self, state, k):
+        """Nothing runs any more for process k, which was killed."""
+        after = self._without(state[0], self.processes[k].me.tag, self.ring.process)
+        nothing = ((),) * len(state[2][k].streams)
+        return self._with(state, k, memory=after, status=GONE, streams=nothing)
+
     def _verb(self, state, k):
         """The host side of process k takes its next verb."""
         process, life = self.processes[k], state[2][k]
+        if process.cpu and any(life.streams):
+            return
         name, _, stream = process.script[life.step].partition("/")
         q, me, memory = int(stream or 0), Peer(*life.me), list(state[0])
         queue = list(life.streams[q])
         step = life.step + 1
+
+        def put(what):
+            if what[0] != "wait" or not process.cpu or self.ring.fix("G14"):
+                queue.append(what)
+
         try:
-            getattr(self, name)(me, queue.append, memory)
+            getattr(self, name)(me, put, memory)
         except (Blocked, TableFull):  # try again later
             return
         except (RingClosed, EndOfStream, PeerLost):

@@ -434,6 +434,11 @@ MUTANTS = {
         "invariant 8: fence[1][0] falls",
         lambda off: device(off, 1).producer(TWO, mortal=True).consumer(READ_TWO),
     ),
+    "G14": Mutant(
+        "a process without a GPU does not wait for the GPU work of others",
+        "invariant 10: L2 reads 1 while P1 writes 1",
+        lambda off: device(off, 1).producer(ONE).consumer(READ, cpu=True),
+    ),
     # ------------------------------------------------------------------ torn marks
     "T1": Mutant(
         "the torn mark is by slot only",
