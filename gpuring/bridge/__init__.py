@@ -17,8 +17,6 @@ Each side is two processes.  What a user's process has is the *supervisor*; it s
 
 from __future__ import annotations
 
-import ipaddress
-import re
 import secrets
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,14 +26,12 @@ from gpuring import native
 from gpuring.arguments import between_one_and, integer, seconds_from
 from gpuring.bridge.exporter.supervisor import Export
 from gpuring.bridge.importer.supervisor import Import
-from gpuring.bridge.network.addresses import hostname
+from gpuring.bridge.network.addresses import PORT, hostname, ring_of, to_listen_at
 from gpuring.bridge.stats import BridgeStats, LinkStats
 from gpuring.errors import RingError
 from gpuring.registry import segment
 
 __all__ = ["BridgeStats", "Export", "Import", "LinkStats", "export", "import_", "keygen"]
-
-PORT = 9760
 
 
 def export(
@@ -75,7 +71,7 @@ def export(
     options = {
         "role": "export",
         "ring": name,
-        "listen": _address(listen, key is not None or insecure),
+        "listen": to_listen_at(listen, key is not None or insecure),
         "host": hostname(),
         "key": _key(key, "export"),
         "patience_s": seconds_from(0, patience, "patience"),
@@ -128,7 +124,7 @@ def import_(
     OSError (the key file).  What goes wrong later, `wait()` raises.
     """
     _need_zmq()
-    where, near = _split(address)
+    where, near = ring_of(address)
     own = segment.check_name(near if name is None else name)
     if policy not in ("lossless", "lossy", "latest"):
         raise ValueError(f'policy is "lossless", "lossy" or "latest", not {policy!r}')
@@ -191,44 +187,3 @@ def _check_device(device: str | int | None) -> None:
     from gpuring.memory.cuda import device_for
 
     device_for(device)
-
-
-_PLACE = r"(\[[0-9a-fA-F:.%\w]+\]|[^:\[\]/\s]+):([0-9]{1,5})"
-"""A host and a port."""
-
-
-def _address(text: str, any_address: bool) -> str:
-    """An address to listen at.  Raises ValueError, TypeError."""
-    if not isinstance(text, str):
-        raise TypeError(f"an address is HOST:PORT, such as '10.0.0.5:{PORT}', not {text!r}")
-    found = re.fullmatch(_PLACE, text)
-    if not found or int(found[2]) > 65535:
-        raise ValueError(f"an address is HOST:PORT, such as 10.0.0.5:{PORT}, not {text!r}")
-    if found[1] == "*":
-        raise ValueError(f"all addresses of this host are 0.0.0.0:{found[2]}, not {text!r}")
-    host = "127.0.0.1" if found[1] == "localhost" else found[1]
-    try:
-        is_loopback = ipaddress.ip_address(host.strip("[]")).is_loopback
-        why = f"other hosts can reach {host}"
-    except ValueError:
-        is_loopback = False
-        why = f"{host} is a name, and other hosts may reach the address that it has later"
-    if not is_loopback and not any_address:
-        raise ValueError(
-            f"{why}: give a key (gpuring bridge keygen), or say that whoever reaches it may read "
-            "the ring (insecure=True)"
-        )
-    return f"{host}:{found[2]}"
-
-
-def _split(address: str) -> tuple[str, str]:
-    """The exporter's address and the ring there.  Raises ValueError, TypeError."""
-    if not isinstance(address, str):
-        raise TypeError(f"an exporter's ring is 'HOST:PORT/RING', not {address!r}")
-    found = re.fullmatch(f"({_PLACE})/(.+)", address)
-    if not found or not 0 < int(found[3]) <= 65535 or found[2] == "*":
-        raise ValueError(
-            f"an exporter's ring is HOST:PORT/RING, such as 10.0.0.5:{PORT}/cam0, with a name or "
-            f"an address of one host, not {address!r}"
-        )
-    return found[1], segment.check_name(found[4])

@@ -11,6 +11,7 @@ import socket
 from dataclasses import dataclass
 from typing import Any
 
+from gpuring.bridge.network.addresses import reserved
 from gpuring.bridge.supervisor import Bridge, leave, log
 from gpuring.errors import FrameTorn, RingError, RingNotFound
 from gpuring.native.snapshot import snapshot
@@ -116,7 +117,7 @@ class Export(Bridge):
 
     def _died(self) -> None:
         if self._port is None and self._started.is_set():
-            self._port = _reserved(self._options["listen"])
+            self._port = reserved(self._options["listen"])
 
     def _asked_for(self, message: dict[str, Any]) -> None:
         if "listens" in message:
@@ -195,17 +196,3 @@ class Export(Bridge):
             self._port.close()
         for name in [*self._kept]:
             self._give_up(name, stay=self._again)
-
-
-def _reserved(address: str) -> socket.socket | None:
-    """A socket that has an address and does not listen, so that a worker can.  None: somebody was
-    faster."""
-    host, port = address.rsplit(":", 1)
-    at = socket.socket(socket.AF_INET6 if "[" in host else socket.AF_INET)
-    try:
-        at.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        at.bind((host.strip("[]"), int(port)))
-    except OSError:
-        at.close()
-        return None
-    return at

@@ -1,13 +1,18 @@
-"""Names of hosts: that of this one, and the addresses of others that are given by a name."""
+"""Addresses: what users write for the place to listen at and for a ring of another host, the name
+of this host, and the addresses of others that are given by a name."""
 
 from __future__ import annotations
 
 import ipaddress
 import os
+import re
 import socket
 import threading
 
 from gpuring.errors import RingError
+from gpuring.registry import segment
+
+PORT = 9760
 
 
 class NoAddress(RingError):
@@ -68,3 +73,58 @@ class Lookup:
         if isinstance(self._found, NoAddress):
             raise self._found
         return self._found
+
+
+_PLACE = r"(\[[0-9a-fA-F:.%\w]+\]|[^:\[\]/\s]+):([0-9]{1,5})"
+"""A host and a port."""
+
+
+def to_listen_at(text: str, any_address: bool) -> str:
+    """An address to listen at.  Raises ValueError, TypeError."""
+    if not isinstance(text, str):
+        raise TypeError(f"an address is HOST:PORT, such as '10.0.0.5:{PORT}', not {text!r}")
+    found = re.fullmatch(_PLACE, text)
+    if not found or int(found[2]) > 65535:
+        raise ValueError(f"an address is HOST:PORT, such as 10.0.0.5:{PORT}, not {text!r}")
+    if found[1] == "*":
+        raise ValueError(f"all addresses of this host are 0.0.0.0:{found[2]}, not {text!r}")
+    host = "127.0.0.1" if found[1] == "localhost" else found[1]
+    try:
+        is_loopback = ipaddress.ip_address(host.strip("[]")).is_loopback
+        why = f"other hosts can reach {host}"
+    except ValueError:
+        is_loopback = False
+        why = f"{host} is a name, and other hosts may reach the address that it has later"
+    if not is_loopback and not any_address:
+        raise ValueError(
+            f"{why}: give a key (gpuring bridge keygen), or say that whoever reaches it may read "
+            "the ring (insecure=True)"
+        )
+    return f"{host}:{found[2]}"
+
+
+def ring_of(address: str) -> tuple[str, str]:
+    """The exporter's address and the ring there.  Raises ValueError, TypeError."""
+    if not isinstance(address, str):
+        raise TypeError(f"an exporter's ring is 'HOST:PORT/RING', not {address!r}")
+    found = re.fullmatch(f"({_PLACE})/(.+)", address)
+    if not found or not 0 < int(found[3]) <= 65535 or found[2] == "*":
+        raise ValueError(
+            f"an exporter's ring is HOST:PORT/RING, such as 10.0.0.5:{PORT}/cam0, with a name or "
+            f"an address of one host, not {address!r}"
+        )
+    return found[1], segment.check_name(found[4])
+
+
+def reserved(address: str) -> socket.socket | None:
+    """A socket that has an address and does not listen, so that a worker can.  None: somebody was
+    faster."""
+    host, port = address.rsplit(":", 1)
+    at = socket.socket(socket.AF_INET6 if "[" in host else socket.AF_INET)
+    try:
+        at.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        at.bind((host.strip("[]"), int(port)))
+    except OSError:
+        at.close()
+        return None
+    return at
