@@ -7,10 +7,10 @@ machine" has the whole of it.  Needs `gpuring[bridge]`.
 Each side is two processes.  What a user's process has is the *supervisor*; it starts the *worker*.
 
     supervisor.py    what both supervisors do; exporter/ and importer/ have what each does besides
-    worker.py        what both workers have; worker_main.py is where their processes begin
+    worker.py        what both workers have, and the log; worker_main.py is where they begin
     exporter/        beside the near ring
     importer/        fills the far ring
-    network/         messages, keys, addresses
+    network/         messages, keys, addresses that users give
     engines/         what carries the bytes of frames
     stats.py         what users see of it
 """

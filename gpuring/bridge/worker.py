@@ -1,7 +1,9 @@
-"""What both kinds of worker have: how they talk to their supervisor, and how they wait.
+"""What both kinds of worker have: how they talk to their supervisor, what is logged, and how they
+wait.
 
 A worker and its supervisor talk in lines of JSON over the worker's standard input and output.  A
-worker whose supervisor is gone ends at once.
+worker whose supervisor is gone ends at once.  What a worker logs goes that way, too, so many lines
+and no more, whatever comes from the network.
 """
 
 from __future__ import annotations
