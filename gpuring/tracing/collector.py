@@ -22,6 +22,8 @@ from gpuring.native import File, Header, Tracer
 from gpuring.native.tracer import EVENT_NBYTES, TRACE_EVENTS, TRACE_NS
 from gpuring.registry import directory, segment
 from gpuring.registry.segment import Missing
+from gpuring.tracing import fences
+from gpuring.tracing.fences import Fences
 from gpuring.tracing.who import Known, threads_of
 
 Events = npt.NDArray[np.uint64]
@@ -45,6 +47,8 @@ class TracedRing:
     tracer: Tracer
     header: Header
     begun_ns: int
+    fences: Fences | None
+    """Of a ring whose slots a GPU uses."""
     known: Known = field(default_factory=Known)
     parts: dict[int, list[Events]] = field(default_factory=dict)
     """By peer number, in the order of their turns."""
@@ -78,7 +82,9 @@ def _begin(name: str) -> TracedRing:
     """Raises Missing, RingError, OSError."""
     file = directory.open_to_trace(name)
     try:
-        ring = TracedRing(name, file, Tracer(file.fd), Header.read(file.fd), native.now_ns())
+        tracer, header = Tracer(file.fd), Header.read(file.fd)
+        seen = None if header.sync == "host" else Fences(tracer)
+        ring = TracedRing(name, file, tracer, header, native.now_ns(), seen)
         ring.look()
     except native.Damaged as error:
         raise Missing(f"what has its name is about to go: {error}") from None
@@ -123,12 +129,22 @@ class Collector:
                 looked = now
                 self._look()
             if not any(more):
-                time.sleep(min(POLL_S, left_s(deadline)))
+                self._rest(min(deadline, now + POLL_S))
         self.ended_ns = native.now_ns()
+
+    def _rest(self, until: float) -> None:
+        """Until that time, on the clock of time.monotonic, it looks at fences only."""
+        on_gpu = [ring.fences for ring in self.rings if ring.fences is not None]
+        while left := left_s(until):
+            for each in on_gpu:
+                each.look()
+            time.sleep(min(left, fences.LOOK_S) if on_gpu else left)
 
     def end(self) -> None:
         """Turns it off, and collects the rest.  May be called twice."""
         for ring in self.rings:
+            if ring.fences is not None:
+                ring.fences.look()
             ring.tracer.off()
         for ring in self.rings:
             while ring.collect():

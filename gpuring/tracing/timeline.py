@@ -13,6 +13,7 @@ from gpuring.printable import printable
 from gpuring.tracing.calls import Calls
 from gpuring.tracing.collector import Events, TracedRing
 from gpuring.tracing.culprits import culprit_of
+from gpuring.tracing.gpu_work import GpuWork
 from gpuring.tracing.state import PeerState, RingState, Seen, ThreadState
 from gpuring.tracing.tracks import Args, Picture, Slice
 from gpuring.tracing.who import ID_MASK, Death, Who
@@ -32,6 +33,7 @@ class Timeline:
         self._shown = Counter[tuple[int, int]]()
         """Of each, how many missing events the picture shows."""
         self._calls = Calls(self.picture, self.pids)
+        self._gpu_work = GpuWork(self.picture, rings, ended_ns)
         self._act: dict[str, Callable[[Seen], None]] = {
             "join": self._join,
             "leave": self._leave,
@@ -144,12 +146,14 @@ class Timeline:
 
     def _publish(self, seen: Seen) -> None:
         self._close(seen.ring, seen.peer, seen.at, seen.about[0])
+        self._gpu_work.left_by(seen, "writes")
         seen.ring.newest = max(seen.ring.newest, seen.about[0])
         for subscription in seen.ring.taken:
             self._count_lag(seen.ring, subscription, seen.at)
 
     def _abandon(self, seen: Seen) -> None:
         self._close(seen.ring, seen.peer, seen.at, seen.about[0], "abandoned")
+        self._gpu_work.left_by(seen, "writes")
 
     def _acquire(self, seen: Seen) -> None:
         ring, (seq, lost, again, *_) = seen.ring, seen.about
@@ -172,6 +176,7 @@ class Timeline:
         it = self._close(seen.ring, seen.peer, seen.at, seen.about[0])
         if it is not None:
             seen.ring.released[seen.about[0]] = it
+        self._gpu_work.left_by(seen, "reads")
 
     def _return(self, seen: Seen) -> None:
         self._close(seen.ring, seen.peer, seen.at, seen.about[0], "given back")

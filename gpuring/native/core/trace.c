@@ -190,6 +190,8 @@ struct gr_tracer *gr_trace_begin(int fd, const char **why, char *text, size_t te
     if (!tracer) return NULL;
     tracer->peers = config.max_peers;
     tracer->events_at = layout.nbytes;
+    tracer->fences_at = layout.fence;
+    tracer->fences_nbytes = sizeof(uint64_t) * config.slots * config.max_peers;
     tracer->fd = gr_again(fd, O_RDWR);
     /* One at a time: the second one would turn it off for the first. */
     if (tracer->fd < 0 || gr_lock_byte(tracer->fd, F_WRLCK, GR_TRACER_BYTE) != 0) {
@@ -251,4 +253,8 @@ int gr_trace_read(struct gr_tracer *tracer, uint32_t number, struct gr_trace_eve
     }
     *next += n;
     return (int)n;
+}
+
+int gr_trace_fences(const struct gr_tracer *tracer, uint64_t *fences) {
+    return read_at(tracer, fences, tracer->fences_nbytes, tracer->fences_at);
 }
