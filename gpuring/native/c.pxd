@@ -307,6 +307,7 @@ cdef extern from "device/state.h" nogil:
     struct gd_call:
         int64_t deadline_ns
         uint32_t got, torns
+        const uint32_t *indices
         uint64_t torn[128]
         gd_trouble trouble
     void gd_begin(gd_call *, gd_stream, int64_t, uint32_t, uint32_t *)
