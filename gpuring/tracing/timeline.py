@@ -14,6 +14,7 @@ from gpuring.tracing.calls import Calls
 from gpuring.tracing.collector import Events, TracedRing
 from gpuring.tracing.culprits import culprit_of
 from gpuring.tracing.gpu_work import GpuWork
+from gpuring.tracing.hops import Hops
 from gpuring.tracing.state import PeerState, RingState, Seen, ThreadState
 from gpuring.tracing.tracks import Args, Picture, Slice
 from gpuring.tracing.who import ID_MASK, Death, Who
@@ -33,6 +34,7 @@ class Timeline:
         self._shown = Counter[tuple[int, int]]()
         """Of each, how many missing events the picture shows."""
         self._calls = Calls(self.picture, self.pids)
+        self._hops = Hops(self.picture, rings)
         self._gpu_work = GpuWork(self.picture, rings, ended_ns)
         self._act: dict[str, Callable[[Seen], None]] = {
             "join": self._join,
@@ -147,6 +149,7 @@ class Timeline:
     def _publish(self, seen: Seen) -> None:
         self._close(seen.ring, seen.peer, seen.at, seen.about[0])
         self._gpu_work.left_by(seen, "writes")
+        self._hops.published(seen)
         seen.ring.newest = max(seen.ring.newest, seen.about[0])
         for subscription in seen.ring.taken:
             self._count_lag(seen.ring, subscription, seen.at)
@@ -161,6 +164,7 @@ class Timeline:
         if seq in ring.written:
             self.picture.arrow(ring.written[seq], it)
         self._calls.taken(ring.name, seq, it)
+        self._hops.taken(ring, seq, it)
         if again:
             self.picture.instant(it.track, f"{seq} comes again", seen.at, {"ring": ring.name})
         if lost:

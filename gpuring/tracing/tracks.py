@@ -33,7 +33,7 @@ class Slice:
     """What began at the same time is put in this order."""
     kind: str
     """What Perfetto calls a category: "writes", "reads", "waits" (somebody is in the way), "idle"
-    (it waits for the next frame), "call", "own", or "gpu"."""
+    (it waits for the next frame), "call", "own", "gpu", or "hop"."""
     end_ns: int = -1
     ended: int = -1
     args: Args = field(default_factory=dict)

@@ -273,7 +273,8 @@ enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint
         GR_FAULT("publish: recorded");
         result = leave_writing(me, index, seq, GR_READY);
         if (result == GR_OK) count(&me->ring->peer[me->self.number].frames, 1);
-        if (result == GR_OK && gr_traced(me->ring)) gr_trace(me, now, GR_DID_PUBLISH, seq, value, 0);
+        if (result == GR_OK && gr_traced(me->ring))
+            gr_trace(me, now, GR_DID_PUBLISH, seq, value, gr_load_relaxed(&slot->origin_seq));
     }
     gr_end(me);
     return result;

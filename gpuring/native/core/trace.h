@@ -20,12 +20,12 @@ enum gr_event_kind {
     GR_DID_JOIN = 1, /* role, number of its subscription */
     GR_DID_LEAVE,
     GR_DID_CLAIM,   /* seq */
-    /* seq, what it has promised last for its GPU work on the slot; the time of a publication is
-     * that of the frame's record */
+    /* seq, what it has promised last for its GPU work on the slot, the frame's origin_seq. Its time
+     * is that of the frame's record */
     GR_DID_PUBLISH,
-    GR_DID_ABANDON, /* the same two */
+    GR_DID_ABANDON, /* seq, what it has promised last */
     GR_DID_ACQUIRE, /* seq, how many frames were lost before it, whether it is redelivered */
-    GR_DID_RELEASE, /* as of publish */
+    GR_DID_RELEASE, /* seq, what it has promised last */
     GR_DID_RETURN,  /* seq; it was given back */
     GR_DID_DROP,    /* a producer had no slot for a frame */
     GR_DID_TEAR,    /* a consumer passed over so many torn frames */
