@@ -77,7 +77,7 @@ class Calls:
             track = self._picture.track(("calls", call.service, row), "calls", service)
             args: Args = {"client": f"{call.client:016x}", "parts": len(answers)}
             whole_call = self._picture.begin(track, f"call {call.number}", begin, "call", args)
-            pid = engine.track.parent.pid if engine.track.parent else 0
+            pid = engine.track.of_process
             name = f"{self._pids.get(pid) or 'engine'}, pid {pid}"
             for what, its_begin, its_end in (
                 ("is sent", begin, queued),

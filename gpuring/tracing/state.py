@@ -17,6 +17,8 @@ class PeerState:
     pid: int
     open: dict[int, Slice] = field(default_factory=dict)
     """By sequence: what it writes or reads."""
+    awaits: Slice | None = None
+    """What it waits for in an event loop."""
     turn: int = 0
     last_ns: int = 0
 

@@ -12,12 +12,15 @@ from gpuring.native.tracer import KINDS
 from gpuring.printable import printable
 from gpuring.tracing.calls import Calls
 from gpuring.tracing.collector import Events, TracedRing
-from gpuring.tracing.culprits import culprit_of
+from gpuring.tracing.culprits import culprit_of, is_in_loop
 from gpuring.tracing.gpu_work import GpuWork
 from gpuring.tracing.hops import Hops
 from gpuring.tracing.state import PeerState, RingState, Seen, ThreadState
 from gpuring.tracing.tracks import Args, Picture, Slice
 from gpuring.tracing.who import ID_MASK, Death, Who
+
+_ENDS_A_WAIT = ("claim", "acquire", "drop", "tear", "stop", "leave")
+"""What a peer does when it waits no more in an event loop."""
 
 
 class Timeline:
@@ -91,6 +94,7 @@ class Timeline:
             subscription = about[1] if consumes else None
             ring.known.peers[key] = Who(pid, self.pids.get(pid, ""), subscription, at)
         waited = kind != "wait" and self._stop_waiting(thread, at)
+        waited |= kind in _ENDS_A_WAIT and self._stop_awaiting(peer, at)
         if kind in self._act:
             self._act[kind](Seen(ring, peer, thread, at, about, waited))
 
@@ -98,6 +102,7 @@ class Timeline:
         """Some of its events were overwritten, so nobody knows when what was open has ended."""
         for seq in [*peer.open]:
             self._close(ring, peer, peer.last_ns, seq, "not seen")
+        self._stop_awaiting(peer, peer.last_ns)
         self._shown[ring.index, peer.key[0]] += missing
         self._show_missing(ring, peer.pid, missing, peer.last_ns)
 
@@ -242,6 +247,7 @@ class Timeline:
         at, pid = death.time_ns, death.pid
         for peer in ring.peers.values():
             if (peer.key[0], peer.pid) == (death.number, pid):
+                self._stop_awaiting(peer, at)
                 for seq in [*peer.open]:
                     self._close(ring, peer, at, seq, "it died")
         ring.gone |= {
@@ -261,6 +267,9 @@ class Timeline:
     def _wait(self, seen: Seen) -> None:
         ring, thread, key = seen.ring, seen.thread, (seen.ring.index, seen.peer.key)
         words, args, kind = culprit_of(ring, seen.at, seen.about)
+        if is_in_loop(seen.about):
+            self._await(seen, words, args, kind)
+            return
         if thread.wait.get(key, ("", {}))[0] == words:
             return  # it still waits for the same
         waits = {**thread.wait, key: (words, args)}
@@ -277,6 +286,22 @@ class Timeline:
 
     def _stop_waiting(self, thread: ThreadState, at: int) -> bool:
         it, thread.slice, thread.wait = thread.slice, None, {}
+        if it is not None:
+            self.picture.end(it, at)
+        return it is not None
+
+    def _await(self, seen: Seen, words: str, args: Args, kind: str) -> None:
+        """Its thread does other things meanwhile, so the wait is not among those of the thread."""
+        ring, peer = seen.ring, seen.peer
+        if peer.awaits is not None and peer.awaits.name == words:
+            return  # it still waits for the same
+        self._stop_awaiting(peer, seen.at)
+        key, process = ("awaits", ring.index, peer.key), self.picture.process(peer.pid)
+        track = f"{ring.name}: waits in an event loop"
+        peer.awaits = self.picture.begin_in_lane(key, track, process, words, seen.at, kind, args)
+
+    def _stop_awaiting(self, peer: PeerState, at: int) -> bool:
+        it, peer.awaits = peer.awaits, None
         if it is not None:
             self.picture.end(it, at)
         return it is not None
@@ -309,6 +334,9 @@ class Timeline:
             for peer in ring.peers.values():
                 for seq in [*peer.open]:
                     self._close(ring, peer, max(at, peer.last_ns), seq, "still open")
+                if peer.awaits is not None:
+                    peer.awaits.args["end"] = "still waits"
+                self._stop_awaiting(peer, at)
         for thread in self._threads.values():
             if thread.slice is not None:
                 thread.slice.args["end"] = "still waits"

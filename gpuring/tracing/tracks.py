@@ -23,6 +23,11 @@ class Track:
     tid: int = 0
     is_counter: bool = False
 
+    @property
+    def of_process(self) -> int:
+        """The pid of the process that it is in.  0: of none."""
+        return self.pid or (self.parent.of_process if self.parent is not None else 0)
+
 
 @dataclass(eq=False)
 class Slice:

@@ -110,13 +110,13 @@ void gr_trace(const struct gr_peer *me, int64_t now_ns, enum gr_event_kind kind,
                     (const uint64_t[4]){a, b, c, 0});
 }
 
-void gr_trace_wait(const struct gr_peer *me, const struct gr_culprit *culprit) {
+void gr_trace_wait(const struct gr_peer *me, const struct gr_culprit *culprit, bool in_loop) {
     const uint64_t id = culprit->peer < me->ring->max_peers
                             ? gr_load_relaxed(&me->ring->peer[culprit->peer].id)
                             : 0;
     gr_trace(me, 0, GR_DID_WAIT,
              (uint64_t)culprit->reason | (uint64_t)(culprit->peer & 0xffff) << 8 |
-                 (uint64_t)(culprit->subscription & 0xffff) << 24,
+                 (uint64_t)(culprit->subscription & 0xffff) << 24 | (uint64_t)in_loop << 40,
              culprit->seq, id);
 }
 

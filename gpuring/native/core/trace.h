@@ -30,7 +30,8 @@ enum gr_event_kind {
     GR_DID_DROP,    /* a producer had no slot for a frame */
     GR_DID_TEAR,    /* a consumer passed over so many torn frames */
     GR_DID_WAIT,    /* it begins to wait, or still waits: enum gr_reason (8) | peer (16) |
-                     * subscription (16), seq, id of that peer: the culprit */
+                     * subscription (16) | whether it waits in an event loop (1), seq, id of that
+                     * peer: the culprit */
     GR_DID_STOP,    /* it waits no more, and has no slot */
     GR_DID_CALL,    /* seq carries a request or an answer: number of the client, of the call */
     GR_DID_BEGIN,   /* the user's own slice: 32 bytes of its name */
@@ -44,7 +45,7 @@ static inline bool gr_traced(const struct gr_ring *ring) {
 /* Called if gr_traced. `now_ns`: when it was; 0: now. */
 void gr_trace(const struct gr_peer *me, int64_t now_ns, enum gr_event_kind kind, uint64_t a,
               uint64_t b, uint64_t c) __attribute__((cold));
-void gr_trace_wait(const struct gr_peer *me, const struct gr_culprit *culprit)
+void gr_trace_wait(const struct gr_peer *me, const struct gr_culprit *culprit, bool in_loop)
     __attribute__((cold));
 /* What a peer has promised last for its GPU work on a slot. */
 static inline uint64_t gr_promised(const struct gr_peer *me, uint32_t index) {
