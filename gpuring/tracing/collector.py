@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -49,6 +50,8 @@ class TracedRing:
     begun_ns: int
     fences: Fences | None
     """Of a ring whose slots a GPU uses."""
+    title: str
+    """Its name, and whether it has taken the place of another ring of the trace."""
     known: Known = field(default_factory=Known)
     parts: dict[int, list[Events]] = field(default_factory=dict)
     """By peer number, in the order of their turns."""
@@ -78,13 +81,17 @@ class TracedRing:
         self.known.look(self.header)
 
 
-def _begin(name: str) -> TracedRing:
-    """Raises Missing, RingError, OSError."""
+def _begin(name: str, before: int = 0) -> TracedRing:
+    """`before`: how many rings of that name are traced already.  Raises Missing, RingError,
+    OSError."""
     file = directory.open_to_trace(name)
     try:
         tracer, header = Tracer(file.fd), Header.read(file.fd)
+        title = name
+        if before:
+            title += ", made again" + (f" ({before} times)" if before > 1 else "")
         seen = None if header.sync == "host" else Fences(tracer)
-        ring = TracedRing(name, file, tracer, header, native.now_ns(), seen)
+        ring = TracedRing(name, file, tracer, header, native.now_ns(), seen, title)
         ring.look()
     except native.Damaged as error:
         raise Missing(f"what has its name is about to go: {error}") from None
@@ -167,11 +174,12 @@ class Collector:
 
     def _find(self) -> None:
         traced = {ring.name: ring.file.fd for ring in self.rings}
+        times = Counter(ring.name for ring in self.rings)
         for name in self._wanted():
             try:
                 if name in traced and not segment.is_replaced(name, traced[name]):
                     continue
-                self.rings.append(_begin(name))
+                self.rings.append(_begin(name, times[name]))
                 self.trouble.pop(name, None)
             except (Missing, FileNotFoundError):
                 continue

@@ -22,7 +22,7 @@ class GpuWork:
         if ring.fences is None or value >> 16 != seq:  # nothing was promised for it
             return
         key = "GPU", seen.ring.index, peer.key
-        name, process = f"{ring.name}: GPU", self._picture.process(peer.pid)
+        name, process = f"{ring.title}: GPU", self._picture.process(peer.pid)
         what = f"GPU: {verb} {seq}"
         args: Args = {"ring": ring.name, "sequence": seq}
         step = ring.fences.reached(peer.key[0], seq % seen.ring.slots, value)

@@ -42,7 +42,9 @@ class Hops:
         if not its:
             return
         from_name = self._rings[near].name
-        track = self._picture.track(("bridges", far.index), f"bridge {from_name} to {far.name}")
+        track = self._picture.track(
+            ("bridges", far.index), f"bridge {self._rings[near].title} to {far.title}"
+        )
         args: Args = {"from": from_name, "to": far.name, "sequence": seq}
         hop = self._picture.begin_in_lane(
             ("bridge", far.index),

@@ -28,6 +28,8 @@ class RingState:
     index: int
     """Of all that are traced."""
     name: str
+    title: str
+    """Its name, apart from that of an earlier ring."""
     slots: int
     known: Known
     track: Track

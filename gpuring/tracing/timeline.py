@@ -55,8 +55,9 @@ class Timeline:
             "stop": self._stop,
         }
         for k, ring in enumerate(rings):
-            track = self.picture.track(("ring", k), f"ring {ring.name}")
-            self._rings.append(RingState(k, ring.name, ring.header.slots, ring.known, track))
+            track = self.picture.track(("ring", k), f"ring {ring.title}")
+            state = RingState(k, ring.name, ring.title, ring.header.slots, ring.known, track)
+            self._rings.append(state)
             if any(ring.name == before.name for before in rings[:k]):
                 self.picture.instant(track, f"{ring.name} was made again", ring.begun_ns)
             for who in ring.known.peers.values():
@@ -116,7 +117,7 @@ class Timeline:
         ring, peer, seq = seen.ring, seen.peer, seen.about[0]
         self._close(ring, peer, seen.at, seq, "not seen")
         args: Args = {"ring": ring.name, "sequence": seq}
-        track = f"{ring.name}: {verb}"
+        track = f"{ring.title}: {verb}"
         subscription = ring.who(peer.key).subscription
         if subscription is not None:
             args["subscription"] = ring.subscription(subscription)
@@ -297,7 +298,7 @@ class Timeline:
             return  # it still waits for the same
         self._stop_awaiting(peer, seen.at)
         key, process = ("awaits", ring.index, peer.key), self.picture.process(peer.pid)
-        track = f"{ring.name}: waits in an event loop"
+        track = f"{ring.title}: waits in an event loop"
         peer.awaits = self.picture.begin_in_lane(key, track, process, words, seen.at, kind, args)
 
     def _stop_awaiting(self, peer: PeerState, at: int) -> bool:

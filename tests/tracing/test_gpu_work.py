@@ -23,7 +23,7 @@ class Watched:
         if rig.segment.creator.sync != "host":
             self.fences = Fences(self.tracer)
         self.ring = TracedRing(
-            "cam0", file, self.tracer, Header.read(file.fd), native.now_ns(), self.fences
+            "cam0", file, self.tracer, Header.read(file.fd), native.now_ns(), self.fences, "cam0"
         )
 
     def look(self):

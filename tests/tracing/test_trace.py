@@ -257,9 +257,13 @@ def test_a_ring_that_is_made_again_is_traced_too(name, path):
             put(after)
             process.send_signal(signal.SIGINT)
             out, _ = process.communicate(timeout=DEADLINE_S)
-    assert out.count(f"{name}: ") == 2
+    first, second = [line for line in out.splitlines() if line.startswith(name)]
+    assert first.startswith(f"{name}: ")
+    assert second.startswith(f"{name}, made again: ")
     seen = read(path)
-    assert (f"ring {name}", f"{name} was made again") in seen.instants
+    assert (f"ring {name}, made again", f"{name} was made again") in seen.instants
+    tracks = [each.track.rpartition(" / ")[2] for each in seen.named("writes")]
+    assert tracks == [f"{name}: writes", f"{name}, made again: writes"]
     assert len(seen.named("writes")) == 2
 
 
