@@ -15,6 +15,7 @@ programs of their own:
     bridge, bridge_gpu        rings on other hosts                              docs/bridge.md
     recording                 rings in files                                 docs/recording.md
     frontends                 photos                     docs/examples/upscale_frontends.md
+    tracing                   traces                                           docs/tracing.md
     recovery_steps            who waits for the dead, step by step          docs/failure.md
 
 `gpuring bench` is the small one that is installed with the package.  What it measures is in

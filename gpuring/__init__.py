@@ -35,7 +35,7 @@ from gpuring.errors import (
     StaleViewWarning,
     TooManyPeers,
 )
-from gpuring.native.tracer import annotate
+from gpuring.native import annotate
 from gpuring.registry.directory import unlink
 from gpuring.registry.leftovers import clean
 from gpuring.registry.survey import ls

@@ -100,7 +100,9 @@ def _waits(waits: list[Wait], pids: Mapping[int, str]) -> Iterator[str]:
 
 def _summary(collector: Collector) -> Iterator[str]:
     for ring in collector.rings:
-        line = f"{ring.name}: {counted(ring.events, 'event')} of {counted(len(ring.parts), 'peer')}"
+        line = (
+            f"{ring.title}: {counted(ring.events, 'event')} of {counted(len(ring.parts), 'peer')}"
+        )
         if not ring.events:
             line += f"; see `gpuring why {ring.name}`"
         if ring.missed:

@@ -8,6 +8,7 @@ results            what a verb returns where it does not succeed
 subscriptions      those that stay without a member
 blocked            what a wait that is blocked asks of the floors above
 tracer             events of what peers do, for who traces a ring
+ranges             verbs as ranges of NVTX, if a program asks for them
 snapshot, dlpack, signals
                    a header for people, capsules, the end of a dropped object
 """
@@ -39,7 +40,7 @@ from gpuring.native.header import (
 )
 from gpuring.native.joining import join_consumer, join_producer
 from gpuring.native.notifier import Notifier
-from gpuring.native.peer import Peer
+from gpuring.native.ranges import Peer, annotate
 from gpuring.native.results import (
     BLOCKED,
     BY_FENCE,
@@ -70,7 +71,7 @@ from gpuring.native.subscriptions import (
     subscribe,
     unsubscribe,
 )
-from gpuring.native.tracer import Tracer, annotate
+from gpuring.native.tracer import Tracer
 from gpuring.native.waits import MAX_WAITED, look, ready, select
 
 __all__ = [

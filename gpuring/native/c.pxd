@@ -144,6 +144,7 @@ cdef extern from "core/trace.h" nogil:
         pass
     struct gr_tracer:
         uint32_t peers
+        size_t fences_nbytes
         uint64_t missed[250]
     bint gr_traced(const gr_ring *)
     void gr_trace(const gr_peer *, int64_t, gr_event_kind, uint64_t, uint64_t, uint64_t)
@@ -151,6 +152,7 @@ cdef extern from "core/trace.h" nogil:
     gr_tracer *gr_trace_begin(int, const char **, char *, size_t)
     bint gr_trace_on(gr_tracer *)
     int gr_trace_read(gr_tracer *, uint32_t, gr_trace_event *, uint32_t)
+    int gr_trace_fences(const gr_tracer *, uint64_t *)
     void gr_trace_off(gr_tracer *)
     void gr_trace_end(gr_tracer *)
 
@@ -305,6 +307,7 @@ cdef extern from "device/state.h" nogil:
     struct gd_call:
         int64_t deadline_ns
         uint32_t got, torns
+        const uint32_t *indices
         uint64_t torn[128]
         gd_trouble trouble
     void gd_begin(gd_call *, gd_stream, int64_t, uint32_t, uint32_t *)

@@ -44,7 +44,8 @@ cdef object _busy():
 cdef class Peer:
     """A producer or a consumer: one entry of the peer table, with its device order."""
 
-    def __cinit__(self, Header header not None):
+    def __cinit__(self, Header header not None, str ring=""):
+        """`ring`: what it is called, for ranges.pyx."""
         self.header = header
 
     def __dealloc__(self):

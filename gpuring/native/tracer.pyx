@@ -73,6 +73,13 @@ cdef class Tracer:
             if n == 0 or len(parts) == 4:  # it stays behind one that writes faster than this reads
                 return b"".join(parts)
 
+    def fences(self):
+        """What the fence of each peer number has reached on each slot, slot by slot, as the bytes of whole words."""
+        cdef bytes fences = PyBytes_FromStringAndSize(NULL, self.tracer.fences_nbytes)
+        if gr_trace_fences(self.tracer, <uint64_t *>PyBytes_AS_STRING(fences)) != 0:
+            PyErr_SetFromErrno(OSError)
+        return fences
+
     def missed(self, uint32_t number):
         """How many events of a peer number are gone."""
         if number >= self.tracer.peers:

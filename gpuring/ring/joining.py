@@ -86,7 +86,7 @@ def _peer(
     header = ring._header
     gate_host, spin_ns = _waits_on_host(header, asked.gate), spinning.spin_ns(asked.spin)
     shown = labels.encode(asked.label)
-    peer = join(native.Peer(header), ring._device, gate_host)
+    peer = join(native.Peer(header, ring.name), ring._device, gate_host)
     if isinstance(peer, int):
         raise diagnosis.cannot_join(ring.name, header, peer, subscription)
     peer.set_label(shown)

@@ -62,7 +62,6 @@ class Calls:
             for call in self._calls.values()
             if call.request and call.engine and call.answers and call.received
         ]
-        rows: dict[str, list[int]] = {}
         for request, engine, answers, received, call in sorted(
             whole, key=lambda each: each[0].begin_ns
         ):
@@ -70,14 +69,13 @@ class Calls:
             answered, end = answers[-1].end_ns, received.begin_ns
             if not begin <= queued <= taken <= answered <= end:  # it was taken twice
                 continue
-            ends = rows.setdefault(call.service, [])
-            row = next((k for k, at in enumerate(ends) if at <= begin), len(ends))
-            ends[row:] = [end, *ends[row + 1 :]]
             service = self._picture.track(("calls", call.service), f"calls of {call.service}")
-            track = self._picture.track(("calls", call.service, row), "calls", service)
             args: Args = {"client": f"{call.client:016x}", "parts": len(answers)}
-            whole_call = self._picture.begin(track, f"call {call.number}", begin, "call", args)
-            pid = engine.track.parent.pid if engine.track.parent else 0
+            key, what = ("calls of", call.service), f"call {call.number}"
+            whole_call = self._picture.begin_in_lane(
+                key, "calls", service, what, begin, "call", args
+            )
+            pid = engine.track.of_process
             name = f"{self._pids.get(pid) or 'engine'}, pid {pid}"
             for what, its_begin, its_end in (
                 ("is sent", begin, queued),
@@ -85,5 +83,7 @@ class Calls:
                 (name, taken, answered),
                 ("answer waits", answered, end),
             ):
-                self._picture.end(self._picture.begin(track, what, its_begin, "call"), its_end)
+                self._picture.end(
+                    self._picture.begin(whole_call.track, what, its_begin, "call"), its_end
+                )
             self._picture.end(whole_call, end)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,6 +23,8 @@ from gpuring.native import File, Header, Tracer
 from gpuring.native.tracer import EVENT_NBYTES, TRACE_EVENTS, TRACE_NS
 from gpuring.registry import directory, segment
 from gpuring.registry.segment import Missing
+from gpuring.tracing import fences
+from gpuring.tracing.fences import Fences
 from gpuring.tracing.who import Known, threads_of
 
 Events = npt.NDArray[np.uint64]
@@ -45,6 +48,10 @@ class TracedRing:
     tracer: Tracer
     header: Header
     begun_ns: int
+    fences: Fences | None
+    """Of a ring whose slots a GPU uses."""
+    title: str
+    """Its name, and whether it has taken the place of another ring of the trace."""
     known: Known = field(default_factory=Known)
     parts: dict[int, list[Events]] = field(default_factory=dict)
     """By peer number, in the order of their turns."""
@@ -74,11 +81,17 @@ class TracedRing:
         self.known.look(self.header)
 
 
-def _begin(name: str) -> TracedRing:
-    """Raises Missing, RingError, OSError."""
+def _begin(name: str, before: int = 0) -> TracedRing:
+    """`before`: how many rings of that name are traced already.  Raises Missing, RingError,
+    OSError."""
     file = directory.open_to_trace(name)
     try:
-        ring = TracedRing(name, file, Tracer(file.fd), Header.read(file.fd), native.now_ns())
+        tracer, header = Tracer(file.fd), Header.read(file.fd)
+        title = name
+        if before:
+            title += ", made again" + (f" ({before} times)" if before > 1 else "")
+        seen = None if header.sync == "host" else Fences(tracer)
+        ring = TracedRing(name, file, tracer, header, native.now_ns(), seen, title)
         ring.look()
     except native.Damaged as error:
         raise Missing(f"what has its name is about to go: {error}") from None
@@ -123,12 +136,22 @@ class Collector:
                 looked = now
                 self._look()
             if not any(more):
-                time.sleep(min(POLL_S, left_s(deadline)))
+                self._rest(min(deadline, now + POLL_S))
         self.ended_ns = native.now_ns()
+
+    def _rest(self, until: float) -> None:
+        """Until that time, on the clock of time.monotonic, it looks at fences only."""
+        on_gpu = [ring.fences for ring in self.rings if ring.fences is not None]
+        while left := left_s(until):
+            for each in on_gpu:
+                each.look()
+            time.sleep(min(left, fences.LOOK_S) if on_gpu else left)
 
     def end(self) -> None:
         """Turns it off, and collects the rest.  May be called twice."""
         for ring in self.rings:
+            if ring.fences is not None:
+                ring.fences.look()
             ring.tracer.off()
         for ring in self.rings:
             while ring.collect():
@@ -151,11 +174,12 @@ class Collector:
 
     def _find(self) -> None:
         traced = {ring.name: ring.file.fd for ring in self.rings}
+        times = Counter(ring.name for ring in self.rings)
         for name in self._wanted():
             try:
                 if name in traced and not segment.is_replaced(name, traced[name]):
                     continue
-                self.rings.append(_begin(name))
+                self.rings.append(_begin(name, times[name]))
                 self.trouble.pop(name, None)
             except (Missing, FileNotFoundError):
                 continue

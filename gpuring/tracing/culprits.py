@@ -10,6 +10,11 @@ NONE = 0xFFFF
 """No peer, no subscription."""
 
 
+def is_in_loop(about: list[int]) -> bool:
+    """Whether a wait is in an event loop, so that its thread does other things meanwhile."""
+    return bool(about[0] >> 40 & 1)
+
+
 def culprit_of(ring: RingState, at: int, about: list[int]) -> tuple[str, Args, str]:
     """The words for a wait, who is in the way, and its kind (GR_DID_WAIT in core/trace.h)."""
     word, seq, who, *_ = about

@@ -26,7 +26,7 @@ def longest(picture: Picture) -> list[Wait]:
     for it in picture.slices:
         if it.kind != "waits" or "culprit" not in it.args:
             continue
-        key = it.track.pid, str(it.args["culprit"]), str(it.args["ring"])
+        key = it.track.of_process, str(it.args["culprit"]), str(it.args["ring"])
         wait = found.setdefault(key, Wait(*key))
         took_s = (it.end_ns - it.begin_ns) / 1e9
         wait.times += 1

@@ -17,6 +17,8 @@ class PeerState:
     pid: int
     open: dict[int, Slice] = field(default_factory=dict)
     """By sequence: what it writes or reads."""
+    awaits: Slice | None = None
+    """What it waits for in an event loop."""
     turn: int = 0
     last_ns: int = 0
 
@@ -26,6 +28,8 @@ class RingState:
     index: int
     """Of all that are traced."""
     name: str
+    title: str
+    """Its name, apart from that of an earlier ring."""
     slots: int
     known: Known
     track: Track

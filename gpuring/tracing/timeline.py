@@ -12,10 +12,15 @@ from gpuring.native.tracer import KINDS
 from gpuring.printable import printable
 from gpuring.tracing.calls import Calls
 from gpuring.tracing.collector import Events, TracedRing
-from gpuring.tracing.culprits import culprit_of
+from gpuring.tracing.culprits import culprit_of, is_in_loop
+from gpuring.tracing.gpu_work import GpuWork
+from gpuring.tracing.hops import Hops
 from gpuring.tracing.state import PeerState, RingState, Seen, ThreadState
 from gpuring.tracing.tracks import Args, Picture, Slice
 from gpuring.tracing.who import ID_MASK, Death, Who
+
+_ENDS_A_WAIT = ("claim", "acquire", "drop", "tear", "stop", "leave")
+"""What a peer does when it waits no more in an event loop."""
 
 
 class Timeline:
@@ -32,6 +37,8 @@ class Timeline:
         self._shown = Counter[tuple[int, int]]()
         """Of each, how many missing events the picture shows."""
         self._calls = Calls(self.picture, self.pids)
+        self._hops = Hops(self.picture, rings)
+        self._gpu_work = GpuWork(self.picture, rings, ended_ns)
         self._act: dict[str, Callable[[Seen], None]] = {
             "join": self._join,
             "leave": self._leave,
@@ -48,8 +55,9 @@ class Timeline:
             "stop": self._stop,
         }
         for k, ring in enumerate(rings):
-            track = self.picture.track(("ring", k), f"ring {ring.name}")
-            self._rings.append(RingState(k, ring.name, ring.header.slots, ring.known, track))
+            track = self.picture.track(("ring", k), f"ring {ring.title}")
+            state = RingState(k, ring.name, ring.title, ring.header.slots, ring.known, track)
+            self._rings.append(state)
             if any(ring.name == before.name for before in rings[:k]):
                 self.picture.instant(track, f"{ring.name} was made again", ring.begun_ns)
             for who in ring.known.peers.values():
@@ -87,6 +95,7 @@ class Timeline:
             subscription = about[1] if consumes else None
             ring.known.peers[key] = Who(pid, self.pids.get(pid, ""), subscription, at)
         waited = kind != "wait" and self._stop_waiting(thread, at)
+        waited |= kind in _ENDS_A_WAIT and self._stop_awaiting(peer, at)
         if kind in self._act:
             self._act[kind](Seen(ring, peer, thread, at, about, waited))
 
@@ -94,6 +103,7 @@ class Timeline:
         """Some of its events were overwritten, so nobody knows when what was open has ended."""
         for seq in [*peer.open]:
             self._close(ring, peer, peer.last_ns, seq, "not seen")
+        self._stop_awaiting(peer, peer.last_ns)
         self._shown[ring.index, peer.key[0]] += missing
         self._show_missing(ring, peer.pid, missing, peer.last_ns)
 
@@ -107,7 +117,7 @@ class Timeline:
         ring, peer, seq = seen.ring, seen.peer, seen.about[0]
         self._close(ring, peer, seen.at, seq, "not seen")
         args: Args = {"ring": ring.name, "sequence": seq}
-        track = f"{ring.name}: {verb}"
+        track = f"{ring.title}: {verb}"
         subscription = ring.who(peer.key).subscription
         if subscription is not None:
             args["subscription"] = ring.subscription(subscription)
@@ -144,12 +154,15 @@ class Timeline:
 
     def _publish(self, seen: Seen) -> None:
         self._close(seen.ring, seen.peer, seen.at, seen.about[0])
+        self._gpu_work.left_by(seen, "writes")
+        self._hops.published(seen)
         seen.ring.newest = max(seen.ring.newest, seen.about[0])
         for subscription in seen.ring.taken:
             self._count_lag(seen.ring, subscription, seen.at)
 
     def _abandon(self, seen: Seen) -> None:
         self._close(seen.ring, seen.peer, seen.at, seen.about[0], "abandoned")
+        self._gpu_work.left_by(seen, "writes")
 
     def _acquire(self, seen: Seen) -> None:
         ring, (seq, lost, again, *_) = seen.ring, seen.about
@@ -157,6 +170,7 @@ class Timeline:
         if seq in ring.written:
             self.picture.arrow(ring.written[seq], it)
         self._calls.taken(ring.name, seq, it)
+        self._hops.taken(ring, seq, it)
         if again:
             self.picture.instant(it.track, f"{seq} comes again", seen.at, {"ring": ring.name})
         if lost:
@@ -172,6 +186,7 @@ class Timeline:
         it = self._close(seen.ring, seen.peer, seen.at, seen.about[0])
         if it is not None:
             seen.ring.released[seen.about[0]] = it
+        self._gpu_work.left_by(seen, "reads")
 
     def _return(self, seen: Seen) -> None:
         self._close(seen.ring, seen.peer, seen.at, seen.about[0], "given back")
@@ -233,6 +248,7 @@ class Timeline:
         at, pid = death.time_ns, death.pid
         for peer in ring.peers.values():
             if (peer.key[0], peer.pid) == (death.number, pid):
+                self._stop_awaiting(peer, at)
                 for seq in [*peer.open]:
                     self._close(ring, peer, at, seq, "it died")
         ring.gone |= {
@@ -252,6 +268,9 @@ class Timeline:
     def _wait(self, seen: Seen) -> None:
         ring, thread, key = seen.ring, seen.thread, (seen.ring.index, seen.peer.key)
         words, args, kind = culprit_of(ring, seen.at, seen.about)
+        if is_in_loop(seen.about):
+            self._await(seen, words, args, kind)
+            return
         if thread.wait.get(key, ("", {}))[0] == words:
             return  # it still waits for the same
         waits = {**thread.wait, key: (words, args)}
@@ -268,6 +287,22 @@ class Timeline:
 
     def _stop_waiting(self, thread: ThreadState, at: int) -> bool:
         it, thread.slice, thread.wait = thread.slice, None, {}
+        if it is not None:
+            self.picture.end(it, at)
+        return it is not None
+
+    def _await(self, seen: Seen, words: str, args: Args, kind: str) -> None:
+        """Its thread does other things meanwhile, so the wait is not among those of the thread."""
+        ring, peer = seen.ring, seen.peer
+        if peer.awaits is not None and peer.awaits.name == words:
+            return  # it still waits for the same
+        self._stop_awaiting(peer, seen.at)
+        key, process = ("awaits", ring.index, peer.key), self.picture.process(peer.pid)
+        track = f"{ring.title}: waits in an event loop"
+        peer.awaits = self.picture.begin_in_lane(key, track, process, words, seen.at, kind, args)
+
+    def _stop_awaiting(self, peer: PeerState, at: int) -> bool:
+        it, peer.awaits = peer.awaits, None
         if it is not None:
             self.picture.end(it, at)
         return it is not None
@@ -300,6 +335,9 @@ class Timeline:
             for peer in ring.peers.values():
                 for seq in [*peer.open]:
                     self._close(ring, peer, max(at, peer.last_ns), seq, "still open")
+                if peer.awaits is not None:
+                    peer.awaits.args["end"] = "still waits"
+                self._stop_awaiting(peer, at)
         for thread in self._threads.values():
             if thread.slice is not None:
                 thread.slice.args["end"] = "still waits"

@@ -23,6 +23,11 @@ class Track:
     tid: int = 0
     is_counter: bool = False
 
+    @property
+    def of_process(self) -> int:
+        """The pid of the process that it is in.  0: of none."""
+        return self.pid or (self.parent.of_process if self.parent is not None else 0)
+
 
 @dataclass(eq=False)
 class Slice:
@@ -33,17 +38,13 @@ class Slice:
     """What began at the same time is put in this order."""
     kind: str
     """What Perfetto calls a category: "writes", "reads", "waits" (somebody is in the way), "idle"
-    (it waits for the next frame), "call", or "own"."""
+    (it waits for the next frame), "call", "own", "gpu", or "hop"."""
     end_ns: int = -1
     ended: int = -1
     args: Args = field(default_factory=dict)
     flows_out: list[int] = field(default_factory=list)
     flows_in: list[int] = field(default_factory=list)
     """An arrow goes from the end of the slice that has its number in flows_out to the other."""
-
-    @property
-    def is_open(self) -> bool:
-        return self.end_ns < 0
 
 
 @dataclass(eq=False)
@@ -70,9 +71,9 @@ class Lanes:
         self._name, self._parent = name, parent
         self._lanes: list[tuple[Track, Slice | None]] = []
 
-    def free(self) -> int:
+    def free(self, at: int) -> int:
         for k, (_, last) in enumerate(self._lanes):
-            if last is None or not last.is_open:
+            if last is None or 0 <= last.end_ns <= at:
                 return k
         self._lanes.append((Track(self._name, self._parent), None))
         return len(self._lanes) - 1
@@ -140,7 +141,7 @@ class Picture:
         if key not in self._lanes:
             self._lanes[key] = Lanes(name, parent)
         lanes = self._lanes[key]
-        lane = lanes.free()
+        lane = lanes.free(at)
         it = self.begin(lanes.track(lane), what, at, kind, args)
         lanes.take(lane, it)
         return it

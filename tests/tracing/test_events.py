@@ -15,13 +15,7 @@ from gpuring.registry import leftovers
 from tests.helpers.processes import poll
 from tests.helpers.rings import drain, put, small_ring
 from tests.helpers.support import segments_of
-from tests.tracing.traced import nbytes, tracer_of, until_ns
-
-
-def events(tracer, number):
-    """(kind, first word about it) of each."""
-    rows = np.frombuffer(tracer.read(number), np.uint64).reshape(-1, 8)
-    return [(KINDS[int(row[2]) & 0xFFFFFFFF], int(row[4])) for row in rows if row[0]]
+from tests.tracing.traced import events, nbytes, tracer_of, until_ns
 
 
 def test_verbs_write_what_they_do_while_it_is_on(name):

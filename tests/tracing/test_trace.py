@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-import time
 from itertools import pairwise
 
 import pytest
@@ -20,40 +19,8 @@ from tests.service import services
 pytest.importorskip("perfetto")
 
 from tests.tracing.picture import read
+from tests.tracing.pipelines import paced, stalls, trace
 from tests.tracing.traced import until_ns
-
-
-def trace(path, *names, seconds=0.5):
-    done = command("trace", *names, "--seconds", seconds, "--out", path)
-    assert done.returncode == 0, done.stderr
-    return done.stdout, read(path)
-
-
-def paced(pipe, name, period_s):
-    """A camera."""
-    with gpuring.attach(name) as ring, ring.producer(label="camera") as producer:
-        pipe.send()
-        while True:
-            put(producer)
-            time.sleep(period_s)
-
-
-def stalls(pipe, name, stall_s):
-    """A recorder that now and then needs long for a frame."""
-    with (
-        gpuring.attach(name) as ring,
-        ring.consumer("recorder", label="recorder") as frames,
-    ):
-        pipe.send()
-        for slot in frames:
-            with gpuring.annotate("write"):
-                if slot.seq % 16 == 0:
-                    time.sleep(stall_s)
-
-
-@pytest.fixture
-def path(tmp_path):
-    return tmp_path / "pipeline.pftrace"
 
 
 def test_a_running_pipeline_is_traced_and_each_frame_can_be_followed(children, name, path):
@@ -290,9 +257,13 @@ def test_a_ring_that_is_made_again_is_traced_too(name, path):
             put(after)
             process.send_signal(signal.SIGINT)
             out, _ = process.communicate(timeout=DEADLINE_S)
-    assert out.count(f"{name}: ") == 2
+    first, second = [line for line in out.splitlines() if line.startswith(name)]
+    assert first.startswith(f"{name}: ")
+    assert second.startswith(f"{name}, made again: ")
     seen = read(path)
-    assert (f"ring {name}", f"{name} was made again") in seen.instants
+    assert (f"ring {name}, made again", f"{name} was made again") in seen.instants
+    tracks = [each.track.rpartition(" / ")[2] for each in seen.named("writes")]
+    assert tracks == [f"{name}: writes", f"{name}, made again: writes"]
     assert len(seen.named("writes")) == 2
 
 

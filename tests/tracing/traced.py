@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 
+import numpy as np
+
 from gpuring.native import File, Tracer
+from gpuring.native.tracer import KINDS
 from gpuring.registry import segment
 from tests.helpers.layout import FIELDS
 
@@ -28,3 +31,9 @@ def until_ns(name: str) -> int:
 def nbytes(name: str) -> int:
     with header(name) as file:
         return os.fstat(file.fd).st_size
+
+
+def events(tracer, number):
+    """(kind, first word about it) of each."""
+    rows = np.frombuffer(tracer.read(number), np.uint64).reshape(-1, 8)
+    return [(KINDS[int(row[2]) & 0xFFFFFFFF], int(row[4])) for row in rows if row[0]]

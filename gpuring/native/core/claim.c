@@ -273,7 +273,8 @@ enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint
         GR_FAULT("publish: recorded");
         result = leave_writing(me, index, seq, GR_READY);
         if (result == GR_OK) count(&me->ring->peer[me->self.number].frames, 1);
-        if (result == GR_OK && gr_traced(me->ring)) gr_trace(me, now, GR_DID_PUBLISH, seq, 0, 0);
+        if (result == GR_OK && gr_traced(me->ring))
+            gr_trace(me, now, GR_DID_PUBLISH, seq, value, gr_load_relaxed(&slot->origin_seq));
     }
     gr_end(me);
     return result;
@@ -296,7 +297,8 @@ enum gr_result gr_abandon(struct gr_peer *me, uint32_t index, uint64_t seq) {
     enum gr_result result = gr_begin(me);
     if (result != GR_OK) return result;
     result = leave_writing(me, index, seq, GR_VOID);
-    if (result == GR_OK && gr_traced(me->ring)) gr_trace(me, 0, GR_DID_ABANDON, seq, 0, 0);
+    if (result == GR_OK && gr_traced(me->ring))
+        gr_trace(me, 0, GR_DID_ABANDON, seq, gr_promised(me, index), 0);
     gr_end(me);
     return result;
 }

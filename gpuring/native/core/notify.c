@@ -25,6 +25,7 @@
 #include "bell.h"
 #include "handles.h"
 #include "thread.h"
+#include "trace.h"
 #include "wait.h"
 #include "watchdog.h"
 
@@ -211,6 +212,13 @@ struct gr_notifier *gr_notifier_open(void) {
     return notifier;
 }
 
+/* The owner goes on to other things. A trace shows the wait all the same. */
+static void trace_wait(const struct gr_peer *me) {
+    uint64_t seq;
+    struct gr_culprit culprit;
+    if (gr_look(me, &seq, &culprit) == GR_BLOCKED) gr_trace_wait(me, &culprit, true);
+}
+
 /* GR_BLOCKED: the descriptor is not readable now, and will be when the peer's verb has an answer.
  * Anything else: the verb has an answer, and the descriptor is readable. at_end: of a consumer that
  * has come to the end of the stream; the answer is then that a producer has joined since. */
@@ -241,11 +249,14 @@ enum gr_result gr_notifier_arm(struct gr_notifier *notifier, const struct gr_pee
         if (!sleeps_at(bell, value)) kick();
     }
     pthread_mutex_unlock(&mutex);
+    if (result == GR_BLOCKED && !at_end && gr_traced(me->ring)) trace_wait(me);
     return result;
 }
 
 void gr_notifier_disarm(struct gr_notifier *notifier) {
     pthread_mutex_lock(&mutex);
+    if (notifier->armed && gr_traced(notifier->look.ring)) /* a wait that is given up */
+        gr_trace(&notifier->look, 0, GR_DID_STOP, 0, 0, 0);
     disarm(notifier);
     pthread_mutex_unlock(&mutex);
 }

@@ -31,7 +31,8 @@ enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq) {
     result = leave_held(me, index, seq, claim_word(seq, me->self.number, GR_DONE));
     GR_FAULT("release: done");
     if (result == GR_OK) gr_ring_bell(me->ring);
-    if (result == GR_OK && now) gr_trace(me, now, GR_DID_RELEASE, seq, 0, 0);
+    if (result == GR_OK && now)
+        gr_trace(me, now, GR_DID_RELEASE, seq, gr_promised(me, index), 0);
     gr_end(me);
     return result;
 }

@@ -110,13 +110,13 @@ void gr_trace(const struct gr_peer *me, int64_t now_ns, enum gr_event_kind kind,
                     (const uint64_t[4]){a, b, c, 0});
 }
 
-void gr_trace_wait(const struct gr_peer *me, const struct gr_culprit *culprit) {
+void gr_trace_wait(const struct gr_peer *me, const struct gr_culprit *culprit, bool in_loop) {
     const uint64_t id = culprit->peer < me->ring->max_peers
                             ? gr_load_relaxed(&me->ring->peer[culprit->peer].id)
                             : 0;
     gr_trace(me, 0, GR_DID_WAIT,
              (uint64_t)culprit->reason | (uint64_t)(culprit->peer & 0xffff) << 8 |
-                 (uint64_t)(culprit->subscription & 0xffff) << 24,
+                 (uint64_t)(culprit->subscription & 0xffff) << 24 | (uint64_t)in_loop << 40,
              culprit->seq, id);
 }
 
@@ -190,6 +190,8 @@ struct gr_tracer *gr_trace_begin(int fd, const char **why, char *text, size_t te
     if (!tracer) return NULL;
     tracer->peers = config.max_peers;
     tracer->events_at = layout.nbytes;
+    tracer->fences_at = layout.fence;
+    tracer->fences_nbytes = sizeof(uint64_t) * config.slots * config.max_peers;
     tracer->fd = gr_again(fd, O_RDWR);
     /* One at a time: the second one would turn it off for the first. */
     if (tracer->fd < 0 || gr_lock_byte(tracer->fd, F_WRLCK, GR_TRACER_BYTE) != 0) {
@@ -251,4 +253,8 @@ int gr_trace_read(struct gr_tracer *tracer, uint32_t number, struct gr_trace_eve
     }
     *next += n;
     return (int)n;
+}
+
+int gr_trace_fences(const struct gr_tracer *tracer, uint64_t *fences) {
+    return read_at(tracer, fences, tracer->fences_nbytes, tracer->fences_at);
 }

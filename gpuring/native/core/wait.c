@@ -89,7 +89,7 @@ static enum gr_result spin_on(struct gr_peer *me, gr_verb verb, int64_t now) {
 
 /* At the begin of a wait, and of each of its slices. */
 static inline void trace_wait(const struct gr_peer *me) {
-    if (gr_traced(me->ring)) gr_trace_wait(me, &me->last.culprit);
+    if (gr_traced(me->ring)) gr_trace_wait(me, &me->last.culprit, false);
 }
 /* At its end, unless the verb has said so, which has got a slot. */
 static inline enum gr_result trace_end(const struct gr_peer *me, enum gr_result result) {

@@ -1,0 +1,10 @@
+"""Where a trace goes."""
+
+from __future__ import annotations
+
+import pytest
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "pipeline.pftrace"

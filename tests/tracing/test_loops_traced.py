@@ -1,0 +1,136 @@
+"""Waits in event loops: the thread does other things meanwhile, and the trace shows the wait."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import selectors
+
+import pytest
+
+pytest.importorskip("perfetto")
+
+import gpuring
+from tests.cli.planted import up
+from tests.helpers.rings import small_ring
+from tests.tracing.pipelines import paced, stalls, trace
+from tests.tracing.traced import events, tracer_of
+
+
+def of(slices, child):
+    return [each for each in slices if each.pid == child.pid]
+
+
+def loops(pipe, names):
+    """One thread with a task for each ring."""
+
+    async def read(ring):
+        async for _ in ring.consumer(label="task"):
+            pass
+
+    async def run(rings):
+        pipe.send()
+        await asyncio.gather(*map(read, rings))
+
+    with contextlib.ExitStack() as stack:
+        asyncio.run(run([stack.enter_context(gpuring.attach(name)) for name in names]))
+
+
+def polls(pipe, name):
+    """With its own selector."""
+    with (
+        gpuring.attach(name) as ring,
+        ring.consumer(label="selector") as consumer,
+        selectors.DefaultSelector() as selector,
+    ):
+        selector.register(consumer, selectors.EVENT_READ)
+        pipe.send()
+        while True:
+            selector.select()
+            with contextlib.suppress(gpuring.RingTimeout):
+                consumer.acquire(0).release()
+
+
+def test_tasks_of_one_thread_wait_side_by_side(children, name, path):
+    names = [name, f"{name}-b"]
+    with small_ring(name, slots=8), small_ring(names[1], slots=8):
+        child = up(children(loops, names))
+        sources = [up(children(paced, each, 0.003)) for each in names]
+        _, seen = trace(path, *names)
+    for each, source in zip(names, sources, strict=True):
+        waits = [
+            wait
+            for wait in of(seen.named("waits for frame"), child)
+            if wait.track.endswith(f"/ {each}: waits in an event loop")
+        ]
+        assert len(waits) > 10
+        assert f"camera, pid {source.pid}" in {wait.args["culprit"] for wait in waits}
+        reads = {
+            read.args["sequence"]: read
+            for read in of(seen.named("reads"), child)
+            if read.args["ring"] == each
+        }
+        ended = [wait for wait in waits if "end" not in wait.args]
+        for wait in ended[1:-1]:
+            read = reads[wait.args["sequence"]]
+            assert wait.end_ns <= read.begin_ns  # it has waited for just that frame
+
+
+def test_a_selector_of_ones_own_waits_too(children, name, path):
+    with small_ring(name, slots=8):
+        child = up(children(polls, name))
+        up(children(paced, name, 0.003))
+        _, seen = trace(path, name)
+    waits = of(seen.named("waits for frame"), child)
+    assert len(waits) > 10
+    assert {each.track.rpartition(" / ")[2] for each in waits} == {
+        f"{name}: waits in an event loop"
+    }
+
+
+def claims(pipe, name):
+    async def run(producer):
+        pipe.send()
+        while True:
+            (await producer.claim_async()).publish()
+            await asyncio.sleep(0.002)
+
+    with gpuring.attach(name) as ring, ring.producer(label="task") as producer:
+        asyncio.run(run(producer))
+
+
+def test_a_claim_in_a_loop_names_the_culprit_and_has_its_arrow(children, name, path):
+    with small_ring(name):
+        recorder = up(children(stalls, name, 0.1))
+        source = up(children(claims, name))
+        told, seen = trace(path, name, seconds=1)
+    waits = of(seen.named("waits for recorder"), source)
+    assert waits
+    assert {each.args["culprit's pid"] for each in waits} == {recorder.pid}
+    assert f"pid {source.pid}, waited for recorder, pid {recorder.pid}" in " ".join(told.split())
+    stalled = [
+        each
+        for each in of(seen.named("reads"), recorder)
+        if each.end_ns - each.begin_ns > 90e6 and "end" not in each.args
+    ]
+    assert any(each.leads_to for each in stalled)
+
+
+def test_a_wait_that_is_given_up_ends(name):
+    with small_ring(name) as ring, ring.producer(), ring.consumer() as consumer:
+        tracer = tracer_of(name)
+
+        async def give_up():
+            with pytest.raises(gpuring.RingTimeout):
+                await consumer.acquire_async(0.01)
+            task = asyncio.create_task(consumer.acquire_async())
+            while not consumer._awaited:
+                await asyncio.sleep(0)
+            for _ in range(3):
+                await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.wait([task])
+
+        asyncio.run(give_up())
+        kinds = [kind for kind, _ in events(tracer, consumer._peer.number)]
+        assert kinds == ["wait", "stop", "wait", "stop"]
