@@ -42,16 +42,14 @@ class _Slab(cuda.Kept):
             return view
 
     def _mapped(self, writable: bool) -> cuda.Mapping:
-        runtime = cuda.load_cupy().cuda.runtime
-
         def mapped() -> cuda.Mapping:
             ptr = driver.map_memory(self.fd, self.nbytes, self.device, writable=writable)
-            undo = functools.partial(_unmap, runtime.deviceSynchronize, ptr, self.nbytes)
+            undo = functools.partial(_unmap, ptr, self.nbytes)
             return cuda.Mapping(ptr, self.device, undo, self)
 
         try:
             mapping = cuda.uninterrupted(self.device, mapped)
-        except cuda.refusals() as error:
+        except driver.Refused as error:
             use = "reading and writing" if writable else "reading"
             raise DeviceError(
                 f"{self.nbytes / 2**20:.0f} MiB of slots cannot be mapped into GPU {self.device} "
@@ -63,8 +61,8 @@ class _Slab(cuda.Kept):
         return mapping
 
 
-def _unmap(synchronize: Callable[[], None], ptr: int, nbytes: int) -> None:
-    synchronize()  # unlike cudaFree, the driver does not wait for work on what is unmapped
+def _unmap(ptr: int, nbytes: int) -> None:
+    driver.finish()  # unlike cuMemFree, the driver does not wait for work on what is unmapped
     driver.unmap_memory(ptr, nbytes)
 
 

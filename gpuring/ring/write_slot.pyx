@@ -58,7 +58,7 @@ cdef class WriteSlot(Slot):
         cdef int result
         if not self.use.open:
             self._check_open()
-        gd_begin(&call, current_stream(self), INT64_MAX, 1, &self.index)  # if CuPy refuses to tell, the slot is still ours
+        gd_begin(&call, current_stream(self), INT64_MAX, 1, &self.index)  # if the framework refuses to tell, the slot is still ours
         result = self._peer.end(&call, which)
         if result:
             raise self._refused(result, name)
@@ -95,7 +95,7 @@ cdef class WriteSlot(Slot):
         """
         self._check_open()
         name = self._field_name(field)
-        target, on = self[name], self._copies_on(stream)
+        target, on = self._over(name), self._copies_on(stream)
         copy_into(target, self._fields[name], source, ring=self._ring, stream=on, order=self._order)
 
     def _end(self):

@@ -22,7 +22,7 @@ import numpy as np
 
 import gpuring
 from gpuring import slot_layout
-from gpuring.memory.cuda import load_cupy
+from gpuring.memory.frameworks import load_cupy
 from gpuring.native import Header, Peer
 from gpuring.native.snapshot import SLOT_PHASES, TAKE_PHASES
 from gpuring.ring.creation import create_of

@@ -12,7 +12,7 @@ import pytest
 
 import gpuring
 from gpuring import slot_layout
-from gpuring.memory import cuda, kinds
+from gpuring.memory import cuda, driver, frameworks, kinds
 from gpuring.ring import creation
 from tests import ROOT
 from tests.helpers import commands
@@ -168,14 +168,12 @@ def test_metadata_has_no_objects(name):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """What CuPy would say of one."""
-    runtime = SimpleNamespace(
-        is_hip=False, cudaDevAttrIntegrated=1, CUDARuntimeError=RuntimeError,
-        getDeviceCount=lambda: 1, getDevice=lambda: 0, deviceGetAttribute=lambda *_: 0,
-    )  # fmt: skip
-    cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
-    monkeypatch.setattr(cuda, "load_cupy", lambda: cupy)
-    return runtime
+    """What the driver would say of one."""
+    asked = SimpleNamespace(attribute=lambda *_: 0)
+    monkeypatch.setattr(cuda, "Driver", lambda: asked)
+    monkeypatch.setattr(driver, "count", lambda: 1)
+    monkeypatch.setattr(frameworks, "current_device", lambda: 0)
+    return asked
 
 
 @promise(
@@ -186,7 +184,7 @@ def gpu(monkeypatch):
 def test_a_gpu_is_taken_but_neither_on_wsl2_nor_on_tegra(gpu, name, monkeypatch, tmp_path):
     assert cuda.device_for("cuda") == 0
     with monkeypatch.context() as patched:
-        patched.setattr(gpu, "deviceGetAttribute", lambda *_: 1)
+        patched.setattr(gpu, "attribute", lambda *_: 1)
         with pytest.raises(gpuring.DeviceError, match="Tegra"):
             gpuring.create(name, **SMALL | {"device": "cuda"})
     release = tmp_path / "osrelease"
