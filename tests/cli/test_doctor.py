@@ -351,7 +351,7 @@ def test_frames_go_from_each_gpu_to_each_that_reaches_it(monkeypatch):
         ("probe: 0 to 1", "cuda:0", (0, 1)),
     ]
     tried.clear()
-    list(doctor._probe_gpu(replace(GPUS, **each(peers=())), 0, True))
+    list(doctor._probe_gpu(replace(GPUS, **each(peers=())), 0))
     assert tried == []
 
 

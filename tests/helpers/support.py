@@ -22,7 +22,7 @@ import numpy as np
 
 import gpuring
 from gpuring import slot_layout
-from gpuring.memory.frameworks import load_cupy
+from gpuring.arrays import streams
 from gpuring.native import Header, Peer
 from gpuring.native.snapshot import SLOT_PHASES, TAKE_PHASES
 from gpuring.ring.creation import create_of
@@ -407,7 +407,7 @@ class Place:
     def wait(self) -> None:
         """Waits until a GPU has done what the current stream was given."""
         if self.on_gpu:
-            load_cupy().cuda.get_current_stream().synchronize()
+            streams.synchronize(0, streams.current(0))
 
 
 def _gpu(name: str, **options: str) -> Place:
