@@ -51,7 +51,7 @@ def create(
     * `shape`, `dtype`: of a frame.  Or `fields={"y": ((1080, 1920), "u1"), …}` for several arrays
       in one slot.  torch's dtypes, "bfloat16", "float8_e4m3fn" and "float8_e5m2" are taken too.
     * `meta`: a structured dtype for metadata of each frame, such as `[("pts", "i8")]`.
-    * `device`: "cuda", "cuda:1" or an ordinal name a GPU, and None is CuPy's current one.  "host"
+    * `device`: "cuda", "cuda:1" or an ordinal name a GPU, and None is the current one.  "host"
       puts the slots into shared memory of the host, with NumPy arrays and the same protocol.  Of a
       pinned ring it says how this process uses the slots, and None is by the CPU.
     * `sync`: how streams wait for each other.  "timeline" means 64-bit words that streams write and

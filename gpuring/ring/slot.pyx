@@ -107,6 +107,7 @@ cdef class Slot(Exported):
     @property
     def array(self):
         """The frame as an array over the slot: `cupy.ndarray` on a GPU, `numpy.ndarray` on the host.
+        Where CuPy is not installed, a GPU's slots have none: use `torch.from_dlpack(slot)`.
 
         A pinned ring that was attached with a device has CuPy's arrays, over the slot in host memory.
         Each access of the GPU then goes over the bus, so upload what it reads more than once.
@@ -116,7 +117,7 @@ cdef class Slot(Exported):
         order that stream yourself, or say `slot.use_on(stream)`.
 
         Raises TypeError if the slot has several fields (use `slot[name]`), RingError if the slot is no
-        longer yours, DeviceError on a GPU without CuPy (use `torch.from_dlpack(slot)`).
+        longer yours, DeviceError on a GPU without CuPy.
         """
         self._seen = True
         if self.use.open and self._shape is None and self._whole is not None:

@@ -174,15 +174,18 @@ def shows(_pipe, name):
         assert copied.data_ptr() != tensor.data_ptr()
         del copied
     options = {"shape": None, "dtype": None, "fields": fields}
-    with make(f"{name}-2", **options) as ring, ring.producer() as producer:
-        with producer.claim(0) as slot:
-            with pytest.raises(gpuring.DeviceError, match=r"from_dlpack\(slot\.field\('uv'\)\)"):
-                slot["uv"]
-            with pytest.raises(KeyError):
-                slot["v"]
-            with pytest.raises(TypeError, match="has the fields"):
-                slot.array  # noqa: B018
-            assert torch.from_dlpack(slot.field("uv")).fill_(1).dtype == torch.bfloat16
+    with (
+        make(f"{name}-2", **options) as ring,
+        ring.producer() as producer,
+        producer.claim(0) as slot,
+    ):
+        with pytest.raises(gpuring.DeviceError, match=r"from_dlpack\(slot\.field\('uv'\)\)"):
+            slot["uv"]
+        with pytest.raises(KeyError):
+            slot["v"]
+        with pytest.raises(TypeError, match="has the fields"):
+            slot.array  # noqa: B018
+        assert torch.from_dlpack(slot.field("uv")).fill_(1).dtype == torch.bfloat16
     smaller = {"slots": 2, "shape": 8, "dtype": "u1", "device": "cuda"}
     with (
         gpuring.create(f"{name}-3", **smaller) as ring,
