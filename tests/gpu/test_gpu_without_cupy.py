@@ -20,6 +20,7 @@ from gpuring.recording.message import RecordedRing, copier
 from gpuring.ring import debug
 from tests import ROOT
 from tests.helpers.processes import PATIENCE_S
+from tests.helpers.promise import promise
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(300)]
 
@@ -292,6 +293,7 @@ def asks(_pipe, name):
     return found
 
 
+@promise("services.md", "On a GPU without CuPy it is a tensor of torch.")
 def test_a_service_answers_calls_with_tensors(alone, name):
     engine = alone(answers, name)
     engine.receive()
