@@ -50,16 +50,14 @@ USE_HOST = "Use device='host', or run on a machine with an NVIDIA GPU"
 _NOT_INITIALIZED, _NO_DEVICE = 3, 100  # CUresult
 
 
-def device_for(device: str | int | None, usable: Callable[[int | None], int] | None = None) -> int:
-    """The ordinal of the GPU that "cuda", "cuda:1", 1 or None means, if a ring can live on it.
+def device_for(device: str | int | None) -> int:
+    """The ordinal of the GPU that "cuda", "cuda:1", 1 or None means, if this process sees it.
 
-    None and "cuda" are the current device (frameworks.py).  `usable` says what the GPU needs;
-    None: what GPU memory needs.  Creates no CUDA context.  Raises DeviceError with the fix in its
-    text, TypeError or ValueError for what names no device.
+    None and "cuda" are the current device (frameworks.py).  Creates no CUDA context.  Raises
+    DeviceError with the fix in its text, TypeError or ValueError for what names no device.
     """
-    usable = usable or can_share
     if device is None or device == "cuda":
-        return usable(None)
+        return is_there(None)
     if isinstance(device, str):
         kind, _, number = device.partition(":")
         if kind != "cuda" or not number.isdecimal():
@@ -68,7 +66,7 @@ def device_for(device: str | int | None, usable: Callable[[int | None], int] | N
     device = integer(device, "device", "'host', 'cuda', 'cuda:N', a GPU's number or None")
     if device < 0:
         raise ValueError(f"device is a GPU's number, 0 or more, not {device}")
-    return usable(device)
+    return is_there(device)
 
 
 def available() -> tuple[bool, str]:
@@ -93,18 +91,15 @@ def timeline_supported(device: int) -> tuple[bool, str]:
     return True, ""
 
 
-def can_share(ordinal: int | None) -> int:
-    """The GPU `ordinal`, or the current one, if processes can share its memory.  Else raises
-    DeviceError."""
+def lacks_ipc(device: int) -> str:
+    """Why processes cannot share memory of GPU `device` by legacy CUDA IPC, in one line.  "" if
+    nothing is known against it.  Raises DeviceError."""
     with contextlib.suppress(OSError):
         if "microsoft" in Path("/proc/sys/kernel/osrelease").read_text().lower():
-            raise DeviceError(f"WSL2 does not support CUDA IPC between processes. {USE_HOST}")
-    device = is_there(ordinal)
+            return "WSL2 has no legacy CUDA IPC between processes"
     if is_integrated(device):
-        raise DeviceError(
-            f"GPU {device} is integrated (Tegra/Jetson): CUDA IPC does not work there. {USE_HOST}"
-        )
-    return device
+        return f"GPU {device} is integrated (Tegra, Jetson), and has no legacy CUDA IPC"
+    return ""
 
 
 def is_integrated(device: int) -> bool:

@@ -61,9 +61,10 @@ def create(
       host, so that no stream ever waits for another process.
     * `memory`: how the slots on a GPU are shared; see the page "Which memory".  "ipc" is legacy
       CUDA IPC, "vmm" lets consumers only read and takes new peers after the creator's death, and
-      "pool" is a pool of cudaMallocAsync.  "auto" takes ipc, and in a container vmm where the GPU
-      has it.  "pinned" puts the slots into host memory for CPUs and GPUs at once: each process says
-      with `device=` how it uses them.  `ring.memory` says which it is.
+      "pool" is a pool of cudaMallocAsync.  "auto" takes ipc, in a container vmm where the GPU has
+      it, and on a GPU without ipc vmm or pinned.  "pinned" puts the slots into host memory for CPUs
+      and GPUs at once: each process says with `device=` how it uses them.  `ring.memory` says which
+      it is.
     * `producers`: of how many producers the stream is made, 1 … 4095.  The stream ends when so many
       have come and gone and none is there.  A producer that was killed has gone, too; if one starts
       in its place, the stream goes on.
@@ -157,11 +158,13 @@ def create_of(
             f'memory is "auto", "ipc", "vmm", "pool" or "pinned", not {memory!r} (device="host" '
             "puts the slots into host memory)"
         )
+    if device == "host" and memory != "pinned" and (sync != "auto" or gate or memory != "auto"):
+        raise ValueError("sync=, gate= and memory= are for GPU rings; a host ring needs none")
+    if device != "host" and memory != "pinned":
+        device, memory = _kind_on_gpu(device, memory)
     pinned = memory == "pinned"
     if pinned and sync == "event":
         raise ValueError('a pinned ring has sync="timeline": peers without a GPU have no events')
-    if device == "host" and not pinned and (sync != "auto" or gate or memory != "auto"):
-        raise ValueError("sync=, gate= and memory= are for GPU rings; a host ring needs none")
 
     directory.make_way(name, replace)
     epoch = secrets.token_bytes(16)
@@ -181,7 +184,7 @@ def create_of(
             sync_kind, gate_kind = "host", "stream"
         else:
             mapped, sync_kind, gate_kind = _on_gpu(
-                described, epoch, slots, device, sync, gate, memory
+                described, epoch, slots, int(device or 0), sync, gate, memory
             )
         debug.plant(mapped, described, slots)
         with segment.unnamed(mode) as file:
@@ -226,30 +229,31 @@ def create_of(
             making.close()
 
 
+def _kind_on_gpu(device: str | int | None, memory: str) -> tuple[int, str]:
+    """The ordinal of the GPU, and the kind of memory that a ring there gets.  Raises DeviceError,
+    TypeError, ValueError."""
+    from gpuring.memory import cuda
+
+    ordinal = cuda.device_for(device)
+    return ordinal, kinds.choose(memory, ordinal)[0]
+
+
 def _on_gpu(
-    described: Spec,
-    epoch: bytes,
-    slots: int,
-    device: str | int | None,
-    sync: str,
-    gate: str | None,
-    memory: str,
+    described: Spec, epoch: bytes, slots: int, device: int, sync: str, gate: str | None, kind: str
 ) -> tuple[Memory, str, str]:
     """Slots on a GPU, and which `sync` and `gate` the ring has there."""
     from gpuring.memory import cuda
 
-    ordinal = cuda.device_for(device)
     _check_on_gpu(described)
-    has_timeline, reason = cuda.timeline_supported(ordinal)
+    has_timeline, reason = cuda.timeline_supported(device)
     if sync == "timeline" and not has_timeline:
         raise DeviceError(f'sync="timeline": {reason}. Use sync="event" or sync="auto"')
     if sync == "auto":
         sync = "timeline" if has_timeline else "event"
         if not has_timeline and gate is None:
             gate = "host"  # a stream that waits for the event of a killed process waits for ever
-    kind, _ = kinds.choose(memory, ordinal)
     size = slots, described.slot_nbytes
-    return kinds.create(kind, epoch, *size, ordinal), sync, gate or "stream"
+    return kinds.create(kind, epoch, *size, device), sync, gate or "stream"
 
 
 def _check_on_gpu(described: Spec) -> None:

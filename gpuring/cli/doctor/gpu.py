@@ -255,16 +255,20 @@ def arrays(seen: Gpus) -> Finding:
 
 
 def platform(seen: Gpus) -> Finding | None:
-    what, fix = "platform", "use rings in host memory: device='host'"
-    if seen.wsl:
-        return Finding(
-            "fail", what, "WSL2 has no CUDA IPC, so processes cannot share GPU memory", fix
-        )
+    if not (why := _lacks_ipc(seen)):
+        return None
+    fix = "memory='auto' takes what is left; gpuring was not tried on such hardware"
+    return Finding("warn", "platform", why, fix)
+
+
+def _lacks_ipc(seen: Gpus) -> str:
     integrated = [gpu.ordinal for gpu in seen.gpus if gpu.integrated]
+    if seen.wsl:
+        return "WSL2 has no legacy CUDA IPC between processes"
     if integrated:
-        found = f"GPU {_listed(integrated)} is integrated (Tegra, Jetson) and cannot share memory"
-        return Finding("fail", what, found, fix)
-    return None
+        found = f"GPU {_listed(integrated)} is integrated (Tegra, Jetson)"
+        return f"{found}, and has no legacy CUDA IPC"
+    return ""
 
 
 def uuids(seen: Gpus) -> Finding:
@@ -316,7 +320,8 @@ def mig(seen: Gpus) -> Finding:
 def memory(seen: Gpus) -> Finding:
     """The kinds of memory, and which of them memory="auto" takes."""
     what, without = "memory", [gpu.ordinal for gpu in seen.gpus if not gpu.vmm]
-    kind, why = kinds.auto(seen.in_container, not without, f"GPU {_listed(without)} has no vmm")
+    lacking = {"ipc": _lacks_ipc(seen), "vmm": without and f"GPU {_listed(without)} has no vmm"}
+    kind, why = kinds.auto(seen.in_container, lambda kind: (not lacking[kind], str(lacking[kind])))
     pool = "" if all(gpu.pool for gpu in seen.gpus) else " (pool not on all GPUs)"
     if kind == "ipc" and seen.in_container:
         fix = "run all processes of a ring in one pid namespace: docker run --pid=host"
