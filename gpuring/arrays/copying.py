@@ -6,6 +6,7 @@ The copies are asynchronous where the memory allows it.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,6 +18,7 @@ from gpuring.arrays.interchange import kind_of
 from gpuring.arrays.streams import LEGACY_DEFAULT, PER_THREAD, current
 from gpuring.errors import DeviceError
 from gpuring.memory import driver, gpu_work
+from gpuring.memory.kinds import Given
 from gpuring.native import dlpack
 from gpuring.slot_layout import Field
 
@@ -49,7 +51,7 @@ class _Other:
 
 def copy_into(
     target: Any, field: Field, source: Any, *, ring: str, stream: int | None, order: Order
-) -> None:
+) -> bool:
     """Copies into `target`, an array over a slot of `ring`; see WriteSlot.copy_from.
 
     * `stream`: where to copy; None: `target` is NumPy's, and the copy is waited for.
@@ -58,14 +60,23 @@ def copy_into(
     """
     if stream is None and _is_on_gpu(source):
         _wait_for_copy(target, field, source, ring, "source", into_slot=True)
-        return
+        return True
     home = None if stream is None else target.device.id
     found = _open(source, stream, home, order)
     _check(ring, field, target, found, "source")
+    if _is_there(target, found):
+        return False
     if stream is not None:
         _enqueue(target, found, stream, order, into_slot=True)
-        return
-    _bits(target)[...] = np.asarray(_Bits(found, target.dtype.itemsize))
+    else:
+        _bits(target)[...] = np.asarray(_Bits(found, target.dtype.itemsize))
+    return True
+
+
+def _is_there(target: Any, found: _Other) -> bool:
+    """Whether the elements lie where they are to be copied to."""
+    at = target.ctypes.data if isinstance(target, np.ndarray) else target.data.ptr
+    return found.pointer == at and found.strides == _packed(found.shape, target.dtype.itemsize)
 
 
 def copy_out(
@@ -85,6 +96,20 @@ def copy_out(
         _enqueue(frame, found, stream, order, into_slot=False)
         return
     np.asarray(_Bits(found, frame.dtype.itemsize))[...] = _bits(frame)
+
+
+def memory_of(array: Any) -> Given:
+    """The memory of an array of any library.
+
+    Raises TypeError if it is no array on a GPU, ValueError if it is not C-contiguous."""
+    if not _is_on_gpu(array):
+        raise TypeError(f"memory= is a kind, or an array on a GPU, not {type(array).__name__}")
+    found = _open(array, 0, _gpu_of(array), lambda stream, others: None)
+    itemsize = found.dtype.itemsize if found.dtype is not None else (found.kind or (0, 8))[1] // 8
+    if found.strides != _packed(found.shape, itemsize) or found.gpu is None:
+        raise ValueError("memory= is an array that is not C-contiguous")
+    nbytes = math.prod(found.shape) * itemsize
+    return Given(found.pointer, nbytes, found.gpu, found)
 
 
 def _wait_for_copy(

@@ -38,22 +38,30 @@ class IpcMemory(cuda.CudaMemory):
     def create(cls, slots: int, slot_nbytes: int, device: int) -> IpcMemory:
         """Allocates slots on GPU `device`.  Raises DeviceError, and leaves nothing behind then."""
         nbytes = cuda.rounded(slots * slot_nbytes)
-        device_uuid = Driver().uuid(device)
-
         make = functools.partial(cuda.plain, nbytes, device)
         mapping = cuda.allocated(nbytes, device, make)
         try:
-            with driver.current(device):
-                handle = driver.export_plain(mapping.ptr)
+            return cls._exported(mapping, slots, slot_nbytes)
         except driver.Refused as error:
             raise DeviceError(
                 f"GPU {device} cannot share memory between processes by CUDA IPC ({error}). "
                 "Virtualised GPUs and some sandboxes cannot. Use device='host'"
             ) from error
+
+    @classmethod
+    def over(cls, ptr: int, owner: object, slots: int, slot_nbytes: int, device: int) -> IpcMemory:
+        """Slots in a whole allocation that `owner` keeps.  Raises Refused, DeviceError."""
+        return cls._exported(cuda.Mapping(ptr, device, lambda: None, owner), slots, slot_nbytes)
+
+    @classmethod
+    def _exported(cls, mapping: cuda.Mapping, slots: int, slot_nbytes: int) -> IpcMemory:
+        device_uuid = Driver().uuid(mapping.device)
+        with driver.current(mapping.device):
+            handle = driver.export_plain(mapping.ptr)
         with cuda.lock:
             _created[handle] = mapping
         made = cuda.Slots(handle, device_uuid, slots, slot_nbytes)
-        return cls(mapping, made, device, own=True)
+        return cls(mapping, made, mapping.device, own=True)
 
     @classmethod
     def open(cls, wanted: cuda.Slots, device: int, *, ring: str) -> IpcMemory:

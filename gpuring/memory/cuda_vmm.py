@@ -87,7 +87,6 @@ class VmmMemory(cuda.CudaMemory):
     @classmethod
     def create(cls, epoch: bytes, slots: int, slot_nbytes: int, device: int) -> VmmMemory:
         """Allocates slots on GPU `device`.  Raises DeviceError, and leaves nothing behind then."""
-        device_uuid = Driver().uuid(device)
         nbytes = cuda.rounded(slots * slot_nbytes)
 
         def make() -> _Slab:
@@ -95,8 +94,26 @@ class VmmMemory(cuda.CudaMemory):
             return _Slab(driver.allocate(whole, device), whole, device)
 
         slab = cuda.allocated(nbytes, device, make, 'take memory="ipc"')
+        return cls._of(slab, epoch, slots, slot_nbytes)
+
+    @classmethod
+    def over(
+        cls,
+        descriptor: Descriptor,
+        nbytes: int,
+        epoch: bytes,
+        slots: int,
+        slot_nbytes: int,
+        device: int,
+    ) -> VmmMemory:
+        """Slots in virtual memory of `nbytes` bytes.  Raises DeviceError."""
+        return cls._of(_Slab(descriptor, nbytes, device), epoch, slots, slot_nbytes)
+
+    @classmethod
+    def _of(cls, slab: _Slab, epoch: bytes, slots: int, slot_nbytes: int) -> VmmMemory:
+        device_uuid = Driver().uuid(slab.device)
         with cuda.lock:
-            _slabs[epoch, device] = slab
+            _slabs[epoch, slab.device] = slab
         handle = slab.nbytes.to_bytes(_SIZE_NBYTES, "little").ljust(64, b"\0")
         made = cuda.Slots(handle, device_uuid, slots, slot_nbytes, epoch)
         return cls._over(slab, made, writable=True)

@@ -32,7 +32,7 @@ EXPORT_NBYTES = 64
 """sizeof(CUmemPoolPtrExportData)"""
 
 # CUresult
-_INVALID_CONTEXT, _PEER_ACCESS_ALREADY_ENABLED = 201, 704
+_INVALID_VALUE, _INVALID_CONTEXT, _PEER_ACCESS_ALREADY_ENABLED = 1, 201, 704
 
 # CUdevice_attribute
 INTEGRATED, HOST_REGISTER_SUPPORTED, CAN_USE_64_BIT_STREAM_MEM_OPS = 18, 99, 122
@@ -209,6 +209,14 @@ def export_plain(ptr: int) -> bytes:
     return bytes(handle)
 
 
+def allocation_of(ptr: int) -> tuple[int, int]:
+    """The address and the size of the allocation, or of the mapping, that an address is in."""
+    base, nbytes = ctypes.c_uint64(), ctypes.c_size_t()
+    at = ctypes.c_uint64(ptr)
+    call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(nbytes), at)
+    return base.value, nbytes.value
+
+
 def open_plain(handle: bytes) -> int:
     """Opens memory of export_plain for the current GPU.  Returns the address."""
     ptr, theirs = ctypes.c_uint64(), _IpcHandle.from_buffer_copy(handle)
@@ -256,6 +264,20 @@ def allocate(nbytes: int, device: int) -> Descriptor:
     prop = _prop(device)
     size = ctypes.c_size_t(nbytes)
     call("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(prop), ctypes.c_ulonglong(0))
+    try:
+        return _exported("cuMemExportToShareableHandle", handle)
+    finally:
+        call("cuMemRelease", handle)
+
+
+def export_mapped(ptr: int) -> Descriptor | None:
+    """The descriptor of virtual memory that is mapped at this address.  None: it is other memory.
+    Raises Refused for virtual memory that was not made to be exported."""
+    handle = ctypes.c_uint64()
+    status = ask("cuMemRetainAllocationHandle", ctypes.byref(handle), ctypes.c_void_p(ptr))
+    if status == _INVALID_VALUE:
+        return None
+    check("cuMemRetainAllocationHandle", status)
     try:
         return _exported("cuMemExportToShareableHandle", handle)
     finally:

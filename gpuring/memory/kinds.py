@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuring import native
@@ -94,6 +95,24 @@ def create(kind: str, epoch: bytes, slots: int, slot_nbytes: int, device: int) -
     ring = () if kind == "ipc" else (epoch,)
     memory: CudaMemory = _class_of(kind).create(*ring, slots, slot_nbytes, device)
     return memory
+
+
+@dataclass(frozen=True)
+class Given:
+    """Memory of the user's, on a GPU."""
+
+    ptr: int
+    nbytes: int
+    device: int
+    owner: object
+    """Keeps it.  It is kept until nobody uses the ring any more."""
+
+
+def adopt(given: Given, epoch: bytes, slots: int, slot_nbytes: int) -> CudaMemory:
+    """Slots in memory of the user's.  Raises ValueError, DeviceError."""
+    from gpuring.memory.adopted import adopt
+
+    return adopt(given, epoch, slots, slot_nbytes)
 
 
 def _class_of(kind: str) -> Any:
