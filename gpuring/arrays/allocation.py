@@ -14,13 +14,10 @@ from __future__ import annotations
 
 import contextlib
 import weakref
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from gpuring.memory.frameworks import load_cupy
-
-if TYPE_CHECKING:
-    from gpuring.ring.write_slot import WriteSlot
 
 
 class _Loan:
@@ -33,9 +30,9 @@ class _Loan:
 class _Room:
     """CuPy's allocator inside the block."""
 
-    def __init__(self, slot: WriteSlot, array: Any) -> None:
+    def __init__(self, array: Any, use_on: Callable[[int], object]) -> None:
         cuda = load_cupy().cuda
-        self._slot, self._array, self._cuda = slot, array, cuda
+        self._array, self._use_on, self._cuda = array, use_on, cuda
         self._instead = cuda.get_allocator()
         self._loan: Any = lambda: None  # a weak reference
         self._stream: int | None = None
@@ -47,7 +44,7 @@ class _Room:
         stream = self._cuda.get_current_stream().ptr
         if self._stream not in (None, stream):  # who had it before works on another stream
             return self._instead(nbytes)
-        self._slot.use_on(stream)
+        self._use_on(stream)
         loan = _Loan(self._array)
         self._loan, self._stream = weakref.ref(loan), stream
         memory = self._cuda.UnownedMemory(self._array.data.ptr, nbytes, loan, self._array.device.id)
@@ -55,8 +52,9 @@ class _Room:
 
 
 @contextlib.contextmanager
-def within(slot: WriteSlot, array: Any) -> Iterator[None]:
-    """Inside the block CuPy's arrays of this thread come from `slot`, if they are as large as
-    `array`, which is the frame or a field of it.  Raises DeviceError without CuPy."""
-    with load_cupy().cuda.using_allocator(_Room(slot, array)):
+def within(array: Any, use_on: Callable[[int], object]) -> Iterator[None]:
+    """Inside the block CuPy's arrays of this thread lie where `array` does, which is the frame or a
+    field of it, if they are as large.  `use_on` tells the slot of the stream.  Raises DeviceError
+    without CuPy."""
+    with load_cupy().cuda.using_allocator(_Room(array, use_on)):
         yield

@@ -118,7 +118,7 @@ cdef class WriteSlot(Slot):
         array = self._over(self._field_name(field))
         if self._device is None:
             raise TypeError(f"ring {self._ring!r}: the CPU uses its slots: compute with out=slot.array")
-        return within(self, array)
+        return within(array, self.use_on)
 
     def _end(self):
         self.abandon()

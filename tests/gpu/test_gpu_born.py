@@ -111,8 +111,9 @@ def test_the_ordinary_allocator_is_back_after_an_error(cupy, ends):
 
 def reads(name, value):
     with gpuring.attach(name) as ring, ring.consumer(start="oldest") as consumer:
-        with consumer.acquire(timeout=60) as slot:
-            assert float(slot.array.min()) == float(slot.array.max()) == value
+        slot = consumer.acquire(timeout=60)
+        assert float(slot.array.min()) == float(slot.array.max()) == value
+        slot.release()
 
 
 def lies_in(ring, ptr, name, children):

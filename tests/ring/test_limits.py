@@ -256,12 +256,10 @@ def test_kinds_of_memory_are_for_gpus(name):
 @pytest.mark.parametrize("timeline", [True, False])
 def test_auto_waits_for_no_event_in_a_stream(gpu, monkeypatch, timeline):
     monkeypatch.setattr(cuda, "timeline_supported", lambda _: (timeline, "no reason"))
-    monkeypatch.setattr(kinds, "create", lambda *_: None)
-    described = slot_layout.make(shape=4, dtype="u1")
-    new = described, bytes(16), 2, "cuda"
-    chosen = creation._on_gpu(*new, "auto", None, "ipc")[1:]
+    new = slot_layout.make(shape=4, dtype="u1"), 0
+    chosen = creation._order_on_gpu(*new, "auto", None)
     assert chosen == (("timeline", "stream") if timeline else ("event", "host"))
-    by_name = creation._on_gpu(*new, "auto", "stream", "ipc")[1:]
+    by_name = creation._order_on_gpu(*new, "auto", "stream")
     assert by_name == ("timeline" if timeline else "event", "stream")
 
 
