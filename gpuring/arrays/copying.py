@@ -17,8 +17,7 @@ import numpy as np
 from gpuring.arrays.interchange import kind_of
 from gpuring.arrays.streams import LEGACY_DEFAULT, PER_THREAD, current
 from gpuring.errors import DeviceError
-from gpuring.memory import driver, gpu_work
-from gpuring.memory.kinds import Given
+from gpuring.memory import Given, driver, gpu_work
 from gpuring.native import dlpack
 from gpuring.slot_layout import Field
 

@@ -8,10 +8,9 @@ allocation, so a part of one is refused: others would get what else is in it.
 from __future__ import annotations
 
 from gpuring.errors import DeviceError
-from gpuring.memory import cuda, driver
+from gpuring.memory import Given, cuda, driver
 from gpuring.memory.cuda_ipc import IpcMemory
 from gpuring.memory.cuda_vmm import VmmMemory
-from gpuring.memory.kinds import Given
 
 
 def adopt(given: Given, epoch: bytes, slots: int, slot_nbytes: int) -> cuda.CudaMemory:

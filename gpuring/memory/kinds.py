@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from gpuring import native
@@ -22,7 +21,7 @@ from gpuring.memory.pinned import PinnedMemory
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gpuring.memory import Memory
+    from gpuring.memory import Given, Memory
     from gpuring.memory.cuda import CudaMemory
     from gpuring.native import Header
 
@@ -95,17 +94,6 @@ def create(kind: str, epoch: bytes, slots: int, slot_nbytes: int, device: int) -
     ring = () if kind == "ipc" else (epoch,)
     memory: CudaMemory = _class_of(kind).create(*ring, slots, slot_nbytes, device)
     return memory
-
-
-@dataclass(frozen=True)
-class Given:
-    """Memory of the user's, on a GPU."""
-
-    ptr: int
-    nbytes: int
-    device: int
-    owner: object
-    """Keeps it.  It is kept until nobody uses the ring any more."""
 
 
 def adopt(given: Given, epoch: bytes, slots: int, slot_nbytes: int) -> CudaMemory:

@@ -23,7 +23,7 @@ from gpuring.ring.endpoint import Gate
 from gpuring.ring.ring import Ring
 
 if TYPE_CHECKING:
-    from gpuring.memory import Memory
+    from gpuring.memory import Given, Memory
     from gpuring.slot_layout import Spec
 
 
@@ -240,9 +240,7 @@ def create_of(
             making.close()
 
 
-def _kind_on_gpu(
-    device: str | int | None, memory: str, given: kinds.Given | None
-) -> tuple[int, str]:
+def _kind_on_gpu(device: str | int | None, memory: str, given: Given | None) -> tuple[int, str]:
     """The ordinal of the GPU, and the kind of memory that a ring there gets.  Raises DeviceError,
     TypeError, ValueError."""
     from gpuring.memory import cuda
