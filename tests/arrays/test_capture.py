@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import warnings
 import weakref
-from types import SimpleNamespace
 
 import pytest
 
