@@ -351,11 +351,14 @@ memory back orders the next use of it behind its own stream, not behind ours."""
 
 def _keep(device: int, stream: int, source: _Other) -> gpu_work.Event:
     """Keeps an array until the copy is done.  Returns the event after it."""
-    event = gpu_work.Event(device)
-    event.record(stream)
     with _lock:
         before = list(_kept)
         _kept[:] = [each for each in before if each[0].query() != gpu_work.DONE]
+        done = {event for event, _ in before} - {event for event, _ in _kept}
+        event = next((each for each in done if each.device == device), None)
+        if event is None:
+            event = gpu_work.Event(device)
+        event.record(stream)
         _kept.append((event, source))
     del before  # without the lock, because the end of a source may run any code, even another copy
     return event

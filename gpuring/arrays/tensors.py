@@ -36,14 +36,21 @@ def empty(shape: tuple[int, ...], field: Field, device: int, stream: int | None)
 
 
 def load_torch() -> Any:
-    """The torch package.  Raises DeviceError if it cannot be imported."""
+    """The torch package.  Raises DeviceError if it cannot be imported, or has no CUDA."""
     try:
-        return importlib.import_module("torch")
+        torch: Any = importlib.import_module("torch")
     except ImportError as error:
-        raise DeviceError(
-            "neither CuPy nor torch is installed to make an array on a GPU: "
-            f"{frameworks.INSTALL}, or pip install 'gpuring[torch]'"
-        ) from error
+        raise _no_arrays("torch") from error
+    if torch.version.cuda is None:
+        raise _no_arrays("torch with CUDA")
+    return torch
+
+
+def _no_arrays(missing: str) -> DeviceError:
+    return DeviceError(
+        f"neither CuPy nor {missing} is installed to make an array on a GPU: "
+        f"{frameworks.INSTALL}, or pip install 'gpuring[torch]'"
+    )
 
 
 def dtype_of(field: Field) -> Any:

@@ -103,7 +103,9 @@ def _check(library: Any, name: str, status: int) -> None:
 def call(name: str, *args: Any) -> None:
     """Calls a function of the driver.  Raises Refused for what it refuses, DeviceError if there is
     no driver."""
-    check(name, ask(name, *args))
+    status = ask(name, *args)
+    if status:
+        check(name, status)
 
 
 def ask(name: str, *args: Any) -> int:

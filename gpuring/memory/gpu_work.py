@@ -88,7 +88,7 @@ class _Owned:
     when this object is gone, but not at interpreter shutdown or after fork()."""
 
     def __init__(self, device: int, handle: int, destroy: str) -> None:
-        self.handle = handle
+        self.device, self.handle = device, handle
         self._finalizer = weakref.finalize(self, _destroy, destroy, handle, device, os.getpid())
         self._finalizer.atexit = False
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import warnings
 import weakref
-from types import SimpleNamespace
 
 import pytest
 
@@ -257,14 +256,26 @@ def test_in_debug_mode_too_a_slot_that_stays_ours_may_be_used_on(rig, monkeypatc
 def test_a_source_lives_while_nobody_can_tell_that_it_was_copied(monkeypatch):
     """Events cannot be asked while another thread captures in global mode."""
     status, sources = CAPTURE_ELSEWHERE, [object(), object()]
-    made = SimpleNamespace(record=lambda _: None, query=lambda: status)
-    monkeypatch.setattr(copying.gpu_work, "Event", lambda _: made)
+
+    class Event:
+        device = 0
+
+        def __init__(self, _):
+            pass
+
+        def record(self, _):
+            pass
+
+        def query(self):
+            return status
+
+    monkeypatch.setattr(copying.gpu_work, "Event", Event)
     monkeypatch.setattr(copying, "_kept", [])
-    for source in sources:
-        copying._keep(0, P, source)
+    events = [copying._keep(0, P, source) for source in sources]
     assert [source for _, source in copying._kept] == sources
+    assert len(set(events)) == 2
     status = 0
-    copying._keep(0, P, None)
+    assert copying._keep(0, P, None) in events  # which are used again, as it takes long to make one
     assert [source for _, source in copying._kept] == [None]
 
 

@@ -5,6 +5,7 @@ Each process is a child that cannot import CuPy, so this also shows something wh
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import sys
 import threading
@@ -39,9 +40,12 @@ def alone(children, monkeypatch):
     return lambda target, *args: children(target, *args, method="spawn")
 
 
+with_torch = pytest.mark.skipif(not importlib.util.find_spec("torch"), reason="there is no torch")
+
+
 def torch_alone():
     assert frameworks.cupy() is None
-    return pytest.importorskip("torch")
+    return importlib.import_module("torch")
 
 
 def make(name, kind="ipc", **options):
@@ -96,6 +100,7 @@ def reads(pipe, name, kind):
     return found
 
 
+@with_torch
 @pytest.mark.parametrize("kind", [*kinds.ON_GPU, "pinned"])
 def test_frames_of_every_kind_of_memory_go_from_torch_to_torch(alone, name, kind):
     if kind != "pinned" and not kinds.supported(kind, 0)[0]:
@@ -151,6 +156,7 @@ def uses_current_streams(_pipe, name):
         consumer.close()
 
 
+@with_torch
 def test_the_current_stream_is_that_of_torch(alone, name):
     alone(uses_current_streams, name).result()
 
@@ -199,6 +205,7 @@ def shows(_pipe, name):
             assert slot.upload().tolist() == [[9] * 3] * 2
 
 
+@with_torch
 def test_what_slots_show_and_say(alone, name):
     alone(shows, name).result()
 
@@ -232,6 +239,7 @@ def finds_mistakes(_pipe, name):
             slot.publish()
 
 
+@with_torch
 def test_debug_mode_finds_mistakes(alone, name, monkeypatch):
     monkeypatch.setenv("GPURING_DEBUG", "1")
     alone(finds_mistakes, name).result()
@@ -293,6 +301,7 @@ def asks(_pipe, name):
     return found
 
 
+@with_torch
 @promise("services.md", "On a GPU without CuPy it is a tensor of torch.")
 def test_a_service_answers_calls_with_tensors(alone, name):
     engine = alone(answers, name)
@@ -323,6 +332,7 @@ def goes_on(pipe, name):
         torch.cuda.synchronize()
 
 
+@with_torch
 def test_the_death_of_a_reader_holds_nobody_up(alone, name):
     producer = alone(goes_on, name)
     producer.receive()

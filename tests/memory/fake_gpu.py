@@ -117,6 +117,7 @@ class Gpu:
             _C=SimpleNamespace(
                 _cuda_getDevice=lambda: self.device, _cuda_getCurrentRawStream=lambda device: 0
             ),
+            version=SimpleNamespace(cuda="13.0"),
             int32=np.dtype("i4"),
             empty=lambda shape, dtype, device: GpuArray(np.empty(shape, dtype)),
         )
