@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 
 import numpy as np
@@ -116,15 +117,25 @@ def reads(name, value):
         slot.release()
 
 
+def mapped(nbytes):
+    """Virtual memory as a user makes it, with cuMemCreate and without an import."""
+    handle, ptr, none = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint64(0)
+    size, prop = ctypes.c_size_t(nbytes), driver._prop(0)
+    driver.call("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(prop), none)
+    driver.call("cuMemAddressReserve", ctypes.byref(ptr), size, ctypes.c_size_t(0), none, none)
+    driver.call("cuMemMap", ptr, size, ctypes.c_size_t(0), handle, none)
+    access = driver._Access(prop.location, 3)
+    driver.call("cuMemSetAccess", ptr, size, ctypes.byref(access), ctypes.c_size_t(1))
+    return ptr.value
+
+
 def lies_in(ring, ptr, name, children):
     """The ring's slots lie there, and another process reads them."""
     with ring, ring.producer() as producer:
         with producer.claim() as slot:
             slot.array[...] = 3
             assert ptr is None or slot.array.data.ptr == ptr + slot.index * NBYTES
-        child = children(reads, name, 3, method="spawn")
-        child.join(120)
-        assert child.exitcode == 0
+        assert children(reads, name, 3, method="spawn").result() is None
 
 
 def test_memory_of_cudamalloc_is_taken(cupy, name, children):
@@ -139,10 +150,9 @@ def test_memory_of_cudamalloc_is_taken(cupy, name, children):
 
 def test_virtual_memory_is_taken(cupy, name, children):
     nbytes = max(SLOTS * NBYTES, driver.granularity(0))
-    fd = driver.allocate(nbytes, 0)
     with driver.current(0):
-        ptr = driver.map_memory(fd.fd, nbytes, 0, writable=True)
-    memory = cupy.cuda.UnownedMemory(ptr, nbytes, fd, 0)
+        ptr = mapped(nbytes)
+    memory = cupy.cuda.UnownedMemory(ptr, nbytes, None, 0)
     own = cupy.ndarray((nbytes,), "u1", cupy.cuda.MemoryPointer(memory, 0))
     ring = gpuring.create(name, slots=SLOTS, shape=SHAPE, dtype="f4", memory=own)
     assert ring.memory == "vmm"
