@@ -34,7 +34,8 @@ from gpuring.cli.measure import stored
 from gpuring.cli.measure.crew import Crew, Pipe, RoleFailed
 from gpuring.cli.measure.figures import VERIFICATION_FAILED, Distribution, Figure
 from gpuring.cli.measure.settings import SLOTS, remove_rings, ring_name
-from gpuring.memory.cuda import available, load_cupy
+from gpuring.memory.cuda import available
+from gpuring.memory.frameworks import load_cupy
 from gpuring.native import now_ns
 from gpuring.ring import inner
 from gpuring.slot_layout import Field

@@ -31,7 +31,8 @@ from gpuring.cli.measure.figures import Distribution, Figure
 from gpuring.cli.measure.patterns import cuda_tools, pattern_for
 from gpuring.cli.measure.settings import SLOTS, remove_rings, ring_name
 from gpuring.memory import kinds
-from gpuring.memory.cuda import device_for, load_cupy
+from gpuring.memory.cuda import device_for
+from gpuring.memory.frameworks import load_cupy
 
 GROUP = "two GPUs"
 FRAMES = {64 << 10: 8000, 6 << 20: 4000, 64 << 20: 800}

@@ -151,8 +151,6 @@ def main(seconds):
     except ImportError as missing:
         sys.exit(f"{missing}: pip install 'gpuring[examples]'")
     try:
-        import cupy  # noqa: F401  gpuring needs it
-
         device = torch.zeros(1, device="cuda").device.type  # raises without a GPU
     except Exception:
         print("no GPU here, so this runs on host memory with torch on the CPU", flush=True)

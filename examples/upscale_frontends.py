@@ -166,7 +166,7 @@ def main(seconds):
     except ImportError as missing:
         sys.exit(f"{missing}: pip install 'gpuring[examples]'")
     try:
-        import cupy  # noqa: F401  gpuring needs it
+        import cupy  # noqa: F401  the codec takes its arrays
 
         device = torch.zeros(1, device="cuda").device.type  # raises without a GPU
     except Exception:

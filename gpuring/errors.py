@@ -84,7 +84,7 @@ class CallCancelled(RingError):
 
 
 class DeviceError(RingError):
-    """The GPU, its driver or CuPy is missing, unsuitable, or reported an error."""
+    """The GPU, its driver, or CuPy and torch are missing, unsuitable, or reported an error."""
 
 
 class StaleViewWarning(RuntimeWarning):

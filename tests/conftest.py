@@ -12,7 +12,7 @@ import secrets
 import signal
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -28,6 +28,10 @@ DEADLINE_S = 240
 """It ends a test that hangs.  A healthy one takes as long as a busy machine needs."""
 LAST_RESORT_S = 20
 """So long after the deadline the run is ended, because a call holds the GIL and never returns."""
+
+HIDING = str(Path(__file__).parent / "helpers/hiding")
+"""A folder with a CuPy that cannot be imported."""
+OF_CUPY = ("CuPy is hidden from these tests", "is an array of CuPy, which is not installed")
 
 
 if sys.dont_write_bytecode:
@@ -48,12 +52,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="how long each configuration of test_stress.py runs (default: a fraction of a second)",
     )
     parser.addoption("--slow", action="store_true", help="run the tests marked slow, too")
+    parser.addoption(
+        "--without-cupy", action="store_true", help="hide CuPy, and skip tests that use it"
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers", "deadline(seconds): this test's deadline, if it is later than usual"
     )
+    if config.option.without_cupy:
+        sys.path.insert(0, HIDING)  # multiprocessing hands it on
+        before = os.environ.get("PYTHONPATH", "")
+        os.environ["PYTHONPATH"] = os.pathsep.join([HIDING, before])
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
         # A shell's `pytest &` ignores it, and so would all children.
         signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -228,6 +239,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips tests that are marked `gpu` where there is none."""
     if item.get_closest_marker("gpu") and (reason := gpu_missing()):
         pytest.skip(reason)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item, call: pytest.CallInfo[None]
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With CuPy hidden, a test that imports it or uses its arrays is skipped, also in a child."""
+    report = yield
+    told = str(call.excinfo.value) if call.excinfo is not None else ""
+    if report.failed and item.config.option.without_cupy and any(map(told.__contains__, OF_CUPY)):
+        report.outcome = "skipped"
+        report.longrepr = (str(item.path), (item.location[1] or 0) + 1, "it uses CuPy's arrays")
+    return report
 
 
 def _marks_of(place: Place) -> list[pytest.MarkDecorator]:

@@ -9,7 +9,8 @@ from bench.bridge_gpu.frames import on
 from gpuring.bridge.engines import nixl
 from gpuring.bridge.engines.nixl import agent
 from gpuring.cli.measure.crew import Pipe
-from gpuring.memory.cuda import available, load_cupy
+from gpuring.memory.cuda import available
+from gpuring.memory.frameworks import load_cupy
 from gpuring.native import Driver
 
 _ATTRIBUTES = {"GPU-direct RDMA": 116, "flush options": 117, "writes ordering": 118}

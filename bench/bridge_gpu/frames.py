@@ -10,7 +10,7 @@ import numpy as np
 
 import gpuring
 from gpuring.cli.measure import patterns
-from gpuring.memory.cuda import load_cupy
+from gpuring.memory.frameworks import load_cupy
 
 NBYTES = 16 << 20
 WORDS = NBYTES // 8

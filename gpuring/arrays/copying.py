@@ -6,6 +6,7 @@ The copies are asynchronous where the memory allows it.
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from gpuring.arrays.interchange import kind_of
-from gpuring.arrays.streams import LEGACY_DEFAULT, PER_THREAD, as_cupy
+from gpuring.arrays.streams import LEGACY_DEFAULT, PER_THREAD, current
 from gpuring.errors import DeviceError
-from gpuring.memory.cuda import load_cupy
+from gpuring.memory import Given, driver, gpu_work
 from gpuring.native import dlpack
 from gpuring.slot_layout import Field
 
@@ -49,7 +50,7 @@ class _Other:
 
 def copy_into(
     target: Any, field: Field, source: Any, *, ring: str, stream: int | None, order: Order
-) -> None:
+) -> bool:
     """Copies into `target`, an array over a slot of `ring`; see WriteSlot.copy_from.
 
     * `stream`: where to copy; None: `target` is NumPy's, and the copy is waited for.
@@ -58,14 +59,23 @@ def copy_into(
     """
     if stream is None and _is_on_gpu(source):
         _wait_for_copy(target, field, source, ring, "source", into_slot=True)
-        return
+        return True
     home = None if stream is None else target.device.id
     found = _open(source, stream, home, order)
     _check(ring, field, target, found, "source")
+    if _is_there(target, found):
+        return False
     if stream is not None:
         _enqueue(target, found, stream, order, into_slot=True)
-        return
-    _bits(target)[...] = np.asarray(_Bits(found, target.dtype.itemsize))
+    else:
+        _bits(target)[...] = np.asarray(_Bits(found, target.dtype.itemsize))
+    return True
+
+
+def _is_there(target: Any, found: _Other) -> bool:
+    """Whether the elements lie where they are to be copied to."""
+    at = target.ctypes.data if isinstance(target, np.ndarray) else target.data.ptr
+    return found.pointer == at and found.strides == _packed(found.shape, target.dtype.itemsize)
 
 
 def copy_out(
@@ -87,12 +97,18 @@ def copy_out(
     np.asarray(_Bits(found, frame.dtype.itemsize))[...] = _bits(frame)
 
 
-def empty(frame: Any, device: int, stream: int | None) -> Any:
-    """A cupy.ndarray on GPU `device` to copy `frame` into.  It is for `stream`; None: the current
-    one."""
-    cupy = load_cupy()
-    with cupy.cuda.Device(device), contextlib.nullcontext() if stream is None else as_cupy(stream):
-        return cupy.empty(frame.shape, frame.dtype)
+def memory_of(array: Any) -> Given:
+    """The memory of an array of any library.
+
+    Raises TypeError if it is no array on a GPU, ValueError if it is not C-contiguous."""
+    if not _is_on_gpu(array):
+        raise TypeError(f"memory= is a kind, or an array on a GPU, not {type(array).__name__}")
+    found = _open(array, 0, _gpu_of(array), lambda stream, others: None)
+    itemsize = found.dtype.itemsize if found.dtype is not None else (found.kind or (0, 8))[1] // 8
+    if found.strides != _packed(found.shape, itemsize) or found.gpu is None:
+        raise ValueError("memory= is an array that is not C-contiguous")
+    nbytes = math.prod(found.shape) * itemsize
+    return Given(found.pointer, nbytes, found.gpu, found)
 
 
 def _wait_for_copy(
@@ -100,38 +116,36 @@ def _wait_for_copy(
 ) -> None:
     """Copies between a frame in host memory and an array on a GPU, and waits for that: the end of
     the slot waits for no stream."""
-    cuda = load_cupy().cuda
     gpu = _gpu_of(other)
 
     def behind(stream: int, others: Sequence[int]) -> None:
         for each in others:
             _follow(stream, gpu, each, gpu)
 
-    with cuda.Device(gpu):
-        stream = cuda.get_current_stream().ptr
+    with driver.current(gpu):
+        stream = current(gpu)
         found = _open(other, stream, gpu, behind)
         _check(ring, field, frame, found, what)
         layout = _layout_of(found, frame.dtype.itemsize)
         slot, into = frame.ctypes.data, not into_slot
         try:
-            _memcpy(cuda.runtime, found.pointer, slot, layout, stream, into=into)
-            cuda.runtime.streamSynchronize(stream)
-        except cuda.runtime.CUDARuntimeError as error:
+            _copy(found.pointer, slot, layout, stream, into=into)
+            gpu_work.synchronize(stream)
+        except driver.Refused as error:
             where = "from" if into_slot else "to"
             raise DeviceError(
                 f"ring {ring!r}: the copy {where} GPU {gpu} failed ({error})"
             ) from error
 
 
-def _follow(stream: int, home: int | None, other: int, gpu: int | None) -> None:
+def _follow(stream: int, home: int, other: int, gpu: int) -> None:
     """Makes `stream` of GPU `home` wait for all work so far on `other` of GPU `gpu`.  The handle of
     a default stream means that of the current device, so each is used where its device is."""
-    cuda = load_cupy().cuda
-    with cuda.Device(gpu):
-        event = cuda.Event(disable_timing=True)
-        cuda.runtime.eventRecord(event.ptr, other)
-    with cuda.Device(home):
-        cuda.runtime.streamWaitEvent(stream, event.ptr)
+    with driver.current(gpu):
+        event = gpu_work.Event(gpu)
+        event.record(other)
+    with driver.current(home):
+        event.hold(stream)
 
 
 def _is_on_gpu(array: Any) -> bool:
@@ -147,7 +161,7 @@ def _gpu_of(array: Any) -> int:
     if hasattr(array, "__dlpack_device__"):
         return int(array.__dlpack_device__()[1])
     pointer = array.__cuda_array_interface__["data"][0]
-    return int(load_cupy().cuda.runtime.pointerGetAttributes(pointer).device)
+    return gpu_work.device_of(pointer)
 
 
 def _open(source: Any, stream: int | None, home: int | None, order: Order) -> _Other:
@@ -165,6 +179,8 @@ def _open(source: Any, stream: int | None, home: int | None, order: Order) -> _O
         theirs = None if gpu is None else stream or LEGACY_DEFAULT
         opened = dlpack.DLPackImport(_capsule(source, theirs))
         if stream is not None and theirs is not None and theirs <= PER_THREAD and gpu != home:
+            assert home is not None
+            assert gpu is not None
             _follow(stream, home, theirs, gpu)
         code, bits, lanes = opened.kind
         if lanes != 1 or bits % 8:
@@ -202,11 +218,12 @@ def _from_cuda_interface(
     order: Order,
 ) -> _Other:
     assert stream is not None  # copies with the GPU have one
+    assert home is not None
     theirs, gpu = interface.get("stream"), _gpu_of(source)
     if theirs is not None and theirs <= PER_THREAD and gpu != home:
         _follow(stream, home, theirs, gpu)
     elif theirs is not None and theirs != (stream or LEGACY_DEFAULT):
-        with load_cupy().cuda.Device(home):
+        with driver.current(home):
             order(stream, (theirs,))
     dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
     strides = interface.get("strides")
@@ -295,60 +312,53 @@ def _layout_of(other: _Other, itemsize: int) -> Layout:
     return layout
 
 
-def _memcpy(
-    runtime: Any, other: int, slot: int, layout: Layout, stream: int, *, into: bool
-) -> None:
+def _copy(other: int, slot: int, layout: Layout, stream: int, *, into: bool) -> None:
     """Enqueues a copy between `other`, which has this layout, and a slot, which is contiguous.
 
-    `into` says that it goes into `other`.  The driver finds out where the two are, and copies
-    between GPUs without peer access through the host.
+    `into` says that it goes into `other`.
     """
     width, rows, pitch = layout
-    kind = runtime.memcpyDefault
     if pitch == width or rows == 1:
         to, source = (other, slot) if into else (slot, other)
-        runtime.memcpyAsync(to, source, width * rows, kind, stream)
+        gpu_work.copy(to, source, width * rows, stream)
     elif into:
-        runtime.memcpy2DAsync(other, pitch, slot, width, width, rows, kind, stream)
+        gpu_work.copy_rows(other, pitch, slot, width, width, rows, stream)
     else:
-        runtime.memcpy2DAsync(slot, width, other, pitch, width, rows, kind, stream)
+        gpu_work.copy_rows(slot, width, other, pitch, width, rows, stream)
 
 
 def _enqueue(frame: Any, other: _Other, stream: int, order: Order, *, into_slot: bool) -> None:
     layout = _layout_of(other, frame.dtype.itemsize)
-    cuda = load_cupy().cuda
-    home = frame.data.device_id
+    home = frame.device.id
     try:
-        with cuda.Device(home):  # the handle of a default stream means that of the current device
+        with driver.current(home):  # a default stream means that of the current device
             order(stream, ())
-            _memcpy(cuda.runtime, other.pointer, frame.data.ptr, layout, stream, into=not into_slot)
-        after = _keep(cuda, home, stream, other)
+            _copy(other.pointer, frame.data.ptr, layout, stream, into=not into_slot)
+            after = _keep(home, stream, other)
         if other.gpu not in (None, home) and not into_slot:
-            with cuda.Device(other.gpu):  # its library works there, and not on our stream
-                cuda.runtime.streamWaitEvent(cuda.get_current_stream().ptr, after.ptr)
-    except cuda.runtime.CUDARuntimeError as error:
+            with driver.current(other.gpu):  # its library works there, and not on our stream
+                after.hold(current(other.gpu))
+    except driver.Refused as error:
         what = "into" if into_slot else "out of"
         raise DeviceError(f"the copy {what} the slot cannot be enqueued ({error})") from error
 
 
-DONE = 0
-"""Any other status of an event, also while another thread's capture forbids to ask, is no proof."""
-
 _lock = threading.Lock()
-_kept: list[tuple[Any, _Other]] = []
+_kept: list[tuple[gpu_work.Event, _Other]] = []
 """Arrays of copies that may be running, with an event after each copy.  A library that gets its
 memory back orders the next use of it behind its own stream, not behind ours."""
 
 
-def _keep(cuda: Any, device: int, stream: int, source: _Other) -> Any:
+def _keep(device: int, stream: int, source: _Other) -> gpu_work.Event:
     """Keeps an array until the copy is done.  Returns the event after it."""
-    query = cuda.runtime.eventQuery
-    with cuda.Device(device):
-        event = cuda.Event(disable_timing=True)
-        cuda.runtime.eventRecord(event.ptr, stream)
     with _lock:
         before = list(_kept)
-        _kept[:] = [each for each in before if query(each[0].ptr) != DONE]
+        _kept[:] = [each for each in before if each[0].query() != gpu_work.DONE]
+        done = {event for event, _ in before} - {event for event, _ in _kept}
+        event = next((each for each in done if each.device == device), None)
+        if event is None:
+            event = gpu_work.Event(device)
+        event.record(stream)
         _kept.append((event, source))
     del before  # without the lock, because the end of a source may run any code, even another copy
     return event

@@ -10,10 +10,13 @@ says it with `Slot.use_on`.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gpuring.arrays.streams import LEGACY_DEFAULT, as_cupy
+from gpuring.memory import driver, gpu_work
+from gpuring.memory.frameworks import Span
 from gpuring.native import dlpack
 from gpuring.slot_layout import EXTENDED, Field
 
@@ -40,6 +43,7 @@ class View(NamedTuple):
     """The object that messages name."""
     field: Field
     array: Any
+    """An array of CuPy or NumPy, or a Span."""
     read_only: bool
     """Whether it cannot be written."""
     stream: int | None
@@ -115,5 +119,14 @@ def numpy_interface(view: View) -> dict[str, Any]:
 
 def _copy(array: Any, stream: int | None) -> Any:
     """A copy, made on the importer's stream.  CuPy uses its memory again on that stream, too."""
-    with as_cupy(LEGACY_DEFAULT if stream is None else stream):
-        return array.copy()
+    on = LEGACY_DEFAULT if stream is None else stream
+    if not isinstance(array, Span):
+        with as_cupy(on):
+            return array.copy()
+    from gpuring.memory import cuda
+
+    device, nbytes = array.device.id, array.nbytes
+    made = cuda.uninterrupted(device, functools.partial(cuda.plain, nbytes, device))
+    with driver.current(device):
+        gpu_work.copy(made.ptr, array.data.ptr, nbytes, on)
+    return Span(made.ptr, array.shape, array.dtype, device, made)

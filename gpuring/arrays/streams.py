@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import importlib
-from collections.abc import Callable
 from typing import Any
 
-from gpuring.memory.cuda import load_cupy
+from gpuring.memory import driver, frameworks, gpu_work
 
 LEGACY_DEFAULT = 1
 """How DLPack and the CUDA array interface write CUDA's legacy default stream.  Its handle is 0, and
@@ -17,33 +15,19 @@ PER_THREAD = 2
 stream, 2: the per-thread one).  All others belong to one device."""
 
 
-def current_of_cupy() -> tuple[Callable[[], Any], Any]:
-    """A function that returns CuPy's current stream, and a capsule.  The capsule has the C function
-    that CuPy's own Cython modules call for the handle, which is 50 ns faster.  It is None if this
-    CuPy has none."""
-    return load_cupy().cuda.get_current_stream, _current_stream_capsule()
-
-
-def _current_stream_capsule() -> Any:
-    try:
-        exported = importlib.import_module("cupy_backends.cuda.stream").__pyx_capi__
-        capsule = exported["get_current_stream_ptr"]
-    except (ImportError, AttributeError, KeyError):
-        return None
-    return capsule if '"intptr_t (void)"' in repr(capsule) else None
+def current(device: int) -> int:
+    """The handle of the current stream for GPU `device` (frameworks.py).  Raises DeviceError."""
+    ask, _ = frameworks.current_stream(device)
+    return handle(ask())
 
 
 def handle(stream: Any) -> int:
-    """The raw handle (a cudaStream_t as int) of `stream`.
+    """The raw handle (a CUstream as int) of `stream`.
 
-    None is CuPy's current stream of this thread and its current device, and an int is a handle
-    already.  Everything else is an object with `__cuda_stream__` (CUDA stream protocol, version 0),
-    a CuPy stream or a torch stream.  The caller keeps it alive until its work is done.  torch has
-    another current stream of its own, which has to be given explicitly.  Raises TypeError,
-    ValueError for a handle that cannot be, DeviceError for None without CuPy.
+    An int is a handle already.  Everything else is an object with `__cuda_stream__` (CUDA stream
+    protocol, version 0), a CuPy stream or a torch stream.  The caller keeps it alive until its work
+    is done.  Raises TypeError, ValueError for a handle that cannot be.
     """
-    if stream is None:
-        stream = load_cupy().cuda.get_current_stream()
     if isinstance(stream, int) and not isinstance(stream, bool):
         raw: Any = stream
     elif (protocol := getattr(stream, "__cuda_stream__", None)) is not None:
@@ -68,10 +52,9 @@ def handle(stream: Any) -> int:
 
 
 def synchronize(device: int, stream: int) -> None:
-    """Waits for all work so far on a stream of GPU `device`."""
-    cuda = load_cupy().cuda
-    with cuda.Device(device):
-        cuda.runtime.streamSynchronize(stream)
+    """Waits for all work so far on a stream of GPU `device`.  Raises DeviceError."""
+    with driver.current(device):
+        gpu_work.synchronize(stream)
 
 
 class _Handle:
@@ -84,7 +67,7 @@ class _Handle:
 
 def as_cupy(stream: int) -> Any:
     """CuPy's stream object for a handle."""
-    cuda = load_cupy().cuda
+    cuda = frameworks.load_cupy().cuda
     if hasattr(cuda.Stream, "from_external"):  # from CuPy 14 on
         return cuda.Stream.from_external(_Handle(stream))
     return cuda.ExternalStream(stream)

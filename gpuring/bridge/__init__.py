@@ -60,7 +60,7 @@ def export(
       a lossless importer also when this process has died.  Meanwhile it holds up the producers.
     * `timeout`: after how many seconds of silence the other side counts as gone, 0.1 or more.
     * `device`: the GPU under which the ring is used, as for `attach`.  "host" and None are for a
-      ring in host memory; None is also CuPy's current GPU.
+      ring in host memory; None is also the current GPU.
 
     Returns an `Export`, a context manager that ends the bridge with its block.  Does not wait.
     Raises DeviceError if there is no such GPU, RingError if pyzmq is missing, ValueError,
@@ -106,7 +106,7 @@ def import_(
       host is asked for its addresses before each connection.
     * `name`: the ring's name here.  None: the same as there.
     * `slots`: how many slots the ring here has.
-    * `device`: where it lives, as for `create`: "host", "cuda", "cuda:1".  None is CuPy's current
+    * `device`: where it lives, as for `create`: "host", "cuda", "cuda:1".  None is the current
       GPU.  It need not be where the other one lives.
     * `policy`: "lossless" takes every frame, once and in order, and the producers there wait while
       there is no room here.  "lossy" takes what there is room for.  "latest" takes the newest frame

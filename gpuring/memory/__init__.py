@@ -8,6 +8,7 @@ CUDA.  A kind knows nothing of the protocol: who may touch which slot when is de
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 from gpuring.slot_layout import Field
@@ -64,3 +65,14 @@ class Memory(Protocol):
         last array of this handle is gone, and after what only they kept was undone.  Raises
         nothing.
         """
+
+
+@dataclass(frozen=True)
+class Given:
+    """Memory of the user's, on a GPU."""
+
+    ptr: int
+    nbytes: int
+    device: int
+    owner: object
+    """Keeps it.  It is kept until nobody uses the ring any more."""

@@ -1,4 +1,4 @@
-"""What every kind of GPU memory has: the GPUs that can hold rings, and slots shown as CuPy arrays.
+"""What every kind of GPU memory has: the GPUs that can hold rings, and slots shown as arrays.
 
 `cuda_ipc.py`, `cuda_vmm.py` and `cuda_pool.py` have the kinds.  They differ in how one allocation
 comes into other processes, and in what these may do with it.  `pinned.py` has slots of the host
@@ -11,7 +11,7 @@ shutdown or after fork(), and the end of the process undoes it as well.
 from __future__ import annotations
 
 import contextlib
-import importlib
+import functools
 import os
 import threading
 import uuid
@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from gpuring.arguments import integer
 from gpuring.errors import DeviceError, RingClosed
-from gpuring.memory import driver
+from gpuring.memory import driver, frameworks
 from gpuring.native import Driver
 
 if TYPE_CHECKING:
@@ -47,39 +47,17 @@ def rounded(nbytes: int, to: int = PAGE_NBYTES) -> int:
 
 USE_HOST = "Use device='host', or run on a machine with an NVIDIA GPU"
 
-_CAN_USE_64_BIT_STREAM_MEM_OPS = 122  # CUdevice_attribute
-
-# cudaError_t, which CuPy reports as plain numbers.
-_INITIALIZATION, _INSUFFICIENT_DRIVER, _NO_DEVICE = 3, 35, 100
+_NOT_INITIALIZED, _NO_DEVICE = 3, 100  # CUresult
 
 
-def load_cupy() -> Any:
-    """The cupy package.  Raises DeviceError if it cannot be imported."""
-    try:
-        return importlib.import_module("cupy")
-    except ImportError as error:
-        missing = isinstance(error, ModuleNotFoundError) and error.name == "cupy"
-        if missing:
-            why = "CuPy is not installed"
-        else:
-            lines = [line.strip() for line in str(error).splitlines() if line.strip(" =")]
-            why = f"CuPy cannot be imported ({lines[-1] if lines else 'no reason given'})"
-        raise DeviceError(
-            f"{why}: pip install 'gpuring[cuda12]' or, for a CUDA 13 driver, 'gpuring[cuda13]'; "
-            "or use device='host'"
-        ) from (None if missing else error)
+def device_for(device: str | int | None) -> int:
+    """The ordinal of the GPU that "cuda", "cuda:1", 1 or None means, if this process sees it.
 
-
-def device_for(device: str | int | None, usable: Callable[[int | None], int] | None = None) -> int:
-    """The ordinal of the GPU that "cuda", "cuda:1", 1 or None means, if a ring can live on it.
-
-    None and "cuda" are CuPy's current device.  `usable` says what the GPU needs; None: what GPU
-    memory needs.  Creates no CUDA context.  Raises DeviceError with the fix in its text, TypeError
-    or ValueError for what names no device.
+    None and "cuda" are the current device (frameworks.py).  Creates no CUDA context.  Raises
+    DeviceError with the fix in its text, TypeError or ValueError for what names no device.
     """
-    usable = usable or can_share
     if device is None or device == "cuda":
-        return usable(None)
+        return is_there(None)
     if isinstance(device, str):
         kind, _, number = device.partition(":")
         if kind != "cuda" or not number.isdecimal():
@@ -88,7 +66,7 @@ def device_for(device: str | int | None, usable: Callable[[int | None], int] | N
     device = integer(device, "device", "'host', 'cuda', 'cuda:N', a GPU's number or None")
     if device < 0:
         raise ValueError(f"device is a GPU's number, 0 or more, not {device}")
-    return usable(device)
+    return is_there(device)
 
 
 def available() -> tuple[bool, str]:
@@ -103,63 +81,50 @@ def available() -> tuple[bool, str]:
 def timeline_supported(device: int) -> tuple[bool, str]:
     """Whether rings on GPU `device` can have a timeline, and if not, why, in one line."""
     try:
-        runtime = load_cupy().cuda.runtime
-        if not Driver().attribute(_CAN_USE_64_BIT_STREAM_MEM_OPS, device):
+        able = Driver().attribute
+        if not able(driver.CAN_USE_64_BIT_STREAM_MEM_OPS, device):
             return False, f"GPU {device} has no 64-bit stream waits"
-        if not runtime.deviceGetAttribute(runtime.cudaDevAttrHostRegisterSupported, device):
+        if not able(driver.HOST_REGISTER_SUPPORTED, device):
             return False, f"GPU {device} cannot map host memory that CUDA did not allocate"
     except DeviceError as error:
         return False, str(error)
-    except RuntimeError as error:  # CuPy's CUDARuntimeError
-        return False, f"GPU {device} cannot be asked about stream waits ({error})"
     return True, ""
 
 
-def can_share(ordinal: int | None) -> int:
-    """The GPU `ordinal`, or the current one, if processes can share its memory.  Else raises
-    DeviceError."""
+def lacks_ipc(device: int) -> str:
+    """Why processes cannot share memory of GPU `device` by legacy CUDA IPC, in one line.  "" if
+    nothing is known against it.  Raises DeviceError."""
     with contextlib.suppress(OSError):
         if "microsoft" in Path("/proc/sys/kernel/osrelease").read_text().lower():
-            raise DeviceError(f"WSL2 does not support CUDA IPC between processes. {USE_HOST}")
-    device = is_there(ordinal)
+            return "WSL2 has no legacy CUDA IPC between processes"
     if is_integrated(device):
-        raise DeviceError(
-            f"GPU {device} is integrated (Tegra/Jetson): CUDA IPC does not work there. {USE_HOST}"
-        )
-    return device
+        return f"GPU {device} is integrated (Tegra, Jetson), and has no legacy CUDA IPC"
+    return ""
 
 
 def is_integrated(device: int) -> bool:
     """Whether a GPU has the memory of the host.  Raises DeviceError."""
-    runtime = load_cupy().cuda.runtime
-    try:
-        return bool(runtime.deviceGetAttribute(runtime.cudaDevAttrIntegrated, device))
-    except runtime.CUDARuntimeError as error:
-        raise _no_gpu(error) from None
+    return bool(Driver().attribute(driver.INTEGRATED, device))
 
 
 def is_there(ordinal: int | None) -> int:
     """The GPU `ordinal`, or the current one, if this process sees it.  Else raises DeviceError."""
-    runtime = load_cupy().cuda.runtime
-    if runtime.is_hip:
-        raise DeviceError(f"this CuPy is built for ROCm; gpuring needs CUDA. {USE_HOST}")
     try:
-        count = int(runtime.getDeviceCount())
-        device = int(runtime.getDevice()) if ordinal is None else ordinal
-        if device >= count:
-            raise DeviceError(
-                f"there is no GPU {device}: this process sees {count}, from 0 on ({_visible()})"
-            )
-    except runtime.CUDARuntimeError as error:
+        count = driver.count()
+        device = frameworks.current_device() if ordinal is None else ordinal
+    except driver.Refused as error:
         raise _no_gpu(error) from None
+    if device >= count:
+        raise DeviceError(
+            f"there is no GPU {device}: this process sees {count}, from 0 on ({_visible()})"
+        )
     return device
 
 
-def _no_gpu(error: Any) -> DeviceError:
+def _no_gpu(error: driver.Refused) -> DeviceError:
     why = {
-        _INSUFFICIENT_DRIVER: "there is no NVIDIA driver, or one older than CuPy's CUDA",
         _NO_DEVICE: f"the NVIDIA driver shows none ({_visible()})",
-        _INITIALIZATION: "CUDA does not start; after fork() it cannot: use the 'spawn' method",
+        _NOT_INITIALIZED: "CUDA does not start; after fork() it cannot: use the 'spawn' method",
     }.get(error.status, "CUDA does not start")
     return DeviceError(f"no usable GPU: {why} ({error}). {USE_HOST}")
 
@@ -193,21 +158,20 @@ def uninterrupted(device: int, make: Callable[[], Made]) -> Made:
     Python runs signal handlers in the main thread only.  So another thread makes it, and this one
     waits.  If the wait is interrupted, what was made is dropped.
     """
-    cuda = load_cupy().cuda
 
     def on_device() -> Made:
-        with cuda.Device(device):
-            cuda.runtime.free(0)  # makes the device's context current
+        with driver.current(device):
             return make()
 
-    with cuda.Device(device), ThreadPoolExecutor(1) as thread:
-        cuda.runtime.free(0)  # in this thread as well, for what follows
+    with ThreadPoolExecutor(1) as thread:
         return thread.submit(on_device).result()
 
 
-def refusals() -> tuple[type[Exception], ...]:
-    """What is raised if CUDA refuses something."""
-    return driver.Refused, load_cupy().cuda.runtime.CUDARuntimeError
+def plain(nbytes: int, device: int) -> Mapping:
+    """Memory as cudaMalloc makes it, on GPU `device`, which is current.  To be called by
+    `uninterrupted`."""
+    ptr = driver.allocate_plain(nbytes)
+    return Mapping(ptr, device, functools.partial(driver.free_plain, ptr))
 
 
 def allocated(nbytes: int, device: int, make: Callable[[], Made], instead: str = "") -> Made:
@@ -215,7 +179,7 @@ def allocated(nbytes: int, device: int, make: Callable[[], Made], instead: str =
     says then what to do.  `instead` is one more thing."""
     try:
         return uninterrupted(device, make)
-    except refusals() as error:
+    except driver.Refused as error:
         stop = "stop who else uses that GPU"
         raise DeviceError(
             f"allocating {nbytes / 2**20:.0f} MiB for the slots on GPU {device} failed ({error}). "
@@ -255,7 +219,7 @@ class Mapping(Kept):
 
 def _undo(undo: Callable[[], None], device: int, pid: int) -> None:
     if os.getpid() == pid:  # after fork() a child may not touch CUDA
-        with contextlib.suppress(Exception), load_cupy().cuda.Device(device):
+        with contextlib.suppress(Exception), driver.current(device):
             undo()
 
 
@@ -307,10 +271,8 @@ class CudaMemory:
         self._own = own
         self._use = _Use()
         self._memories: dict[bool, Any] = {}
-        """CuPy's memory objects, which keep their mapping, by whether they may be written."""
-        cupy = load_cupy()
-        self._pointer = cupy.cuda.MemoryPointer
-        self._array = cupy.ndarray
+        """CuPy's memory objects, or without CuPy the addresses, by whether they may be written."""
+        self._cupy = frameworks.cupy()
 
     @property
     def descriptor(self) -> int:
@@ -330,27 +292,31 @@ class CudaMemory:
             assert self._kept is not None
             mapping = self._kept.view(writable)
             self._use.kept.append(mapping)
-            unowned = load_cupy().cuda.UnownedMemory
-            memory = unowned(mapping.ptr, self._nbytes, self._use, self.device)
+            memory = mapping.ptr
+            if self._cupy is not None:
+                unowned = self._cupy.cuda.UnownedMemory
+                memory = unowned(mapping.ptr, self._nbytes, self._use, self.device)
             self._memories[writable] = memory
         return memory
 
     def array(self, index: int, field: Field, shape: tuple[int, ...], *, writable: bool) -> Any:
-        """A C-contiguous cupy.ndarray over `field` of slot `index`.
+        """A C-contiguous cupy.ndarray over `field` of slot `index`.  Without CuPy it is a Span.
 
         Allocates nothing on the GPU and enqueues nothing.  Raises RingClosed after close(), and
         DeviceError if the slots cannot be mapped for this use.
         """
         if self._kept is None:
             raise RingClosed("this handle of the ring was closed, its slots cannot be reached")
-        offset = index * self._slot_nbytes + field.offset
-        pointer = self._pointer(self._memory(writable), offset)
+        memory, offset = self._memory(writable), index * self._slot_nbytes + field.offset
+        if self._cupy is None:
+            return frameworks.Span(memory + offset, shape, field.dtype, self.device, self._use)
+        pointer = self._cupy.cuda.MemoryPointer(memory, offset)
         try:
-            return self._array(shape, field.dtype, pointer)
+            return self._cupy.ndarray(shape, field.dtype, pointer)
         except (TypeError, ValueError):
             if not field.extended:
                 raise
-            return self._array(shape, field.bits, pointer)  # CuPy before 14 does not know it
+            return self._cupy.ndarray(shape, field.bits, pointer)  # CuPy before 14 has no bfloat16
 
     def close(self, *, others: bool, then: Callable[[], None]) -> None:
         """Gives the slots up: they are unmapped, or freed, when the last array over them is gone.
@@ -368,14 +334,18 @@ class CudaMemory:
         del self._use
 
 
+def ordinal_of(device_uuid: bytes) -> int | None:
+    """The GPU of this UUID.  None: this process does not see it."""
+    return next((d for d in range(driver.count()) if Driver().uuid(d) == device_uuid), None)
+
+
 def owner_of(device: int, wanted: bytes, ring: str) -> int:
     """The ordinal of the GPU `wanted`, which `device` is or can reach.  Raises DeviceError."""
     mine = Driver().uuid(device)
     if mine == wanted:
         return device
-    runtime = load_cupy().cuda.runtime
-    owner = next((d for d in range(runtime.getDeviceCount()) if Driver().uuid(d) == wanted), None)
-    if owner is not None and runtime.deviceCanAccessPeer(device, owner):
+    owner = ordinal_of(wanted)
+    if owner is not None and driver.can_reach(device, owner):
         return owner
     if owner is None:
         how, fix = "cannot be seen", "Make that GPU visible to this process"

@@ -1,9 +1,9 @@
 """memory="ipc": one cudaMalloc allocation, shared by legacy CUDA IPC.
 
-The creator puts the 64-byte handle of the memory into the header.  It does not use CuPy's pool,
-because a handle stands for a whole allocation.  Others open the handle once for each process and
-device, under the device on which they use the ring.  Under another device it would cost a context
-of 500 MB.
+The creator puts the 64-byte handle of the memory into the header.  It stands for a whole
+allocation, so nothing of a library's pool is used.  Others open the handle once for each process
+and device, under the device on which they use the ring.  Under another device it would cost a
+context of 500 MB.
 
 The creator's memory is freed only after a close() that was told that no other process has it.
 Otherwise it stays until the process ends, because cudaFree is undefined while others have the
@@ -15,16 +15,13 @@ from __future__ import annotations
 
 import functools
 import weakref
-from typing import Any
 
 from gpuring.errors import DeviceError
-from gpuring.memory import cuda
+from gpuring.memory import cuda, driver
 from gpuring.native import Driver
 
-# cudaError_t, which CuPy reports as plain numbers.
-_INVALID_VALUE, _DEVICE_UNINITIALIZED, _MAP_FAILED, _INVALID_HANDLE = 1, 201, 205, 400
-_CREATOR_GONE = (_INVALID_VALUE, _DEVICE_UNINITIALIZED, _MAP_FAILED, _INVALID_HANDLE)
-_PEER_ALREADY_ENABLED = 704
+_INVALID_VALUE, _INVALID_CONTEXT, _MAP_FAILED, _INVALID_HANDLE = 1, 201, 205, 400  # CUresult
+_CREATOR_GONE = (_INVALID_VALUE, _INVALID_CONTEXT, _MAP_FAILED, _INVALID_HANDLE)
 
 _created: weakref.WeakValueDictionary[bytes, cuda.Mapping] = weakref.WeakValueDictionary()
 _imported: weakref.WeakValueDictionary[tuple[bytes, int], cuda.Mapping] = (
@@ -40,29 +37,31 @@ class IpcMemory(cuda.CudaMemory):
     @classmethod
     def create(cls, slots: int, slot_nbytes: int, device: int) -> IpcMemory:
         """Allocates slots on GPU `device`.  Raises DeviceError, and leaves nothing behind then."""
-        gpu = cuda.load_cupy().cuda
-        runtime = gpu.runtime
         nbytes = cuda.rounded(slots * slot_nbytes)
-        device_uuid = Driver().uuid(device)
+        make = functools.partial(cuda.plain, nbytes, device)
+        mapping = cuda.allocated(nbytes, device, make)
+        try:
+            return cls._exported(mapping, slots, slot_nbytes)
+        except driver.Refused as error:
+            raise DeviceError(
+                f"GPU {device} cannot share memory between processes by CUDA IPC ({error}). "
+                "Virtualised GPUs and some sandboxes cannot. Use device='host'"
+            ) from error
 
-        def make() -> cuda.Mapping:
-            # As cupy.cuda.Memory does, but without its cudaFree at interpreter shutdown.
-            ptr = runtime.malloc(nbytes)
-            return cuda.Mapping(ptr, device, functools.partial(runtime.free, ptr))
+    @classmethod
+    def over(cls, ptr: int, owner: object, slots: int, slot_nbytes: int, device: int) -> IpcMemory:
+        """Slots in a whole allocation that `owner` keeps.  Raises Refused, DeviceError."""
+        return cls._exported(cuda.Mapping(ptr, device, lambda: None, owner), slots, slot_nbytes)
 
-        with gpu.Device(device):
-            mapping = cuda.allocated(nbytes, device, make)
-            try:
-                handle: bytes = runtime.ipcGetMemHandle(mapping.ptr)
-            except runtime.CUDARuntimeError as error:
-                raise DeviceError(
-                    f"GPU {device} cannot share memory between processes by CUDA IPC ({error}). "
-                    "Virtualised GPUs and some sandboxes cannot. Use device='host'"
-                ) from error
+    @classmethod
+    def _exported(cls, mapping: cuda.Mapping, slots: int, slot_nbytes: int) -> IpcMemory:
+        device_uuid = Driver().uuid(mapping.device)
+        with driver.current(mapping.device):
+            handle = driver.export_plain(mapping.ptr)
         with cuda.lock:
             _created[handle] = mapping
         made = cuda.Slots(handle, device_uuid, slots, slot_nbytes)
-        return cls(mapping, made, device, own=True)
+        return cls(mapping, made, mapping.device, own=True)
 
     @classmethod
     def open(cls, wanted: cuda.Slots, device: int, *, ring: str) -> IpcMemory:
@@ -72,42 +71,29 @@ class IpcMemory(cuda.CudaMemory):
         Raises DeviceError if `device` cannot reach the GPU of the slots, or if their creator is
         gone.
         """
-        gpu = cuda.load_cupy().cuda
-        runtime, handle = gpu.runtime, wanted.handle
+        handle = wanted.handle
+        owner = cuda.owner_of(device, wanted.device_uuid, ring)
 
         def opened() -> cuda.Mapping:
-            ptr = runtime.ipcOpenMemHandle(handle)
-            return cuda.Mapping(ptr, device, functools.partial(runtime.ipcCloseMemHandle, ptr))
+            ptr = driver.open_plain(handle)
+            return cuda.Mapping(ptr, device, functools.partial(driver.close_plain, ptr))
 
         try:
-            owner = cuda.owner_of(device, wanted.device_uuid, ring)
-            with cuda.lock, gpu.Device(device):
+            with cuda.lock:
                 mapping = _created.get(handle)
                 if mapping is not None:
-                    _enable_peer(runtime, device, owner)
+                    driver.let_reach(device, owner)
                 else:
                     mapping = _imported.get((handle, device))
                 if mapping is None:
                     mapping = cuda.uninterrupted(device, opened)
                     _imported[handle, device] = mapping
-        except runtime.CUDARuntimeError as error:
+        except driver.Refused as error:
             raise _cannot_open(ring, error) from error
         return cls(mapping, wanted, device)
 
 
-def _enable_peer(runtime: Any, device: int, owner: int) -> None:
-    """Lets `device`, which is current, reach the memory of `owner`.  Opening a handle does this by
-    itself."""
-    if device == owner:
-        return
-    try:
-        runtime.deviceEnablePeerAccess(owner)
-    except runtime.CUDARuntimeError as error:
-        if error.status != _PEER_ALREADY_ENABLED:
-            raise
-
-
-def _cannot_open(ring: str, error: Any) -> DeviceError:
+def _cannot_open(ring: str, error: driver.Refused) -> DeviceError:
     if error.status in _CREATOR_GONE:
         return DeviceError(
             f"ring {ring!r}: its GPU memory cannot be opened ({error}): its creator is probably "

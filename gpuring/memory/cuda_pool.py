@@ -30,16 +30,12 @@ class _Allocation(cuda.Mapping):
         of: _Allocation | None = None,
     ) -> None:
         """`of` is the same allocation under another device.  It is kept, and is what is freed."""
-        undo = functools.partial(_free, pool, ptr, descriptor) if of is None else _finish
+        # Whoever frees the memory waits for its own device only.
+        undo = driver.finish if of else functools.partial(_free, pool, ptr, descriptor)
         super().__init__(ptr, device, undo, of)
         self.pool = pool
         self.descriptor = descriptor
         self.fd = descriptor.fd
-
-
-def _finish() -> None:
-    """Waits for the current device, because whoever frees the memory waits for its own only."""
-    cuda.load_cupy().cuda.runtime.deviceSynchronize()
 
 
 def _free(pool: int, ptr: int, descriptor: Descriptor) -> None:
@@ -110,12 +106,10 @@ class PoolMemory(cuda.CudaMemory):
 
 def _reached(here: _Allocation, device: int, ring: str) -> _Allocation:
     """The allocation that this process has under one device, under another one as well."""
-    gpu = cuda.load_cupy().cuda
     try:
-        with gpu.Device(device):
-            gpu.runtime.free(0)  # makes the device's context, if there is none yet
+        with driver.current(device):
             driver.let_reach_pool(here.pool, device)
-    except cuda.refusals() as error:
+    except driver.Refused as error:
         raise DeviceError(f"ring {ring!r}: opening its GPU memory failed ({error})") from error
     return _Allocation(here.pool, here.ptr, here.descriptor, device, here)
 
@@ -128,6 +122,6 @@ def _imported(descriptor: Descriptor, handle: bytes, device: int, ring: str) -> 
 
     try:
         return cuda.uninterrupted(device, imported)
-    except cuda.refusals() as error:
+    except driver.Refused as error:
         descriptor.close()
         raise DeviceError(f"ring {ring!r}: opening its GPU memory failed ({error})") from error

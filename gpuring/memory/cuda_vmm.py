@@ -42,16 +42,14 @@ class _Slab(cuda.Kept):
             return view
 
     def _mapped(self, writable: bool) -> cuda.Mapping:
-        runtime = cuda.load_cupy().cuda.runtime
-
         def mapped() -> cuda.Mapping:
             ptr = driver.map_memory(self.fd, self.nbytes, self.device, writable=writable)
-            undo = functools.partial(_unmap, runtime.deviceSynchronize, ptr, self.nbytes)
+            undo = functools.partial(_unmap, ptr, self.nbytes)
             return cuda.Mapping(ptr, self.device, undo, self)
 
         try:
             mapping = cuda.uninterrupted(self.device, mapped)
-        except cuda.refusals() as error:
+        except driver.Refused as error:
             use = "reading and writing" if writable else "reading"
             raise DeviceError(
                 f"{self.nbytes / 2**20:.0f} MiB of slots cannot be mapped into GPU {self.device} "
@@ -63,8 +61,8 @@ class _Slab(cuda.Kept):
         return mapping
 
 
-def _unmap(synchronize: Callable[[], None], ptr: int, nbytes: int) -> None:
-    synchronize()  # unlike cudaFree, the driver does not wait for work on what is unmapped
+def _unmap(ptr: int, nbytes: int) -> None:
+    driver.finish()  # unlike cuMemFree, the driver does not wait for work on what is unmapped
     driver.unmap_memory(ptr, nbytes)
 
 
@@ -89,7 +87,6 @@ class VmmMemory(cuda.CudaMemory):
     @classmethod
     def create(cls, epoch: bytes, slots: int, slot_nbytes: int, device: int) -> VmmMemory:
         """Allocates slots on GPU `device`.  Raises DeviceError, and leaves nothing behind then."""
-        device_uuid = Driver().uuid(device)
         nbytes = cuda.rounded(slots * slot_nbytes)
 
         def make() -> _Slab:
@@ -97,8 +94,26 @@ class VmmMemory(cuda.CudaMemory):
             return _Slab(driver.allocate(whole, device), whole, device)
 
         slab = cuda.allocated(nbytes, device, make, 'take memory="ipc"')
+        return cls._of(slab, epoch, slots, slot_nbytes)
+
+    @classmethod
+    def over(
+        cls,
+        descriptor: Descriptor,
+        nbytes: int,
+        epoch: bytes,
+        slots: int,
+        slot_nbytes: int,
+        device: int,
+    ) -> VmmMemory:
+        """Slots in virtual memory of `nbytes` bytes.  Raises DeviceError."""
+        return cls._of(_Slab(descriptor, nbytes, device), epoch, slots, slot_nbytes)
+
+    @classmethod
+    def _of(cls, slab: _Slab, epoch: bytes, slots: int, slot_nbytes: int) -> VmmMemory:
+        device_uuid = Driver().uuid(slab.device)
         with cuda.lock:
-            _slabs[epoch, device] = slab
+            _slabs[epoch, slab.device] = slab
         handle = slab.nbytes.to_bytes(_SIZE_NBYTES, "little").ljust(64, b"\0")
         made = cuda.Slots(handle, device_uuid, slots, slot_nbytes, epoch)
         return cls._over(slab, made, writable=True)

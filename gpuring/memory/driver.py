@@ -1,7 +1,11 @@
-"""The CUDA driver's calls for memory that travels as a file descriptor, by ctypes.
+"""The CUDA driver by ctypes: which GPUs there are, their contexts, and memory of every kind.
 
-They are made when a ring is created, opened or given up, and never for a frame.  `import gpuring`
-loads no driver, and neither does this module.  Names and structures are those of cuda.h.
+These calls are made when a ring is created, opened or given up.  gpu_work.py has those for frames.
+`import gpuring` loads no driver, and neither does this module.  Names and structures are those of
+cuda.h.
+
+Every call needs a context, and `current` makes that of a GPU current in this thread.  It is the
+primary context of the GPU, which CuPy, torch and everything else above CUDA's runtime use as well.
 
 What allocates or maps leaves nothing behind if it raises.  But a Ctrl-C in the middle of it would,
 so it is called within `uninterrupted` (cuda.py).
@@ -21,10 +25,17 @@ _FILE_DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 _PINNED = 1  # CU_MEM_ALLOCATION_TYPE_PINNED
 _DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
 _READ, _READ_WRITE = 1, 3  # CUmemAccess_flags
+_LAZY_PEER_ACCESS = 1  # CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS
+IPC_NBYTES = 64
+"""sizeof(CUipcMemHandle)"""
 EXPORT_NBYTES = 64
 """sizeof(CUmemPoolPtrExportData)"""
 
+# CUresult
+_INVALID_VALUE, _INVALID_CONTEXT, _PEER_ACCESS_ALREADY_ENABLED = 1, 201, 704
+
 # CUdevice_attribute
+INTEGRATED, HOST_REGISTER_SUPPORTED, CAN_USE_64_BIT_STREAM_MEM_OPS = 18, 99, 122
 HAS_VIRTUAL_MEMORY, HAS_FILE_DESCRIPTORS, POOL_HANDLE_TYPES = 102, 103, 119
 
 
@@ -58,7 +69,7 @@ class _PoolProps(ctypes.Structure):
     )
 
 
-class Refused(Exception):
+class Refused(DeviceError):
     """The driver refused a call.  The text names the call and the status."""
 
     def __init__(self, text: str, status: int = 0) -> None:
@@ -70,22 +81,157 @@ class Refused(Exception):
 @functools.cache
 def _library() -> Any:
     try:
-        return ctypes.CDLL("libcuda.so.1")
+        library = ctypes.CDLL("libcuda.so.1")
     except OSError as error:
         raise DeviceError(f"there is no NVIDIA driver ({error}); use device='host'") from None
+    _check(library, "cuInit", library.cuInit(0))
+    return library
 
 
-def _call(name: str, *args: Any) -> None:
-    library = _library()
-    try:
-        function = getattr(library, name)
-    except AttributeError:
-        raise Refused(f"this NVIDIA driver has no {name}") from None
-    status = function(*args)
+def check(name: str, status: int) -> None:
+    """Raises Refused for a status of the function `name`."""
+    _check(_library(), name, status)
+
+
+def _check(library: Any, name: str, status: int) -> None:
     if status:
         text = ctypes.c_char_p()
         library.cuGetErrorName(status, ctypes.byref(text))
         raise Refused(f"{name}: {(text.value or b'CUresult').decode()} ({status})", status)
+
+
+def call(name: str, *args: Any) -> None:
+    """Calls a function of the driver.  Raises Refused for what it refuses, DeviceError if there is
+    no driver."""
+    status = ask(name, *args)
+    if status:
+        check(name, status)
+
+
+def ask(name: str, *args: Any) -> int:
+    """Calls a function of the driver, and returns its CUresult."""
+    try:
+        function = getattr(_library(), name)
+    except AttributeError:
+        raise Refused(f"this NVIDIA driver has no {name}") from None
+    return int(function(*args))
+
+
+# ---- GPUs and their contexts ---------------------------------------------------------------------
+
+
+def count() -> int:
+    """How many GPUs this process sees.  Raises Refused, as all of these do."""
+    number = ctypes.c_int()
+    call("cuDeviceGetCount", ctypes.byref(number))
+    return number.value
+
+
+def current_device() -> int | None:
+    """The GPU whose context is current in this thread.  None: no context is."""
+    device = ctypes.c_int()
+    status = ask("cuCtxGetDevice", ctypes.byref(device))
+    if status == _INVALID_CONTEXT:
+        return None
+    check("cuCtxGetDevice", status)
+    return device.value
+
+
+def can_reach(device: int, other: int) -> bool:
+    """Whether GPU `device` has peer access to the memory of GPU `other`."""
+    able = ctypes.c_int()
+    call("cuDeviceCanAccessPeer", ctypes.byref(able), device, other)
+    return bool(able.value)
+
+
+def let_reach(device: int, other: int) -> None:
+    """Lets GPU `device` reach the memory of GPU `other`, as to open a handle does by itself."""
+    if device != other:
+        with current(device):
+            status = ask("cuCtxEnablePeerAccess", _context(other), 0)
+        if status != _PEER_ACCESS_ALREADY_ENABLED:
+            check("cuCtxEnablePeerAccess", status)
+
+
+@functools.cache
+def _context(device: int) -> ctypes.c_void_p:
+    """The primary context of a GPU, which is there from now on until the process ends."""
+    context = ctypes.c_void_p()
+    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
+    return context
+
+
+class current:
+    """A block in which GPU `device` is the current one of this thread.  After it the one before is
+    again."""
+
+    def __init__(self, device: int) -> None:
+        self._device = device
+
+    def __enter__(self) -> None:
+        call("cuCtxPushCurrent_v2", _context(self._device))
+
+    def __exit__(self, *_: object) -> None:
+        call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
+
+
+def use(device: int) -> None:
+    """Makes GPU `device` the current one of this thread for good."""
+    call("cuCtxSetCurrent", _context(device))
+
+
+def finish() -> None:
+    """Waits for all work of this process on the current GPU."""
+    call("cuCtxSynchronize")
+
+
+# ---- plain memory --------------------------------------------------------------------------------
+
+
+class _IpcHandle(ctypes.Structure):
+    _fields_ = (("bytes", ctypes.c_ubyte * IPC_NBYTES),)
+
+
+def allocate_plain(nbytes: int) -> int:
+    """Memory on the current GPU, as cudaMalloc makes it.  Returns the address."""
+    ptr = ctypes.c_uint64()
+    call("cuMemAlloc_v2", ctypes.byref(ptr), ctypes.c_size_t(nbytes))
+    return ptr.value
+
+
+def free_plain(ptr: int) -> None:
+    """Undoes allocate_plain, behind all GPU work of the device so far."""
+    call("cuMemFree_v2", ctypes.c_uint64(ptr))
+
+
+def export_plain(ptr: int) -> bytes:
+    """IPC_NBYTES bytes from which other processes open the allocation at this address."""
+    handle = _IpcHandle()
+    call("cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(ptr))
+    return bytes(handle)
+
+
+def allocation_of(ptr: int) -> tuple[int, int]:
+    """The address and the size of the allocation, or of the mapping, that an address is in."""
+    base, nbytes = ctypes.c_uint64(), ctypes.c_size_t()
+    at = ctypes.c_uint64(ptr)
+    call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(nbytes), at)
+    return base.value, nbytes.value
+
+
+def open_plain(handle: bytes) -> int:
+    """Opens memory of export_plain for the current GPU.  Returns the address."""
+    ptr, theirs = ctypes.c_uint64(), _IpcHandle.from_buffer_copy(handle)
+    call("cuIpcOpenMemHandle_v2", ctypes.byref(ptr), theirs, ctypes.c_uint(_LAZY_PEER_ACCESS))
+    return ptr.value
+
+
+def close_plain(ptr: int) -> None:
+    """Undoes open_plain."""
+    call("cuIpcCloseMemHandle", ctypes.c_uint64(ptr))
+
+
+# ---- what travels as a file descriptor -----------------------------------------------------------
 
 
 def _prop(device: int) -> _AllocationProp:
@@ -95,7 +241,7 @@ def _prop(device: int) -> _AllocationProp:
 def _exported(name: str, of: Any) -> Descriptor:
     """The descriptor of what was allocated.  No program that is started inherits it."""
     fd = ctypes.c_int(-1)
-    _call(name, *(ctypes.byref(fd), of, _FILE_DESCRIPTOR, ctypes.c_ulonglong(0)))
+    call(name, *(ctypes.byref(fd), of, _FILE_DESCRIPTOR, ctypes.c_ulonglong(0)))
     descriptor = Descriptor(fd.value)
     os.set_inheritable(descriptor.fd, False)
     return descriptor
@@ -107,7 +253,7 @@ def _exported(name: str, of: Any) -> Descriptor:
 def granularity(device: int) -> int:
     """Allocations have a multiple of so many bytes.  Raises Refused, as all of these do."""
     nbytes = ctypes.c_size_t()
-    _call("cuMemGetAllocationGranularity", ctypes.byref(nbytes), ctypes.byref(_prop(device)), 0)
+    call("cuMemGetAllocationGranularity", ctypes.byref(nbytes), ctypes.byref(_prop(device)), 0)
     return nbytes.value
 
 
@@ -119,45 +265,59 @@ def allocate(nbytes: int, device: int) -> Descriptor:
     handle = ctypes.c_uint64()
     prop = _prop(device)
     size = ctypes.c_size_t(nbytes)
-    _call("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(prop), ctypes.c_ulonglong(0))
+    call("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(prop), ctypes.c_ulonglong(0))
     try:
         return _exported("cuMemExportToShareableHandle", handle)
     finally:
-        _call("cuMemRelease", handle)
+        call("cuMemRelease", handle)
+
+
+def export_mapped(ptr: int) -> Descriptor | None:
+    """The descriptor of virtual memory that is mapped at this address.  None: it is other memory.
+    Raises Refused for virtual memory that was not made to be exported."""
+    handle = ctypes.c_uint64()
+    status = ask("cuMemRetainAllocationHandle", ctypes.byref(handle), ctypes.c_void_p(ptr))
+    if status == _INVALID_VALUE:
+        return None
+    check("cuMemRetainAllocationHandle", status)
+    try:
+        return _exported("cuMemExportToShareableHandle", handle)
+    finally:
+        call("cuMemRelease", handle)
 
 
 def map_memory(fd: int, nbytes: int, device: int, *, writable: bool) -> int:
     """Maps memory for GPU `device`, whose context is current.  Returns the address."""
     handle, ptr, size = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_size_t(nbytes)
     none = ctypes.c_ulonglong(0)
-    _call(
+    call(
         "cuMemImportFromShareableHandle",
         *(ctypes.byref(handle), ctypes.c_void_p(fd), _FILE_DESCRIPTOR),
     )
     try:
         start = ctypes.c_uint64(0)
-        _call("cuMemAddressReserve", ctypes.byref(ptr), size, ctypes.c_size_t(0), start, none)
+        call("cuMemAddressReserve", ctypes.byref(ptr), size, ctypes.c_size_t(0), start, none)
         try:
-            _call("cuMemMap", ptr, size, ctypes.c_size_t(0), handle, none)
+            call("cuMemMap", ptr, size, ctypes.c_size_t(0), handle, none)
             try:
                 access = _Access(_Location(_DEVICE, device), _READ_WRITE if writable else _READ)
-                _call("cuMemSetAccess", ptr, size, ctypes.byref(access), ctypes.c_size_t(1))
+                call("cuMemSetAccess", ptr, size, ctypes.byref(access), ctypes.c_size_t(1))
             except BaseException:
-                _call("cuMemUnmap", ptr, size)
+                call("cuMemUnmap", ptr, size)
                 raise
         except BaseException:
-            _call("cuMemAddressFree", ptr, size)
+            call("cuMemAddressFree", ptr, size)
             raise
     finally:
-        _call("cuMemRelease", handle)  # the mapping keeps the memory
+        call("cuMemRelease", handle)  # the mapping keeps the memory
     return ptr.value
 
 
 def unmap_memory(ptr: int, nbytes: int) -> None:
     """Undoes map_memory.  No GPU work on the memory may be left."""
     address, size = ctypes.c_uint64(ptr), ctypes.c_size_t(nbytes)
-    _call("cuMemUnmap", address, size)
-    _call("cuMemAddressFree", address, size)
+    call("cuMemUnmap", address, size)
+    call("cuMemAddressFree", address, size)
 
 
 # ---- host memory ---------------------------------------------------------------------------------
@@ -170,19 +330,19 @@ def register(address: int, nbytes: int) -> int:
     Returns their address there."""
     ptr = ctypes.c_uint64()
     where = ctypes.c_void_p(address)
-    _call("cuMemHostRegister_v2", where, ctypes.c_size_t(nbytes), ctypes.c_uint(_PORTABLE_MAPPED))
+    call("cuMemHostRegister_v2", where, ctypes.c_size_t(nbytes), ctypes.c_uint(_PORTABLE_MAPPED))
     try:
-        _call("cuMemHostGetDevicePointer_v2", ctypes.byref(ptr), where, ctypes.c_uint(0))
+        call("cuMemHostGetDevicePointer_v2", ctypes.byref(ptr), where, ctypes.c_uint(0))
     except BaseException:
-        _call("cuMemHostUnregister", where)
+        call("cuMemHostUnregister", where)
         raise
     return ptr.value
 
 
 def unregister(address: int) -> None:
     """Undoes register, behind all GPU work of the device so far."""
-    _call("cuCtxSynchronize")
-    _call("cuMemHostUnregister", ctypes.c_void_p(address))
+    finish()
+    call("cuMemHostUnregister", ctypes.c_void_p(address))
 
 
 # ---- stream-ordered pools ------------------------------------------------------------------------
@@ -199,21 +359,21 @@ def allocate_in_pool(nbytes: int, device: int) -> tuple[int, int, Descriptor, by
     pool, ptr = ctypes.c_void_p(), ctypes.c_uint64()
     descriptor: Descriptor | None = None
     props = _PoolProps(_PINNED, _FILE_DESCRIPTOR, _Location(_DEVICE, device))
-    _call("cuMemPoolCreate", ctypes.byref(pool), ctypes.byref(props))
+    call("cuMemPoolCreate", ctypes.byref(pool), ctypes.byref(props))
     try:
         size = ctypes.c_size_t(nbytes)
-        _call("cuMemAllocFromPoolAsync", ctypes.byref(ptr), size, pool, _DEFAULT_STREAM)
-        _call("cuStreamSynchronize", _DEFAULT_STREAM)  # others may use it at once
+        call("cuMemAllocFromPoolAsync", ctypes.byref(ptr), size, pool, _DEFAULT_STREAM)
+        call("cuStreamSynchronize", _DEFAULT_STREAM)  # others may use it at once
         descriptor = _exported("cuMemPoolExportToShareableHandle", pool)
         data = (ctypes.c_ubyte * EXPORT_NBYTES)()
-        _call("cuMemPoolExportPointer", data, ptr)  # refused before the pool itself is exported
+        call("cuMemPoolExportPointer", data, ptr)  # refused before the pool itself is exported
         return pool.value or 0, ptr.value, descriptor, bytes(data)
     except BaseException:
         if descriptor is not None:
             descriptor.close()
         if ptr.value:
-            _call("cuMemFreeAsync", ptr, _DEFAULT_STREAM)
-        _call("cuMemPoolDestroy", pool)
+            call("cuMemFreeAsync", ptr, _DEFAULT_STREAM)
+        call("cuMemPoolDestroy", pool)
         raise
 
 
@@ -222,29 +382,29 @@ def import_pool(fd: int, exported: bytes, device: int) -> tuple[int, int]:
     pool and the address."""
     pool, ptr = ctypes.c_void_p(), ctypes.c_uint64()
     none = ctypes.c_ulonglong(0)
-    _call(
+    call(
         "cuMemPoolImportFromShareableHandle",
         *(ctypes.byref(pool), ctypes.c_void_p(fd), _FILE_DESCRIPTOR, none),
     )
     try:
         let_reach_pool(pool.value or 0, device)
         data = (ctypes.c_ubyte * EXPORT_NBYTES).from_buffer_copy(exported)
-        _call("cuMemPoolImportPointer", ctypes.byref(ptr), pool, data)
+        call("cuMemPoolImportPointer", ctypes.byref(ptr), pool, data)
         return pool.value or 0, ptr.value
     except BaseException:
-        _call("cuMemPoolDestroy", pool)
+        call("cuMemPoolDestroy", pool)
         raise
 
 
 def let_reach_pool(pool: int, device: int) -> None:
     """Lets GPU `device` read and write the memory of a pool."""
     access = _Access(_Location(_DEVICE, device), _READ_WRITE)
-    _call("cuMemPoolSetAccess", *(ctypes.c_void_p(pool), ctypes.byref(access), ctypes.c_size_t(1)))
+    call("cuMemPoolSetAccess", *(ctypes.c_void_p(pool), ctypes.byref(access), ctypes.c_size_t(1)))
 
 
 def free_in_pool(pool: int, ptr: int) -> None:
     """Undoes allocate_in_pool or import_pool, behind all GPU work of the device so far."""
-    _call("cuCtxSynchronize")
-    _call("cuMemFreeAsync", ctypes.c_uint64(ptr), _DEFAULT_STREAM)
-    _call("cuStreamSynchronize", _DEFAULT_STREAM)
-    _call("cuMemPoolDestroy", ctypes.c_void_p(pool))
+    finish()
+    call("cuMemFreeAsync", ctypes.c_uint64(ptr), _DEFAULT_STREAM)
+    call("cuStreamSynchronize", _DEFAULT_STREAM)
+    call("cuMemPoolDestroy", ctypes.c_void_p(pool))

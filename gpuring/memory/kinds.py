@@ -19,7 +19,9 @@ from gpuring.memory.host import HostMemory
 from gpuring.memory.pinned import PinnedMemory
 
 if TYPE_CHECKING:
-    from gpuring.memory import Memory
+    from collections.abc import Callable
+
+    from gpuring.memory import Given, Memory
     from gpuring.memory.cuda import CudaMemory
     from gpuring.native import Header
 
@@ -40,11 +42,11 @@ _FIRST_PID_NAMESPACE = 0xEFFFFFFC
 
 def supported(kind: str, device: int) -> tuple[bool, str]:
     """Whether a ring on GPU `device` can have this kind, and if not, why, in one line."""
-    from gpuring.memory import cuda_pool, cuda_vmm
+    from gpuring.memory import cuda, cuda_pool, cuda_vmm
 
-    asked = {"vmm": cuda_vmm.lacks, "pool": cuda_pool.lacks}.get(kind)
+    lacks = {"ipc": cuda.lacks_ipc, "vmm": cuda_vmm.lacks, "pool": cuda_pool.lacks}.get(kind)
     try:
-        lacking = "" if asked is None else asked(device)
+        lacking = "" if lacks is None else lacks(device)
     except DeviceError as error:
         lacking = str(error)
     return not lacking, lacking
@@ -55,23 +57,28 @@ def choose(memory: str, device: int) -> tuple[str, str]:
 
     Raises DeviceError for a kind that was asked for by name and that the GPU does not have.
     """
-    if memory != "auto":
-        able, reason = supported(memory, device)
-        if not able:
-            raise DeviceError(f'memory="{memory}": {reason}. Use memory="ipc" or memory="auto"')
-        return memory, "it was asked for"
-    contained = in_container()
-    return auto(contained, *(supported("vmm", device) if contained else (False, "")))
+    if memory == "auto":
+        return auto(in_container(), lambda kind: supported(kind, device))
+    able, reason = supported(memory, device)
+    if not able:
+        raise DeviceError(f'memory="{memory}": {reason}. Use memory="auto"')
+    return memory, "it was asked for"
 
 
-def auto(contained: bool, has_vmm: bool, why_not: str) -> tuple[str, str]:
-    """What memory="auto" takes for a creator that is in a container or not, and why."""
+def auto(contained: bool, supported: Callable[[str], tuple[bool, str]]) -> tuple[str, str]:
+    """What memory="auto" takes for a creator that is in a container or not, and why.  `supported`
+    says of a kind whether the GPU has it, and if not, why."""
+    has_ipc, why = supported("ipc")
+    if not has_ipc:
+        has_vmm, without = supported("vmm")
+        return ("vmm", why) if has_vmm else ("pinned", f"{why}, and {without}")
     if not contained:
         return "ipc", "this process is in the first pid namespace of the system"
     here = "this process is in a pid namespace of its own, as containers have"
+    has_vmm, without = supported("vmm")
     if has_vmm:
         return "vmm", f"{here}, and processes of other namespaces cannot open legacy CUDA IPC"
-    return "ipc", f"{here}, but {why_not}"
+    return "ipc", f"{here}, but {without}"
 
 
 def in_container() -> bool:
@@ -87,6 +94,13 @@ def create(kind: str, epoch: bytes, slots: int, slot_nbytes: int, device: int) -
     ring = () if kind == "ipc" else (epoch,)
     memory: CudaMemory = _class_of(kind).create(*ring, slots, slot_nbytes, device)
     return memory
+
+
+def adopt(given: Given, epoch: bytes, slots: int, slot_nbytes: int) -> CudaMemory:
+    """Slots in memory of the user's.  Raises ValueError, DeviceError."""
+    from gpuring.memory.adopted import adopt
+
+    return adopt(given, epoch, slots, slot_nbytes)
 
 
 def _class_of(kind: str) -> Any:

@@ -56,7 +56,7 @@ class PinnedMemory(HostMemory):
     def under(self, device: str | int) -> PinnedMemory | RegisteredMemory:
         """The same slots for GPU `device`.  This object is not used any more.  Raises DeviceError
         if there is no such GPU, TypeError or ValueError for what names none."""
-        device = cuda.device_for(device, cuda.is_there)
+        device = cuda.device_for(device)
         assert self._mapping is not None
         able, why = cuda.timeline_supported(device)
         if not able:

@@ -74,7 +74,8 @@ cdef class Device:
 
     def __init__(self, Header header not None, int ordinal, get_current_stream, capsule=None, Driver driver=None):
         """`ordinal` is that of the GPU under which this process has the slots.  `get_current_stream` is the framework's and
-        returns an object with `ptr`.  `capsule` holds a C function that returns its handle, or is None.  Raises
+        returns a handle, or an object with `ptr`, which keeps the stream.  `capsule` holds a C function that returns its handle,
+        or is None.  Raises
         DeviceError."""
         cdef gd_trouble trouble
         self.header, self.driver, self.get_current_stream = header, driver or Driver(), get_current_stream
@@ -118,7 +119,8 @@ cdef class Device:
         elif trouble.where == GD_OTHER_DEVICE:
             text = (
                 f"the default stream of GPU {value} was given (it is current), but this handle of the ring was attached "
-                f"under GPU {gpu}. Give a stream explicitly, or work inside `with cupy.cuda.Device({gpu}):`"
+                f"under GPU {gpu}. Give a stream explicitly, or work inside `with cupy.cuda.Device({gpu}):` or "
+                f"`with torch.cuda.device({gpu}):`"
             )
         elif trouble.where == GD_NO_CONTEXT:
             text = f"GPU {gpu} cannot be used ({status})"
@@ -157,7 +159,8 @@ cdef class Device:
     cdef size_t current(self) except? 1:
         cdef intptr_t stream
         if self.fast_current_stream == NULL:
-            return self.get_current_stream().ptr
+            given = self.get_current_stream()
+            return given if isinstance(given, int) else given.ptr
         stream = self.fast_current_stream()
         if PyErr_Occurred() != NULL:
             return 1  # with the exception set

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuring import native
+from gpuring.ring import inner
 from gpuring.ring.origin import Origin
 from gpuring.slot_layout import ARRAY, Spec
 
@@ -246,9 +247,10 @@ def copier(ring: RecordedRing) -> Callable[[ReadSlot], Frame]:
             buffer[start:end] = slot.meta.tobytes()
         head["ndim"], head["shape"], used = 0, 0, ring.nbytes
         for each, offset in zip(ring.spec.fields, ring.offsets, strict=True):
-            array = slot[each.name]
+            array = inner.array(slot, each.name)
             if array.shape != each.shape:
-                head["ndim"], head["shape"][0, : array.ndim] = array.ndim, array.shape
+                ndim = head["ndim"] = len(array.shape)
+                head["shape"][0, :ndim] = array.shape
                 used = offset + array.nbytes
             out: Array = np.ndarray(array.shape, array.dtype, buffer, offset)
             slot.copy_to(out, field=each.name)

@@ -19,14 +19,9 @@ def place_of(name: str, timeout_s: float) -> AbstractContextManager[Any]:
     header = directory.look(segment.check_name(name), timeout_s)
     if header.on_host:
         return contextlib.nullcontext()
-    from gpuring.memory import cuda as gpus
-    from gpuring.native import Driver
+    from gpuring.memory import cuda, driver
 
-    gpus.device_for(None)
-    cuda = gpus.load_cupy().cuda
-    ordinals = range(cuda.runtime.getDeviceCount())
-    mine = [d for d in ordinals if Driver().uuid(d) == header.device_uuid]
-    if not mine:
-        return contextlib.nullcontext()  # attach says what is missing
-    place: AbstractContextManager[Any] = cuda.Device(mine[0])
-    return place
+    cuda.device_for(None)
+    mine = cuda.ordinal_of(header.device_uuid)
+    # None: attach says what is missing.
+    return contextlib.nullcontext() if mine is None else driver.current(mine)

@@ -91,7 +91,7 @@ class Replay:
         _, ring, producer = self._made[frame.ring.name]
         with producer.claim(shape=frame.smaller) as slot:
             for name, array in frame.arrays.items():
-                slot.copy_from(array.view(slot[name].dtype), field=name)
+                slot.copy_from(array.view(inner.array(slot, name).dtype), field=name)
             if frame.meta is not None:
                 raw = f"V{frame.meta.dtype.itemsize}"  # also what lies between the fields
                 inner.metadata(ring, writable=True, dtype=raw)[slot.index] = frame.meta.view(raw)

@@ -27,7 +27,7 @@ def attach(
       root.  Name another user only if you trust him as yourself: he can write every slot, and by
       cutting off the ring's files he can end this process at any time (SIGBUS).
     * `device`: the GPU under which this process uses the slots, "cuda:1" or its number here.  None
-      is CuPy's current device.  It may be any GPU that has peer access to that of the ring.  Work
+      is the current device.  It may be any GPU that has peer access to that of the ring.  Work
       on the frames inside `with cupy.cuda.Device(n):` of the same GPU, or give streams of it.  On
       a GPU without peer access attach under the ring's own GPU, and copy the frames with
       `slot.copy_to(out)`.  Of a pinned ring it may be any GPU, and None is by the CPU.

@@ -103,7 +103,7 @@ cdef class Consumer(Endpoint):
 
         * `timeout`: how long it may wait, in seconds.  0 does not wait, None waits for ever.
         * `stream`: on a GPU, the stream that will read.  It is made to wait until the frame is written.
-          None is CuPy's current stream.
+          None is the current stream.
 
         Several frames may be held at once.
 

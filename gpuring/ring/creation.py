@@ -5,12 +5,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
 
 from gpuring import arguments, native, slot_layout
 from gpuring.arguments import Octal, between_one_and, integer
+from gpuring.arrays.copying import memory_of
 from gpuring.errors import DeviceError
 from gpuring.memory import kinds
 from gpuring.memory.host import HostMemory
@@ -22,7 +23,7 @@ from gpuring.ring.endpoint import Gate
 from gpuring.ring.ring import Ring
 
 if TYPE_CHECKING:
-    from gpuring.memory import Memory
+    from gpuring.memory import Given, Memory
     from gpuring.slot_layout import Spec
 
 
@@ -37,7 +38,7 @@ def create(
     device: str | int | None = None,
     sync: Literal["auto", "event", "timeline"] = "auto",
     gate: Literal["stream", "host"] | None = None,
-    memory: Literal["auto", "ipc", "vmm", "pool", "pinned"] = "auto",
+    memory: Literal["auto", "ipc", "vmm", "pool", "pinned"] | Any = "auto",
     producers: int = 1,
     subscriptions: Sequence[str] = (),
     max_peers: int = 32,
@@ -51,7 +52,7 @@ def create(
     * `shape`, `dtype`: of a frame.  Or `fields={"y": ((1080, 1920), "u1"), …}` for several arrays
       in one slot.  torch's dtypes, "bfloat16", "float8_e4m3fn" and "float8_e5m2" are taken too.
     * `meta`: a structured dtype for metadata of each frame, such as `[("pts", "i8")]`.
-    * `device`: "cuda", "cuda:1" or an ordinal name a GPU, and None is CuPy's current one.  "host"
+    * `device`: "cuda", "cuda:1" or an ordinal name a GPU, and None is the current one.  "host"
       puts the slots into shared memory of the host, with NumPy arrays and the same protocol.  Of a
       pinned ring it says how this process uses the slots, and None is by the CPU.
     * `sync`: how streams wait for each other.  "timeline" means 64-bit words that streams write and
@@ -61,9 +62,11 @@ def create(
       host, so that no stream ever waits for another process.
     * `memory`: how the slots on a GPU are shared; see the page "Which memory".  "ipc" is legacy
       CUDA IPC, "vmm" lets consumers only read and takes new peers after the creator's death, and
-      "pool" is a pool of cudaMallocAsync.  "auto" takes ipc, and in a container vmm where the GPU
-      has it.  "pinned" puts the slots into host memory for CPUs and GPUs at once: each process says
-      with `device=` how it uses them.  `ring.memory` says which it is.
+      "pool" is a pool of cudaMallocAsync.  "auto" takes ipc, in a container vmm where the GPU has
+      it, and on a GPU without ipc vmm or pinned.  "pinned" puts the slots into host memory for CPUs
+      and GPUs at once: each process says with `device=` how it uses them.  `ring.memory` says which
+      it is.  An array on a GPU, of any library, is memory of your own for the slots.  Nothing else
+      may use it as long as the ring is there.
     * `producers`: of how many producers the stream is made, 1 … 4095.  The stream ends when so many
       have come and gone and none is there.  A producer that was killed has gone, too; if one starts
       in its place, the stream goes on.
@@ -123,7 +126,7 @@ def create_of(
     device: str | int | None,
     sync: str = "auto",
     gate: Gate | None = None,
-    memory: str = "auto",
+    memory: Any = "auto",
     producers: int = 1,
     subscriptions: Sequence[str] = (),
     max_peers: int = 32,
@@ -152,16 +155,23 @@ def create_of(
         raise ValueError(f'sync is "auto", "event" or "timeline", not {sync!r}')
     if gate not in (None, *native.GATES):
         raise ValueError(f'gate is "stream", "host" or None, not {gate!r}')
-    if memory not in ("auto", *kinds.ON_GPU, "pinned"):
+    given = None
+    if not isinstance(memory, str):
+        if device == "host":
+            raise ValueError("memory= is an array on a GPU, and a host ring has none")
+        given, memory = memory_of(memory), "given"
+    elif memory not in ("auto", *kinds.ON_GPU, "pinned"):
         raise ValueError(
             f'memory is "auto", "ipc", "vmm", "pool" or "pinned", not {memory!r} (device="host" '
             "puts the slots into host memory)"
         )
+    if device == "host" and memory != "pinned" and (sync != "auto" or gate or memory != "auto"):
+        raise ValueError("sync=, gate= and memory= are for GPU rings; a host ring needs none")
+    if device != "host" and memory != "pinned":
+        device, memory = _kind_on_gpu(device, memory, given)
     pinned = memory == "pinned"
     if pinned and sync == "event":
         raise ValueError('a pinned ring has sync="timeline": peers without a GPU have no events')
-    if device == "host" and not pinned and (sync != "auto" or gate or memory != "auto"):
-        raise ValueError("sync=, gate= and memory= are for GPU rings; a host ring needs none")
 
     directory.make_way(name, replace)
     epoch = secrets.token_bytes(16)
@@ -180,9 +190,13 @@ def create_of(
             mapped, making = HostMemory.create(*size)
             sync_kind, gate_kind = "host", "stream"
         else:
-            mapped, sync_kind, gate_kind = _on_gpu(
-                described, epoch, slots, device, sync, gate, memory
-            )
+            ordinal = int(device or 0)
+            sync_kind, gate_kind = _order_on_gpu(described, ordinal, sync, gate)
+            of_slots = epoch, slots, described.slot_nbytes
+            if given is None:
+                mapped = kinds.create(memory, *of_slots, ordinal)
+            else:
+                mapped = kinds.adopt(given, *of_slots)
         debug.plant(mapped, described, slots)
         with segment.unnamed(mode) as file:
             header = Header.create(
@@ -226,30 +240,32 @@ def create_of(
             making.close()
 
 
-def _on_gpu(
-    described: Spec,
-    epoch: bytes,
-    slots: int,
-    device: str | int | None,
-    sync: str,
-    gate: str | None,
-    memory: str,
-) -> tuple[Memory, str, str]:
-    """Slots on a GPU, and which `sync` and `gate` the ring has there."""
+def _kind_on_gpu(device: str | int | None, memory: str, given: Given | None) -> tuple[int, str]:
+    """The ordinal of the GPU, and the kind of memory that a ring there gets.  Raises DeviceError,
+    TypeError, ValueError."""
     from gpuring.memory import cuda
 
-    ordinal = cuda.device_for(device)
+    if given is None:
+        ordinal = cuda.device_for(device)
+        return ordinal, kinds.choose(memory, ordinal)[0]
+    if device is not None and cuda.device_for(device) != given.device:
+        raise ValueError(f"memory= is on GPU {given.device}, and device= is {device!r}")
+    return given.device, memory
+
+
+def _order_on_gpu(described: Spec, device: int, sync: str, gate: str | None) -> tuple[str, str]:
+    """Which `sync` and `gate` a ring on a GPU has.  Raises DeviceError, ValueError."""
+    from gpuring.memory import cuda
+
     _check_on_gpu(described)
-    has_timeline, reason = cuda.timeline_supported(ordinal)
+    has_timeline, reason = cuda.timeline_supported(device)
     if sync == "timeline" and not has_timeline:
         raise DeviceError(f'sync="timeline": {reason}. Use sync="event" or sync="auto"')
     if sync == "auto":
         sync = "timeline" if has_timeline else "event"
         if not has_timeline and gate is None:
             gate = "host"  # a stream that waits for the event of a killed process waits for ever
-    kind, _ = kinds.choose(memory, ordinal)
-    size = slots, described.slot_nbytes
-    return kinds.create(kind, epoch, *size, ordinal), sync, gate or "stream"
+    return sync, gate or "stream"
 
 
 def _check_on_gpu(described: Spec) -> None:

@@ -25,10 +25,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuring.arrays.streams import as_cupy
+from gpuring.arrays.streams import current
 from gpuring.errors import DeviceError, OverrunWarning, StaleViewWarning
-from gpuring.memory import Memory
-from gpuring.memory.cuda import load_cupy
+from gpuring.memory import Memory, driver, gpu_work
+from gpuring.memory.frameworks import Span
 from gpuring.ring import caller
 from gpuring.ring.batch import still_open
 from gpuring.slot_layout import ARRAY, SLOT_ALIGNMENT, Field, Spec
@@ -57,31 +57,45 @@ def plant(memory: Memory, spec: Spec, slots: int) -> None:
     if not spec.canary_nbytes:
         return
     for index in range(slots):
-        canary = _bytes(memory, spec, index)[_end(spec) :]
-        if isinstance(canary, np.ndarray):
-            canary[...] = CANARY
-        else:
-            with canary.device:
-                canary.data.memset(CANARY, canary.nbytes)
-                canary.device.synchronize()  # others may look at once
+        _fill(_canary(memory, spec, index), CANARY, 0)
+    if memory.mapped:
+        assert memory.device is not None
+        with driver.current(memory.device):
+            driver.finish()  # others may look at once
 
 
 def _end(spec: Spec) -> int:
     return spec.fields[-1].offset + spec.fields[-1].nbytes
 
 
-def _bytes(memory: Memory, spec: Spec, index: int) -> Any:
-    """The bytes of a slot with its canary.  A reader, too, restores a canary that it found written
-    over."""
-    whole = Field("", (spec.slot_nbytes,), np.dtype("u1"), 0)
+def _frame(memory: Memory, spec: Spec, index: int) -> Any:
+    """The bytes of a slot without its canary, as an array of NumPy or CuPy, or a Span."""
+    whole = Field("", (_end(spec),), np.dtype("u1"), 0)
     return memory.array(index, whole, whole.shape, writable=True)
+
+
+def _canary(memory: Memory, spec: Spec, index: int) -> Any:
+    """Those of its canary.  A reader, too, restores a canary that it found written over."""
+    behind = Field("", (spec.slot_nbytes - _end(spec),), np.dtype("u1"), _end(spec))
+    return memory.array(index, behind, behind.shape, writable=True)
 
 
 def _fill(array: Any, value: int, stream: int) -> None:
     if isinstance(array, np.ndarray):
         array[...] = value
-    else:  # without a kernel, which would need a compiler
-        array.data.memset_async(value, array.nbytes, as_cupy(stream))
+    else:
+        with driver.current(array.device.id):
+            gpu_work.fill(array.data.ptr, value, array.nbytes, stream)
+
+
+def _read(array: Any, stream: int) -> Any:
+    if isinstance(array, np.ndarray):
+        return array.copy()
+    now = np.empty(array.shape, array.dtype)
+    with driver.current(array.device.id):
+        gpu_work.copy(now.ctypes.data, array.data.ptr, now.nbytes, stream)
+        gpu_work.synchronize(stream)
+    return now
 
 
 # ---- one frame -----------------------------------------------------------------------------------
@@ -167,6 +181,9 @@ def _watched_type(base: Any) -> Any:
 
 def _watched(array: Any, lease: Lease) -> Any:
     kind: Any = type(array)
+    if kind is Span:  # no user gets it, but whoever imports it keeps it
+        array._gpuring_lease = lease
+        return array
     watched = array.view(type=_watched_type(kind))
     watched._gpuring_lease = lease
     return watched
@@ -186,14 +203,17 @@ class WatchedSlot(Slot):
     """Gives it back as its kind does, without looking for mistakes."""
     _lease: Lease | None = None
     _spec: Spec
-    _all: Any
+    _frame: Any
+    _canary: Any
     _whole: Any
 
     def _begin_watch(self, spec: Spec) -> None:
         """Called when the slot is prepared."""
         self._spec = spec
-        self._all = _bytes(self._memory, spec, self.index)
-        self._whole = None  # so that every access comes to _array()
+        self._frame = _frame(self._memory, spec, self.index)
+        if spec.canary_nbytes:
+            self._canary = _canary(self._memory, spec, self.index)
+        self._whole = None  # so that every access comes to _over()
 
     def _succeed(self, before: WatchedSlot) -> None:
         self._lease, before._lease = before._lease, None  # so that a kept view is reported
@@ -214,7 +234,7 @@ class WatchedSlot(Slot):
         self._lease = Lease(self, call)
         self._check_canary(f"before it was {self._verbs[0]} here")
         if self._verbs[0] == "claimed":
-            _fill(self._all[: _end(self._spec)], POISON, self._stream)
+            _fill(self._frame, POISON, self._stream)
 
     def _end_lease(self) -> None:
         """Called when the slot is about to be given back."""
@@ -232,13 +252,7 @@ class WatchedSlot(Slot):
         if self._lease is not None:
             self._lease.open = False
 
-    def _array(self) -> Any:
-        self._check_open()
-        if ARRAY not in self._fields:
-            return super()._array()
-        return self._view(ARRAY, self._shape)
-
-    def __getitem__(self, name: str) -> Any:
+    def _over(self, name: str) -> Any:
         self._check_open()
         return self._view(name, self._shape if name == ARRAY else None)
 
@@ -254,21 +268,18 @@ class WatchedSlot(Slot):
     def _check_canary(self, when: str) -> None:
         if not self._spec.canary_nbytes:
             return
-        canary = self._all[_end(self._spec) :]
-        if isinstance(canary, np.ndarray):
-            now = canary.copy()
-        else:  # after all work on the slot, on the streams that publish and release wait for
-            cuda = load_cupy().cuda
+        if self._device is not None:
+            # Behind all work on the slot, on the streams that publish and release wait for.
             self._check_stream(self._stream)
-            self._import_on(cuda.get_current_stream().ptr)
+            self._import_on(current(self._device.ordinal))
             self._import_on(self._stream)
-            now = canary.get(stream=as_cupy(self._stream))
+        now = _read(self._canary, self._stream)
         written = np.flatnonzero(now != CANARY)
         if written.size:
-            _fill(canary, CANARY, self._stream)
+            _fill(self._canary, CANARY, self._stream)
             caller.warn(
                 f"{self._lease}: somebody wrote up to {written[-1] + 1} bytes beyond the slot's "
-                f"end, {when}; or up to {canary.size - written[0]} bytes before the next slot",
+                f"end, {when}; or up to {now.size - written[0]} bytes before the next slot",
                 OverrunWarning,
             )
 

@@ -53,4 +53,4 @@ cdef class SlotField(Exported):
         self._slot, self._name = slot, name
 
     def _exported(self):
-        return self._slot._exported_as(self._name, self._slot[self._name])
+        return self._slot._exported_as(self._name)

@@ -176,6 +176,17 @@ def claim_again(
 # ---- a slot --------------------------------------------------------------------------------------
 
 
+def only_field(slot: Slot) -> str:
+    """The name of its only field.  Raises TypeError if there are several."""
+    return slot._only()
+
+
+def array(slot: Slot, name: str) -> Any:
+    """The array over a field of its frame.  Without CuPy it is a Span on a GPU, which `slot[name]`
+    does not give."""
+    return slot._over(name)
+
+
 def is_open(slot: Slot) -> bool:
     return slot._open
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gpuring.arrays import streams
 from gpuring.errors import DeviceError
+from gpuring.memory.frameworks import current_stream
 from gpuring.memory.pinned import NOT_SUPPORTED, RegisteredMemory, UnregisteredMemory
 from gpuring.native import Device, Driver
 from gpuring.ring import caller
@@ -25,7 +25,7 @@ def begin(name: str, header: Header, memory: Memory) -> tuple[Memory, Device | N
     device: Device | None = None
     if memory.mapped:
         assert memory.device is not None
-        current, capsule = streams.current_of_cupy()
+        current, capsule = current_stream(memory.device)
         try:
             device = Device(header, memory.device, current, capsule)
         except DeviceError as error:

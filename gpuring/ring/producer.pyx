@@ -30,7 +30,7 @@ cdef class Producer(Endpoint):
 
         * `timeout`: how long it may wait, in seconds.  0 does not wait, None waits for ever.
         * `stream`: on a GPU, the stream that will write.  It is made to wait for all unfinished work on
-          the slot.  None is CuPy's current stream.
+          the slot.  None is the current stream.
         * `shape`: the shape of a frame that is smaller than the slot.  None is the slot's own shape.
 
         Several slots may be claimed at once.  Readers get them in order of their sequences.

@@ -5,7 +5,8 @@ from gpuring.native.c cimport *
 from gpuring.native.peer cimport *
 from gpuring.ring.slot cimport Slot, current_stream
 
-from gpuring.arrays.copying import copy_out, empty
+from gpuring.arrays.copying import copy_out
+from gpuring.arrays.tensors import empty
 from gpuring.native.clock import now_ns
 from gpuring.registry import diagnosis
 from gpuring.ring import program
@@ -101,7 +102,7 @@ cdef class ReadSlot(Slot):
 
         On a GPU ring the call returns before the copy is done, except if `out` is in host memory
         that is not pinned.  `out` is complete when the stream has come past the copy.  If `out` is
-        on another GPU than the slot, CuPy's current stream of that GPU waits for the copy as well.
+        on another GPU than the slot, the current stream of that GPU waits for the copy as well.
         You may release the slot right away, because the release comes after the copy.  Where the CPU
         uses the ring, the call waits for the copy, and takes no stream.
 
@@ -114,13 +115,13 @@ cdef class ReadSlot(Slot):
         self._copy_to(out, name, self._copies_on(stream))
 
     def _copy_to(self, out, name, on):
-        copy_out(self[name], self._fields[name], out, ring=self._ring, stream=on, order=self._order)
+        copy_out(self._over(name), self._fields[name], out, ring=self._ring, stream=on, order=self._order)
 
     def upload(self, out=None, *, field=None, stream=None):
         """Copies the frame into memory of the GPU, in stream order, and returns the array that has it.
 
-        * `out`: as for `copy_to`, on a GPU.  None makes a `cupy.ndarray` on the GPU under which the
-          ring was attached.
+        * `out`: as for `copy_to`, on a GPU.  None makes a `cupy.ndarray`, or without CuPy a tensor of
+          torch, on the GPU under which the ring was attached.
         * `field`, `stream`: as for `copy_to`.
 
         It is for a pinned ring that was attached with a device, and works on GPU rings, too.  The call
@@ -134,7 +135,7 @@ cdef class ReadSlot(Slot):
             raise TypeError(f"ring {self._ring!r} is used by the CPU here: attach with device=, or copy_to an array on a GPU")
         name, on = self._field_name(field), self._copies_on(stream)
         if out is None:
-            out = empty(self[name], self._memory.device, on)
+            out = empty(self._over(name).shape, self._fields[name], self._memory.device, on)
         self._copy_to(out, name, on)
         return out
 

@@ -17,8 +17,9 @@ from gpuring.native.peer cimport *
 from gpuring.ring.exported cimport Exported
 
 from gpuring.arrays.interchange import View
-from gpuring.arrays.streams import handle, synchronize
-from gpuring.errors import RingClosed, RingError
+from gpuring.arrays.streams import current, handle, synchronize
+from gpuring.errors import DeviceError, RingClosed, RingError
+from gpuring.memory.frameworks import INSTALL, Span
 from gpuring.registry import diagnosis
 from gpuring.ring.exported import SlotField
 from gpuring.ring.not_copyable import Unique
@@ -49,7 +50,8 @@ cdef class Slot(Exported):
         self._views = {field.name: memory.array(index, field, field.shape, writable=self._writable) for field in fields}
         self.index, self._peer, self._device = index, peer, peer.device
         self.use = &peer.gd.use[index]
-        self._whole, self._meta = self._views.get(ARRAY), meta
+        whole = self._views.get(ARRAY)
+        self._whole, self._meta = None if isinstance(whole, Span) else whole, meta
         return self
 
     @property
@@ -105,6 +107,7 @@ cdef class Slot(Exported):
     @property
     def array(self):
         """The frame as an array over the slot: `cupy.ndarray` on a GPU, `numpy.ndarray` on the host.
+        Where CuPy is not installed, a GPU's slots have none: use `torch.from_dlpack(slot)`.
 
         A pinned ring that was attached with a device has CuPy's arrays, over the slot in host memory.
         Each access of the GPU then goes over the bus, so upload what it reads more than once.
@@ -114,12 +117,12 @@ cdef class Slot(Exported):
         order that stream yourself, or say `slot.use_on(stream)`.
 
         Raises TypeError if the slot has several fields (use `slot[name]`), RingError if the slot is no
-        longer yours.
+        longer yours, DeviceError on a GPU without CuPy.
         """
         self._seen = True
         if self.use.open and self._shape is None and self._whole is not None:
             return self._whole
-        return self._array()
+        return self._shown(ARRAY, self._over(self._only()))
 
     @property
     def meta(self):
@@ -163,15 +166,22 @@ cdef class Slot(Exported):
             "a slot is valid from claim to publish and from acquire to release"
         )
 
-    def _array(self):
-        """`array` of a slot that has several fields or a smaller frame, or that is over."""
+    def _only(self):
+        """The name of the only field.  Raises TypeError if there are several."""
         self._check_open()
-        shape = self._shape
-        if shape is None:
+        if ARRAY not in self._fields:
             names = ", ".join(repr(name) for name in self._fields)
             raise TypeError(
                 f"ring {self._ring!r} has the fields {names}: use slot[name], not slot.array"
             )
+        return ARRAY
+
+    def _over(self, name):
+        """The array over a field of the frame, for the package itself: a Span on a GPU without CuPy."""
+        self._check_open()
+        shape = self._shape
+        if shape is None or name != ARRAY:
+            return self._views[name]
         view = self._views.get(shape)
         if view is None:
             if len(self._views) > MAX_VIEWS:
@@ -179,6 +189,16 @@ cdef class Slot(Exported):
             field = self._fields[ARRAY]
             view = self._views[shape] = self._array_over(field, field.smaller(shape))
         return view
+
+    def _shown(self, name, array):
+        """An array of `_over` for the user.  Raises DeviceError for a Span."""
+        if isinstance(array, Span):
+            own, other = ("array", "slot") if name == ARRAY else (f"[{name!r}]", f"slot.field({name!r})")
+            raise DeviceError(
+                f"ring {self._ring!r}: slot{'.' * (name == ARRAY)}{own} is an array of CuPy, which is not installed: "
+                f"use torch.from_dlpack({other}), or {INSTALL}"
+            )
+        return array
 
     def _has_no_meta(self):
         return TypeError(
@@ -189,15 +209,13 @@ cdef class Slot(Exported):
     def __getitem__(self, name):
         """The array over the field `name` of the slot, as `array` is for a slot with one field.
 
-        Raises KeyError if there is no such field, RingError if the slot is no longer yours.
+        Raises KeyError if there is no such field, RingError if the slot is no longer yours, DeviceError
+        on a GPU without CuPy (use `slot.field(name)`).
         """
         self._check_open()
-        if name == ARRAY and self._shape is not None:
-            return self.array
-        try:
-            return self._views[name]
-        except (KeyError, TypeError):  # a list cannot be a key
-            raise self._has_no_field(name) from None
+        if not isinstance(name, str) or name not in self._fields:
+            raise self._has_no_field(name)
+        return self._shown(name, self._over(name))
 
     # ---- interchange with other libraries ------------------------------------------------------
 
@@ -225,9 +243,10 @@ cdef class Slot(Exported):
         return KeyError(f"ring {self._ring!r} has no field {name!r}; its fields: {names}")
 
     def _exported(self):
-        return self._exported_as(ARRAY, self.array)
+        return self._exported_as(self._only())
 
-    def _exported_as(self, name, array):
+    def _exported_as(self, name):
+        array = self._over(name)
         stream = None if self._device is None else self._stream
         read_only = self._memory.read_only and not self._writable
         return View(self, self._fields[name], array, read_only, stream, self._import_on)
@@ -243,7 +262,7 @@ cdef class Slot(Exported):
         self._check_open()
         if self._device is None and self._memory.device is None:
             raise TypeError(f"ring {self._ring!r} is in host memory: it takes no stream")
-        on = handle(stream)
+        on = current(self._memory.device) if stream is None else handle(stream)
         if self._device is not None:  # else no GPU reaches the slot
             self._import_on(on)
         return self

@@ -5,6 +5,7 @@ from gpuring.native.c cimport *
 from gpuring.native.peer cimport *
 from gpuring.ring.slot cimport Slot, current_stream
 
+from gpuring.arrays.allocation import within
 from gpuring.arrays.copying import copy_into
 
 
@@ -58,7 +59,7 @@ cdef class WriteSlot(Slot):
         cdef int result
         if not self.use.open:
             self._check_open()
-        gd_begin(&call, current_stream(self), INT64_MAX, 1, &self.index)  # if CuPy refuses to tell, the slot is still ours
+        gd_begin(&call, current_stream(self), INT64_MAX, 1, &self.index)  # if the framework refuses to tell, the slot is still ours
         result = self._peer.end(&call, which)
         if result:
             raise self._refused(result, name)
@@ -79,7 +80,8 @@ cdef class WriteSlot(Slot):
             self.abandon()
 
     def copy_from(self, source, *, field=None, stream=None):
-        """Copies an array of any library into the slot, in stream order.
+        """Copies an array of any library into the slot, in stream order.  Returns whether it was copied: an
+        array that lies in the slot already (`allocate`) is not.
 
         * `source`: an object that has DLPack or an array interface of NumPy or CUDA, of exactly the
           frame's shape and dtype.  If it is in GPU memory, the copy waits for the stream that its
@@ -95,8 +97,28 @@ cdef class WriteSlot(Slot):
         """
         self._check_open()
         name = self._field_name(field)
-        target, on = self[name], self._copies_on(stream)
-        copy_into(target, self._fields[name], source, ring=self._ring, stream=on, order=self._order)
+        target, on = self._over(name), self._copies_on(stream)
+        return copy_into(target, self._fields[name], source, ring=self._ring, stream=on, order=self._order)
+
+    def allocate(self, field=None):
+        """A context manager: what CuPy computes inside is born in the slot, and not copied there.
+
+            with slot.allocate():
+                y = model(x)
+            slot.copy_from(y)  # copies nothing if y lies in the slot
+
+        An array that CuPy allocates inside the block, in this thread, comes from the slot if it is exactly
+        as large as the frame (or as its field `field`), and while no other array has that memory.  All
+        others come from CuPy's ordinary allocator.  `y` is a view of the slot from then on: copy what you
+        keep beyond publish.
+
+        Raises DeviceError without CuPy, TypeError if the CPU uses the slot, KeyError, RingError if the slot
+        is no longer yours.
+        """
+        array = self._over(self._field_name(field))
+        if self._device is None:
+            raise TypeError(f"ring {self._ring!r}: the CPU uses its slots: compute with out=slot.array")
+        return within(array, self.use_on)
 
     def _end(self):
         self.abandon()

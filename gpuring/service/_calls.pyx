@@ -35,7 +35,7 @@ cdef class InFlight(Entry):
         """Waits for the answer: `with call.result() as slot: slot.array`.  Its release makes room
         for another call.
 
-        On a GPU `stream` (default: CuPy's current one) waits until the answer is written.  It
+        On a GPU `stream` (default: the current one) waits until the answer is written.  It
         raises one of these, and the call is over then:
 
         * CallFailed: the engine failed the call.

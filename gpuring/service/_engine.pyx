@@ -89,7 +89,7 @@ cdef class Taker(TakesCalls):
         of that ring, or has to hand its GPU memory on (memory="vmm" or "pool").  Then it waits up to `max_wait_s` more for the batch to fill.  None waits until it is
         full or the service is closed.  With "learn" it waits if it expects more calls, for at most
         a quarter of the time that a batch takes however few calls it has.  It learns both from its
-        last batches, and `counts` says how long it waits.  On a GPU `stream` (default: CuPy's
+        last batches, and `counts` says how long it waits.  On a GPU `stream` (default: the
         current one) waits for the requests.  It leaves out calls of dead clients and calls that
         have expired.
 

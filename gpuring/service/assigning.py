@@ -6,19 +6,34 @@ may lose its fraction.  So this refuses another shape, and what cannot be cast a
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from gpuring.memory.frameworks import Span
+from gpuring.ring import inner
+
+if TYPE_CHECKING:
+    from gpuring.ring.write_slot import WriteSlot
 
 _NUMBERS = "biufc"
 
 
-def assign(array: Any, value: Any, what: str) -> None:
-    """`array[...] = value`.  Raises ValueError for another shape, and TypeError for a dtype that
-    cannot be cast to that of the array under NumPy's rule "same_kind"."""
+def assign(slot: WriteSlot, value: Any, what: str) -> None:
+    """`slot.array[...] = value`.  Raises ValueError for another shape, and TypeError for a dtype
+    that cannot be cast to that of the array under NumPy's rule "same_kind".
+
+    Without CuPy a value of NumPy, or of numbers, is cast on the host, and one of another library is
+    not cast on the GPU.
+    """
+    array = inner.array(slot, inner.only_field(slot))
     if type(value) is not np.ndarray or value.dtype != array.dtype or value.shape != array.shape:
         _check(array, value, what)
-    array[...] = value
+    if isinstance(array, Span):
+        plain = not hasattr(value, "__dlpack__") or isinstance(value, np.ndarray)
+        slot.copy_from(np.asarray(value, array.dtype, order="C") if plain else value)
+    else:
+        array[...] = value
 
 
 def _check(array: Any, value: Any, what: str) -> None:

@@ -170,7 +170,7 @@ class Call(InParts, Unique):
         if value is None:
             raise TypeError("reply() takes what is assigned to the answer's array, not None")
         with self.answer() as slot:
-            assign(slot.array, value, "the answer")
+            assign(slot, value, "the answer")
 
     def fail(self, text: str) -> None:
         """Answers with a failure.  The client's `result()` raises CallFailed with `text`, of which

@@ -391,5 +391,5 @@ def _fill(slot: RequestSlot, fill: Callable[[RequestSlot], object] | Any) -> Pen
     if callable(fill):
         fill(slot)
     else:
-        assign(slot.array, fill, "the request")
+        assign(slot, fill, "the request")
     return call

@@ -72,10 +72,11 @@ class Engine(Taker):
             def classify(images):           # (n, …): the requests of n calls, 1 <= n <= 32
                 return model(images)        # (n, …): their answers
 
-        The function gets one array of CuPy or, on the host, of NumPy, in which each row is a
-        request.  If requests have several fields, it gets each as a keyword argument, and returns a
-        dict of arrays.  If it has a parameter `calls`, it gets the Batch there: `calls[k].meta` is
-        the metadata of row k.  A call that it answers or fails itself takes no other answer.
+        The function gets one array of CuPy (a tensor of torch without CuPy) or, on the host, of
+        NumPy, in which each row is a request.  If requests have several fields, it gets each as a
+        keyword argument, and returns a dict of arrays.  If it has a parameter `calls`, it gets the
+        Batch there: `calls[k].meta` is the metadata of row k.  A call that it answers or fails
+        itself takes no other answer.
 
         The array shows the slots themselves if the requests lie in a row.  Otherwise they are
         copied into memory that is kept.  It is valid until the function returns, and on the host it

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuring.memory.cuda import load_cupy
+from gpuring.arrays import tensors
+from gpuring.memory import frameworks
+from gpuring.memory.frameworks import Span
 from gpuring.ring import inner
 from gpuring.service.call import Batch
 from gpuring.slot_layout import ARRAY
@@ -23,11 +26,13 @@ class Stack:
     """Stacks requests of one ring, at most `most` of them."""
 
     def __init__(self, ring: Ring, most: int) -> None:
-        self._library: Any = load_cupy() if inner.memory(ring).mapped else np
+        self._library: Any = np
+        if inner.memory(ring).mapped:
+            self._library = frameworks.cupy() or tensors.load_torch()
         self._fields, self._distance, self._most = ring.spec.fields, ring.spec.slot_nbytes, most
         self._all = {
             field.name: self._strided(
-                inner.memory(ring).array(0, field, field.shape, writable=False), ring.slots
+                field, inner.memory(ring).array(0, field, field.shape, writable=False), ring.slots
             )
             for field in self._fields
         }
@@ -46,22 +51,26 @@ class Stack:
         first, n = slots[0].index, len(slots)
         if any(slot.index != first + k for k, slot in enumerate(slots)):
             return {
-                field.name: self._copy(field, [slot[field.name] for slot in slots])
+                field.name: self._copy(field, [inner.array(slot, field.name) for slot in slots])
                 for field in self._fields
             }
         if inner.shape(slots[0]) is None:
             return {name: each[first : first + n] for name, each in self._all.items()}
-        return {ARRAY: self._strided(slots[0].array, n)}
+        return {ARRAY: self._strided(self._fields[0], inner.array(slots[0], ARRAY), n)}
 
     def zeros(self) -> dict[str, Any]:
         """Arrays of zeros by field, as large as those of the largest batch."""
-        return {
-            name: self._library.zeros((self._most, *each.shape[1:]), each.dtype)
-            for name, each in self._all.items()
-        }
+        shapes = {name: (self._most, *each.shape[1:]) for name, each in self._all.items()}
+        return {name: self._new("zeros", shapes[name], each) for name, each in self._all.items()}
 
-    def _strided(self, array: Any, n: int) -> Any:
+    def _new(self, how: str, shape: tuple[int, ...], like: Any) -> Any:
+        where = {} if hasattr(like, "strides") else {"device": like.device}  # of a tensor
+        return getattr(self._library, how)(shape, dtype=like.dtype, **where)
+
+    def _strided(self, field: Field, array: Any, n: int) -> Any:
         """The array (n, …) of this one and of those in the slots behind it."""
+        if isinstance(array, Span):
+            return tensors.rows(array, field, n, self._distance)
         shape, strides = (n, *array.shape), (self._distance, *array.strides)
         strided = self._library.lib.stride_tricks.as_strided(array, shape, strides)
         return self._as_requests(strided)
@@ -72,11 +81,13 @@ class Stack:
         return array
 
     def _copy(self, field: Field, arrays: list[Any]) -> Any:
-        if field.name not in self._kept:
-            self._kept[field.name] = self._library.empty(self._most * field.nbytes, "u1")
+        if isinstance(arrays[0], Span):
+            arrays = [tensors.rows(array, field, 1, self._distance)[0] for array in arrays]
         first, n = arrays[0], len(arrays)
-        stacked = self._kept[field.name][: n * first.nbytes].view(first.dtype)
-        stacked = stacked.reshape(n, *first.shape)
+        if field.name not in self._kept:
+            elements = self._most * math.prod(field.shape)
+            self._kept[field.name] = self._new("empty", (elements,), first)
+        stacked = self._kept[field.name][: n * math.prod(first.shape)].reshape(n, *first.shape)
         for k, array in enumerate(arrays):
             stacked[k] = array
         return self._as_requests(stacked)
@@ -91,7 +102,7 @@ def of_one_shape(calls: Batch) -> Iterator[Batch]:
         return
 
     def shape(call: Call) -> tuple[int, ...]:
-        return tuple(call.array.shape)
+        return tuple(inner.array(call.slot, ARRAY).shape)
 
     for _, some in itertools.groupby(sorted(calls, key=shape), shape):
         yield Batch(some)

@@ -6,11 +6,9 @@ the verbs refuse, enqueue nothing, and what was the user's stays his.
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import warnings
 import weakref
-from types import SimpleNamespace
 
 import pytest
 
@@ -21,7 +19,6 @@ from tests.helpers.fake_driver import (
     CAPTURE,
     CAPTURE_ELSEWHERE,
     INVALID,
-    OURS,
     C,
     D,
     P,
@@ -225,11 +222,13 @@ def test_debug_mode_poisons_no_graph(rig, many, monkeypatch):
     ring = rig()
     producer, consumer = ring.producer(), ring.consumer()
     ring.driver.capturing = {P, C}
-    before = [slot._all.copy() for slot in producer._slots]
+    before = [slot._frame.copy() for slot in producer._slots]
     with pytest.raises(gpuring.DeviceError, match=f"{P:#x}"):
         producer.claim_many(2, 0) if many else producer.claim(0)
     assert held_by(producer) == []
-    assert all((slot._all == old).all() for slot, old in zip(producer._slots, before, strict=True))
+    assert all(
+        (slot._frame == old).all() for slot, old in zip(producer._slots, before, strict=True)
+    )
     ring.driver.capturing = {C}
     producer.claim_many(2, 0).publish()
     ring.finish()
@@ -257,16 +256,26 @@ def test_in_debug_mode_too_a_slot_that_stays_ours_may_be_used_on(rig, monkeypatc
 def test_a_source_lives_while_nobody_can_tell_that_it_was_copied(monkeypatch):
     """Events cannot be asked while another thread captures in global mode."""
     status, sources = CAPTURE_ELSEWHERE, [object(), object()]
-    cuda = SimpleNamespace(
-        Device=lambda _: contextlib.nullcontext(), Event=lambda **_: SimpleNamespace(ptr=OURS),
-        runtime=SimpleNamespace(eventQuery=lambda _: status, eventRecord=lambda *_: None),
-    )  # fmt: skip
+
+    class Event:
+        device = 0
+
+        def __init__(self, _):
+            pass
+
+        def record(self, _):
+            pass
+
+        def query(self):
+            return status
+
+    monkeypatch.setattr(copying.gpu_work, "Event", Event)
     monkeypatch.setattr(copying, "_kept", [])
-    for source in sources:
-        copying._keep(cuda, 0, P, source)
+    events = [copying._keep(0, P, source) for source in sources]
     assert [source for _, source in copying._kept] == sources
+    assert len(set(events)) == 2
     status = 0
-    copying._keep(cuda, 0, P, None)
+    assert copying._keep(0, P, None) in events  # which are used again, as it takes long to make one
     assert [source for _, source in copying._kept] == [None]
 
 

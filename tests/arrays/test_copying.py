@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 
 import gpuring
 from gpuring.arrays import copying
+from gpuring.memory import driver, frameworks
+from tests.memory.fake_gpu import Gpu
 
 FRAME = np.arange(24, dtype="i4").reshape(4, 6)
 
@@ -250,53 +249,27 @@ def test_a_frame_of_a_host_ring_is_copied_by_the_host(name):
             slot.copy_to(np.zeros((4, 6), "i4"), stream=0)
 
 
-class TwoGpus:
-    """As much of CuPy as a copy needs, with its names and two GPUs.  It notes what is enqueued, and
-    on which."""
-
-    def __init__(self):
-        self.cuda = self.runtime = self
-        self.current, self.memcpyDefault, self.enqueued = 0, 4, []
-
-    @contextlib.contextmanager
-    def Device(self, number):
-        before, self.current = self.current, number
-        yield
-        self.current = before
-
-    def Event(self, **_):
-        return SimpleNamespace(ptr=len(self.enqueued))
-
-    def get_current_stream(self):
-        return SimpleNamespace(ptr=0)
-
-    def note(self, what):
-        self.enqueued.append((what, self.current))
-
-    def memcpyAsync(self, *_):
-        self.note("copy")
-
-    def eventRecord(self, *_):
-        self.note("record")
-
-    def streamWaitEvent(self, *_):
-        self.note("wait")
-
-    def eventQuery(self, _):
-        return copying.DONE
-
-
 @pytest.mark.parametrize("into_slot", [False, True])
 @pytest.mark.parametrize("current", [0, 1])
 def test_a_default_stream_is_that_of_the_slots_gpu(monkeypatch, current, into_slot):
     """Its handle means the stream of whichever GPU is current."""
-    gpus = TwoGpus()
-    gpus.current = current
-    monkeypatch.setattr(copying, "load_cupy", lambda: gpus)
+    gpus = Gpu()
+    gpus.stack = [current]
+    monkeypatch.setattr(driver, "_library", lambda: gpus)
+    driver._context.cache_clear()
+    monkeypatch.setattr(frameworks, "cupy", lambda: None)
     monkeypatch.setattr(copying, "_kept", [])
-    frame = SimpleNamespace(dtype=FRAME.dtype, data=SimpleNamespace(ptr=0, device_id=0))
-    other = copying._Other(0, FRAME.shape, FRAME.strides, FRAME.dtype, None, 1, None, False)
-    copying._enqueue(frame, other, 0, lambda *_: gpus.note("order"), into_slot=into_slot)
-    expected = [("order", 0), ("copy", 0), ("record", 0), ("wait", 1)]
-    assert gpus.enqueued == expected[: 3 if into_slot else 4]
-    assert gpus.current == current
+    slot, array = FRAME.copy(), FRAME.copy()
+    frame = frameworks.Span(slot.ctypes.data, FRAME.shape, FRAME.dtype, 0, None)
+    other = copying._Other(
+        array.ctypes.data, FRAME.shape, FRAME.strides, FRAME.dtype, None, 1, None, False
+    )
+    ordered = []
+    copying._enqueue(frame, other, 0, lambda *_: ordered.append(gpus.device), into_slot=into_slot)
+    work = ("cuMemcpyAsync", "cuEventRecord", "cuStreamWaitEvent")
+    expected = [("cuMemcpyAsync", 0), ("cuEventRecord", 0), ("cuStreamWaitEvent", 1)]
+    assert ordered == [0]
+    assert [each for each in gpus.called if each[0] in work] == expected[: 2 if into_slot else 3]
+    assert gpus.stack == [current]
+    copying._kept.clear()  # while this driver is there
+    driver._context.cache_clear()

@@ -301,7 +301,7 @@ class NoCupy:
 
     def find_spec(self, module, path=None, target=None):
         if module.partition(".")[0] in OF_GPUS:
-            raise ImportError(f"{module} is blocked by this test")
+            raise ModuleNotFoundError(f"{module} is blocked by this test", name=module)
 
 
 def without_cupy(pipe: Pipe, name: str) -> list[str]:
@@ -317,7 +317,7 @@ def without_cupy(pipe: Pipe, name: str) -> list[str]:
     errors = []
     for device in (None, "cuda", "cuda:0"):
         try:
-            fresh.create(name, slots=2, shape=4, dtype="u1", device=device)
+            fresh.create(name, slots=2, shape=4, dtype="u1", device=device).close()
         except fresh.DeviceError as error:
             errors.append(str(error))
     assert not OF_GPUS & set(sys.modules)
@@ -325,10 +325,9 @@ def without_cupy(pipe: Pipe, name: str) -> list[str]:
 
 
 def test_the_package_works_without_cupy(children, name):
-    """And says what to do when a GPU is asked for."""
+    """And says what to do when a GPU is asked for and there is none."""
     for error in children(without_cupy, name).result():
-        assert "device=" in error
-        assert "cuda12" in error or "cupy" in error.lower(), error
+        assert "device='host'" in error
 
 
 _LATE_DELETER = """

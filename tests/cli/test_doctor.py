@@ -271,6 +271,7 @@ GPUS = gpu.Gpus(
     cupy="14.2.0",
     cupy_error="",
     cupy_cuda=13000,
+    torch="2.11.0",
     visible=None,
     wsl=False,
     mps_directory=None,
@@ -293,10 +294,12 @@ BROKEN_GPUS = [
     (gpu.driver, NONE | {"status": 802}, "fail", "fabricmanager"),
     (gpu.driver, NONE | {"status": 803}, "fail", "reboot"),
     (gpu.driver, NONE | {"status": 999}, "fail", "nvidia-smi"),
-    (gpu.cupy, {"cupy": "", "cupy_error": "no"}, "fail", "gpuring[cuda13]"),
-    (gpu.cupy, {"cuda": 12080}, "fail", "gpuring[cuda12]"),
-    (gpu.platform, {"wsl": True}, "fail", "device='host'"),
-    (gpu.platform, each(integrated=True), "fail", "device='host'"),
+    (gpu.arrays, {"cupy": "", "cupy_error": "no"}, "fail", "gpuring[cuda13]"),
+    (gpu.arrays, {"cuda": 12080}, "fail", "gpuring[cuda12]"),
+    (gpu.arrays, {"cupy": "", "torch": ""}, "warn", "'gpuring[torch]'"),
+    (gpu.arrays, {"cupy": "", "torch": "2.11.0+cpu"}, "warn", "'gpuring[torch]'"),
+    (gpu.platform, {"wsl": True}, "warn", "memory='auto'"),
+    (gpu.platform, each(integrated=True), "warn", "memory='auto'"),
     (gpu.compute_mode, each(compute_mode=2), "fail", "nvidia-smi -c DEFAULT"),
     (gpu.compute_mode, each(compute_mode=3), "fail", "nvidia-smi -c DEFAULT"),
     (gpu.mps, {"mps_directory": "/nowhere"}, "warn", "nvidia-cuda-mps-control"),
@@ -342,13 +345,13 @@ def test_frames_go_from_each_gpu_to_each_that_reaches_it(monkeypatch):
         "_frames",
         lambda _, what, __, options, *gpus: tried.append((what, options["device"], gpus[:2])),
     )
-    list(doctor._probe_gpu(GPUS, 0, True))
+    list(doctor._probe_gpu(GPUS, 0))
     assert tried == [
         ("probe: 1 to 0", "cuda:1", (1, 0)),
         ("probe: 0 to 1", "cuda:0", (0, 1)),
     ]
     tried.clear()
-    list(doctor._probe_gpu(replace(GPUS, **each(peers=())), 0, True))
+    list(doctor._probe_gpu(replace(GPUS, **each(peers=())), 0))
     assert tried == []
 
 

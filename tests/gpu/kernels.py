@@ -73,8 +73,15 @@ def _kernel(name: str) -> Any:
 
 
 def _launch(name: str, stream: Any, blocks: int, threads: int, *args: Any) -> None:
-    raw = SimpleNamespace(ptr=streams.handle(stream))  # all that CuPy asks of a stream
+    given = _current() if stream is None else stream
+    raw = SimpleNamespace(ptr=streams.handle(given))  # all that CuPy asks of a stream
     _kernel(name)((blocks,), (threads,), args, stream=raw)
+
+
+def _current() -> Any:
+    import cupy
+
+    return cupy.cuda.get_current_stream()
 
 
 def _words(array: Any) -> tuple[np.uint64, np.uint64]:

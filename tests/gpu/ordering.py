@@ -7,7 +7,7 @@ import ctypes
 import pytest
 
 from gpuring import native
-from gpuring.arrays import streams
+from gpuring.memory import frameworks
 from tests.helpers import raw_verbs
 
 ORDER = pytest.mark.parametrize("order", [True, False], ids=["ordered", "mutant"])
@@ -51,7 +51,7 @@ class Waits:
         ordinal = ring._device.ordinal
         ring._device.close()
         ring._device = native.Device(
-            ring._header, ordinal, *streams.current_of_cupy(), native.Driver(table)
+            ring._header, ordinal, *frameworks.current_stream(ordinal), native.Driver(table)
         )
         ring.waits = self  # its functions live as long as the ring
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import gpuring
-from gpuring.memory import kinds
+from gpuring.memory import driver, kinds
 from gpuring.native import Driver
 from tests.gpu.ordering import done, tools
 from tests.gpu.survivor import (
@@ -268,7 +268,7 @@ def test_without_peer_access_attach_says_what_to_do_and_that_works(kind, name, m
     """The driver's answer is all that is not real."""
     import cupy
 
-    monkeypatch.setattr(cupy.cuda.runtime, "deviceCanAccessPeer", lambda *_: 0)
+    monkeypatch.setattr(driver, "can_reach", lambda *_: False)
     with make(name, 0, kind) as ring:
         with pytest.raises(gpuring.DeviceError, match=r"is GPU 0 and cannot be reached") as caught:
             gpuring.attach(name, device=1)

@@ -22,7 +22,8 @@ import numpy as np
 
 import gpuring
 from gpuring import slot_layout
-from gpuring.memory.cuda import load_cupy
+from gpuring.arrays import streams
+from gpuring.memory import frameworks
 from gpuring.native import Header, Peer
 from gpuring.native.snapshot import SLOT_PHASES, TAKE_PHASES
 from gpuring.ring.creation import create_of
@@ -407,7 +408,8 @@ class Place:
     def wait(self) -> None:
         """Waits until a GPU has done what the current stream was given."""
         if self.on_gpu:
-            load_cupy().cuda.get_current_stream().synchronize()
+            device = frameworks.current_device()
+            streams.synchronize(device, streams.current(device))
 
 
 def _gpu(name: str, **options: str) -> Place:

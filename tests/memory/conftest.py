@@ -1,4 +1,4 @@
-"""GPUs that are made up (fake_gpu.py), in place of CuPy and of the driver."""
+"""GPUs that are made up (fake_gpu.py), in place of the driver, with CuPy or with torch alone."""
 
 from __future__ import annotations
 
@@ -9,24 +9,28 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpuring.memory import cuda, cuda_ipc, cuda_pool, cuda_vmm, driver
+from gpuring.memory import cuda, cuda_ipc, cuda_pool, cuda_vmm, driver, frameworks
 from gpuring.ring import ordering
 from tests.memory.fake_gpu import UUIDS, Gpu
 
 
-@pytest.fixture
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
+@pytest.fixture(params=["cupy", "torch"])
+def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
     made = Gpu()
-    monkeypatch.setitem(sys.modules, "cupy", made.cupy())
+    torch = made.torch()
+    monkeypatch.setitem(sys.modules, "cupy", made.cupy() if request.param == "cupy" else None)
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "torch._C", torch._C)
     for module in (cuda, cuda_ipc, cuda_pool, cuda_vmm, ordering):
-        monkeypatch.setattr(module, "Driver", lambda: SimpleNamespace(uuid=UUIDS.__getitem__))
-    for name in (
-        *("granularity", "allocate", "map_memory", "unmap_memory"),
-        *("allocate_in_pool", "import_pool", "let_reach_pool", "free_in_pool"),
-        *("register", "unregister"),
-    ):
-        monkeypatch.setattr(driver, name, getattr(made, name))
+        asked = SimpleNamespace(uuid=UUIDS.__getitem__, attribute=lambda *_: 0)
+        monkeypatch.setattr(module, "Driver", lambda asked=asked: asked)
+    monkeypatch.setattr(driver, "_library", lambda: made)
+    driver._context.cache_clear()
+    frameworks.cupy.cache_clear()
+    frameworks.cupy()
     monkeypatch.setattr(cuda, "timeline_supported", lambda _: (not made.lacks, made.lacks))
     yield made
     cuda._owned.clear()
     gc.collect()
+    driver._context.cache_clear()
+    frameworks.cupy.cache_clear()

@@ -7,16 +7,18 @@ import ctypes
 import mmap
 import os
 import uuid
+from collections.abc import Callable
 from itertools import count
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from gpuring.memory import driver
 from gpuring.native import Descriptor
 
+CONTEXT = 1000
+"""The address of the context of GPU 0.  Those of others follow it."""
 UUIDS = [uuid.UUID(int=k).bytes for k in range(1, 3)]
 
 
@@ -31,136 +33,204 @@ class GpuArray:
         return self.values.__array_interface__ | {"stream": 1}
 
 
-class Error(RuntimeError):
-    """As cupy.cuda.runtime.CUDARuntimeError."""
-
-    def __init__(self, status: int) -> None:
-        super().__init__(f"error {status}")
-        self.status = status
-
-
 class Gpu:
-    """Two GPUs: what is allocated and mapped, by address, and which device is current."""
+    """libcuda.so.1 with two GPUs: what was allocated and mapped, by address, and which device is
+    current."""
 
     def __init__(self) -> None:
         self.has: dict[int, str] = {}
         self.reached: list[int] = []
         """Devices that were let into memory of another one."""
         self.fds: list[int] = []
+        self.refuses = -1
+        """How many calls succeed before one is refused.  What gives back is not refused."""
         self.full = False
         self.refuses_to_register = 0
-        """The CUresult of `register`; 0: it locks the pages."""
+        """The CUresult of cuMemHostRegister; 0: it locks the pages."""
         self.lacks = ""
         """Why it has no timeline."""
         self.waited_for: list[int] = []
         """Streams that the host has waited for."""
+        self.called: list[tuple[str, int]] = []
+        """Functions, and the device that was current."""
         self._addresses = count(1 << 21, 1 << 21)
-        self._stack = [0]
+        self.stack = [0]
+        """The current device, and those before it.  Of a Ctrl-C nothing is known here."""
 
     @property
     def device(self) -> int:
-        return self._stack[-1]
+        return self.stack[-1]
+
+    def __getattr__(self, name: str) -> Any:
+        if not name.startswith("cu"):
+            raise AttributeError(name)
+
+        def called(*args: Any) -> int:
+            if name not in self.GIVE_BACK and name not in self.ASK:
+                self.refuses -= 1
+                if self.refuses == -1:
+                    return 2
+            self.called.append((name, self.device))
+            does = self.CALLS.get(name, Gpu._nothing)
+            return does(self, *args) or 0
+
+        return called
+
+    def kept(self) -> list[str]:
+        """What there is of memory, by how one got it."""
+        return [what for what in self.has.values() if what not in ("pool", "mapped")]
 
     def cupy(self) -> Any:
-        gpu = self
-
-        class Device:
-            def __init__(self, ordinal: int) -> None:
-                self.id = ordinal
-
-            def __enter__(self) -> None:
-                gpu._stack.append(self.id)
-
-            def __exit__(self, *_: object) -> None:
-                gpu._stack.pop()
+        """As much of CuPy as the package asks for."""
 
         class UnownedMemory:
             def __init__(self, ptr: int, nbytes: int, owner: object, device: int) -> None:
                 self.ptr, self.nbytes, self.owner, self.device = ptr, nbytes, owner, device
 
-        runtime = SimpleNamespace(
-            CUDARuntimeError=Error,
-            malloc=lambda nbytes: self.add("allocated", nbytes),
-            free=lambda ptr: ptr and self.has.pop(ptr),
-            ipcGetMemHandle=lambda ptr: ptr.to_bytes(64, "little"),
-            ipcOpenMemHandle=lambda handle: self.add("opened"),
-            ipcCloseMemHandle=self.has.pop,
-            getDeviceCount=lambda: 2,
-            deviceCanAccessPeer=lambda device, peer: True,
-            deviceEnablePeerAccess=lambda peer: self.reached.append(self.device),
-            deviceSynchronize=lambda: None,
-            is_hip=False,
-            getDevice=lambda: self.device,
-            memcpyDefault=4,
-            memcpyAsync=lambda to, source, nbytes, *_: ctypes.memmove(to, source, nbytes),
-            streamSynchronize=self.waited_for.append,
-            pointerGetAttributes=lambda _: SimpleNamespace(device=0),
-        )
+        def ndarray(shape: Any, dtype: Any, pointer: Any) -> Any:
+            device = SimpleNamespace(id=pointer.memory.device)
+            return SimpleNamespace(shape=shape, dtype=dtype, data=pointer, device=device)
+
         return SimpleNamespace(
             cuda=SimpleNamespace(
-                Device=Device,
-                runtime=runtime,
+                runtime=SimpleNamespace(is_hip=False, getDevice=lambda: self.device),
                 UnownedMemory=UnownedMemory,
-                MemoryPointer=lambda memory, offset: SimpleNamespace(memory=memory, offset=offset),
+                MemoryPointer=lambda memory, offset: SimpleNamespace(
+                    memory=memory, offset=offset, ptr=memory.ptr + offset
+                ),
                 get_current_stream=lambda: SimpleNamespace(ptr=0),
                 ExternalStream=lambda _: contextlib.nullcontext(),
                 Stream=None,
             ),
-            ndarray=lambda shape, dtype, pointer: SimpleNamespace(shape=shape, data=pointer),
+            ndarray=ndarray,
             empty=lambda shape, dtype: GpuArray(np.empty(shape, dtype)),
         )
 
-    def add(self, what: str, nbytes: int = 0) -> int:
-        if self.full:
-            raise Error(2)
-        address = next(self._addresses)
-        self.has[address] = what
-        return address
-
-    # ---- gpuring.memory.driver -----------------------------------------------------------------
-
-    def granularity(self, device: int) -> int:
-        return 2 << 20
+    def torch(self) -> Any:
+        """The same of torch."""
+        return SimpleNamespace(
+            cuda=SimpleNamespace(
+                is_initialized=lambda: True,
+                stream=contextlib.nullcontext,
+                ExternalStream=lambda stream, device: stream,
+            ),
+            _C=SimpleNamespace(
+                _cuda_getDevice=lambda: self.device, _cuda_getCurrentRawStream=lambda device: 0
+            ),
+            version=SimpleNamespace(cuda="13.0"),
+            int32=np.dtype("i4"),
+            empty=lambda shape, dtype, device: GpuArray(np.empty(shape, dtype)),
+        )
 
     def descriptor(self) -> Descriptor:
-        if self.full:
-            raise driver.Refused("full")
+        """As somebody who is in the ring hands it over."""
         self.fds.append(os.memfd_create("gpuring-test"))
         return Descriptor(self.fds[-1])
 
-    def allocate(self, nbytes: int, device: int) -> Descriptor:
-        return self.descriptor()
-
-    def map_memory(self, fd: int, nbytes: int, device: int, *, writable: bool) -> int:
-        assert device == self.device
-        return self.add("mapped to write" if writable else "mapped to read")
-
-    def unmap_memory(self, ptr: int, nbytes: int) -> None:
-        del self.has[ptr]
-
-    def allocate_in_pool(self, nbytes: int, device: int) -> tuple[int, int, Descriptor, bytes]:
-        descriptor = self.descriptor()
-        return 7, self.add("allocated"), descriptor, b"export".ljust(64, b"\0")
-
-    def import_pool(self, fd: int, exported: bytes, device: int) -> tuple[int, int]:
-        return 8, self.add("opened")
-
-    def let_reach_pool(self, pool: int, device: int) -> None:
-        assert device == self.device
-        self.reached.append(device)
-
-    def free_in_pool(self, pool: int, ptr: int) -> None:
-        del self.has[ptr]
-
-    def register(self, address: int, nbytes: int) -> int:
-        assert address % mmap.PAGESIZE == nbytes % mmap.PAGESIZE == 0
-        if self.refuses_to_register:
-            raise driver.Refused("cuMemHostRegister_v2: no", self.refuses_to_register)
-        self.has[address] = "registered"
-        return address
-
-    def unregister(self, address: int) -> None:
-        del self.has[address]
-
     def open_fds(self) -> int:
         return sum(os.path.exists(f"/proc/self/fd/{fd}") for fd in self.fds)  # noqa: PTH110
+
+    # ---- what the functions do -----------------------------------------------------------------
+
+    def _nothing(self, *_: Any) -> None:
+        pass
+
+    def _gives(self, out: Any, what: str) -> int:
+        if self.full:
+            return 2
+        out._obj.value = address = next(self._addresses)
+        self.has[address] = what
+        return 0
+
+    def _takes(self, value: Any, *_: Any) -> None:
+        del self.has[value.value]
+
+    def _maps(self, ptr: Any, *_: Any) -> None:
+        self.has[ptr.value + 1] = "mapped"
+
+    def _allows(self, ptr: Any, _: Any, access: Any, __: Any) -> None:
+        assert access._obj.location.id == self.device
+        writes = access._obj.flags == 3
+        self.has[ptr.value] = "mapped to write" if writes else "mapped to read"
+
+    def _unmaps(self, ptr: Any, *_: Any) -> None:
+        del self.has[ptr.value + 1]
+
+    def _exports(self, out: Any, *_: Any) -> None:
+        out._obj.value = fd = os.memfd_create("gpuring-test")
+        self.fds.append(fd)
+
+    def _handle_of(self, out: Any, ptr: Any) -> None:
+        out._obj.bytes[:8] = ptr.value.to_bytes(8, "little")
+
+    def _registers(self, address: Any, nbytes: Any, _: Any) -> int:
+        assert address.value % mmap.PAGESIZE == nbytes.value % mmap.PAGESIZE == 0
+        if not self.refuses_to_register:
+            self.has[address.value] = "registered"
+        return self.refuses_to_register
+
+    def _points(self, out: Any, address: Any, _: Any) -> None:
+        out._obj.value = address.value
+
+    def _lets_reach_pool(self, _: Any, access: Any, __: Any) -> None:
+        assert access._obj.location.id == self.device
+        if self.device:  # the memory is on GPU 0
+            self.reached.append(self.device)
+
+    def _copies(self, to: Any, source: Any, nbytes: Any, _: Any) -> None:
+        ctypes.memmove(to.value, source.value, nbytes.value)
+
+    def _waits(self, stream: Any) -> None:
+        self.waited_for.append(stream.value or 0)
+
+    def _pushes(self, context: Any) -> None:
+        self.stack.append(context.value - CONTEXT)
+
+    def _asks_for_context(self, out: Any, device: int) -> None:
+        out._obj.value = CONTEXT + device
+
+    GIVE_BACK: ClassVar[dict[str, Callable[..., int | None]]] = {
+        "cuCtxPopCurrent_v2": lambda gpu, _: gpu.stack.pop() and 0,
+        "cuMemFree_v2": _takes,
+        "cuIpcCloseMemHandle": _takes,
+        "cuMemRelease": _takes,
+        "cuMemAddressFree": _takes,
+        "cuMemFreeAsync": _takes,
+        "cuMemPoolDestroy": _takes,
+        "cuMemUnmap": _unmaps,
+        "cuMemHostUnregister": _takes,
+    }
+    ASK: ClassVar[dict[str, Callable[..., int | None]]] = {
+        "cuGetErrorName": lambda *_: 0,
+        "cuDeviceGetCount": lambda gpu, out: setattr(out._obj, "value", 2),
+        "cuDeviceCanAccessPeer": lambda gpu, out, *_: setattr(out._obj, "value", 1),
+        "cuDevicePrimaryCtxRetain": _asks_for_context,
+        "cuCtxGetDevice": lambda gpu, out: setattr(out._obj, "value", gpu.device),
+    }
+    CALLS: ClassVar[dict[str, Callable[..., int | None]]] = {
+        "cuCtxPushCurrent_v2": _pushes,
+        "cuCtxEnablePeerAccess": lambda gpu, *_: gpu.reached.append(gpu.device),
+        "cuMemAlloc_v2": lambda gpu, out, *_: gpu._gives(out, "allocated"),
+        "cuIpcGetMemHandle": _handle_of,
+        "cuIpcOpenMemHandle_v2": lambda gpu, out, *_: gpu._gives(out, "opened"),
+        "cuMemGetAllocationGranularity": lambda gpu, out, *_: setattr(out._obj, "value", 2 << 20),
+        "cuMemCreate": lambda gpu, out, *_: gpu._gives(out, "created"),
+        "cuMemExportToShareableHandle": _exports,
+        "cuMemImportFromShareableHandle": lambda gpu, out, *_: gpu._gives(out, "imported"),
+        "cuMemAddressReserve": lambda gpu, out, *_: gpu._gives(out, "reserved"),
+        "cuMemMap": _maps,
+        "cuMemSetAccess": _allows,
+        "cuMemPoolCreate": lambda gpu, out, *_: gpu._gives(out, "pool"),
+        "cuMemPoolExportToShareableHandle": _exports,
+        "cuMemAllocFromPoolAsync": lambda gpu, out, *_: gpu._gives(out, "allocated"),
+        "cuMemPoolImportFromShareableHandle": lambda gpu, out, *_: gpu._gives(out, "pool"),
+        "cuMemPoolImportPointer": lambda gpu, out, *_: gpu._gives(out, "opened"),
+        "cuMemPoolSetAccess": _lets_reach_pool,
+        "cuMemHostRegister_v2": _registers,
+        "cuMemHostGetDevicePointer_v2": _points,
+        "cuMemcpyAsync": _copies,
+        "cuStreamSynchronize": _waits,
+        "cuPointerGetAttribute": lambda gpu, out, *_: setattr(out._obj, "value", 0),
+        **GIVE_BACK,
+        **ASK,
+    }

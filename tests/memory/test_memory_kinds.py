@@ -72,7 +72,7 @@ def test_the_creator_keeps_what_may_not_be_freed_while_others_have_it(gpu: Gpu, 
     assert close(memory, others=True) == ["ended"]
     del memory
     gc.collect()
-    assert list(gpu.has.values()) == ([] if kind == "vmm" else ["allocated"])
+    assert gpu.kept() == ([] if kind == "vmm" else ["allocated"])
     assert gpu.open_fds() == (kind == "pool")
 
 
@@ -82,7 +82,7 @@ def test_whoever_attaches_in_the_creators_process_has_the_same_memory(gpu: Gpu, 
     assert again.descriptor == memory.descriptor
     close(memory)
     array = again.array(0, FIELD, (NBYTES,), writable=True)
-    assert gpu.has[array.data.memory.ptr] == ("mapped to write" if kind == "vmm" else "allocated")
+    assert gpu.has[array.data.ptr] == ("mapped to write" if kind == "vmm" else "allocated")
     assert "opened" not in gpu.has.values()
     close(again)
     del array, memory, again
@@ -96,14 +96,14 @@ def test_only_the_creators_own_handle_decides_that_the_memory_goes(gpu: Gpu, kin
     close(memory, others=True)
     del memory
     gc.collect()
-    assert list(gpu.has.values()) == ([] if kind == "vmm" else ["allocated"])
+    assert gpu.kept() == ([] if kind == "vmm" else ["allocated"])
 
 
 def test_under_another_gpu_the_same_memory_is_reached(gpu: Gpu, kind: str) -> None:
     memory = create(kind)
     other = attach(kind, memory, gpu, device=1)
     array = other.array(0, FIELD, (NBYTES,), writable=False)
-    assert (memory.device, other.device, array.data.memory.device) == (0, 1, 1)
+    assert (memory.device, other.device, array.device.id) == (0, 1, 1)
     assert gpu.reached == ([] if kind == "vmm" else [1])
     close(memory)
     assert gpu.has, "the array keeps the memory"
@@ -121,13 +121,13 @@ def test_who_has_no_such_memory_opens_it_once(gpu: Gpu, kind: str) -> None:
         first = KINDS[kind].open(wanted, 0, ring="cam0", fetch=gpu.descriptor)
     second = attach(kind, first, gpu)
     arrays = [each.array(0, FIELD, (NBYTES,), writable=False) for each in (first, second)]
-    assert len({array.data.memory.ptr for array in arrays}) == 1
+    assert len({array.data.ptr for array in arrays}) == 1
     assert len(gpu.fds) == (kind != "ipc")
     assert close(first, others=True) == []
     assert close(second, others=True) == []
     del first, second, arrays
     gc.collect()
-    opened = [what for what in gpu.has.values() if what != "allocated"]
+    opened = [what for what in gpu.kept() if what != "allocated"]
     assert (opened, gpu.open_fds()) == ([], 0)
 
 

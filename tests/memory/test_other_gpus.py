@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpuring.errors import DeviceError
-from gpuring.memory import cuda
+from gpuring.memory import cuda, driver
 
 UUIDS = [uuid.UUID(int=k).bytes for k in range(1, 4)]
 
@@ -20,12 +20,8 @@ UUIDS = [uuid.UUID(int=k).bytes for k in range(1, 4)]
 def reach(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, int]]:
     """Three GPUs, and which of them has access to which other one."""
     pairs: set[tuple[int, int]] = set()
-    runtime = SimpleNamespace(
-        getDeviceCount=lambda: len(UUIDS),
-        deviceCanAccessPeer=lambda device, peer: (device, peer) in pairs,
-    )
-    cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
-    monkeypatch.setattr(cuda, "load_cupy", lambda: cupy)
+    monkeypatch.setattr(driver, "count", lambda: len(UUIDS))
+    monkeypatch.setattr(driver, "can_reach", lambda device, peer: (device, peer) in pairs)
     monkeypatch.setattr(cuda, "Driver", lambda: SimpleNamespace(uuid=UUIDS.__getitem__))
     return pairs
 

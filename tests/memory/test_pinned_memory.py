@@ -115,8 +115,8 @@ def test_the_arrays_of_a_gpu_are_over_the_slots(gpu: Gpu, host: PinnedMemory) ->
     assert isinstance(memory, RegisteredMemory)
     assert (memory.kind, memory.device, memory.mapped) == ("pinned", 1, True)
     array = memory.array(1, FIELD, (5,), writable=False)
-    assert array.data.memory.ptr + array.data.offset == numpy.ctypes.data
-    assert array.data.memory.device == 1
+    assert array.data.ptr == numpy.ctypes.data
+    assert array.device.id == 1
     assert list(gpu.has.values()) == ["registered"]
     ended: list[str] = []
     memory.close(others=True, then=lambda: ended.append("ended"))
@@ -180,7 +180,6 @@ def test_where_registration_is_refused_copies_are_waited_for(
     elif what == "timeline":
         gpu.lacks = "GPU 0 has no 64-bit stream waits"
     monkeypatch.setattr(ordering, "Device", no_device)
-    monkeypatch.setattr(ordering.streams, "_current_stream_capsule", lambda: None)
     status = "CUDA_ERROR_OPERATING_SYSTEM (304)" if what == "slots" else "NOT_SUPPORTED (801)"
     with make(name) as by_cpu:
         with pytest.warns(RuntimeWarning, match="not registered with GPU 0") as told:

@@ -13,6 +13,7 @@ import pytest
 import gpuring
 from gpuring.errors import OverrunWarning, StaleViewWarning
 from gpuring.ring import debug
+from gpuring.slot_layout import Field
 from tests.helpers.commands import python
 from tests.helpers.promise import promise
 from tests.helpers.support import Pipe
@@ -28,6 +29,12 @@ def on(monkeypatch):
 def ring(on, place, name):
     with place.create(name, slots=2, shape=(3, 5), dtype="f4") as ring:
         yield ring
+
+
+def everything(slot):
+    """All bytes of a slot, with its canary."""
+    whole = Field("", (slot._spec.slot_nbytes,), np.dtype("u1"), 0)
+    return slot._memory.array(slot.index, whole, whole.shape, writable=True)
 
 
 def _put(ring, producer, frames=1):
@@ -149,11 +156,11 @@ def test_a_claimed_slot_is_poisoned(ring, place):
     with ring.producer() as producer, ring.consumer() as frames:
         _put(ring, producer)
         with frames.acquire() as slot:
-            raw = place.read(slot._all)
+            raw = place.read(everything(slot))
         assert raw[:60].view("f4").tolist() == [1] * 15
         _put(ring, producer)
         slot = producer.claim()  # the slot of the first frame
-        raw = place.read(slot._all)
+        raw = place.read(everything(slot))
         slot.abandon()
         assert set(raw[:60]) == {debug.POISON}
 
@@ -166,13 +173,13 @@ def test_a_claimed_slot_is_poisoned(ring, place):
 def test_who_writes_beyond_the_end_is_named(ring, place):
     with ring.producer() as producer, ring.consumer() as frames:
         slot = producer.claim()
-        place.fill(slot._all[50:63], 0)  # the frame has 60 bytes
+        place.fill(everything(slot)[50:63], 0)  # the frame has 60 bytes
         with pytest.warns(OverrunWarning, match=r"sequence 2 .*claimed at .*up to 3 bytes beyond"):
             slot.publish()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             slot = frames.acquire()  # mended, so it is reported once
-        place.fill(slot._all[-1:], 0)
+        place.fill(everything(slot)[-1:], 0)
         with pytest.warns(
             OverrunWarning, match=r"sequence 2 .*acquired at .*1 bytes before the next"
         ):
@@ -182,7 +189,7 @@ def test_who_writes_beyond_the_end_is_named(ring, place):
 def test_who_did_not_write_beyond_the_end_is_not(ring, place):
     """Somebody without debug mode did, between two frames."""
     with ring.producer() as producer:
-        place.fill(producer._slots[0]._all[60:61], 0)
+        place.fill(everything(producer._slots[0])[60:61], 0)
         with pytest.warns(OverrunWarning, match="before it was claimed"):
             slot = producer.claim()
         with warnings.catch_warnings():
@@ -243,7 +250,7 @@ def test_several_fields(on, place, name):
 
 def test_a_warning_that_is_an_error_leaves_no_claim(ring, place):
     with ring.producer() as producer, ring.consumer(lossless=False):
-        place.fill(producer._slots[0]._all[60:61], 0)
+        place.fill(everything(producer._slots[0])[60:61], 0)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             with pytest.raises(OverrunWarning):
@@ -305,7 +312,7 @@ def test_a_warning_that_is_an_error_gives_the_slot_back(ring, place, end, many):
         peer = consumer if end == "release" else producer
         take = [producer.claim, producer.claim_many, consumer.acquire, consumer.acquire_many]
         got = take[2 * (peer is consumer) + many](*([2] if many else []), timeout=1)
-        place.fill(peer._slots[0]._all[60:61], 0)
+        place.fill(everything(peer._slots[0])[60:61], 0)
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             with pytest.raises(OverrunWarning):
@@ -346,7 +353,7 @@ def test_an_answer_that_was_begun_anew_is_watched_anew(on, place, name):
             stale.sum()
         with call.answer() as again:
             assert again is not slot  # which this test still has
-            assert set(place.read(again._all)[: again.array.nbytes]) == {debug.POISON}
+            assert set(place.read(everything(again))[: again.array.nbytes]) == {debug.POISON}
             with warnings.catch_warnings():
                 warnings.simplefilter("error")
                 again.array[...] = answer_of(call.array)

@@ -12,7 +12,7 @@ import pytest
 
 import gpuring
 from gpuring import slot_layout
-from gpuring.memory import cuda, kinds
+from gpuring.memory import cuda, cuda_vmm, driver, frameworks, kinds
 from gpuring.ring import creation
 from tests import ROOT
 from tests.helpers import commands
@@ -168,32 +168,43 @@ def test_metadata_has_no_objects(name):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """What CuPy would say of one."""
-    runtime = SimpleNamespace(
-        is_hip=False, cudaDevAttrIntegrated=1, CUDARuntimeError=RuntimeError,
-        getDeviceCount=lambda: 1, getDevice=lambda: 0, deviceGetAttribute=lambda *_: 0,
-    )  # fmt: skip
-    cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
-    monkeypatch.setattr(cuda, "load_cupy", lambda: cupy)
-    return runtime
+    """What the driver would say of one."""
+    asked = SimpleNamespace(attribute=lambda *_: 0)
+    monkeypatch.setattr(cuda, "Driver", lambda: asked)
+    monkeypatch.setattr(driver, "count", lambda: 1)
+    monkeypatch.setattr(frameworks, "current_device", lambda: 0)
+    return asked
+
+
+@pytest.fixture(params=["Tegra", "WSL2"])
+def without_ipc(request, gpu, monkeypatch, tmp_path):
+    """A GPU without legacy CUDA IPC."""
+    if request.param == "Tegra":
+        monkeypatch.setattr(gpu, "attribute", lambda what, _: what == driver.INTEGRATED)
+    else:
+        release = tmp_path / "osrelease"
+        release.write_text("5.15.90.1-microsoft-standard-WSL2\n")
+        monkeypatch.setattr(cuda, "Path", lambda _: release)
+    return request.param
 
 
 @promise(
     "README.md",
-    "On GPUs it needs CUDA that shares memory between processes, so it does not run on WSL2 or on "
-    "Tegra/Jetson.",
+    "It was not tried on WSL2 or on Tegra/Jetson, which have no legacy CUDA IPC and [get another "
+    "kind of memory](docs/memory.md#what-auto-takes).",
 )
-def test_a_gpu_is_taken_but_neither_on_wsl2_nor_on_tegra(gpu, name, monkeypatch, tmp_path):
-    assert cuda.device_for("cuda") == 0
-    with monkeypatch.context() as patched:
-        patched.setattr(gpu, "deviceGetAttribute", lambda *_: 1)
-        with pytest.raises(gpuring.DeviceError, match="Tegra"):
-            gpuring.create(name, **SMALL | {"device": "cuda"})
-    release = tmp_path / "osrelease"
-    release.write_text("5.15.90.1-microsoft-standard-WSL2\n")
-    monkeypatch.setattr(cuda, "Path", lambda _: release)
-    with pytest.raises(gpuring.DeviceError, match="WSL2"):
-        gpuring.create(name, **SMALL | {"device": "cuda"})
+@pytest.mark.parametrize("has_vmm", [True, False])
+def test_auto_takes_what_a_gpu_without_ipc_has(without_ipc, monkeypatch, has_vmm):
+    monkeypatch.setattr(cuda_vmm, "lacks", lambda _: "" if has_vmm else "the GPU has no vmm")
+    taken, why = kinds.choose("auto", 0)
+    assert taken == ("vmm" if has_vmm else "pinned")
+    assert without_ipc in why
+    assert ("no vmm" in why) is not has_vmm
+
+
+def test_ipc_that_was_asked_for_is_refused_without_ipc(without_ipc, name):
+    with pytest.raises(gpuring.DeviceError, match=without_ipc):
+        gpuring.create(name, **SMALL | {"device": "cuda", "memory": "ipc"})
     assert segments_of(name) == []
 
 
@@ -203,7 +214,7 @@ def test_a_gpu_is_taken_but_neither_on_wsl2_nor_on_tegra(gpu, name, monkeypatch,
 )
 def test_auto_takes_vmm_in_a_container_that_has_it(gpu, monkeypatch, contained, has_vmm, kind):
     monkeypatch.setattr(kinds, "in_container", lambda: contained)
-    monkeypatch.setattr(kinds, "supported", lambda *_: (has_vmm, "the GPU has none"))
+    monkeypatch.setattr(cuda_vmm, "lacks", lambda _: "" if has_vmm else "the GPU has none")
     taken, why = kinds.choose("auto", 0)
     assert taken == kind
     assert ("of its own" in why) is contained
@@ -245,12 +256,10 @@ def test_kinds_of_memory_are_for_gpus(name):
 @pytest.mark.parametrize("timeline", [True, False])
 def test_auto_waits_for_no_event_in_a_stream(gpu, monkeypatch, timeline):
     monkeypatch.setattr(cuda, "timeline_supported", lambda _: (timeline, "no reason"))
-    monkeypatch.setattr(kinds, "create", lambda *_: None)
-    described = slot_layout.make(shape=4, dtype="u1")
-    new = described, bytes(16), 2, "cuda"
-    chosen = creation._on_gpu(*new, "auto", None, "ipc")[1:]
+    new = slot_layout.make(shape=4, dtype="u1"), 0
+    chosen = creation._order_on_gpu(*new, "auto", None)
     assert chosen == (("timeline", "stream") if timeline else ("event", "host"))
-    by_name = creation._on_gpu(*new, "auto", "stream", "ipc")[1:]
+    by_name = creation._order_on_gpu(*new, "auto", "stream")
     assert by_name == ("timeline" if timeline else "event", "stream")
 
 

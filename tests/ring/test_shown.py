@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import inspect
 import pydoc
-import sys
 import traceback
 
 import pytest
 
 import gpuring
-from gpuring.memory import cuda
+from gpuring.memory import driver, frameworks
 
 
 @pytest.mark.parametrize(
@@ -59,19 +58,25 @@ def test_help_shows_permissions_as_they_are_written_and_nothing_private(function
 
 def test_a_missing_gpu_is_one_traceback(name, monkeypatch):
     """What was not found says nothing that the error does not say."""
-    monkeypatch.setitem(sys.modules, "cupy", None)
+
+    def missing(library):
+        raise OSError(f"{library}: cannot open shared object file")
+
+    driver._library.cache_clear()
+    monkeypatch.setattr("ctypes.CDLL", missing)
     with pytest.raises(gpuring.DeviceError) as caught:
         gpuring.create(name, slots=2, shape=3, dtype="u1")
     told = "".join(traceback.format_exception(caught.value))
     assert told.count("Traceback") == 1
-    assert "CuPy is not installed" in told.splitlines()[-1]
+    assert "there is no NVIDIA driver (libcuda.so.1: cannot open" in told.splitlines()[-1]
 
 
 def test_a_cupy_that_cannot_be_imported_shows_why(monkeypatch):
     def broken(name):
         raise ImportError("libcudart.so.12: cannot open shared object file")
 
+    frameworks.cupy.cache_clear()
     monkeypatch.setattr("importlib.import_module", broken)
     with pytest.raises(gpuring.DeviceError, match="cannot open shared") as caught:
-        cuda.load_cupy()
+        frameworks.cupy()
     assert isinstance(caught.value.__cause__, ImportError)

@@ -63,7 +63,7 @@ class Slab:
     """The ordinal of the GPU in this process.  None: host memory."""
     owner: Any
     """Keeps the memory mapped.  On the host it is a `memoryview` of all bytes, which may be written
-    on the far side; on a GPU it is a flat `cupy.ndarray` of uint8."""
+    on the far side; on a GPU it is nothing that one can look into."""
     window: int
     """On the far side: the sequences of all slots that are written to at one time are less than
     this apart.  Slot `index` has the sequences that are `index` modulo `slots`."""

@@ -11,19 +11,16 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuring.bridge.engines.contract import EngineError
-from gpuring.memory.cuda import load_cupy
-
-_SUCCESS, _NOT_READY = 0, 600  # cudaError_t, which CuPy reports as plain numbers
+from gpuring.memory import driver, gpu_work
 
 
 @contextlib.contextmanager
 def on_gpu(gpu: int) -> Iterator[None]:
     """Calls to the driver.  Their errors become EngineErrors."""
-    cuda = load_cupy().cuda
     try:
-        with cuda.Device(gpu):
+        with driver.current(gpu):
             yield
-    except cuda.runtime.CUDARuntimeError as error:
+    except driver.Refused as error:
         raise EngineError(f"GPU {gpu}: {error}") from error
 
 
@@ -33,19 +30,17 @@ class Copies:
     def __init__(self, gpu: int) -> None:
         """Raises EngineError."""
         self._gpu = gpu
-        self._cuda = load_cupy().cuda
-        self._pending: deque[tuple[Any, Any]] = deque()
+        self._pending: deque[tuple[Any, gpu_work.Event]] = deque()
         """(name, event) in the order of the stream."""
-        self._events: list[Any] = []
+        self._events: list[gpu_work.Event] = []
         """Events that are used again."""
         with on_gpu(gpu):
-            self._stream = self._cuda.Stream(non_blocking=True)
+            self._stream = gpu_work.Stream(gpu)
 
     def start(self, name: Any, to: int, source: int, nbytes: int) -> None:
         """Enqueues a copy from address to address.  Raises EngineError."""
-        runtime = self._cuda.runtime
         with on_gpu(self._gpu):
-            runtime.memcpyAsync(to, source, nbytes, runtime.memcpyDefault, self._stream.ptr)
+            gpu_work.copy(to, source, nbytes, self._stream.handle)
             self._mark(name)
 
     def mark(self, name: Any) -> None:
@@ -55,8 +50,8 @@ class Copies:
             self._mark(name)
 
     def _mark(self, name: Any) -> None:
-        event = self._events.pop() if self._events else self._cuda.Event(disable_timing=True)
-        event.record(self._stream)
+        event = self._events.pop() if self._events else gpu_work.Event(self._gpu)
+        event.record(self._stream.handle)
         self._pending.append((name, event))
 
     @property
@@ -69,11 +64,11 @@ class Copies:
         the GPU has failed."""
         names = []
         while self._pending:
-            status = self._cuda.runtime.eventQuery(self._pending[0][1].ptr)
-            if status == _NOT_READY:
+            status = self._pending[0][1].query()
+            if status == gpu_work.NOT_READY:
                 break
-            if status != _SUCCESS:
-                raise EngineError(f"a copy on GPU {self._gpu} failed: cudaError {status}")
+            if status != gpu_work.DONE:
+                raise EngineError(f"a copy on GPU {self._gpu} failed: CUresult {status}")
             names.append(self._next())
         return names
 
@@ -93,5 +88,5 @@ class Copies:
         """Waits for those that are pending, and forgets them.  Raises nothing: on a GPU that has
         failed nothing is copied any more."""
         with contextlib.suppress(EngineError), on_gpu(self._gpu):
-            self._stream.synchronize()
+            gpu_work.synchronize(self._stream.handle)
         self._pending.clear()

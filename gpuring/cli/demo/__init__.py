@@ -15,17 +15,17 @@ The exit status is 0 for PASS and 1 for FAIL.
 from __future__ import annotations
 
 import argparse
-import importlib
 import os
 import re
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import gpuring
 from gpuring.cli.options import add_order, count, positive, slots
 from gpuring.cli.text import columns, complain, wrap
 from gpuring.cli.trouble import CommandError, message, need
+from gpuring.memory import frameworks
 
 if TYPE_CHECKING:
     from .records import Job, Outcome
@@ -234,12 +234,14 @@ def _can_compute() -> tuple[bool, str]:
 
     With the GPU's name, or with what is missing.
     """
-    cupy: Any = importlib.import_module("cupy")
     try:
+        cupy = frameworks.load_cupy()
         if int((cupy.arange(5, dtype=cupy.uint64) * cupy.uint64(2)).sum()) == 20:
             runtime = cupy.cuda.runtime
             return True, runtime.getDeviceProperties(runtime.getDevice())["name"].decode()
         return False, "the GPU computes 2 * (0 + 1 + 2 + 3 + 4) wrongly"
+    except gpuring.DeviceError as error:
+        return False, str(error)
     except Exception as error:  # NVRTC or its headers are missing: many types, by CuPy's version
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         return False, (

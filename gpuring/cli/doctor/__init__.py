@@ -78,10 +78,8 @@ def examine(device: int, *, probing: bool) -> Iterator[Finding]:
         yield Finding(
             "fail", "GPU driver", f"a process that asks it hangs or dies ({error.last_line})", fix
         )
-    cupy_works = False
     if seen is not None:
         yield _judged(gpu.driver, seen)
-        cupy_works = bool(seen.cupy)
         if seen.gpus:
             yield from (f for check in gpu.CHECKS if (f := _judged(check, seen)) is not None)
     yield from _bridges(bool(seen and seen.gpus))
@@ -92,7 +90,7 @@ def examine(device: int, *, probing: bool) -> Iterator[Finding]:
         yield Finding("warn", "probes", found, f"first mend {this.shm.path}, as said above")
         return
     yield from probe.on_host()
-    yield from _probe_gpu(seen, device, cupy_works)
+    yield from _probe_gpu(seen, device)
 
 
 def _bridges(gpus: bool) -> Iterator[Finding]:
@@ -108,10 +106,10 @@ def _bridges(gpus: bool) -> Iterator[Finding]:
     yield from (f for check in network.CHECKS if (f := _judged(check, seen)) is not None)
 
 
-def _probe_gpu(seen: gpu.Gpus | None, device: int, cupy_works: bool) -> Iterator[Finding]:
+def _probe_gpu(seen: gpu.Gpus | None, device: int) -> Iterator[Finding]:
     if seen is None or not seen.gpus:
         why = "no GPU" if seen else "the driver does not answer"
-    elif not cupy_works:
+    elif seen.cupy_error:
         why = "CuPy cannot be used"
     elif device >= len(seen.gpus):
         found = f"there is no GPU {device}"

@@ -1,7 +1,8 @@
-"""What GPU rings need: a driver, CuPy that matches it, GPUs that can share.
+"""What GPU rings need: a driver, CuPy or torch that matches it, GPUs that can share.
 
 `look` runs in a process of its own, because a sick driver hangs or kills who asks it.  It asks the
-driver itself and makes no CUDA context; CuPy is looked at last.  The checks judge what it says.
+driver itself and makes no CUDA context; CuPy is looked at last, and torch is not imported.  The
+checks judge what it says.
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from gpuring.cli.measure.card import version_of
 from gpuring.errors import DeviceError
-from gpuring.memory import kinds
+from gpuring.memory import frameworks, kinds
 
 from .finding import Finding
 
@@ -73,10 +75,12 @@ class Gpus:
     cuda: int
     """The newest CUDA version of the driver, as 13000."""
     cupy: str
-    """Version; empty: it cannot be used, and `cupy_error` says why."""
+    """Version; empty: it is not installed, or `cupy_error` says why it cannot be used."""
     cupy_error: str
     cupy_cuda: int
     """The CUDA runtime that CuPy has."""
+    torch: str
+    """Version; empty: it is not installed."""
     visible: str | None
     """CUDA_VISIBLE_DEVICES"""
     wsl: bool
@@ -109,6 +113,7 @@ def look(_pipe: Any) -> Gpus:
         cupy=cupy,
         cupy_error=cupy_error,
         cupy_cuda=cupy_cuda,
+        torch=version_of("torch"),
         visible=os.environ.get("CUDA_VISIBLE_DEVICES"),
         wsl="microsoft" in _text("/proc/sys/kernel/osrelease").lower(),
         mps_directory=directory,
@@ -177,10 +182,10 @@ def _ask_cupy(wanted: bool) -> tuple[str, str, int]:
     """Version, why it cannot be used, its CUDA runtime."""
     if not wanted:
         return "", "", 0
-    from gpuring.memory import cuda
-
     try:
-        cupy = cuda.load_cupy()
+        cupy = frameworks.cupy()
+        if cupy is None:
+            return "", "", 0
         return str(cupy.__version__), "", int(cupy.cuda.runtime.runtimeGetVersion())
     except DeviceError as error:
         return "", str(error), 0
@@ -229,12 +234,19 @@ def driver(seen: Gpus) -> Finding:
 _START = "if this machine has one: install its driver; in containers: docker run --gpus all"
 
 
-def cupy(seen: Gpus) -> Finding:
-    what, wanted = "CuPy", "gpuring[cuda13]" if seen.cuda >= 13000 else "gpuring[cuda12]"
+def arrays(seen: Gpus) -> Finding:
+    """Whose arrays slots are shown as, and whose device and stream are the current ones."""
+    what, wanted = "arrays", "gpuring[cuda13]" if seen.cuda >= 13000 else "gpuring[cuda12]"
     fix = f"pip uninstall other cupy packages, then pip install '{wanted}'"
-    if not seen.cupy:
+    if seen.cupy_error:
         return Finding("fail", what, seen.cupy_error, fix)
-    found = f"{seen.cupy} with CUDA {_dotted(seen.cupy_cuda)}"
+    if not seen.cupy and seen.torch and "+cpu" not in seen.torch:
+        found = f"torch {seen.torch}, because CuPy is not installed: torch.from_dlpack(slot)"
+        return Finding("ok", what, found)
+    if not seen.cupy:
+        found = "neither CuPy nor torch with CUDA is installed: slots are copied to and from only"
+        return Finding("warn", what, found, f"pip install '{wanted}' or 'gpuring[torch]'")
+    found = f"CuPy {seen.cupy} with CUDA {_dotted(seen.cupy_cuda)}"
     if seen.cupy_cuda // 1000 > seen.cuda // 1000:
         return Finding(
             "fail", what, f"{found}, newer than the driver allows", f"{fix}; or update the driver"
@@ -243,16 +255,20 @@ def cupy(seen: Gpus) -> Finding:
 
 
 def platform(seen: Gpus) -> Finding | None:
-    what, fix = "platform", "use rings in host memory: device='host'"
-    if seen.wsl:
-        return Finding(
-            "fail", what, "WSL2 has no CUDA IPC, so processes cannot share GPU memory", fix
-        )
+    if not (why := _lacks_ipc(seen)):
+        return None
+    fix = "memory='auto' takes what is left; gpuring was not tried on such hardware"
+    return Finding("warn", "platform", why, fix)
+
+
+def _lacks_ipc(seen: Gpus) -> str:
     integrated = [gpu.ordinal for gpu in seen.gpus if gpu.integrated]
+    if seen.wsl:
+        return "WSL2 has no legacy CUDA IPC between processes"
     if integrated:
-        found = f"GPU {_listed(integrated)} is integrated (Tegra, Jetson) and cannot share memory"
-        return Finding("fail", what, found, fix)
-    return None
+        found = f"GPU {_listed(integrated)} is integrated (Tegra, Jetson)"
+        return f"{found}, and has no legacy CUDA IPC"
+    return ""
 
 
 def uuids(seen: Gpus) -> Finding:
@@ -304,7 +320,8 @@ def mig(seen: Gpus) -> Finding:
 def memory(seen: Gpus) -> Finding:
     """The kinds of memory, and which of them memory="auto" takes."""
     what, without = "memory", [gpu.ordinal for gpu in seen.gpus if not gpu.vmm]
-    kind, why = kinds.auto(seen.in_container, not without, f"GPU {_listed(without)} has no vmm")
+    lacking = {"ipc": _lacks_ipc(seen), "vmm": without and f"GPU {_listed(without)} has no vmm"}
+    kind, why = kinds.auto(seen.in_container, lambda kind: (not lacking[kind], str(lacking[kind])))
     pool = "" if all(gpu.pool for gpu in seen.gpus) else " (pool not on all GPUs)"
     if kind == "ipc" and seen.in_container:
         fix = "run all processes of a ring in one pid namespace: docker run --pid=host"
@@ -358,6 +375,6 @@ def _dotted(version: int) -> str:
 
 
 CHECKS: tuple[Check, ...] = (
-    *(cupy, platform, uuids, compute_mode, mps, mig, memory, timeline, events, peer_access),
+    *(arrays, platform, uuids, compute_mode, mps, mig, memory, timeline, events, peer_access),
 )
 """Where there is a GPU, after `driver`."""

@@ -8,6 +8,7 @@ tried on a host ring.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 import time
@@ -19,6 +20,7 @@ import numpy as np
 import gpuring
 from gpuring.cli.measure.crew import Crew, Pipe, RoleFailed
 from gpuring.cli.text import seconds
+from gpuring.memory import cuda, driver, gpu_work
 from gpuring.registry import directory
 
 from .finding import Finding
@@ -56,12 +58,12 @@ def write(pipe: Pipe, name: str, options: Options, ordinal: int, patience_s: flo
         pipe.send(f"{ring.sync}, gate {ring.gate}")
         pipe.receive()
         for k in range(FRAMES):
-            with producer.claim(patience_s) as slot:
+            with producer.claim(patience_s, **_on(stream)) as slot:
                 if stream is None:
                     slot.array[...] = _byte(k)
                 else:
                     stream.keep_busy()
-                    stream.memset(slot.array.data.ptr, _byte(k), NBYTES)
+                    stream.fill(_address(slot), _byte(k))
                 slot.meta["k"] = k
             pending += any(peer.pending for peer in ring.stats().producers)
         pipe.send()
@@ -80,9 +82,8 @@ def read(pipe: Pipe, name: str, options: Options, ordinal: int, patience_s: floa
     ):
         pipe.send(next(p.unregistered for p in ring.stats().peers if p.number == frames.peer))
         for k in range(FRAMES):
-            with frames.acquire(patience_s) as slot:
-                array = slot.upload() if pinned else slot.array
-                copy = np.array(array) if stream is None else array.get()
+            with frames.acquire(patience_s, **_on(stream)) as slot:
+                copy = np.array(slot.array) if stream is None else stream.read(_address(slot))
                 bad = int(np.count_nonzero(copy != _byte(k)))
                 if bad or slot.meta["k"] != k:
                     wrong.append(f"frame {k}: {bad} bytes, metadata {slot.meta['k']}")
@@ -116,39 +117,51 @@ def _byte(k: int) -> int:
     return (k * 37 + 1) & 255
 
 
+def _on(stream: _Stream | None) -> Options:
+    return {} if stream is None else {"stream": stream.handle}
+
+
+def _address(slot: Any) -> int:
+    """Where the GPU finds the slot.  One that is not registered with CUDA is in host memory."""
+    interface = getattr(slot, "__cuda_array_interface__", None) or slot.__array_interface__
+    return int(interface["data"][0])
+
+
 class _Stream:
-    """A CuPy stream with the one operation that a probe needs."""
+    """A stream of the current GPU, and memory for what is done on it."""
 
-    def __init__(self, cupy: Any) -> None:
-        self._cupy = cupy
-        self._scratch: Any = None
-        self.raw = cupy.cuda.Stream(non_blocking=True)
+    def __init__(self, ordinal: int) -> None:
+        self._stream = gpu_work.Stream(ordinal)
+        self.handle = self._stream.handle
+        make = functools.partial(cuda.plain, _BACKLOG_NBYTES, ordinal)
+        self._scratch = cuda.uninterrupted(ordinal, make)
 
-    def memset(self, ptr: int, value: int, nbytes: int) -> None:
-        self._cupy.cuda.runtime.memsetAsync(ptr, value, nbytes, self.raw.ptr)
+    def fill(self, ptr: int, value: int) -> None:
+        gpu_work.fill(ptr, value, NBYTES, self.handle)
+
+    def read(self, ptr: int) -> Any:
+        """What is at an address, by way of memory of the GPU."""
+        copy = np.empty(NBYTES, "u1")
+        gpu_work.copy(self._scratch.ptr, ptr, NBYTES, self.handle)
+        gpu_work.copy(copy.ctypes.data, self._scratch.ptr, NBYTES, self.handle)
+        gpu_work.synchronize(self.handle)
+        return copy
 
     def keep_busy(self) -> None:
         """Gives it work to do before it comes to the frame."""
-        if self._scratch is None:
-            self._scratch = self._cupy.cuda.Memory(_BACKLOG_NBYTES)
         for k in range(_BACKLOG):
-            self.memset(self._scratch.ptr, k, _BACKLOG_NBYTES)
+            gpu_work.fill(self._scratch.ptr, k, _BACKLOG_NBYTES, self.handle)
 
 
 @contextlib.contextmanager
 def _stream(ordinal: int | None) -> Iterator[_Stream | None]:
-    """Makes the GPU and a stream of it current, if there is to be one."""
+    """A stream of the GPU, which is the current one, if there is to be one."""
     if ordinal is None:
         yield None
         return
-    from gpuring.memory import cuda
-
     cuda.device_for(ordinal)
-    cupy = cuda.load_cupy()
-    with cupy.cuda.Device(ordinal):
-        stream = _Stream(cupy)
-        with stream.raw:
-            yield stream
+    with driver.current(ordinal):
+        yield _Stream(ordinal)
 
 
 # ---- probes ------------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 import gpuring
+from gpuring.memory.frameworks import load_cupy
 
 from .settings import FRAME_NBYTES
 
@@ -196,8 +197,7 @@ def _blocks(n: int) -> int:
 def cuda_tools() -> SimpleNamespace:
     """This process's CuPy, its benchmark stream (made current), and kernels seen to tell right from
     wrong.  The first launch of a kernel loads it, which no clock should see."""
-    import cupy
-
+    cupy = load_cupy()
     stream = cupy.cuda.Stream(non_blocking=True)
     stream.use()
     module = cupy.RawModule(code=SOURCE.read_text())

@@ -90,7 +90,7 @@ def align(
     * `timeout`: how long one step may take, in seconds.  0 does not wait, None waits for ever.
       When the time is up the step raises RingTimeout.  Iterate again after that.
     * `stream`: the stream of each acquire.  Without it frames are ordered on the stream that is
-      CuPy's current one when they are handed out.
+      the current one when they are handed out.
 
     The slots of a tuple are released when the iterator moves on.  Only one thread may use it and
     its consumers.  `Aligned` says what ends the iteration, and what happens to what it holds.

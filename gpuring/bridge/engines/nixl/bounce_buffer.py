@@ -14,19 +14,19 @@ that.  So are the copies of the other engine.
 from __future__ import annotations
 
 import contextlib
+import functools
 from dataclasses import replace
-from typing import Any
 
 from gpuring.bridge.engines.contract import EngineError, Slab
 from gpuring.bridge.engines.gpu_copies import Copies, on_gpu
-from gpuring.memory.cuda import load_cupy
+from gpuring.memory import cuda, driver
 
 _NBYTES, _FEWEST = 128 << 20, 4
 """The buffer beside a near ring has this length, but at least so many slots: some are copied to
 while others are in the network."""
 
-_spare: dict[int, Any] = {}
-"""Memory that a session which is over has left, by GPU, as arrays of bytes.  The next one takes it
+_spare: dict[int, tuple[cuda.Mapping, int]] = {}
+"""Memory that a session which is over has left, by GPU, and its size.  The next one takes it
 if it is large enough.  The other process has it mapped for as long as it lives, because UCX keeps
 what it has opened, and CUDA advises against freeing memory that is mapped elsewhere."""
 
@@ -41,7 +41,7 @@ def receiver_needs_one(slab: Slab) -> bool:
     if slab.gpu is None:
         return False
     with contextlib.suppress(Exception), on_gpu(slab.gpu):
-        load_cupy().cuda.runtime.ipcGetMemHandle(slab.pointer)
+        driver.export_plain(slab.pointer)
         return False
     return True
 
@@ -70,7 +70,7 @@ class BounceBuffer:
         self.copies = Copies(ring.gpu)
         self.slab = replace(
             ring,
-            pointer=int(self._memory.data.ptr),
+            pointer=self._memory[0].ptr,
             slots=slots,
             memory="ipc",
             owner=self._memory,
@@ -88,17 +88,16 @@ def reserve(gpu: int, nbytes: int) -> None:
     _spare[gpu] = _take(gpu, nbytes)
 
 
-def _take(gpu: int, nbytes: int) -> Any:
+def _take(gpu: int, nbytes: int) -> tuple[cuda.Mapping, int]:
     spare = _spare.pop(gpu, None)
-    if spare is not None and spare.nbytes >= nbytes:
+    if spare is not None and spare[1] >= nbytes:
         return spare
     del spare  # freed after all: there may not be room for both
-    cupy = load_cupy()
     try:
         with on_gpu(gpu):
-            memory = cupy.cuda.Memory(nbytes)  # cudaMalloc: a part of CuPy's pool is not shared
-            cupy.cuda.runtime.ipcGetMemHandle(memory.ptr)
-            return cupy.ndarray(nbytes, "u1", cupy.cuda.MemoryPointer(memory, 0))
+            made = cuda.uninterrupted(gpu, functools.partial(cuda.plain, nbytes, gpu))
+            driver.export_plain(made.ptr)  # refused where processes cannot share it
+            return made, nbytes
     except EngineError as error:
         needed = f"a bounce buffer of {-(-nbytes >> 20)} MiB that processes can share"
         raise EngineError(f"there is no memory for {needed} ({error})") from error

@@ -16,7 +16,7 @@ from gpuring.bridge.engines.contract import Channel, EngineError, Slab
 from gpuring.bridge.engines.gpu_copies import Copies, on_gpu
 from gpuring.bridge.engines.zmq.host import Counting
 from gpuring.bridge.network import wire
-from gpuring.memory.cuda import load_cupy
+from gpuring.memory import gpu_work
 
 DEPTH = 32
 """How many parts there is pinned memory for: 32 MiB."""
@@ -25,10 +25,10 @@ DEPTH = 32
 class Buffer:
     """Pinned memory for one part."""
 
-    def __init__(self, cupy: Any) -> None:
-        memory = cupy.cuda.alloc_pinned_memory(wire.MAX_PART)
-        self.pointer = int(memory.ptr)
-        self.array = np.frombuffer(memory, "u1", wire.MAX_PART)
+    def __init__(self, gpu: int) -> None:
+        self._memory = gpu_work.PinnedBuffer(gpu, wire.MAX_PART)
+        self.pointer = self._memory.handle
+        self.array = np.ctypeslib.as_array(self._memory.bytes)
 
 
 class Staging:
@@ -46,7 +46,7 @@ class Staging:
         if not self._free and self._made < DEPTH:
             self._made += 1
             with on_gpu(self._gpu):
-                return Buffer(load_cupy())
+                return Buffer(self._gpu)
         return self._free.pop() if self._free else None
 
     def fileno(self) -> int:
