@@ -13,6 +13,7 @@ programs of their own:
     memory_kinds, two_gpus    GPU memory                                        docs/memory.md
     pinned                    uploads from host memory                          docs/memory.md
     bridge, bridge_gpu        rings on other hosts                              docs/bridge.md
+    loader                    batches of torch's DataLoader                    docs/loading.md
     recording                 rings in files                                 docs/recording.md
     frontends                 photos                     docs/examples/upscale_frontends.md
     tracing                   traces                                           docs/tracing.md

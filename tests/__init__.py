@@ -8,6 +8,7 @@ ring       rings as their users see them: verbs, waits, ends, `align`, batches, 
 service    requests and responses
 bridge     rings of two hosts
 recording  what is recorded of rings, and rings that are made of it
+torch      DataLoader, beside torch's own
 cli        the commands
 benchmarks the programs of `bench`
 

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from gpuring import bridge
+from gpuring.bridge.network.addresses import PORT
 from gpuring.cli.options import device, nbytes, positive, seconds, slots
 
 if TYPE_CHECKING:
@@ -56,8 +57,8 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--listen",
         metavar="HOST:PORT",
-        default=f"127.0.0.1:{bridge.PORT}",
-        help=f"an address of this host (default: 127.0.0.1:{bridge.PORT})",
+        default=f"127.0.0.1:{PORT}",
+        help=f"an address of this host (default: 127.0.0.1:{PORT})",
     )
     parser.add_argument(
         "--insecure",

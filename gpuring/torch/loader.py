@@ -1,0 +1,132 @@
+"""DataLoader, in the main process.
+
+It is torch's own class with torch's own iterator and workers.  The samplers, seeds, index queues,
+errors and the end of workers are torch's.  Two places differ: the collate_fn of a worker puts the
+batch into a slot (packing.py), and what comes out of the queue is made a batch again (inlet.py).
+Names of torch that are not public are used here, in packing.py and in inlet.py, and nowhere else.
+"""
+
+from __future__ import annotations
+
+import copy
+import reprlib
+from typing import Any, TypeVar
+
+import torch
+from torch.utils import data
+from torch.utils._pytree import tree_map
+from torch.utils.data import _utils, dataloader
+
+from gpuring.torch.inlet import Inlet, Need
+from gpuring.torch.packing import Packing
+from gpuring.torch.parcel import Parcel
+
+T_co = TypeVar("T_co", covariant=True)
+
+
+class DataLoader(data.DataLoader[T_co]):
+    """torch's DataLoader, whose workers hand batches over through slots.
+
+    It takes all arguments of torch.utils.data.DataLoader, and they mean the same.
+
+    * `device`: "cuda" or "cuda:1" gives the tensors of a batch on that GPU, in order of torch's
+      current stream there.  "cuda" is the current one when a loop begins.  pin_memory then has
+      nothing to do.  None leaves them in host memory, as torch does.
+
+    A batch has memory of its own, so it may be kept.  Tensors are laid out without gaps.  What
+    cannot lie in a slot (sparse and quantized tensors, those that require a gradient) travels as in
+    torch, and stays in host memory.  If a worker is killed, the RuntimeError says which batches it
+    had still to deliver.
+    """
+
+    def __init__(self, *args: Any, device: str | torch.device | None = None, **kwargs: Any) -> None:
+        self.device = None if device is None else torch.device(device)
+        if self.device is not None and self.device.type != "cuda":
+            raise ValueError(f'device is "cuda", "cuda:N" or None, not {device!r}')
+        self._need = Need()
+        super().__init__(*args, **kwargs)
+
+    def _get_iterator(self) -> Any:
+        if self.device is None and not self.num_workers:
+            return super()._get_iterator()
+        loader = copy.copy(self)  # for the iterator, which reads its attributes
+        if self.device is not None:
+            loader.pin_memory = False
+            if self.device.index is None:
+                loader.device = torch.device("cuda", torch.cuda.current_device())
+        if not self.num_workers:
+            return _InThisProcess(loader)
+        self.check_worker_number_rationality()
+        return _OverWorkers(loader)
+
+
+class _InThisProcess(dataloader._SingleProcessDataLoaderIter):
+    """For num_workers=0, with a device."""
+
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        super().__init__(loader)
+        self._device = loader.device
+
+    def _next_data(self) -> Any:
+        return tree_map(self._moved, super()._next_data())
+
+    def _moved(self, leaf: Any) -> Any:
+        return leaf.to(self._device) if type(leaf) is torch.Tensor else leaf
+
+
+class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
+    def __init__(self, loader: DataLoader[Any]) -> None:
+        on_gpu = loader.device is not None
+        slots = min((loader.prefetch_factor or 0) + 1, 1024)  # one is being copied
+        self._inlet = Inlet(loader._need, loader.num_workers, slots, loader.device)
+        self._asked: dict[int, Any] = {}
+        """The samples of the batches that workers may be at."""
+        loader.collate_fn = Packing(loader.collate_fn, self._inlet.name, arrays=not on_gpu)
+        super().__init__(loader)
+        self._inlet.begin()
+
+    def _next_index(self) -> Any:
+        index = super()._next_index()
+        self._asked[self._send_idx] = index
+        self._asked.pop(self._send_idx - 4 * self._num_workers * self._prefetch_factor, None)
+        return index
+
+    def _get_data(self) -> Any:
+        number, batch = super()._get_data()
+        if isinstance(batch, Parcel):
+            batch = self._inlet.open(batch, pinned=False)
+        return number, batch
+
+    def _next_data(self) -> Any:
+        try:
+            return super()._next_data()
+        except RuntimeError as error:
+            if not str(error).startswith("DataLoader worker") or not (where := self._deaths()):
+                raise
+            raise RuntimeError(f"{str(error).rstrip()} {where}") from error
+
+    def _deaths(self) -> str:
+        """What the workers that did not end in order have not delivered, the first of which they
+        were most likely at."""
+        said = []
+        for number, worker in enumerate(self._workers):
+            if worker.exitcode:
+                batches = [
+                    f"batch {task} (samples {reprlib.repr(self._asked.get(task))})"
+                    for task, info in self._task_info.items()
+                    if info == (number,)
+                ]
+                said.append(
+                    f"Worker {number} (pid {worker.pid}) had not delivered "
+                    f"{' and '.join(batches) or 'anything that is waited for'}."
+                )
+        return " ".join(said)
+
+    def _shutdown_workers(self) -> None:
+        try:
+            # When the interpreter ends, all rings are closed anyway, and torch's thread for pinned
+            # memory may have stopped for ever in the middle of a batch.
+            if _utils is not None and _utils.python_exit_status is False:
+                self._inlet.close()
+        finally:
+            super()._shutdown_workers()

@@ -1,0 +1,236 @@
+"""A worker lays its batches into slots.
+
+torch's worker calls a `Packing` in place of the collate_fn.  It collates, lays what it got into a
+slot, publishes that, and returns a parcel.  torch's default collate stacks the samples straight
+into the slot.
+
+A batch for which there is no ring, or one that is too small, travels as in torch.  The main process
+then makes a ring in which it would have had room, and the worker joins that before a later batch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils.data import default_collate, get_worker_info
+from torch.utils.data._utils import collate
+
+from gpuring.errors import RingError
+from gpuring.ring import inner
+from gpuring.ring.attaching import attach
+from gpuring.torch.parcel import (
+    SMALL_NBYTES,
+    Kind,
+    Leaf,
+    Parcel,
+    aligned,
+    can_be_laid,
+    over,
+    take_apart,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gpuring.ring.write_slot import WriteSlot
+
+
+def ring_name(inlet: str, worker: int, generation: int) -> str:
+    return f"{inlet}.{worker}.{generation}"
+
+
+class _Outlet:
+    """This worker's end of its ring."""
+
+    def __init__(self, name: str) -> None:
+        """Raises RingError if there is no such ring."""
+        self._ring = attach(name)
+        self._producer = self._ring.producer()
+        only = self._ring.spec.fields[0]
+        memory = inner.memory(self._ring)
+        self.nbytes: int = only.shape[0]
+        self._slots = [
+            torch.from_numpy(memory.array(k, only, only.shape, writable=True))
+            for k in range(self._ring.slots)
+        ]
+
+    def claim(self) -> tuple[WriteSlot, torch.Tensor]:
+        """A slot and its bytes.  Waits until the main process has copied an earlier batch.  Raises
+        RingError if that has gone."""
+        slot = self._producer.claim()
+        return slot, self._slots[slot.index]
+
+    def close(self) -> None:
+        self._ring.close()
+
+
+class _Draft:
+    """A batch that is being laid into a slot.  The slot is claimed when it is needed."""
+
+    def __init__(self, outlet: _Outlet | None) -> None:
+        self._outlet = outlet
+        self._slot: WriteSlot | None = None
+        self._bytes = torch.empty(0, dtype=torch.uint8)
+        self._end = 0
+        """Bytes of the slot that are given out."""
+
+    def place(self, kind: Kind) -> tuple[int, Leaf] | None:
+        """Room for a leaf: its first byte, and the leaf there.  None: there is no slot, or no room
+        in it."""
+        begin = aligned(self._end)
+        end = begin + kind.nbytes
+        if self._outlet is None or end > self._outlet.nbytes:
+            return None
+        if self._slot is None:
+            try:
+                self._slot, self._bytes = self._outlet.claim()
+            except RingError:  # the iterator, or the main process, is about to end
+                self._outlet = None
+                return None
+        self._end = end
+        return begin, over(self._bytes, begin, kind)
+
+    def where(self, leaf: Leaf) -> int | None:
+        """The first byte of a tensor that lies in this slot.  None: it lies elsewhere."""
+        if self._slot is None or isinstance(leaf, np.ndarray):
+            return None
+        begin = leaf.data_ptr() - self._bytes.data_ptr()
+        return begin if leaf.numel() and 0 <= begin < self._end else None
+
+    def publish(self) -> tuple[int, int]:
+        """Returns the sequence of the frame, and how many bytes it has."""
+        assert self._slot is not None
+        inner.set_shape(self._slot, (self._end,))
+        seq: int = self._slot.seq
+        self._slot.publish()
+        self._slot = None
+        return seq, self._end
+
+    def abandon(self) -> None:
+        if self._slot is not None:
+            with contextlib.suppress(RingError):  # the main process has left, and nobody reads it
+                self._slot.abandon()
+            self._slot = None
+
+
+class Packing:
+    """The collate_fn of a worker."""
+
+    def __init__(self, collate_fn: Callable[[Any], Any], inlet: str, *, arrays: bool) -> None:
+        """`arrays`: NumPy's lie in slots, too."""
+        self._collate_fn = collate_fn
+        self._inlet = inlet
+        self._arrays = arrays
+        self._generation = 0
+        self._outlet: _Outlet | None = None
+
+    def __call__(self, samples: Any) -> Any:
+        info = get_worker_info()
+        assert info is not None
+        draft = _Draft(self._joined(info.id))
+        try:
+            batch = self._collated(samples, draft)
+            rest, leaves = take_apart(batch, arrays=self._arrays)
+            if not leaves:
+                return batch
+            parcel = Parcel(self._inlet, info.id, self._generation, rest)
+            parcel.nbytes = sum(aligned(leaf.nbytes) for leaf in leaves)
+            if not _lay(leaves, draft, parcel):
+                parcel.leaves = [
+                    leaf if draft.where(leaf) is None else leaf.clone()  # type: ignore[union-attr]
+                    for leaf in leaves
+                ]
+                draft.abandon()
+                self._leave()
+                parcel.generation = self._generation
+            return parcel
+        finally:
+            draft.abandon()
+
+    def _joined(self, worker: int) -> _Outlet | None:
+        if self._outlet is None:
+            with contextlib.suppress(RingError):
+                self._outlet = _Outlet(ring_name(self._inlet, worker, self._generation))
+        return self._outlet
+
+    def _leave(self) -> None:
+        """The next ring is to be larger."""
+        if self._outlet is not None:
+            self._outlet.close()
+            self._outlet = None
+            self._generation += 1
+
+    def _collated(self, samples: Any, draft: _Draft) -> Any:
+        if self._collate_fn is not default_collate:
+            return self._collate_fn(samples)
+        known = collate.default_collate_fn_map
+        if known.get(torch.Tensor) is not collate.collate_tensor_fn:  # it is the user's own
+            return default_collate(samples)
+
+        def stack(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
+            first = batch[0]
+            if all(
+                type(each) is torch.Tensor
+                and can_be_laid(each)
+                and each.dtype is first.dtype
+                and each.shape == first.shape
+                for each in batch
+            ):
+                room = draft.place(Kind(first.dtype, (len(batch), *first.shape)))
+                if room is not None:
+                    return torch.stack(batch, 0, out=room[1])  # type: ignore[arg-type]
+            stacked: torch.Tensor = collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+            return stacked
+
+        return collate.collate(samples, collate_fn_map={**known, torch.Tensor: stack})
+
+
+def _lay(leaves: list[Leaf], draft: _Draft, parcel: Parcel) -> bool:
+    """Copies into the slot what does not lie there yet, publishes it, and writes down where it is.
+    False: there is no slot, or no room in it."""
+    if not parcel.nbytes:
+        return False
+    kinds = [Kind.of(leaf) for leaf in leaves]
+    begins = [draft.where(leaf) for leaf in leaves]
+    large_ones_first = sorted(range(len(leaves)), key=lambda k: kinds[k].nbytes < SMALL_NBYTES)
+    for k in large_ones_first:
+        if begins[k] is None:
+            room = draft.place(kinds[k])
+            if room is None:
+                return False
+            begins[k], target = room
+            if isinstance(target, np.ndarray):
+                target[...] = leaves[k]
+            else:
+                target.copy_(leaves[k])  # type: ignore[arg-type]
+    laid = [begin for begin in begins if begin is not None]
+    parcel.pieces, numbers = _pieces(laid, kinds)
+    parcel.places = [
+        (number, begin - parcel.pieces[number][0], kind)
+        for number, begin, kind in zip(numbers, laid, kinds, strict=True)
+    ]
+    try:
+        parcel.seq, parcel.nbytes = draft.publish()
+    except RingError:  # the main process has left
+        return False
+    return True
+
+
+def _pieces(begins: list[int], kinds: list[Kind]) -> tuple[list[tuple[int, int]], list[int]]:
+    """The pieces (from, to) in order, and the number of that which each leaf is in."""
+    pieces: list[tuple[int, int]] = []
+    numbers = [0] * len(begins)
+    goes_on = False
+    for k in sorted(range(len(begins)), key=begins.__getitem__):
+        begin, end = begins[k], begins[k] + kinds[k].nbytes
+        small = kinds[k].nbytes < SMALL_NBYTES
+        if small and goes_on:
+            pieces[-1] = pieces[-1][0], end
+        else:
+            pieces.append((begin, end))
+        goes_on = small
+        numbers[k] = len(pieces) - 1
+    return pieces, numbers

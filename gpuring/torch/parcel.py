@@ -1,0 +1,177 @@
+"""A batch on its way: its tensors lie in a slot, and the rest goes through torch's queue.
+
+A batch is pickled as torch pickles it, but a number stands for each tensor.  So whatever the
+tensors are in, also an object of the user's own class, comes out as it went in.  What cannot lie in
+a slot, such as a sparse tensor, is pickled with the rest.
+
+The tensors of a slot are in *pieces*.  A large one is a piece by itself, and small neighbours are
+one.  A piece has its own memory when it has arrived, so a program that keeps the labels of a batch
+does not keep its images.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import pickle
+import weakref
+from dataclasses import dataclass, field
+from multiprocessing.reduction import ForkingPickler
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+Leaf = torch.Tensor | np.ndarray
+"""What may lie in a slot."""
+
+inlets: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
+"""Those of this process by name (inlet.py).  A parcel finds its own here."""
+
+ALIGNMENT = 256
+"""Bytes.  A tensor begins at a multiple of it, as in memory that CUDA allocates."""
+SMALL_NBYTES = 64 << 10
+"""A tensor of fewer bytes shares its piece with its neighbours."""
+
+_DTYPES = {
+    getattr(torch, name)
+    for name in (
+        *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),
+        *("bfloat16", "float16", "float32", "float64", "float8_e4m3fn", "float8_e5m2"),
+        *("complex64", "complex128"),
+    )
+    if hasattr(torch, name)
+}
+
+
+class Kind(NamedTuple):
+    """What a leaf is."""
+
+    dtype: Any
+    """torch's, or NumPy's of an array."""
+    shape: tuple[int, ...]
+    strides: tuple[int, ...] = ()
+    """In elements.  (): those of a C-contiguous one."""
+
+    @property
+    def nbytes(self) -> int:
+        nbytes: int = self.dtype.itemsize * math.prod(self.shape)
+        return nbytes
+
+    @classmethod
+    def of(cls, leaf: Leaf) -> Kind:
+        """A tensor whose elements lie without gaps keeps their order (channels_last)."""
+        if isinstance(leaf, np.ndarray):
+            return cls(leaf.dtype, leaf.shape)
+        return cls(
+            leaf.dtype,
+            tuple(leaf.shape),
+            () if leaf.is_contiguous() or not _is_dense(leaf) else leaf.stride(),
+        )
+
+
+@dataclass
+class Parcel:
+    """What goes through the queue."""
+
+    inlet: str
+    """The name of the main process's end (inlet.py)."""
+    worker: int
+    generation: int
+    """Which ring of the worker's this is, or was to be."""
+    rest: bytes
+    nbytes: int = 0
+    """So many bytes of a slot the leaves take."""
+    leaves: Sequence[Leaf] = ()
+    """The leaves themselves, if there was no slot that is large enough."""
+    seq: int = 0
+    """The frame that has the leaves.  0: none."""
+    pieces: list[tuple[int, int]] = field(default_factory=list)
+    """The bytes of the frame that each piece has: from, to."""
+    places: list[tuple[int, int, Kind]] = field(default_factory=list)
+    """Of each leaf the number of its piece, its first byte there, and what it is."""
+
+    def pin_memory(self, _device: object = None) -> Any:
+        """The batch, in pinned memory.  torch's thread for pinned memory calls this, as it does of
+        any batch that has such a method."""
+        return inlets[self.inlet].open(self, pinned=True)
+
+
+class _Packer(ForkingPickler):
+    def __init__(self, file: io.BytesIO, *, arrays: bool) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self.leaves: list[Leaf] = []
+        self._numbers: dict[int, int] = {}
+        self._arrays = arrays
+
+    def persistent_id(self, obj: Any) -> int | None:
+        kind = type(obj)
+        if not (
+            (kind is torch.Tensor and can_be_laid(obj))
+            or (kind is np.ndarray and self._arrays and _is_plain(obj))
+        ):
+            return None
+        number = self._numbers.setdefault(id(obj), len(self.leaves))
+        if number == len(self.leaves):
+            self.leaves.append(obj)
+        return number
+
+
+class _Unpacker(pickle.Unpickler):
+    def __init__(self, rest: bytes, leaves: Sequence[Leaf]) -> None:
+        super().__init__(io.BytesIO(rest))
+        self._leaves = leaves
+
+    def persistent_load(self, pid: int) -> Leaf:
+        return self._leaves[pid]
+
+
+def take_apart(batch: Any, *, arrays: bool) -> tuple[bytes, list[Leaf]]:
+    """The batch without its leaves, and these.  `arrays`: NumPy's are leaves, too."""
+    file = io.BytesIO()
+    packer = _Packer(file, arrays=arrays)
+    packer.dump(batch)
+    return file.getvalue(), packer.leaves
+
+
+def put_together(rest: bytes, leaves: Sequence[Leaf]) -> Any:
+    """Undoes take_apart."""
+    return _Unpacker(rest, leaves).load()
+
+
+def can_be_laid(tensor: torch.Tensor) -> bool:
+    return (
+        tensor.layout is torch.strided
+        and tensor.device.type == "cpu"
+        and tensor.dtype in _DTYPES
+        and not tensor.is_nested
+        and not tensor.requires_grad
+    )
+
+
+def _is_plain(array: np.ndarray[Any, Any]) -> bool:
+    return array.flags.c_contiguous and not array.dtype.hasobject
+
+
+def _is_dense(tensor: torch.Tensor) -> bool:
+    """Whether its elements lie without gaps and overlaps, in any order of its dimensions."""
+    order = sorted(range(tensor.dim()), key=lambda k: tensor.stride()[k], reverse=True)
+    return tensor.permute(order).is_contiguous()
+
+
+def aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def over(memory: torch.Tensor, begin: int, kind: Kind) -> Leaf:
+    """The leaf that lies at a byte of `memory`.  For autograd it is no view of another tensor."""
+    if not isinstance(kind.dtype, torch.dtype):
+        array: np.ndarray[Any, Any] = np.ndarray(kind.shape, kind.dtype, memory.numpy().data, begin)
+        return array
+    tensor: torch.Tensor = torch.empty(0, dtype=kind.dtype, device=memory.device)
+    offset = (memory.storage_offset() + begin) // kind.dtype.itemsize
+    tensor.set_(memory.untyped_storage(), offset, kind.shape, kind.strides)
+    return tensor

@@ -1,0 +1,245 @@
+"""gpuring.torch.DataLoader gives what torch's gives."""
+
+from __future__ import annotations
+
+import gc
+import os
+import warnings
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+import torch.utils.data
+
+from gpuring.torch import DataLoader, inlet, parcel
+from tests.helpers.processes import open_files, poll
+from tests.torch import datasets
+
+
+def same(a: Any, b: Any) -> bool:
+    """Types, values, dtypes and strides."""
+    if type(a) is not type(b):
+        return False
+    if isinstance(a, torch.Tensor):
+        if a.layout is not torch.strided:
+            return a.layout is b.layout and same(a.to_dense(), b.to_dense())
+        return (
+            (a.dtype, a.shape, a.requires_grad) == (b.dtype, b.shape, b.requires_grad)
+            and a.is_contiguous() == b.is_contiguous()
+            and torch.equal(a, b)
+        )
+    if isinstance(a, np.ndarray):
+        return a.dtype == b.dtype and a.shape == b.shape and bool((a == b).all())
+    if isinstance(a, dict):
+        return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, datasets.Box):
+        return same(a.tensor, b.tensor)
+    return bool(a == b)
+
+
+def both(*args: Any, epochs: int = 1, **options: Any) -> tuple[list[Any], list[Any]]:
+    """The batches of both loaders."""
+    found: list[list[Any]] = []
+    for kind in (torch.utils.data.DataLoader, DataLoader):
+        torch.manual_seed(7)
+        loader = kind(*args, **options)
+        found.append([list(loader) for _ in range(epochs)])
+    return found[0], found[1]
+
+
+@pytest.fixture(autouse=True)
+def leaves_nothing():
+    yield
+    gc.collect()
+    assert not datasets.rings()
+
+
+@pytest.fixture
+def laid(monkeypatch):
+    """How many batches came in a slot, and how many otherwise."""
+    counts = {True: 0, False: 0}
+    opened = inlet.Inlet.open
+
+    def counting(self: Any, arrived: parcel.Parcel, *, pinned: bool) -> Any:
+        counts[bool(arrived.seq)] += 1
+        return opened(self, arrived, pinned=pinned)
+
+    monkeypatch.setattr(inlet.Inlet, "open", counting)
+    return counts
+
+
+def test_structures(laid):
+    expected, found = both(datasets.Structures(), 4, num_workers=2, epochs=2)
+    assert same(expected, found)
+    assert laid[True] >= 10  # in the second epoch the size of a batch is known
+    assert laid[True] + laid[False] == 20
+
+
+@pytest.mark.parametrize("collate", [datasets.as_list, datasets.as_box, datasets.odd])
+def test_own_collate(collate, laid):
+    expected, found = both(datasets.Numbered(), 4, num_workers=2, collate_fn=collate, epochs=2)
+    if collate is datasets.odd:
+        for batches in (*expected, *found):  # torch sends its whole storage
+            for batch in batches:
+                batch["every other"] = batch["every other"].contiguous()
+                batch["expanded"] = batch["expanded"].contiguous()
+                del batch["conjugate"]
+    assert same(expected, found)
+    assert laid[True] >= 10
+
+
+def test_what_is_one_tensor_stays_one():
+    for batch in DataLoader(datasets.Numbered(), 4, num_workers=1, collate_fn=datasets.odd):
+        assert batch["same"][0] is batch["same"][1]
+        assert batch["last"].is_contiguous(memory_format=torch.channels_last)
+        assert batch["transposed"].stride() == (5, 15, 1) or len(batch["last"]) != 4
+
+
+@pytest.mark.parametrize(
+    "context", ["fork", pytest.param("spawn", marks=pytest.mark.slow), "forkserver"]
+)
+def test_contexts(context, laid):
+    options = {"num_workers": 2, "multiprocessing_context": context, "epochs": 2}
+    expected, found = both(datasets.Numbered(), 3, **options)
+    assert same(expected, found)
+    assert laid[True]
+
+
+def test_seeds_and_order():
+    for more in ({"shuffle": True}, {"sampler": [5, 3, 3, 1] * 5}, {"drop_last": True}):
+        expected, found = both(datasets.Random(), 3, num_workers=2, epochs=2, **more)
+        assert same(expected, found)
+
+
+def test_batch_sampler_and_no_batches():
+    sampler = [[1, 2], [3], [9, 8, 7]] * 4
+    assert same(*both(datasets.Numbered(), batch_sampler=sampler, num_workers=2, epochs=2))
+    assert same(*both(datasets.Numbered(), None, num_workers=2, epochs=2))
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_iterable_workers_that_end_at_different_times(persistent):
+    options = {"num_workers": 3, "persistent_workers": persistent, "epochs": 3}
+    assert same(*both(datasets.Stream(), 2, **options))
+    assert same(*both(datasets.Stream(), None, **options))
+
+
+def test_ragged_batches_get_larger_rings(laid):
+    expected, found = both(datasets.Ragged(60), 1, num_workers=2)
+    assert same(expected, found)
+    assert laid[True] > 10
+    assert laid[False] > 2
+
+
+def test_more_batches_than_slots_may_be_kept():
+    kept = list(DataLoader(datasets.Numbered(400), 2, num_workers=2))
+    assert [int(batch[1][0]) for batch in kept] == list(range(0, 400, 2))
+    assert all((batch[0][0] == k * 2 % 251).all() for k, batch in enumerate(kept))
+
+
+def test_a_kept_label_does_not_keep_the_images():
+    for images, labels in DataLoader(datasets.Numbered(40, 300, 300), 4, num_workers=1):
+        assert labels.untyped_storage().nbytes() <= parcel.SMALL_NBYTES
+        assert images.untyped_storage().nbytes() == images.nbytes
+
+
+def test_tensors_of_a_batch_are_changed_on_their_own():
+    for a, b in DataLoader(datasets.Random(), 4, num_workers=1, collate_fn=two_small):
+        weights = torch.ones(3, requires_grad=True)
+        loss = (weights * a).sum()
+        b.add_(1)  # autograd would complain if it took them for views of one tensor
+        loss.backward()
+
+
+def two_small(samples: Any) -> Any:
+    return samples[0][0], samples[1][0]
+
+
+def test_persistent_workers_after_epochs_that_were_given_up():
+    loader = DataLoader(datasets.Numbered(), 2, num_workers=2, persistent_workers=True)
+    for length in (1, 3, 7):
+        for number, (_, k) in enumerate(loader):
+            assert k.tolist() == [2 * number, 2 * number + 1]
+            if number == length:
+                break
+    assert [int(k[0]) for _, k in loader] == list(range(0, 40, 2))
+
+
+def test_two_loops_at_once():
+    loader = DataLoader(datasets.Numbered(), 2, num_workers=1)
+    list(loader)
+    assert all(same(a, b) for a, b in zip(loader, loader, strict=True))
+
+
+def test_in_any_order():
+    loader = DataLoader(datasets.Numbered(), 2, num_workers=2, in_order=False)
+    assert sorted(int(k[0]) for _, k in loader) == list(range(0, 40, 2))
+
+
+def test_an_error_of_a_worker_comes_where_torch_raises_it():
+    texts = []
+    for kind in (torch.utils.data.DataLoader, DataLoader):
+        batches = iter(kind(datasets.Wrong(), 4, num_workers=2))
+        seen = [next(batches)[1].tolist() for _ in range(3)]
+        with pytest.raises(KeyError, match="in DataLoader worker process 1") as caught:
+            next(batches)
+        seen += [k.tolist() for _, k in batches]
+        texts.append((seen, caught.value.args[0].splitlines()[0]))
+    assert texts[0] == texts[1]
+
+
+def test_without_workers_it_is_torchs_own():
+    assert same(*both(datasets.Structures(), 4))
+
+
+def test_without_room_for_a_ring_batches_travel_as_in_torch(monkeypatch, laid):
+    def refuse(*_: Any, **__: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(inlet, "create", refuse)
+    with pytest.warns(RuntimeWarning, match="travel as in torch"):
+        expected, found = both(datasets.Numbered(), 3, num_workers=2)
+    assert same(expected, found)
+    assert not laid[True]
+
+
+def test_an_argument_that_is_no_gpu():
+    with pytest.raises(ValueError, match="cuda"):
+        DataLoader(datasets.Numbered(), device="cpu")
+
+
+def descriptors() -> int:
+    gc.collect()
+    return len(open_files())
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(600)
+def test_a_thousand_short_epochs_leave_nothing():
+    loader = DataLoader(datasets.Numbered(8), 2, num_workers=1)
+    list(loader)
+    list(loader)
+    before = descriptors()
+    for _ in range(1000):
+        assert len(list(loader)) == 4
+    assert poll(lambda: descriptors() <= before)
+    assert not datasets.rings()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_no_warnings(recwarn):
+    warnings.simplefilter("error", ResourceWarning)
+    loader = DataLoader(datasets.Ragged(20), 1, num_workers=1)
+    for _ in loader:
+        break
+    list(loader)
+    del loader
+    gc.collect()
+    assert [str(each.message) for each in recwarn if "Deprecat" not in each.category.__name__] == []

@@ -1,0 +1,112 @@
+"""Workers and main processes of DataLoader that are killed or interrupted."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import gc
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+from gpuring.torch import DataLoader, loader
+from tests.helpers.commands import environment
+from tests.helpers.processes import PATIENCE_S, poll, runs
+from tests.helpers.rings import waiters
+from tests.torch import datasets
+
+
+@pytest.mark.parametrize("persistent", [False, True])
+def test_a_killed_worker_is_named(persistent):
+    loading = DataLoader(datasets.Deadly(), 2, num_workers=2, persistent_workers=persistent)
+    batches = iter(loading)
+    pids = [worker.pid for worker in batches._workers]
+    with pytest.raises(RuntimeError) as caught:
+        list(batches)
+    text = str(caught.value)
+    assert f"Worker 0 (pid {pids[0]}) had not delivered batch " in text
+    assert "batch 6 (samples [12, 13])" in text
+    assert "batch 7" not in text
+    assert re.match(r"DataLoader worker \(pid(\(s\))? ?\d+\)", text)
+    del batches, loading, caught
+    gc.collect()
+    assert not datasets.rings()
+    assert poll(lambda: not any(map(runs, pids)))
+
+
+class Narrow(loader.Inlet):
+    """Each ring has one slot, so a worker that is ahead waits."""
+
+    def __init__(self, need, workers, slots, device):
+        super().__init__(need, workers, 1, device)
+
+
+def test_workers_that_wait_for_a_slot_end_in_order(monkeypatch):
+    monkeypatch.setattr(loader, "Inlet", Narrow)
+    batches = iter(DataLoader(datasets.Numbered(), 2, num_workers=1))
+    for number in range(10):
+        assert next(batches)[1].tolist() == [2 * number, 2 * number + 1]
+    assert poll(functools.partial(waiters, batches._inlet._rings[0].ring))
+    (worker,) = batches._workers
+    terminated: list[int] = []  # torch does that to one that does not end in 5 s
+    monkeypatch.setattr(worker, "terminate", lambda: (terminated.append(1), worker.kill()))
+    del batches
+    gc.collect()
+    assert worker.exitcode == 0
+    assert not terminated
+
+
+@contextlib.contextmanager
+def program(kind: str) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
+    """One that loads for ever, and its workers."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "tests.torch.datasets", kind],
+        env=environment(),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    ) as process:
+        try:
+            assert process.stdout is not None
+            yield process, [int(pid) for pid in process.stdout.readline().split()]
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+
+
+def left_by(pid: int) -> list[str]:
+    return [each.name for each in Path("/dev/shm").glob(f"gpuring*loader-{pid}-*")]
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("kind", ["waits", "loads", "persistent"])
+def test_ctrl_c_leaves_nothing(kind):
+    with program(kind) as (process, workers):
+        assert left_by(process.pid)
+        os.killpg(process.pid, signal.SIGINT)
+        _, said = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode in (1, -signal.SIGINT)
+        assert "KeyboardInterrupt" in said
+        assert poll(lambda: not any(map(runs, workers)))
+        assert not left_by(process.pid)
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("kind", ["waits", "loads"])
+def test_workers_of_a_killed_process_end_and_take_its_rings_along(kind):
+    with program(kind) as (process, workers):
+        assert len(workers) == 2
+        process.kill()
+        process.wait(PATIENCE_S)
+        assert poll(lambda: not any(map(runs, workers)))
+        assert not left_by(process.pid)

@@ -1,0 +1,110 @@
+"""Where a worker's batch lies in a slot.  The test is the worker, and reads the ring itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from torch.utils.data import default_collate
+from torch.utils.data._utils import worker
+
+import gpuring
+from gpuring.torch.packing import Packing, ring_name
+from gpuring.torch.parcel import ALIGNMENT, SMALL_NBYTES, Parcel, over, put_together
+
+
+@pytest.fixture
+def packs(name, monkeypatch):
+    """A function that packs a batch, and returns the parcel and the bytes of its frame."""
+    info = worker.WorkerInfo(id=0, num_workers=1, seed=0, dataset=None)
+    monkeypatch.setattr(worker, "_worker_info", info)
+    with (
+        gpuring.create(
+            ring_name(name, 0, 0), slots=3, shape=1 << 20, dtype="u1", device="host"
+        ) as ring,
+        ring.consumer() as consumer,
+    ):
+        packing: Any = None
+
+        def pack(collate: Any, samples: Any) -> tuple[Parcel, Any]:
+            nonlocal packing
+            packing = Packing(collate, name, arrays=True)
+            parcel = packing(samples)
+            if not parcel.seq:
+                return parcel, None
+            with consumer.acquire(0) as slot:
+                assert slot.seq == parcel.seq
+                return parcel, np.array(slot.array)
+
+        yield pack
+        packing._leave()
+
+
+def unpacked(parcel: Parcel, frame: Any) -> Any:
+    pieces = [torch.from_numpy(frame[begin:end]) for begin, end in parcel.pieces]
+    return put_together(parcel.rest, [over(pieces[k], at, kind) for k, at, kind in parcel.places])
+
+
+def test_the_default_collate_stacks_into_the_slot(packs, monkeypatch):
+    stacked = []
+    stack = torch.stack
+
+    def noting(*args: Any, **more: Any) -> Any:
+        result = stack(*args, **more)
+        stacked.append(result.data_ptr())
+        return result
+
+    monkeypatch.setattr(torch, "stack", noting)
+    copied = []
+    copy = torch.Tensor.copy_
+
+    def noting_copy(self: Any, *args: Any) -> Any:
+        copied.append(tuple(self.shape))
+        return copy(self, *args)
+
+    monkeypatch.setattr(torch.Tensor, "copy_", noting_copy)
+    samples = [(torch.full((3, 4), k), k) for k in range(5)]
+    parcel, frame = packs(default_collate, samples)
+    assert len(stacked) == 1
+    assert copied == [(5,)]  # the labels, which are numbers
+    images, labels = unpacked(parcel, frame)
+    assert images.shape == (5, 3, 4)
+    assert images[:, 0, 0].tolist() == labels.tolist() == [0, 1, 2, 3, 4]
+
+
+def test_tensors_are_aligned(packs):
+    sizes = [1, 3, 70_000, 5, 100_000, 255]
+    samples = [torch.full((n,), k, dtype=torch.uint8) for k, n in enumerate(sizes)]
+    parcel, frame = packs(list, samples)
+    begins = [parcel.pieces[piece][0] + at for piece, at, _ in parcel.places]
+    assert all(begin % ALIGNMENT == 0 for begin in begins)
+    assert [tensor.numel() for tensor in unpacked(parcel, frame)] == sizes
+    assert all((t == k).all() for k, t in enumerate(unpacked(parcel, frame)))
+
+
+def test_large_tensors_have_pieces_of_their_own(packs):
+    sizes = [1, SMALL_NBYTES, 2, SMALL_NBYTES, 3]
+    parcel, _ = packs(list, [torch.zeros(n, dtype=torch.uint8) for n in sizes])
+    pieces = [piece for piece, _, _ in parcel.places]
+    assert pieces[0] == pieces[2] == pieces[4]
+    assert len({*pieces}) == 3
+
+
+def test_a_batch_that_is_too_large_travels_by_itself(packs):
+    samples = [torch.zeros(1 << 19, dtype=torch.uint8) + k for k in range(3)]
+    parcel, _ = packs(default_collate, samples)
+    assert (parcel.seq, parcel.generation) == (0, 1)
+    assert parcel.nbytes == 3 << 19
+    batch = put_together(parcel.rest, parcel.leaves)
+    assert torch.equal(batch, torch.stack(samples))
+
+
+def test_a_batch_of_no_tensors_is_left_alone(packs):
+    packed = Packing(default_collate, "nobody", arrays=True)(["a", "b"])
+    assert packed == ["a", "b"]
+    packs(default_collate, [torch.ones(1)])
