@@ -46,7 +46,7 @@ def test_a_torch_function_answers_a_batch(place, name):
         ended = in_thread(run)
         for k in range(CALLS):
             with flying.pop(0).result(20) as slot:
-                assert (place.read(slot.array) == answer_of(content(client.id, k))).all()
+                assert (place.read(slot) == answer_of(content(client.id, k))).all()
             if k + DEPTH < CALLS:
                 flying.append(send(client, k + DEPTH, place))
         server.stop()
