@@ -140,6 +140,6 @@ def test_a_page_over_a_ring(place, name, serve):
         answer = threads.submit(lambda: urllib.request.urlopen(address, timeout=10).read())
         poll(lambda: ring.stats().subscriptions)
         with producer.claim(10) as slot:
-            place.fill(slot.array, 3)
+            place.fill(slot, 3)
             slot.meta["pts"] = 40
         assert json.loads(answer.result(10)) == {"pts": 40, "mean": 3.0}

@@ -6,6 +6,7 @@ Arrays have 64-bit words.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from functools import cache
 from types import SimpleNamespace
@@ -149,10 +150,8 @@ def to_host(array: Any, stream: Any = None) -> np.ndarray:
     """A copy of an array, behind the work of a stream (None: the current one)."""
     if frameworks.cupy():
         return np.array(array.get(stream=stream))
-    if stream is None:
-        return np.array(array.cpu())
-    with stream:
-        return np.array(array.cpu())
+    with contextlib.nullcontext() if stream is None else stream:
+        return np.array(array.cpu().numpy())
 
 
 def span(what: Any) -> tuple[int, int]:

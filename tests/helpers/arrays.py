@@ -26,7 +26,7 @@ def array_of(slot: Slot, name: str = ARRAY) -> Any:
 def to_host(array: Any) -> np.ndarray:
     """A copy on the host.  On a GPU it is made on the current stream and waited for."""
     if hasattr(array, "cpu"):
-        return np.array(array.cpu())
+        return np.array(array.cpu().numpy())
     return np.array(array.get() if hasattr(array, "get") else array)
 
 
