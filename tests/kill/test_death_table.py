@@ -18,10 +18,7 @@ def publishes_and_claims(pipe, name, place):
     with producer.claim(10) as slot:
         place.fill(slot, 7)
         seq = slot.seq
-    if place.on_gpu:
-        import cupy
-
-        cupy.cuda.runtime.deviceSynchronize()
+    place.wait()
     pipe.send((seq, producer.claim(10).seq))
     pipe.receive()
 

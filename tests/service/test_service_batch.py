@@ -47,6 +47,8 @@ def values(place, client, calls):
 
 
 def address(array):
+    if hasattr(array, "data_ptr"):
+        return array.data_ptr()
     return array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
 
 
@@ -65,7 +67,7 @@ def test_requests_in_a_row_are_one_array_in_place(both, place):
 
     @server.batch(max_batch=4)
     def answer(requests, calls):
-        first, distance = address(calls[0].array), server.ring.spec.slot_nbytes
+        first, distance = address(array_of(calls[0].slot)), server.ring.spec.slot_nbytes
         rows = [address(row) - first for row in requests]
         got.append((requests.shape, rows == [distance * k for k in range(len(rows))]))
         return 3 * requests + 1
@@ -92,7 +94,7 @@ def test_requests_that_are_not_in_a_row_are_copied_into_one_array(both, place):
     @server.batch(max_batch=8)
     def answer(requests, calls):
         where = address(requests)
-        in_slot = any(where == address(call.array) for call in calls)
+        in_slot = any(where == address(array_of(call.slot)) for call in calls)
         got.append((len(requests), in_slot, where))
         return 3 * requests + 1
 
