@@ -20,6 +20,7 @@ from gpuring.ring import inner
 from gpuring.ring.slot import Slot
 
 _NOT_READY = 600  # CUDA_ERROR_NOT_READY
+_RELAXED = 2  # CU_STREAM_CAPTURE_MODE_RELAXED, which CuPy takes
 
 
 def _torch() -> Any:
@@ -44,6 +45,14 @@ class _Stream:
     def synchronize(self) -> None:
         self._stream.synchronize()
 
+    def begin_capture(self) -> None:
+        driver.call("cuStreamBeginCapture_v2", ctypes.c_void_p(self.ptr), ctypes.c_int(_RELAXED))
+
+    def end_capture(self) -> _Graph:
+        graph = ctypes.c_void_p()
+        driver.call("cuStreamEndCapture", ctypes.c_void_p(self.ptr), ctypes.byref(graph))
+        return _Graph(graph)
+
     def __enter__(self) -> _Stream:
         self._blocks.append(_torch().cuda.stream(self._stream))
         self._blocks[-1].__enter__()
@@ -51,6 +60,16 @@ class _Stream:
 
     def __exit__(self, *raised: object) -> None:
         self._blocks.pop().__exit__(*raised)
+
+
+class _Graph:
+    def __init__(self, graph: ctypes.c_void_p) -> None:
+        self._ready = ctypes.c_void_p()
+        flags = ctypes.c_ulonglong(0)
+        driver.call("cuGraphInstantiateWithFlags", ctypes.byref(self._ready), graph, flags)
+
+    def launch(self, stream: _Stream) -> None:
+        driver.call("cuGraphLaunch", self._ready, ctypes.c_void_p(stream.ptr))
 
 
 def new_stream() -> Any:
