@@ -15,7 +15,7 @@ from typing import Any
 import gpuring
 from gpuring import bridge
 from gpuring.bridge import Export, Import
-from tests.helpers.arrays import array_of, assign
+from tests.helpers.arrays import array_of, assign, to_host
 from tests.helpers.support import poll
 
 WAIT_S = 60.0
@@ -56,7 +56,7 @@ def put_all(producer: gpuring.Producer, frames: int) -> threading.Thread:
 def got(slot: gpuring.ReadSlot) -> int:
     """The number of a frame, whose content is checked."""
     n = int(slot.meta["n"])
-    assert (array_of(slot) == n % 65521).all()
+    assert (to_host(array_of(slot)) == n % 65521).all()
     return n
 
 

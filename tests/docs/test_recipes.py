@@ -65,7 +65,7 @@ def _runs() -> list[object]:
 
 def _need(code: str, kind: str) -> None:
     """Skips where a library of a recipe is not installed."""
-    if "import cupy" in code or (kind == "cuda" and re.search(r"(slot|call)\.array|slot\[", code)):
+    if "import cupy" in code or (kind == "cuda" and re.search(r"\.array\b|slot\[", code)):
         pytest.importorskip("cupy", reason="its arrays are CuPy's")
     for module in re.findall(r"^(?:import|from) ([\w.]+)", code, re.M):
         package = module.partition(".")[0]
