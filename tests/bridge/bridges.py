@@ -15,6 +15,7 @@ from typing import Any
 import gpuring
 from gpuring import bridge
 from gpuring.bridge import Export, Import
+from tests.helpers.arrays import array_of, assign, to_host
 from tests.helpers.support import poll
 
 WAIT_S = 60.0
@@ -36,7 +37,7 @@ def bridged(near: str, far: str, **options: Any) -> Iterator[tuple[Export, Impor
 
 def put(producer: gpuring.Producer, n: int) -> None:
     with producer.claim(timeout=WAIT_S) as slot:
-        slot.array[...] = n % 65521
+        assign(array_of(slot), n % 65521)
         slot.meta["n"] = n
 
 
@@ -55,7 +56,7 @@ def put_all(producer: gpuring.Producer, frames: int) -> threading.Thread:
 def got(slot: gpuring.ReadSlot) -> int:
     """The number of a frame, whose content is checked."""
     n = int(slot.meta["n"])
-    assert (slot.array == n % 65521).all()
+    assert (to_host(array_of(slot)) == n % 65521).all()
     return n
 
 

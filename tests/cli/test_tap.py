@@ -16,6 +16,7 @@ from gpuring.cli import tap
 from gpuring.cli.tap import files
 from gpuring.cli.trouble import CommandError
 from gpuring.recording.message import RecordedRing, copier
+from tests.helpers.arrays import array_of
 from tests.helpers.commands import DEADLINE_S, running
 from tests.helpers.commands import gpuring as command
 from tests.helpers.support import HOST, poll, tear
@@ -37,7 +38,9 @@ def publish(pipe, name, place, options):
         while not pipe.told():
             with producer.claim(timeout=0 if not place.on_gpu else 10) as slot:
                 for field in ring.spec.fields:
-                    place.fill(slot[field.name], picture(slot.seq, field.shape, field.dtype))
+                    place.fill(
+                        array_of(slot, field.name), picture(slot.seq, field.shape, field.dtype)
+                    )
                 if ring.spec.meta is not None:
                     slot.meta["pts"], slot.meta["box"] = slot.seq * 10, (slot.seq, np.nan)
                     slot.meta["tag"] = b"ab"

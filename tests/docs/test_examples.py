@@ -57,13 +57,16 @@ def start(request, programs, monkeypatch):
     names, locks = set(), contextlib.ExitStack()
 
     def start(*path, args=(), alone=True, **options):
+        example = EXAMPLES.joinpath(*path)
+        if not start.on_host and re.search(r"^ +import cupy", example.read_text(), re.M):
+            pytest.importorskip("cupy", reason="the example uses a GPU by CuPy")
         taken = set(RINGS.get(path[0], ())) if alone else set()
         if not taken <= names:
             _lock(locks, min(taken))
             names.update(taken)
             there = [path for name in taken for path in _files(name)]
             assert not there, f"rings of the example's names are there already: {there}"
-        process = programs.start(EXAMPLES.joinpath(*path), *args, **options)
+        process = programs.start(example, *args, **options)
         if alone:
             names.add(f"example-{process.pid}")
         return process

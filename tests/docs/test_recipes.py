@@ -63,8 +63,10 @@ def _runs() -> list[object]:
     return runs
 
 
-def _need(code: str) -> None:
+def _need(code: str, kind: str) -> None:
     """Skips where a library of a recipe is not installed."""
+    if "import cupy" in code or (kind == "cuda" and re.search(r"\.array\b|slot\[", code)):
+        pytest.importorskip("cupy", reason="its arrays are CuPy's")
     for module in re.findall(r"^(?:import|from) ([\w.]+)", code, re.M):
         package = module.partition(".")[0]
         if find_spec(package) is None or find_spec(module) is None:
@@ -100,7 +102,7 @@ def test_those_for_a_gpu_are_python_too():
 
 @pytest.mark.parametrize(("recipe", "kind"), _runs())
 def test_recipe(recipe, kind, name, run):
-    _need(recipe.code)
+    _need(recipe.code, kind)
     assert recipe.printed, "a recipe shows what comes of it"
     code = recipe.code if recipe.whole else SETUP.code + recipe.code
     code = code.replace('"cam0"', repr(name)).replace('device = "cuda"', f'device = "{kind}"')
@@ -128,7 +130,7 @@ def serve():
 
 
 def test_a_page_over_a_ring(place, name, serve):
-    _need(WEB.code)
+    _need(WEB.code, "cuda" if place.on_gpu else "host")
     namespace: dict[str, Any] = {}
     exec(WEB.code.replace('"cam0"', repr(name)), namespace)
     with (
@@ -140,6 +142,6 @@ def test_a_page_over_a_ring(place, name, serve):
         answer = threads.submit(lambda: urllib.request.urlopen(address, timeout=10).read())
         poll(lambda: ring.stats().subscriptions)
         with producer.claim(10) as slot:
-            place.fill(slot.array, 3)
+            place.fill(slot, 3)
             slot.meta["pts"] = 40
         assert json.loads(answer.result(10)) == {"pts": 40, "mean": 3.0}

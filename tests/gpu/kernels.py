@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import gc
 from functools import cache
-from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
-
 from gpuring.arrays import streams
+from gpuring.memory import frameworks
+from tests.gpu import library
 
 _THREADS = 256
 _MAX_BLOCKS = 1024
@@ -65,57 +64,46 @@ extern "C" __global__ void check(const volatile unsigned long long *words, unsig
 """
 
 
-@cache
-def _kernel(name: str) -> Any:
-    import cupy
-
-    return cupy.RawKernel(_SOURCE, name)
+def _launch(name: str, stream: Any, args: Any, **size: int) -> None:
+    on = library.current_stream() if stream is None else streams.handle(stream)
+    library.launch(_SOURCE, name, on, args, **size)
 
 
-def _launch(name: str, stream: Any, blocks: int, threads: int, *args: Any) -> None:
-    given = _current() if stream is None else stream
-    raw = SimpleNamespace(ptr=streams.handle(given))  # all that CuPy asks of a stream
-    _kernel(name)((blocks,), (threads,), args, stream=raw)
+def _words(what: Any) -> tuple[int, int]:
+    address, nbytes = library.span(what)
+    if nbytes % 8 or address % 8:
+        raise ValueError("stamp and check need whole, aligned 64-bit words")
+    return address, nbytes // 8
 
 
-def _current() -> Any:
-    import cupy
-
-    return cupy.cuda.get_current_stream()
+def _size(n: int) -> dict[str, int]:
+    return {"blocks": max(1, min(_MAX_BLOCKS, -(-n // _THREADS))), "threads": _THREADS}
 
 
-def _words(array: Any) -> tuple[np.uint64, np.uint64]:
-    if array.nbytes % 8 or array.data.ptr % 8 or not array.flags.c_contiguous:
-        raise ValueError("stamp and check need C-contiguous arrays of whole, aligned 64-bit words")
-    return np.uint64(array.data.ptr), np.uint64(array.nbytes // 8)
+def stamp(what: Any, seq: int, stream: Any) -> None:
+    """Enqueues on `stream`: every 64-bit word of an array, or of a slot, becomes that of `seq`."""
+    ptr, n = _words(what)
+    _launch("stamp", stream, (ptr, n, seq), **_size(n))
 
 
-def _blocks(n: np.uint64) -> int:
-    return max(1, min(_MAX_BLOCKS, -(-int(n) // _THREADS)))
-
-
-def stamp(array: Any, seq: int, stream: Any) -> None:
-    """Enqueues on `stream`: every 64-bit word of `array` becomes that of `seq`."""
-    ptr, n = _words(array)
-    _launch("stamp", stream, _blocks(n), _THREADS, ptr, n, np.uint64(seq))
-
-
-def check(array: Any, seq: int, wrong: Any, stream: Any) -> None:
-    """Enqueues on `stream`: adds the number of words of `array` that are not `seq`'s to wrong[0].
+def check(what: Any, seq: int, wrong: Any, stream: Any) -> None:
+    """Enqueues on `stream`: adds to wrong[0] how many words of an array, or of a slot, are not
+    those of `seq`.
 
     `wrong` is from `counter()`; read it after synchronising the stream.
     """
-    ptr, n = _words(array)
-    _launch("check", stream, _blocks(n), _THREADS, ptr, n, np.uint64(seq), wrong)
+    ptr, n = _words(what)
+    _launch("check", stream, (ptr, n, seq, _words(wrong)[0]), **_size(n))
 
 
 def counter() -> Any:
-    """A device counter for `check`, at 0: a cupy.ndarray of one uint64."""
-    import cupy
+    """A device counter for `check`, at 0: an array of one word."""
+    return library.zeros(1)
 
-    zero = cupy.zeros(1, cupy.uint64)
-    cupy.cuda.get_current_stream().synchronize()  # whatever stream uses it next
-    return zero
+
+def count(wrong: Any, stream: Any = None) -> int:
+    """What a counter has come to, behind the work of a stream (None: the current one)."""
+    return int(library.to_host(wrong, stream)[0])
 
 
 class Latch:
@@ -126,18 +114,13 @@ class Latch:
     """
 
     def __init__(self, limit_s: float = 10.0) -> None:
-        import cupy
-
         self._limit_ns = int(limit_s * 1e9)
         gc.collect()  # what it frees on the GPU later would wait for the streams that we hold
-        self._memory = cupy.cuda.alloc_pinned_memory(8)  # mapped: the GPU sees the CPU's stores
-        self._words = np.frombuffer(self._memory, np.uint32, 2)
-        self._words[:] = 0
+        self._words = library.pinned_words(2)  # mapped: the GPU sees the CPU's stores
 
     def hold(self, stream: Any) -> None:
         """Enqueues the wait on `stream`.  The latch must outlive it."""
-        ptr = np.uint64(self._memory.ptr)
-        _launch("latch", stream, 1, 1, ptr, np.uint64(self._limit_ns))
+        _launch("latch", stream, (self._words.ctypes.data, self._limit_ns))
 
     def open(self) -> None:
         """Lets all held streams go, and those held later."""
@@ -161,27 +144,19 @@ def warm_up() -> None:
     A process does that once for each device.  While other processes use the GPU, each of its waits
     takes as long as their turns.
     """
-    import cupy
-
-    _warm_up(cupy.cuda.Device().id)
+    _warm_up(frameworks.current_device())
 
 
 @cache
 def _warm_up(_device: int) -> None:
-    import cupy
-
-    stream = cupy.cuda.Stream(non_blocking=True)
-    array = cupy.zeros(1024, cupy.uint64)
-    wrong = counter()
+    stream, array, wrong = library.new_stream(), library.zeros(1024), counter()
     with Latch() as latch:
         latch.open()
         latch.hold(stream)
         stamp(array, 7, stream)
         check(array, 7, wrong, stream)
-        stream.synchronize()
-        right = int(wrong.get(stream=stream)[0])
+        right = count(wrong, stream)
         check(array, 8, wrong, stream)
-        stream.synchronize()
-        other = int(wrong.get(stream=stream)[0])
-    if (right, other, latch.expired) != (0, array.size, False):
+        other = count(wrong, stream)
+    if (right, other, latch.expired) != (0, 1024, False):
         raise RuntimeError(f"the test kernels do not work here: {right}, {other}, {latch.expired}")

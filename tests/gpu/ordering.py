@@ -21,17 +21,11 @@ _KINDS = {
 
 
 def tools():
-    """CuPy and our kernels, which are loaded."""
-    import cupy
-
+    """Our kernels, which are loaded."""
     from tests.gpu import kernels
 
     kernels.warm_up()
-    return cupy, kernels
-
-
-def done(cupy, stream):
-    return cupy.cuda.runtime.streamQuery(stream.ptr) == 0
+    return kernels
 
 
 class Waits:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import gpuring
+from tests.gpu import library
 from tests.gpu.ordering import tools
 from tests.helpers.processes import PATIENCE_S, Child
 
@@ -26,8 +27,8 @@ def my_turn(pipe):
     """Says that this process is up, with a CUDA context, and waits for its turn.
 
     Returns a stream, our kernels, and a latch that may hold the stream until it is killed."""
-    cupy, kernels = tools()
-    stream = cupy.cuda.Stream(non_blocking=True)
+    kernels = tools()
+    stream = library.new_stream()
     pipe.send("up")
     pipe.receive()
     return stream, kernels, kernels.Latch(limit_s=HELD_S)
@@ -43,14 +44,12 @@ def started(children, count, target, *args):
 
 def publish_and_hang(pipe, name, device=0):
     """Publishes a frame that this GPU does not write."""
-    import cupy
-
-    cupy.cuda.Device(device).use()
+    library.use(device)
     stream, kernels, latch = my_turn(pipe)
     producer = gpuring.attach(name, timeout=20).producer(gate="stream")
     slot = producer.claim(10, stream=stream)
     latch.hold(stream)
-    kernels.stamp(slot.array, slot.seq, stream)
+    kernels.stamp(slot, slot.seq, stream)
     slot.publish()
     pipe.send("published")
     pipe.receive()
@@ -89,25 +88,23 @@ def report(figures: dict[str, Any]) -> None:
             file.write(json.dumps(figures) + "\n")
 
 
-def still_healthy(cupy, round_number):
+def still_healthy(round_number):
     """A process with a stuck stream can neither load a kernel nor allocate."""
-    kernel = cupy.RawKernel(
-        f'extern "C" __global__ void k{round_number}(int *x) {{ *x = {round_number}; }}',
-        f"k{round_number}",
-    )
-    x = cupy.zeros(1, cupy.int32)
-    kernel((1,), (1,), (x,))
-    assert int(x.get()[0]) == round_number
+    name = f"k{round_number}"
+    source = f'extern "C" __global__ void {name}(long long *x) {{ *x = {round_number}; }}'
+    x = library.zeros(1)
+    library.launch(source, name, library.current_stream(), library.span(x)[:1])
+    assert library.to_host(x).tolist() == [round_number]
 
 
-def ring_is_whole(cupy, ring):
+def ring_is_whole(ring):
     """Two laps through every slot: none was lost."""
-    _, kernels = tools()
+    kernels = tools()
     wrong = kernels.counter()
     with ring.consumer() as consumer, ring.producer() as producer:
         for _ in range(2 * ring.slots):
             with producer.claim(10) as slot:
-                kernels.stamp(slot.array, slot.seq, None)
+                kernels.stamp(slot, slot.seq, None)
             with consumer.acquire(10) as slot:
-                kernels.check(slot.array, slot.seq, wrong, None)
-    assert int(wrong.get()[0]) == 0
+                kernels.check(slot, slot.seq, wrong, None)
+    assert kernels.count(wrong) == 0

@@ -15,7 +15,8 @@ import pytest
 
 import gpuring
 from gpuring.memory import kinds
-from tests.gpu.ordering import done, tools
+from tests.gpu import library
+from tests.gpu.ordering import tools
 from tests.gpu.survivor import HELD_S, RECOVERY_S, report
 from tests.helpers.promise import promise
 from tests.helpers.support import poll
@@ -37,8 +38,8 @@ def container(children):
 
 def on_gpu(pipe, name, memory=None):
     """Creates a ring in this memory, or attaches to it.  Writes and reads as it is told to."""
-    cupy, kernels = tools()
-    stream, wrong = cupy.cuda.Stream(non_blocking=True), kernels.counter()
+    kernels = tools()
+    stream, wrong = library.new_stream(), kernels.counter()
     if memory:
         spec = {"slots": SLOTS, "shape": (WORDS,), "dtype": "u8", "sync": "timeline"}
         ring = gpuring.create(name, device="cuda", memory=memory, **spec)
@@ -49,20 +50,20 @@ def on_gpu(pipe, name, memory=None):
 
     def put():
         with producer.claim(PATIENCE_S) as slot:
-            kernels.stamp(slot.array, slot.seq, None)
+            kernels.stamp(slot, slot.seq, None)
         return slot.seq
 
     def get():
         with reader.acquire(PATIENCE_S) as slot:
-            kernels.check(slot.array, slot.seq, wrong, None)
-        return slot.seq, int(wrong.get()[0])
+            kernels.check(slot, slot.seq, wrong, None)
+        return slot.seq, kernels.count(wrong)
 
     def hang():
         """Publishes a frame that its GPU does not write before this process is killed."""
         latch = kernels.Latch(limit_s=HELD_S)
         slot = producer.claim(PATIENCE_S, stream=stream)
         latch.hold(stream)
-        kernels.stamp(slot.array, slot.seq, stream)
+        kernels.stamp(slot, slot.seq, stream)
         slot.publish()
         kept.append(latch)
         return slot.seq
@@ -70,11 +71,11 @@ def on_gpu(pipe, name, memory=None):
     def hold():
         """Takes a frame.  Says whether the stream has to wait for it."""
         kept.append(reader.acquire(PATIENCE_S, stream=stream))
-        return kept[-1].seq, not done(cupy, stream)
+        return kept[-1].seq, not library.done(stream)
 
     def go_on():
         """Waits until the stream has come past that frame.  Says when, and whether it is torn."""
-        poll(lambda: done(cupy, stream), RECOVERY_S)
+        poll(lambda: library.done(stream), RECOVERY_S)
         went_on = time.monotonic()
         slot = kept.pop()
         try:

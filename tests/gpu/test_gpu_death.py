@@ -14,7 +14,8 @@ from itertools import count
 import pytest
 
 import gpuring
-from tests.gpu.ordering import done, tools
+from tests.gpu import library
+from tests.gpu.ordering import tools
 from tests.gpu.survivor import (
     RECOVERY_S,
     Killing,
@@ -57,10 +58,10 @@ def _figures(request, times):
     report(figures)
 
 
-def _memory_is_back(cupy, before):
+def _memory_is_back(before):
     """The device memory of the killed is freed by the kernel, not quite at once."""
     slack = 64 << 20
-    poll(lambda: cupy.cuda.runtime.memGetInfo()[0] > before - slack)
+    poll(lambda: library.free_nbytes() > before - slack)
 
 
 # ---- a producer dies with its frame unfinished -------------------------------------------------
@@ -76,9 +77,9 @@ def _memory_is_back(cupy, before):
     "There is none, as above. | a thread polls",
 )
 def test_a_producer_dies_with_work_pending(safe, name, children, request):
-    cupy, _ = tools()
+    tools()
     victims, waited = _victims(children, publish_and_hang, name), []
-    stream = cupy.cuda.Stream(non_blocking=True)
+    stream = library.new_stream()
     with gpuring.create(name, slots=2, shape=(WORDS,), dtype="u8", **safe) as ring:
         before = 0
         for number in range(ROUNDS):
@@ -88,9 +89,9 @@ def test_a_producer_dies_with_work_pending(safe, name, children, request):
                 assert victim.receive() == "published"
                 if ring.gate == "stream":
                     slot = consumer.acquire(10, stream=stream)
-                    assert not done(cupy, stream), "nothing to wait for"
+                    assert not library.done(stream), "nothing to wait for"
                     killing = Killing(victim)
-                    poll(lambda: done(cupy, stream), RECOVERY_S)
+                    poll(lambda: library.done(stream), RECOVERY_S)
                     waited.append(killing.waited_s())
                     with pytest.raises(gpuring.FrameTorn):
                         slot.check()
@@ -104,11 +105,11 @@ def test_a_producer_dies_with_work_pending(safe, name, children, request):
                 assert ring.stats().deaths[0].torn == 1
                 assert ring.stats().deaths[0].pid == victim.pid
             victim.kill()
-            still_healthy(cupy, number)
+            still_healthy(number)
             if number == BATCH:
-                before = cupy.cuda.runtime.memGetInfo()[0]
-        _memory_is_back(cupy, before)
-        ring_is_whole(cupy, ring)
+                before = library.free_nbytes()
+        _memory_is_back(before)
+        ring_is_whole(ring)
     _figures(request, waited)
 
 
@@ -122,7 +123,7 @@ def read_and_hang(pipe, name):
     pipe.send("joined")
     slot = consumer.acquire(10, stream=stream)
     latch.hold(stream)
-    kernels.check(slot.array, slot.seq, wrong, stream)
+    kernels.check(slot, slot.seq, wrong, stream)
     slot.release()
     pipe.send("released")
     pipe.receive()
@@ -130,9 +131,9 @@ def read_and_hang(pipe, name):
 
 @promise("failure.md", "The subscription ends, so producers no longer wait for it.")
 def test_a_consumer_dies_while_its_gpu_reads(safe, name, children, request):
-    cupy, kernels = tools()
+    kernels = tools()
     victims, waited = _victims(children, read_and_hang, name), []
-    stream = cupy.cuda.Stream(non_blocking=True)
+    stream = library.new_stream()
     with (
         gpuring.create(name, slots=1, shape=(WORDS,), dtype="u8", **safe) as ring,
         ring.producer() as producer,
@@ -142,20 +143,20 @@ def test_a_consumer_dies_while_its_gpu_reads(safe, name, children, request):
             victim.send()
             assert victim.receive() == "joined"
             with producer.claim(10, stream=stream) as slot:
-                kernels.stamp(slot.array, slot.seq, stream)
+                kernels.stamp(slot, slot.seq, stream)
             assert victim.receive() == "released"
             if ring.gate == "stream":
                 slot = producer.claim(10, stream=stream)
-                assert not done(cupy, stream), "nothing to wait for"
+                assert not library.done(stream), "nothing to wait for"
                 killing = Killing(victim)
-                poll(lambda: done(cupy, stream), RECOVERY_S)
+                poll(lambda: library.done(stream), RECOVERY_S)
             else:
                 killing = Killing(victim, 0.02)
                 slot = producer.claim(RECOVERY_S, stream=stream)
             waited.append(killing.waited_s())
             slot.abandon()
             victim.kill()
-            still_healthy(cupy, number)
+            still_healthy(number)
         stream.synchronize()
         assert not ring.stats().subscriptions
     _figures(request, waited)
@@ -181,7 +182,7 @@ def hold_one(pipe, name):
     "`redeliver=False` they are dropped.",
 )
 def test_a_members_frame_goes_to_another_member(safe, name, children, request):
-    _, kernels = tools()
+    kernels = tools()
     wrong, waited = kernels.counter(), []
     victims = _victims(children, hold_one, name)
     with (
@@ -194,15 +195,15 @@ def test_a_members_frame_goes_to_another_member(safe, name, children, request):
             victim.send()
             assert victim.receive() == "joined"
             with producer.claim(10) as slot:
-                kernels.stamp(slot.array, slot.seq, None)
+                kernels.stamp(slot, slot.seq, None)
             seq = victim.receive()
             killing = Killing(victim)
             with other.acquire(RECOVERY_S) as slot:
                 waited.append(killing.waited_s())
                 assert (slot.seq, slot.redelivered) == (seq, True)
-                kernels.check(slot.array, slot.seq, wrong, None)
+                kernels.check(slot, slot.seq, wrong, None)
             victim.kill()
-        assert int(wrong.get()[0]) == 0
+        assert kernels.count(wrong) == 0
     _figures(request, waited)
 
 
@@ -225,7 +226,7 @@ def create_and_wait(pipe, name, safe):
     "new can attach: `attach` raises `PeerLost`.",
 )
 def test_those_inside_finish_after_the_creators_death(safe, name, children):
-    cupy, kernels = tools()
+    kernels = tools()
     creator = children(create_and_wait, name, safe)
     assert creator.receive() == "up"
     wrong = kernels.counter()
@@ -235,14 +236,14 @@ def test_those_inside_finish_after_the_creators_death(safe, name, children):
         ring.consumer() as consumer,
     ):
         creator.kill()
-        junk = cupy.zeros(1 << 28, cupy.uint8)  # would take the slots if they were free
+        junk = library.zeros(1 << 25)  # would take the slots if they were free
         for _ in range(200):
             with producer.claim(10) as slot:
-                kernels.stamp(slot.array, slot.seq, None)
+                kernels.stamp(slot, slot.seq, None)
             with consumer.acquire(10) as slot:
-                kernels.check(slot.array, slot.seq, wrong, None)
-        assert int(wrong.get()[0]) == 0
-        assert int(junk.sum()) == 0
+                kernels.check(slot, slot.seq, wrong, None)
+        assert kernels.count(wrong) == 0
+        assert not library.to_host(junk).any()
         with pytest.raises(gpuring.PeerLost, match="is dead"):
             gpuring.attach(name)
     assert segments_of(name) == []  # this process was the last one

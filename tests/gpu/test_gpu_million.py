@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import gpuring
+from tests.gpu import library
 from tests.gpu.ordering import tools
 from tests.gpu.survivor import report
 from tests.helpers import raw_verbs
@@ -24,14 +25,14 @@ SAMPLES = 20
 
 
 def publish(pipe, name, frames):
-    cupy, kernels = tools()
-    stream = cupy.cuda.Stream(non_blocking=True)
+    kernels = tools()
+    stream = library.new_stream()
     with gpuring.attach(name, timeout=20) as ring, ring.producer() as producer, stream:
         pipe.send("joined")
         pipe.receive()
         for _ in range(frames):
             slot = producer.claim(60)
-            kernels.stamp(slot.array, slot.seq, stream)
+            kernels.stamp(slot, slot.seq, stream)
             slot.publish()
         stream.synchronize()
 
@@ -42,20 +43,20 @@ def rss_nbytes():
 
 def read(pipe, name, frames):
     """(wrong words, resident bytes at each sample, frames remembered at each)"""
-    cupy, kernels = tools()
-    stream, wrong = cupy.cuda.Stream(non_blocking=True), kernels.counter()
+    kernels = tools()
+    stream, wrong = library.new_stream(), kernels.counter()
     memory, remembered = [], []
     with gpuring.attach(name, timeout=20) as ring, ring.consumer() as consumer, stream:
         pipe.send("joined")
         for k in range(frames):
             slot = consumer.acquire(60)
-            kernels.check(slot.array, slot.seq, wrong, stream)
+            kernels.check(slot, slot.seq, wrong, stream)
             slot.release()
             if (k + 1) % (frames // SAMPLES) == 0:
                 memory.append(rss_nbytes())
                 remembered.append(raw_verbs.remembered(consumer._peer))
         stream.synchronize()
-        return int(wrong.get(stream=stream)[0]), memory, remembered
+        return kernels.count(wrong, stream), memory, remembered
 
 
 @pytest.mark.parametrize("sync", ["timeline", "event"])

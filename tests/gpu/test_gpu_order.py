@@ -13,7 +13,8 @@ import random
 import pytest
 
 import gpuring
-from tests.gpu.ordering import ORDER, Waits, done, tools
+from tests.gpu import library
+from tests.gpu.ordering import ORDER, Waits, tools
 from tests.helpers.promise import promise
 from tests.helpers.support import ON_GPU
 
@@ -57,8 +58,8 @@ def each_of(slots, held):
 
 def read(pipe, name, order, held):
     """Enqueues a check of what it acquires; says whether it ran before the latch opened."""
-    cupy, kernels = tools()
-    stream = cupy.cuda.Stream(non_blocking=True)
+    kernels = tools()
+    stream = library.new_stream()
     wrong = kernels.counter()
     with gpuring.attach(name, timeout=20) as ring:
         if not order:
@@ -68,14 +69,14 @@ def read(pipe, name, order, held):
             pipe.receive()  # all is published
             slots = acquire(consumer, stream, held)
             for _, slot in each_of(slots, held):
-                kernels.check(slot.array, slot.seq, wrong, stream)
+                kernels.check(slot, slot.seq, wrong, stream)
             if not order:
                 stream.synchronize()
-            pipe.send(done(cupy, stream))
+            pipe.send(library.done(stream))
             pipe.receive()  # the latch was opened
             slots.release()
             stream.synchronize()
-            return int(wrong.get(stream=stream)[0])
+            return kernels.count(wrong, stream)
 
 
 @promise(
@@ -86,8 +87,8 @@ def read(pipe, name, order, held):
 @ORDER
 @HELD
 def test_a_readers_work_stays_behind_a_held_producer(gated, name, children, order, held):
-    cupy, kernels = tools()
-    stream = cupy.cuda.Stream(non_blocking=True)
+    kernels = tools()
+    stream = library.new_stream()
     with (
         gated.create(name, slots=4, shape=(WORDS,), dtype="u8") as ring,
         ring.producer() as producer,
@@ -99,10 +100,10 @@ def test_a_readers_work_stays_behind_a_held_producer(gated, name, children, orde
                 for k, slot in each_of(slots, held):
                     if k == (held or 0):
                         latch.hold(stream)
-                    kernels.stamp(slot.array, slot.seq, stream)
+                    kernels.stamp(slot, slot.seq, stream)
             child.send()
             early = child.receive()
-            still_held = not done(cupy, stream)
+            still_held = not library.done(stream)
             latch.open()
         child.send()
         wrong = child.result()
@@ -117,8 +118,8 @@ def test_a_readers_work_stays_behind_a_held_producer(gated, name, children, orde
 
 def read_held(pipe, name, held):
     """Reads late: its checks stand behind a latch, and its release is stream-ordered."""
-    cupy, kernels = tools()
-    stream = cupy.cuda.Stream(non_blocking=True)
+    kernels = tools()
+    stream = library.new_stream()
     wrong = kernels.counter()
     with gpuring.attach(name, timeout=20) as ring, ring.consumer("c") as consumer:
         with kernels.Latch(limit_s=LIMIT_S) as latch, current(stream, held):
@@ -128,25 +129,25 @@ def read_held(pipe, name, held):
                 for k, slot in each_of(slots, held):
                     if k == (held or 0):
                         latch.hold(stream)
-                    kernels.check(slot.array, slot.seq, wrong, stream)
+                    kernels.check(slot, slot.seq, wrong, stream)
             pipe.send("released")
             pipe.receive()  # the producer has enqueued its overwrites
             latch.open()
             stream.synchronize()
         assert not latch.expired
-        return int(wrong.get(stream=stream)[0])
+        return kernels.count(wrong, stream)
 
 
 @ORDER
 @HELD
 def test_an_overwrite_stays_behind_a_held_consumer(gated, name, children, order, held):
-    cupy, kernels = tools()
-    stream = cupy.cuda.Stream(non_blocking=True)
+    kernels = tools()
+    stream = library.new_stream()
 
     def write():
         with claim(producer, stream, held) as slots:
             for _, slot in each_of(slots, held):
-                kernels.stamp(slot.array, slot.seq, stream)
+                kernels.stamp(slot, slot.seq, stream)
 
     slots = 1 if held is None else BATCH
     with (
@@ -165,7 +166,7 @@ def test_an_overwrite_stays_behind_a_held_consumer(gated, name, children, order,
         write()  # the same slots: the host may go on
         if not order:
             stream.synchronize()
-        early = done(cupy, stream)
+        early = library.done(stream)
         child.send()
         wrong = child.result()
         stream.synchronize()
@@ -177,14 +178,14 @@ def test_an_overwrite_stays_behind_a_held_consumer(gated, name, children, order,
 
 def read_gated(pipe, name):
     """What is acquired while the GPU has finished one frame of three, and afterwards."""
-    _, kernels = tools()
+    kernels = tools()
     wrong = kernels.counter()
     with gpuring.attach(name, timeout=20) as ring, ring.consumer("c") as consumer:
         pipe.send("joined")
         pipe.receive()  # one is done, and the work on the others is held
         with consumer.acquire_many(BATCH, 20) as batch:
             seqs = [slot.seq for slot in batch]
-            kernels.check(batch[0].array, batch[0].seq, wrong, None)
+            kernels.check(batch[0], batch[0].seq, wrong, None)
         said = []
         for acquired in (consumer.acquire, lambda timeout: consumer.acquire_many(BATCH, timeout)):
             with pytest.raises(gpuring.RingTimeout) as told:
@@ -196,16 +197,16 @@ def read_gated(pipe, name):
             with consumer.acquire_many(BATCH, 20) as batch:
                 for slot in batch:
                     seqs.append(slot.seq)
-                    kernels.check(slot.array, slot.seq, wrong, None)
-        return seqs, int(wrong.get()[0])
+                    kernels.check(slot, slot.seq, wrong, None)
+        return seqs, kernels.count(wrong)
 
 
 @promise("failure.md", "`gate=` can be given for a ring, a producer or a consumer.")
 @pytest.mark.parametrize("sync", ["timeline", "event"])
 def test_the_host_gate_waits_times_out_and_gives_frames_back(sync, name, children):
     """A batch ends before what the GPU has not done."""
-    cupy, kernels = tools()
-    stream = cupy.cuda.Stream(non_blocking=True)
+    kernels = tools()
+    stream = library.new_stream()
     with (
         gpuring.create(name, slots=4, shape=(WORDS,), dtype="u8", sync=sync, gate="host") as ring,
         ring.producer() as producer,
@@ -214,12 +215,12 @@ def test_the_host_gate_waits_times_out_and_gives_frames_back(sync, name, childre
         assert child.receive() == "joined"
         with kernels.Latch(limit_s=LIMIT_S) as latch:
             with stream, producer.claim_many(BATCH, 10) as batch:
-                kernels.stamp(batch[0].array, batch[0].seq, stream)
+                kernels.stamp(batch[0], batch[0].seq, stream)
                 batch[0].publish()
                 stream.synchronize()
                 latch.hold(stream)
                 for slot in batch[1:]:
-                    kernels.stamp(slot.array, slot.seq, stream)
+                    kernels.stamp(slot, slot.seq, stream)
             child.send()
             seqs, said = child.receive()
             latch.open()
@@ -236,8 +237,8 @@ def test_the_host_gate_waits_times_out_and_gives_frames_back(sync, name, childre
 
 def count_wrong(pipe, name, how):
     """Checks every frame it gets, on the GPU: (frames, lost, words that were wrong)."""
-    cupy, kernels = tools()
-    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+    kernels = tools()
+    streams = [library.new_stream() for _ in range(2)]
     chosen, wrong = random.Random(2), kernels.counter()
     frames = lost = last = 0
     with (
@@ -258,20 +259,20 @@ def count_wrong(pipe, name, how):
                     break
                 with taken:
                     for slot in taken if how == "batches" else [taken]:
-                        kernels.check(slot.array, slot.seq, wrong, stream)
+                        kernels.check(slot, slot.seq, wrong, stream)
                         assert slot.seq > last
                         frames, lost, last = frames + 1, lost + slot.lost, slot.seq
         for stream in streams:
             stream.synchronize()
-    return frames, lost, int(wrong.get()[0])
+    return frames, lost, kernels.count(wrong)
 
 
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("place", ON_GPU, ids=lambda place: place.name)
 def test_no_frame_is_torn(place, name, children, many):
     """Frames are written one by one, or in batches of random length on two streams in turns."""
-    cupy, kernels = tools()
-    streams = [cupy.cuda.Stream(non_blocking=True) for _ in range(2)]
+    kernels = tools()
+    streams = [library.new_stream() for _ in range(2)]
     chosen = random.Random(1)
     with place.create(name, slots=8, shape=(2048,), dtype="u8") as ring:
         readers = [children(count_wrong, name, how) for how in ("one by one", "newest", "batches")]
@@ -286,7 +287,7 @@ def test_no_frame_is_torn(place, name, children, many):
                 ):
                     slots = claimed if many else [claimed]
                     for slot in slots:
-                        kernels.stamp(slot.array, slot.seq, stream)
+                        kernels.stamp(slot, slot.seq, stream)
                 published += len(slots)
         one_by_one, (frames, lost, wrong), batches = (reader.result() for reader in readers)
         assert one_by_one == batches == (STAMPED_FRAMES, 0, 0)

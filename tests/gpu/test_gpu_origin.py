@@ -10,6 +10,7 @@ import gpuring
 from gpuring.cli.inspect import gpus
 from gpuring.native import Driver
 from gpuring.ring import inner
+from tests.helpers.arrays import array_of, assign
 from tests.helpers.support import create_far
 
 pytestmark = pytest.mark.gpu
@@ -31,14 +32,14 @@ def test_a_frame_on_a_gpu_says_where_it_comes_from(name, memory):
         inner.set_link(ring, b"n" * 16, 6, 0)
         for seq, lost in ((7, 1), (9, 3)):
             with producer.claim(20) as slot:
-                slot.array.fill(seq)
+                assign(array_of(slot), seq)
                 slot._set_origin(seq, 1000 + seq, lost)
         assert inner.link(ring) == (b"n" * 16, 9, 3)
         for seq, lost in ((7, 0), (9, 2)):
             with frames.acquire(20) as read:
                 assert read.origin == (seq, "camera-host", "cam0", 1000 + seq)
                 assert read.lost == lost
-                assert int(read.array[0]) == seq
+                assert int(array_of(read)[0]) == seq
 
 
 def test_each_peer_says_which_gpu_it_uses(name):

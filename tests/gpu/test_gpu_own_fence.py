@@ -11,7 +11,8 @@ import contextlib
 import pytest
 
 import gpuring
-from tests.gpu.ordering import ORDER, Waits, done, tools
+from tests.gpu import library
+from tests.gpu.ordering import ORDER, Waits, tools
 from tests.helpers import raw_verbs
 from tests.helpers.support import poll
 
@@ -29,13 +30,13 @@ def _killed_and_reaped(ring, child):
 
 def publish_and_die(pipe, name):
     """Its second frame stands behind the reader of the first."""
-    cupy, kernels = tools()
-    stream = cupy.cuda.Stream(non_blocking=True)
+    kernels = tools()
+    stream = library.new_stream()
     producer = gpuring.attach(name, timeout=20).producer()
     with stream:
         for _ in range(2):
             with producer.claim(30) as slot:
-                kernels.stamp(slot.array, slot.seq, stream)
+                kernels.stamp(slot, slot.seq, stream)
             pipe.send("published")
             pipe.receive()
 
@@ -44,8 +45,8 @@ def publish_and_die(pipe, name):
 def test_a_consumer_that_changes_streams_keeps_its_order_and_its_fence_rises(name, children, order):
     """It reads lap 1 on one stream, behind a latch, and lap 2 on another; its producer dies, so
     that only its own fence is left in the way."""
-    cupy, kernels = tools()
-    first, second = cupy.cuda.Stream(non_blocking=True), cupy.cuda.Stream(non_blocking=True)
+    kernels = tools()
+    first, second = library.new_stream(), library.new_stream()
     wrong = kernels.counter()
     with gpuring.create(name, slots=1, shape=(WORDS,), dtype="u8", sync="timeline") as ring:
         if not order:  # the consumer is the first peer; the producer's word comes next to its own
@@ -57,19 +58,19 @@ def test_a_consumer_that_changes_streams_keeps_its_order_and_its_fence_rises(nam
         with kernels.Latch(limit_s=LIMIT_S) as latch:
             with first, consumer.acquire(30) as slot:
                 latch.hold(first)
-                kernels.check(slot.array, slot.seq, wrong, first)
+                kernels.check(slot, slot.seq, wrong, first)
             before = raw_verbs.work(header, consumer.peer, 0)
             child.send()
             assert child.receive() == "published"
             with second:
                 slot = consumer.acquire(30)
-                kernels.check(slot.array, slot.seq, wrong, second)
+                kernels.check(slot, slot.seq, wrong, second)
                 _killed_and_reaped(ring, child)
                 with pytest.raises(gpuring.FrameTorn):
                     slot.release()
             if not order:
                 second.synchronize()
-            early = done(cupy, second)
+            early = library.done(second)
             latch.open()
             first.synchronize()
             after_first = raw_verbs.fence(header, consumer.peer, 0)

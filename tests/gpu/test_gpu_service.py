@@ -8,7 +8,8 @@ import pytest
 
 import gpuring
 from gpuring.memory import kinds
-from tests.gpu.ordering import done, tools
+from tests.gpu import library
+from tests.gpu.ordering import tools
 from tests.helpers.promise import promise
 from tests.helpers.support import ON_GPU, STREAM_GATED, poll, segments_of
 from tests.service.services import outlives_its_creator
@@ -29,8 +30,8 @@ def test_a_call_waits_for_nobody_on_the_host_and_for_everybody_on_the_gpu(
 ):
     """The client's stream is held before the request is written.  Meanwhile the engine computes and
     the answer is received, by a thread on a stream other than the reader's."""
-    cupy, kernels = tools()
-    asking, engine, receiving, reading = (cupy.cuda.Stream(non_blocking=True) for _ in range(4))
+    kernels = tools()
+    asking, engine, receiving, reading = (library.new_stream() for _ in range(4))
     wrong = kernels.counter()
     frame = ((WORDS,), "u8")
     with (
@@ -42,12 +43,12 @@ def test_a_call_waits_for_nobody_on_the_host_and_for_everybody_on_the_gpu(
         with kernels.Latch(limit_s=40) as latch:
             with client.request(10, stream=asking) as slot:
                 latch.hold(asking)
-                kernels.stamp(slot.array, 7, asking)
+                kernels.stamp(slot, 7, asking)
                 call = slot.call
             (taken,) = server.take(timeout=10, stream=engine)
-            kernels.check(taken.array, 7, wrong, engine)
+            kernels.check(taken.slot, 7, wrong, engine)
             with taken.answer(stream=engine) as slot:
-                kernels.stamp(slot.array, 9, engine)
+                kernels.stamp(slot, 9, engine)
 
             def receive():
                 with receiving:
@@ -57,17 +58,17 @@ def test_a_call_waits_for_nobody_on_the_host_and_for_everybody_on_the_gpu(
             thread.start()
             thread.join(20)
             answer = call.result(10, stream=reading)
-            kernels.check(answer.array, 9, wrong, reading)
+            kernels.check(answer, 9, wrong, reading)
             if not ordered:
                 reading.synchronize()
-            early = done(cupy, reading)
+            early = library.done(reading)
             latch.open()
         for stream in (asking, engine, receiving, reading):
             stream.synchronize()
         answer.release()
         assert not latch.expired
         assert early is not ordered
-        assert (int(wrong.get()[0]) == 0) is ordered
+        assert (kernels.count(wrong) == 0) is ordered
 
 
 @pytest.mark.parametrize("ordered", [True, False], ids=["ordered", "mutant"])
@@ -76,8 +77,8 @@ def test_parts_of_an_answer_are_handed_out_before_the_gpu_has_written_them(
     place, name, ordered, monkeypatch
 ):
     """The engine's stream is held before it writes the first part."""
-    cupy, kernels = tools()
-    engine, receiving, reading = (cupy.cuda.Stream(non_blocking=True) for _ in range(3))
+    kernels = tools()
+    engine, receiving, reading = (library.new_stream() for _ in range(3))
     wrong = kernels.counter()
     frame = ((WORDS,), "u8")
     with (
@@ -93,7 +94,7 @@ def test_parts_of_an_answer_are_handed_out_before_the_gpu_has_written_them(
             latch.hold(engine)
             for k in range(4):
                 with taken.part(10, stream=engine) as slot:
-                    kernels.stamp(slot.array, k + 1, engine)
+                    kernels.stamp(slot, k + 1, engine)
             taken.end()
             parts = call.parts(10, stream=reading)
 
@@ -105,10 +106,10 @@ def test_parts_of_an_answer_are_handed_out_before_the_gpu_has_written_them(
             thread.start()
             thread.join(20)
             for k in range(4):
-                kernels.check(next(parts).array, k + 1, wrong, reading)
+                kernels.check(next(parts), k + 1, wrong, reading)
             if not ordered:
                 reading.synchronize()
-            early = done(cupy, reading)
+            early = library.done(reading)
             latch.open()
         for stream in (engine, receiving, reading):
             stream.synchronize()
@@ -116,7 +117,7 @@ def test_parts_of_an_answer_are_handed_out_before_the_gpu_has_written_them(
         assert client.in_flight == 0
         assert not latch.expired
         assert early is not ordered
-        assert (int(wrong.get()[0]) == 0) is ordered
+        assert (kernels.count(wrong) == 0) is ordered
 
 
 @promise(

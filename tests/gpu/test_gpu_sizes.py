@@ -7,6 +7,7 @@ import os
 import pytest
 
 import gpuring
+from tests.helpers.arrays import array_of
 
 pytestmark = pytest.mark.gpu
 
@@ -18,8 +19,9 @@ def pass_frames(pipe, name, nbytes, frames):
         pipe.send("joined")
         for _ in range(frames):
             with consumer.acquire(60) as slot:
-                assert slot.array.nbytes == nbytes
-                seen.append((int(slot.array[0]), int(slot.array[-1])))
+                array = array_of(slot)
+                assert array.nbytes == nbytes
+                seen.append((int(array[0]), int(array[-1])))
     return seen
 
 
@@ -36,8 +38,8 @@ def test_slots_of_every_size(slots, nbytes, sync, name, children):
         with ring.producer() as producer:
             for k in range(frames):
                 with producer.claim(60) as slot:
-                    slot.array[-1:] = k
-                    slot.array[:1] = k
+                    array_of(slot)[-1:] = k
+                    array_of(slot)[:1] = k
             assert child.result() == [(k, k) for k in range(frames)]
 
 
@@ -53,7 +55,7 @@ def test_torch_writes_and_reads_without_a_copy(sync, name):
         for k in range(20):
             with producer.claim(10) as slot, torch.cuda.stream(side):
                 tensor = torch.from_dlpack(slot)
-                assert tensor.data_ptr() == slot.array.data.ptr
+                assert tensor.data_ptr() == slot.__cuda_array_interface__["data"][0]
                 torch.cuda._sleep(2_000_000)  # the release has to wait for this stream
                 tensor.fill_(k)
             with consumer.acquire(10, stream=side) as slot, torch.cuda.stream(side):

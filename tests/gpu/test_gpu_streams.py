@@ -8,7 +8,8 @@ import threading
 import pytest
 
 import gpuring
-from tests.gpu.ordering import ORDER, Waits, done, tools
+from tests.gpu import library
+from tests.gpu.ordering import ORDER, Waits, tools
 from tests.helpers.support import ON_GPU
 
 pytestmark = pytest.mark.gpu
@@ -20,11 +21,11 @@ PATIENCE_S = 30
 # ---- handles are used again ----------------------------------------------------------------------
 
 
-def _again(cupy, handle):
+def _again(handle):
     """A new stream with the handle of one that was destroyed."""
     others = []
     for _ in range(64):
-        stream = cupy.cuda.Stream(non_blocking=True)
+        stream = library.new_stream()
         if stream.ptr == handle:
             return stream
         others.append(stream)
@@ -34,8 +35,9 @@ def _again(cupy, handle):
 @ORDER
 def test_a_new_stream_with_an_old_handle_waits_for_the_destroyed_one(gated, name, order):
     """Work on the next claim of a slot does not run before that on the last is done."""
-    cupy, kernels = tools()
-    first = cupy.cuda.Stream(non_blocking=True)
+    pytest.importorskip("cupy", reason="torch does not destroy streams")
+    kernels = tools()
+    first = library.new_stream()
     with (
         gated.create(name, slots=1, shape=(WORDS,), dtype="u8") as ring,
         contextlib.nullcontext() if order else Waits(ring) as waits,
@@ -44,32 +46,32 @@ def test_a_new_stream_with_an_old_handle_waits_for_the_destroyed_one(gated, name
     ):
         slot = producer.claim(0, stream=first)
         latch.hold(first)
-        kernels.stamp(slot.array, slot.seq, first)
+        kernels.stamp(slot, slot.seq, first)
         with first:
             slot.publish()
         handle = first.ptr
         del first  # destroyed, and its work is pending
-        second = _again(cupy, handle)
+        second = _again(handle)
         if second is None:
             latch.open()
-            cupy.cuda.Device().synchronize()
+            library.synchronize()
             pytest.skip("this driver has not used the handle again")
         if not order:
             waits.leave_out()
         slot = producer.claim(0, stream=second)
-        kernels.stamp(slot.array, slot.seq, second)
+        kernels.stamp(slot, slot.seq, second)
         if not order:
             second.synchronize()
-        early = done(cupy, second)
+        early = library.done(second)
         latch.open()
-        cupy.cuda.Device().synchronize()
+        library.synchronize()
         wrong = kernels.counter()
-        kernels.check(slot.array, slot.seq, wrong, second)
+        kernels.check(slot, slot.seq, wrong, second)
         second.synchronize()
         with second:
             slot.publish()
         assert not latch.expired
-        assert (early, int(wrong.get(stream=second)[0]) > 0) == (not order, not order)
+        assert (early, kernels.count(wrong, second) > 0) == (not order, not order)
 
 
 # ---- another thread's default stream -------------------------------------------------------------
@@ -79,13 +81,13 @@ def test_a_new_stream_with_an_old_handle_waits_for_the_destroyed_one(gated, name
 def test_a_slot_is_published_behind_the_default_stream_of_the_thread_that_wrote_it(
     gated, name, current
 ):
-    cupy, kernels = tools()
-    stream = cupy.cuda.Stream(non_blocking=True)
+    kernels = tools()
+    stream = library.new_stream()
     wrong = kernels.counter()
     mine = {
-        "per-thread": cupy.cuda.Stream.ptds,
-        "own": cupy.cuda.Stream(non_blocking=True),
-        "legacy": cupy.cuda.Stream.null,
+        "per-thread": library.per_thread_stream(),
+        "own": library.new_stream(),
+        "legacy": library.default_stream(),
     }[current]
     claimed, written, over = [], threading.Event(), threading.Event()
     with (
@@ -96,11 +98,11 @@ def test_a_slot_is_published_behind_the_default_stream_of_the_thread_that_wrote_
     ):
 
         def write():
-            ptds = cupy.cuda.Stream.ptds
+            ptds = library.per_thread_stream()
             with ptds:
                 slot = producer.claim(0)
                 latch.hold(ptds)
-                kernels.stamp(slot.array, slot.seq, ptds)
+                kernels.stamp(slot, slot.seq, ptds)
             claimed.append(slot)
             written.set()
             over.wait(LIMIT_S)  # its stream lives as long as it does
@@ -112,8 +114,8 @@ def test_a_slot_is_published_behind_the_default_stream_of_the_thread_that_wrote_
             with mine:
                 claimed[0].publish()
             with consumer.acquire(0, stream=stream) as slot, stream:
-                kernels.check(slot.array, slot.seq, wrong, stream)
-            early = done(cupy, stream)
+                kernels.check(slot, slot.seq, wrong, stream)
+            early = library.done(stream)
             latch.open()
             stream.synchronize()
         finally:
@@ -122,7 +124,7 @@ def test_a_slot_is_published_behind_the_default_stream_of_the_thread_that_wrote_
             thread.join(LIMIT_S)
         assert not early
         assert not latch.expired
-        assert int(wrong.get(stream=stream)[0]) == 0
+        assert kernels.count(wrong, stream) == 0
 
 
 # ---- captures ------------------------------------------------------------------------------------
@@ -131,8 +133,8 @@ def test_a_slot_is_published_behind_the_default_stream_of_the_thread_that_wrote_
 @pytest.mark.parametrize("place", ON_GPU, ids=lambda place: place.name)
 @pytest.mark.parametrize("many", [False, True])
 def test_a_slot_is_not_handed_over_inside_a_capture_and_the_capture_goes_on(place, name, many):
-    cupy, kernels = tools()
-    stream = cupy.cuda.Stream(non_blocking=True)
+    kernels = tools()
+    stream = library.new_stream()
     wrong = kernels.counter()
     with (
         place.create(name, slots=4, shape=(WORDS,), dtype="u8") as ring,
@@ -143,7 +145,7 @@ def test_a_slot_is_not_handed_over_inside_a_capture_and_the_capture_goes_on(plac
         slots = producer.claim_many(2, PATIENCE_S) if many else producer.claim(PATIENCE_S)
         first = slots[0] if many else slots
         stream.begin_capture()
-        kernels.stamp(first.array, first.seq, stream)
+        kernels.stamp(first, first.seq, stream)
         for verb in (slots.publish, slots.abandon):
             with pytest.raises(gpuring.DeviceError, match="captured"):
                 verb()
@@ -151,18 +153,17 @@ def test_a_slot_is_not_handed_over_inside_a_capture_and_the_capture_goes_on(plac
         graph.launch(stream)
         slots.publish()
         with consumer.acquire(PATIENCE_S) as slot:
-            kernels.check(slot.array, slot.seq, wrong, stream)
+            kernels.check(slot, slot.seq, wrong, stream)
         stream.synchronize()
-        assert int(wrong.get(stream=stream)[0]) == 0
+        assert kernels.count(wrong, stream) == 0
         for other in consumer.acquire_many(4, PATIENCE_S) if many else ():
             other.release()
 
 
 def test_a_captured_stream_is_made_to_wait_for_nobody_and_the_capture_goes_on(gated, name):
-    cupy, kernels = tools()
-    stream, captured = (cupy.cuda.Stream(non_blocking=True) for _ in range(2))
-    array = cupy.zeros(WORDS, cupy.uint64)
-    cupy.cuda.get_current_stream().synchronize()
+    kernels = tools()
+    stream, captured = (library.new_stream() for _ in range(2))
+    array = library.zeros(WORDS)
     with (
         gated.create(name, slots=4, shape=(WORDS,), dtype="u8") as ring,
         ring.producer() as producer,
@@ -171,7 +172,7 @@ def test_a_captured_stream_is_made_to_wait_for_nobody_and_the_capture_goes_on(ga
     ):
         with stream, producer.claim(0) as slot:
             latch.hold(stream)
-            kernels.stamp(slot.array, slot.seq, stream)
+            kernels.stamp(slot, slot.seq, stream)
         captured.begin_capture()
         kernels.stamp(array, 7, captured)
         with pytest.raises(gpuring.DeviceError, match="captured"):

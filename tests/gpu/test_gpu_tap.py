@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import gpuring
+from tests.gpu import library
 from tests.gpu.ordering import tools
 from tests.helpers.commands import running
 from tests.helpers.support import poll
@@ -14,15 +15,15 @@ pytestmark = pytest.mark.gpu
 
 def publish_held(pipe, name):
     """Publishes a frame that its GPU never finishes."""
-    cupy, kernels = tools()
+    kernels = tools()
     latch = kernels.Latch(limit_s=100)
-    stream = cupy.cuda.Stream(non_blocking=True)
+    stream = library.new_stream()
     with gpuring.attach(name) as ring, ring.producer(gate="stream") as producer:
         pipe.send()
         pipe.receive()
         slot = producer.claim(10, stream=stream)
         latch.hold(stream)
-        kernels.stamp(slot.array, slot.seq, stream)
+        kernels.stamp(slot, slot.seq, stream)
         slot.publish()
         pipe.send()
         pipe.receive()

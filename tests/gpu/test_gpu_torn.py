@@ -9,6 +9,7 @@ import os
 import pytest
 
 import gpuring
+from tests.gpu import library
 from tests.gpu.ordering import tools
 from tests.helpers import raw_verbs
 from tests.helpers.promise import promise
@@ -25,14 +26,14 @@ FRAMES = 300
 def _publish(producer, kernels, stream, who):
     with stream, producer.claim(30) as slot:
         slot.meta["who"] = who
-        kernels.stamp(slot.array, slot.seq, stream)
+        kernels.stamp(slot, slot.seq, stream)
     return slot.seq
 
 
 def healthy(pipe, name):
     """Publishes until it is told to stop."""
-    cupy, kernels = tools()
-    stream = cupy.cuda.Stream(non_blocking=True)
+    kernels = tools()
+    stream = library.new_stream()
     with gpuring.attach(name, timeout=20) as ring, ring.producer() as producer:
         pipe.send("joined")
         while not pipe.told():
@@ -45,8 +46,8 @@ def healthy(pipe, name):
 
 def doomed(pipe, name):
     """Publishes some frames that its GPU finishes, then some that it never does."""
-    cupy, kernels = tools()
-    stream = cupy.cuda.Stream(non_blocking=True)
+    kernels = tools()
+    stream = library.new_stream()
     latch = kernels.Latch(limit_s=150)
     producer = gpuring.attach(name, timeout=20).producer()
     whole = [_publish(producer, kernels, stream, 2) for _ in range(SLOTS - 2)]
@@ -62,10 +63,9 @@ class Reader:
     """Reads, checks and releases frames, and notes what it is told of them."""
 
     def __init__(self, consumer, at_most=4000):
-        self.cupy, self.kernels = tools()
-        self.consumer, self.stream = consumer, self.cupy.cuda.Stream(non_blocking=True)
-        self.wrong = self.cupy.zeros(at_most, "u8")
-        self.cupy.cuda.get_current_stream().synchronize()
+        self.kernels = tools()
+        self.consumer, self.stream = consumer, library.new_stream()
+        self.wrong = library.zeros(at_most)
         self.frames, self.told, self.remembered = {}, [], []
 
     def read(self, *, synchronise=False):
@@ -76,7 +76,7 @@ class Reader:
             self.told += torn.seqs
             return None
         count = self.wrong[len(self.frames) : len(self.frames) + 1]
-        self.kernels.check(slot.array, slot.seq, count, self.stream)
+        self.kernels.check(slot, slot.seq, count, self.stream)
         who = None if self.consumer.ring.spec.meta is None else int(slot.meta["who"])
         self.frames[slot.seq] = len(self.frames), who
         try:
@@ -96,7 +96,7 @@ class Reader:
             self.consumer.close()
         except gpuring.FrameTorn as torn:
             self.told += torn.seqs
-        wrong = self.wrong.get(stream=self.stream)
+        wrong = library.to_host(self.wrong, self.stream)
         return {seq: int(wrong[k]) for seq, (k, _) in self.frames.items()}
 
 
@@ -146,17 +146,17 @@ def test_only_frames_that_were_not_written_are_called_torn(name, children):
 
 def finish_and_vanish(pipe, name, unread):
     """Ends as a process does that has no time to leave, long after its GPU is done."""
-    cupy, kernels = tools()
-    stream = cupy.cuda.Stream(non_blocking=True)
+    kernels = tools()
+    stream = library.new_stream()
     producer = gpuring.attach(name, timeout=20).producer()
     for _ in range(FRAMES - unread):
         with stream, producer.claim(30) as slot:
-            kernels.stamp(slot.array, slot.seq, stream)
+            kernels.stamp(slot, slot.seq, stream)
     pipe.send("read now")
     pipe.receive()
     for _ in range(unread):
         with stream, producer.claim(30) as slot:
-            kernels.stamp(slot.array, slot.seq, stream)
+            kernels.stamp(slot, slot.seq, stream)
     stream.synchronize()
     pipe.send("done")
     pipe.receive()

@@ -7,6 +7,7 @@ import json
 import pytest
 
 import gpuring
+from tests.gpu import library
 from tests.gpu.ordering import tools
 from tests.gpu.survivor import publish_and_hang, started
 from tests.helpers.commands import gpuring as command
@@ -24,7 +25,7 @@ def why(name):
 
 @pytest.mark.parametrize("reads", [False, True], ids=["nobody reads", "a reader has the frame"])
 def test_a_kernel_that_never_ends_is_to_blame(name, children, reads):
-    cupy, _ = tools()
+    tools()
     with (
         gpuring.create(
             name, slots=2, shape=1024, dtype="u8", device="cuda", sync="timeline"
@@ -34,7 +35,7 @@ def test_a_kernel_that_never_ends_is_to_blame(name, children, reads):
         (victim,) = started(children, 1, publish_and_hang, name)
         victim.send()
         assert victim.receive() == "published"
-        held = viewer.acquire(10, stream=cupy.cuda.Stream(non_blocking=True)) if reads else None
+        held = viewer.acquire(10, stream=library.new_stream()) if reads else None
         (jam,) = poll(lambda: why(name))
         (end,) = jam["culprits"]
         assert (end["reason"], [each["pid"] for each in end["peers"]]) == ("gpu", [victim.pid])
@@ -44,14 +45,14 @@ def test_a_kernel_that_never_ends_is_to_blame(name, children, reads):
 
 
 def test_work_that_is_done_is_no_jam(name):
-    cupy, _ = tools()
+    tools()
     for sync in ("timeline", "event"):
         with (
             gpuring.create(name, slots=2, shape=1024, dtype="u8", device="cuda", sync=sync) as ring,
             ring.producer() as producer,
             ring.consumer("viewer") as viewer,
         ):
-            stream = cupy.cuda.Stream(non_blocking=True)
+            stream = library.new_stream()
             for _ in range(3):
                 producer.claim(10, stream=stream).publish()
                 viewer.acquire(10, stream=stream).release()

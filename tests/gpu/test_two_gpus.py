@@ -16,7 +16,10 @@ import pytest
 import gpuring
 from gpuring.memory import driver, kinds
 from gpuring.native import Driver
-from tests.gpu.ordering import done, tools
+from gpuring.ring import inner
+from gpuring.slot_layout import ARRAY
+from tests.gpu import library
+from tests.gpu.ordering import tools
 from tests.gpu.survivor import (
     RECOVERY_S,
     Killing,
@@ -38,14 +41,11 @@ COPIED_WORDS = 1 << 20
 
 @pytest.fixture(autouse=True)
 def _two_gpus():
-    import cupy
-
-    runtime = cupy.cuda.runtime
-    if runtime.getDeviceCount() < 2:
+    if driver.count() < 2:
         pytest.skip("needs two GPUs")
-    if not (runtime.deviceCanAccessPeer(0, 1) and runtime.deviceCanAccessPeer(1, 0)):
+    if not (driver.can_reach(0, 1) and driver.can_reach(1, 0)):
         pytest.skip("the two GPUs have no peer access")
-    with cupy.cuda.Device(0):
+    with library.on_gpu(0):
         yield
 
 
@@ -58,22 +58,22 @@ def make(name, owner=0, kind="ipc", words=WORDS, **options):
 
 
 def write(producer, frames, device):
-    _, kernels = tools()
+    kernels = tools()
     for _ in range(frames):
         with producer.claim(60) as slot:
-            assert slot.array.device.id == device
-            kernels.stamp(slot.array, slot.seq, None)
+            assert inner.array(slot, ARRAY).device.id == device
+            kernels.stamp(slot, slot.seq, None)
 
 
 def wrong_words(consumer, frames, device):
     """Reads so many frames, on the current device.  Returns how many words were not theirs."""
-    _, kernels = tools()
+    kernels = tools()
     wrong = kernels.counter()
     for _ in range(frames):
         with consumer.acquire(60) as slot:
-            assert slot.array.device.id == device
-            kernels.check(slot.array, slot.seq, wrong, None)
-    return int(wrong.get()[0])
+            assert inner.array(slot, ARRAY).device.id == device
+            kernels.check(slot, slot.seq, wrong, None)
+    return kernels.count(wrong)
 
 
 # ---- two processes -------------------------------------------------------------------------------
@@ -81,10 +81,8 @@ def wrong_words(consumer, frames, device):
 
 def use_from(pipe, name, device):
     """Names the GPU to attach().  Another one is current until the frames are worked on."""
-    import cupy
-
-    cupy.cuda.Device(1 - device).use()
-    with gpuring.attach(name, timeout=20, device=device) as ring, cupy.cuda.Device(device):
+    library.use(1 - device)
+    with gpuring.attach(name, timeout=20, device=device) as ring, library.on_gpu(device):
         with ring.consumer() as consumer:
             pipe.send("joined")
             pipe.send(wrong_words(consumer, FRAMES, device))
@@ -97,9 +95,7 @@ def use_from(pipe, name, device):
 @pytest.mark.parametrize("kind", kinds.ON_GPU)
 @pytest.mark.parametrize("owner", [0, 1])
 def test_frames_cross_to_and_from_another_gpu(owner, kind, sync, name, children):
-    import cupy
-
-    with make(name, owner, kind, sync=sync) as ring, cupy.cuda.Device(owner):
+    with make(name, owner, kind, sync=sync) as ring, library.on_gpu(owner):
         child = children(use_from, name, 1 - owner)
         assert child.receive() == "joined"
         with ring.producer() as producer:
@@ -113,9 +109,7 @@ def test_frames_cross_to_and_from_another_gpu(owner, kind, sync, name, children)
 
 def read_from(pipe, name, device):
     """Checks every frame with a kernel on GPU `device` of this process's own numbering."""
-    import cupy
-
-    cupy.cuda.Device(device).use()
+    library.use(device)
     with gpuring.attach(name, timeout=20) as ring, ring.consumer() as consumer:
         pipe.send("joined")
         return wrong_words(consumer, FRAMES, device)
@@ -135,26 +129,24 @@ def test_the_numbering_of_the_reader_does_not_matter(device, name, children, mon
 @pytest.mark.parametrize("owner", [0, 1])
 def test_a_producer_on_another_gpu_dies_with_work_pending(owner, kind, name, children, request):
     """Those on the ring's own GPU go on."""
-    import cupy
-
-    with make(name, owner, kind, sync="timeline") as ring, cupy.cuda.Device(owner):
-        cupy, _ = tools()
-        stream = cupy.cuda.Stream(non_blocking=True)
+    with make(name, owner, kind, sync="timeline") as ring, library.on_gpu(owner):
+        tools()
+        stream = library.new_stream()
         with ring.consumer() as consumer:
             (victim,) = started(children, 1, publish_and_hang, name, 1 - owner)
             victim.send()
             assert victim.receive() == "published"
             slot = consumer.acquire(10, stream=stream)
-            assert not done(cupy, stream), "nothing to wait for"
+            assert not library.done(stream), "nothing to wait for"
             killing = Killing(victim)
-            poll(lambda: done(cupy, stream), RECOVERY_S)
+            poll(lambda: library.done(stream), RECOVERY_S)
             waited_s, gone_s = killing.waited_s()
             report({"test": request.node.name, "ms": 1e3 * waited_s, "gone_ms": 1e3 * gone_s})
             with pytest.raises(gpuring.FrameTorn):
                 slot.check()
             with pytest.raises(gpuring.FrameTorn):
                 slot.release()
-        ring_is_whole(cupy, ring)
+        ring_is_whole(ring)
 
 
 # ---- one process ---------------------------------------------------------------------------------
@@ -162,23 +154,19 @@ def test_a_producer_on_another_gpu_dies_with_work_pending(owner, kind, name, chi
 
 @pytest.mark.parametrize("kind", kinds.ON_GPU)
 def test_one_process_uses_a_ring_under_both_gpus(kind, name):
-    import cupy
-
     with make(name, 0, kind) as here, gpuring.attach(name, device=1) as there:
         for writer, reader, to in [(here, there, 1), (there, here, 0)]:
             with writer.producer() as producer, reader.consumer() as consumer:
                 for _ in range(20):
-                    with cupy.cuda.Device(1 - to):
+                    with library.on_gpu(1 - to):
                         write(producer, 1, 1 - to)
-                    with cupy.cuda.Device(to):
+                    with library.on_gpu(to):
                         assert wrong_words(consumer, 1, to) == 0
 
 
 @pytest.mark.parametrize("kind", kinds.ON_GPU)
 def test_frames_are_copied_from_and_to_another_gpu_and_the_host(kind, name):
     """Each copy has arrays of its own, so nothing waits but what the copies have to wait for."""
-    import cupy
-
     with make(name, 0, kind, COPIED_WORDS) as ring:
         with ring.producer() as producer, ring.consumer() as consumer:
             assert copies_between_gpus(producer, consumer) == 0
@@ -189,28 +177,26 @@ def test_frames_are_copied_from_and_to_another_gpu_and_the_host(kind, name):
                     out = np.zeros(COPIED_WORDS, "u8")
                     slot.copy_to(out)
                     assert (out == words(slot.seq)).all()
-        cupy.cuda.Device(0).synchronize()
+        library.synchronize()
 
 
 def copies_between_gpus(producer, consumer):
-    import cupy
-
-    with cupy.cuda.Device(1):
-        _, kernels = tools()
+    with library.on_gpu(1):
+        kernels = tools()
         wrong = kernels.counter()
-        sources, outs = ([cupy.zeros(COPIED_WORDS, "u8") for _ in range(COPIES)] for _ in range(2))
-        cupy.cuda.Device(1).synchronize()
+        sources, outs = ([library.zeros(COPIED_WORDS) for _ in range(COPIES)] for _ in range(2))
+        library.synchronize()
     for source, out in zip(sources, outs, strict=True):
         with producer.claim(60) as slot:
-            with cupy.cuda.Device(1):
+            with library.on_gpu(1):
                 kernels.stamp(source, slot.seq, None)
             slot.copy_from(source)
         with consumer.acquire(60) as slot:
             slot.copy_to(out)
-            with cupy.cuda.Device(1):
+            with library.on_gpu(1):
                 kernels.check(out, slot.seq, wrong, None)
-    with cupy.cuda.Device(1):
-        return int(wrong.get()[0])
+    with library.on_gpu(1):
+        return kernels.count(wrong)
 
 
 def words(seq):
@@ -266,8 +252,6 @@ def test_a_gpu_that_is_not_visible_is_named(name, children, monkeypatch):
 @pytest.mark.parametrize("kind", kinds.ON_GPU)
 def test_without_peer_access_attach_says_what_to_do_and_that_works(kind, name, monkeypatch):
     """The driver's answer is all that is not real."""
-    import cupy
-
     monkeypatch.setattr(driver, "can_reach", lambda *_: False)
     with make(name, 0, kind) as ring:
         with pytest.raises(gpuring.DeviceError, match=r"is GPU 0 and cannot be reached") as caught:
@@ -276,12 +260,12 @@ def test_without_peer_access_attach_says_what_to_do_and_that_works(kind, name, m
         with gpuring.attach(name, device=0) as attached, attached.consumer() as consumer:
             with ring.producer() as producer:
                 write(producer, 1, 0)
-            with consumer.acquire(10) as slot, cupy.cuda.Device(1):
-                _, kernels = tools()
-                wrong, out = kernels.counter(), cupy.zeros(WORDS, "u8")
+            with consumer.acquire(10) as slot, library.on_gpu(1):
+                kernels = tools()
+                wrong, out = kernels.counter(), library.zeros(WORDS)
                 slot.copy_to(out)
                 kernels.check(out, slot.seq, wrong, None)
-                assert int(wrong.get()[0]) == 0
+                assert kernels.count(wrong) == 0
 
 
 def test_doctor_tries_both_directions(monkeypatch):

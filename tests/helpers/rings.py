@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import gpuring
+from tests.helpers.arrays import array_of, assign
 from tests.helpers.layout import FIELDS
 from tests.helpers.processes import Pipe, poll
 
@@ -34,7 +35,7 @@ def put(producer: gpuring.Producer, frames: int = 1, value: Any = None) -> list[
     for _ in range(frames):
         with producer.claim(timeout=20) as slot:
             if value is not None:
-                slot.array[...] = value
+                assign(array_of(slot), value)
         seqs.append(slot.seq)
     return seqs
 

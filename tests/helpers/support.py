@@ -27,7 +27,9 @@ from gpuring.memory import frameworks
 from gpuring.native import Header, Peer
 from gpuring.native.snapshot import SLOT_PHASES, TAKE_PHASES
 from gpuring.ring.creation import create_of
+from gpuring.ring.slot import Slot
 from tests.helpers import raw_verbs
+from tests.helpers.arrays import array_of, assign, to_host
 from tests.helpers.layout import FIELDS
 from tests.helpers.processes import Child, Pipe, open_files, poll
 
@@ -394,16 +396,13 @@ class Place:
     def create(self, ring: str, **options: Any) -> gpuring.Ring:
         return gpuring.create(ring, **(dict(self.options) | options))
 
-    def fill(self, array: Any, value: Any) -> None:
-        """Writes a scalar or a NumPy array into a slot's array, on the current stream."""
-        if self.on_gpu and isinstance(value, np.ndarray):
-            array.set(value)
-        else:
-            array[...] = value
+    def fill(self, what: Any, value: Any) -> None:
+        """Writes a scalar or a NumPy array into a slot or an array, on the current stream."""
+        assign(array_of(what) if isinstance(what, Slot) else what, value)
 
-    def read(self, array: Any) -> np.ndarray:
-        """Returns a copy on the host.  On a GPU it waits for the current stream."""
-        return np.array(array.get() if self.on_gpu else array)
+    def read(self, what: Any) -> np.ndarray:
+        """Returns a copy of a slot or an array.  On a GPU it waits for the current stream."""
+        return to_host(array_of(what) if isinstance(what, Slot) else what)
 
     def wait(self) -> None:
         """Waits until a GPU has done what the current stream was given."""

@@ -16,12 +16,9 @@ def publishes_and_claims(pipe, name, place):
     """One frame whose GPU work is done, then a claim."""
     producer = gpuring.attach(name, timeout=20).producer()
     with producer.claim(10) as slot:
-        place.fill(slot.array, 7)
+        place.fill(slot, 7)
         seq = slot.seq
-    if place.on_gpu:
-        import cupy
-
-        cupy.cuda.runtime.deviceSynchronize()
+    place.wait()
     pipe.send((seq, producer.claim(10).seq))
     pipe.receive()
 
@@ -44,7 +41,7 @@ def test_a_killed_producers_frames_are_read_and_its_claim_is_passed_over(place, 
         child.kill()
         with frames.acquire(20) as slot:
             assert slot.seq == published
-            assert place.read(slot.array).tolist() == [7] * 4
+            assert place.read(slot).tolist() == [7] * 4
             slot.check()
         with frames.acquire(20) as slot:
             assert slot.seq == behind > claimed

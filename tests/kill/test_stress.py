@@ -70,7 +70,7 @@ def produce(pipe: Pipe, name: str, place: Place, me: int, frames: int, seconds: 
         k = 0
         while k < frames if not seconds else time.monotonic() < until:
             slot = producer.claim()
-            place.fill(slot.array, content(me, k))
+            place.fill(slot, content(me, k))
             slot.meta["producer"], slot.meta["k"] = me, k
             if k % 17 == 5:
                 slot.abandon()
@@ -98,7 +98,7 @@ def consume(
                 return seen
             with slot:
                 producer, k = int(slot.meta["producer"]), int(slot.meta["k"])
-                got = place.read(slot.array)
+                got = place.read(slot)
                 assert (got == content(producer, k)).all(), f"frame {slot.seq} is torn"
                 assert (producer, k) == (slot.meta["producer"], slot.meta["k"])
                 seen.append((slot.seq, producer, k, slot.lost))

@@ -50,7 +50,7 @@ def test_on_the_same_kind_of_memory(place, name, tmp_path):
     ):
         for value in range(3):
             with producer.claim(10) as slot:
-                place.fill(slot.array, value)
+                place.fill(slot, value)
                 slot.meta["pts"] = 40 * value
         producer.close()
         recording = record([source], tmp_path / "run.mcap")
@@ -61,7 +61,7 @@ def test_on_the_same_kind_of_memory(place, name, tmp_path):
         made.run(rate=math.inf)
         for value in range(3):
             with frames.acquire(10) as slot:
-                assert place.read(slot.array).tolist() == np.full(shape, value).tolist()
+                assert place.read(slot).tolist() == np.full(shape, value).tolist()
                 assert slot.meta["pts"] == 40 * value
 
 

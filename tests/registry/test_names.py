@@ -28,7 +28,7 @@ def reader(pipe: Pipe, ring: gpuring.Ring | str, place: Place) -> list[int]:
         ring = gpuring.attach(ring, timeout=20)
     with ring, ring.consumer("all") as frames:
         pipe.send("ready")
-        return [int(place.read(slot.array)[0]) for slot in frames]
+        return [int(place.read(slot)[0]) for slot in frames]
 
 
 def test_another_process_attaches_and_reads(place, name, children):
@@ -38,7 +38,7 @@ def test_another_process_attaches_and_reads(place, name, children):
         with ring.producer() as producer:
             for k in range(20):
                 with producer.claim(timeout=20) as slot:
-                    place.fill(slot.array, k)
+                    place.fill(slot, k)
         results = by_pickle.result() + by_name.result()
     assert sorted(results) == list(range(20))
 
@@ -47,9 +47,9 @@ def test_a_ring_in_the_same_process(place, name):
     with place.create(name, **OPTIONS) as ring, gpuring.attach(name) as other:
         with ring.producer() as producer, other.consumer() as frames:
             with producer.claim() as slot:
-                place.fill(slot.array, 6)
+                place.fill(slot, 6)
             with frames.acquire(timeout=5) as slot:
-                assert place.read(slot.array).tolist() == [6] * 4
+                assert place.read(slot).tolist() == [6] * 4
         other.close()
         assert ring.producer() is not None
 

@@ -38,7 +38,7 @@ def produce(pipe: Pipe, place: Place, name: str, frames: int) -> None:
             pipe.receive()
             for value in range(frames):
                 with await producer.claim_async(20) as slot:
-                    place.fill(slot.array, value % 251)
+                    place.fill(slot, value % 251)
 
     asyncio.run(main())
 
@@ -49,7 +49,7 @@ def test_frames_come_in_order_until_the_end_of_the_stream(place, name, children)
         with ring.consumer() as consumer:
             child.send()
             async for slot in consumer:
-                got.append((slot.seq, int(place.read(slot.array)[0])))
+                got.append((slot.seq, int(place.read(slot)[0])))
         return got
 
     with place.create(name, **SMALL) as ring:
@@ -244,7 +244,7 @@ def test_a_producer_that_is_killed_ends_the_loop(place, name, children):
     async def main(consumer: gpuring.Consumer) -> None:
         async for slot in consumer:
             seqs.append(slot.seq)
-            place.read(slot.array)
+            place.read(slot)
             killer.start()
 
     with place.create(name, **SMALL) as ring, ring.consumer() as consumer:

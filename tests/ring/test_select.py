@@ -203,7 +203,7 @@ def test_a_producer_that_is_killed_is_an_answer(place: Place, pair, children):
     child = children(publish_and_wait, pair[1].name, 1)
     child.receive()
     with consumers[1].acquire(timeout=20) as slot:
-        place.read(slot.array)
+        place.read(slot)
     killer = threading.Timer(0.2, child.kill)  # by then select sleeps; sooner would do as well
     killer.start()
     assert gpuring.select(consumers, 20) == [consumers[1]]

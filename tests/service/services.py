@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import gpuring
+from tests.helpers.arrays import array_of, assign, to_host
 from tests.helpers.support import Child, Pipe, Place
 
 WORDS = 64
@@ -47,25 +48,21 @@ def answer_of(request: Any) -> Any:
 def send(client: gpuring.Client, k: int, place: Place | None = None, **options: Any) -> Any:
     """Sends request k; its PendingCall."""
     with client.request(options.pop("timeout", 10), **options) as slot:
-        (place.fill if place else _assign)(slot.array, content(client.id, k))
+        assign(array_of(slot), content(client.id, k))
         slot.meta["k"] = k
         return slot.call
-
-
-def _assign(array: Any, value: np.ndarray) -> None:
-    array[...] = value
 
 
 def answer(call: gpuring.Call) -> None:
     """As an engine should; on a GPU the current stream computes it."""
     with call.answer() as slot:
-        slot.array[...] = answer_of(call.array)
+        assign(array_of(slot), answer_of(array_of(call.slot)))
         slot.meta["k"], slot.meta["client"] = call.meta["k"], call.client
 
 
 def check(client: gpuring.Client, k: int, slot: Any, place: Place | None = None) -> None:
     """Whether it is the answer to request k of this client, all of it."""
-    got = place.read(slot.array) if place else np.array(slot.array)
+    got = to_host(array_of(slot))
     assert (slot.meta["k"], slot.meta["client"]) == (k, client.id)
     assert (got == answer_of(content(client.id, k))).all()
 

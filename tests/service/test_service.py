@@ -30,7 +30,7 @@ def test_a_call_is_answered(name, place):
             call = send(client, k, place)
             (taken,) = server.take(timeout=10)
             assert (taken.client, taken.number, int(taken.meta["k"])) == (client.id, k + 1, k)
-            assert (place.read(taken.array) == services.content(client.id, k)).all()
+            assert (place.read(taken.slot) == services.content(client.id, k)).all()
             answer(taken)
             with call.result(10) as slot:
                 check(client, k, slot, place)
@@ -48,7 +48,7 @@ def test_answers_may_live_on_the_host(name, place):
         (taken,) = server.take(timeout=10)
         with taken.answer() as slot:
             assert isinstance(slot.array, np.ndarray)
-            slot.array[...] = services.answer_of(place.read(taken.array))
+            slot.array[...] = services.answer_of(place.read(taken.slot))
             slot.meta["k"], slot.meta["client"] = 1, client.id
         with call.result(10) as slot:
             check(client, 1, slot)

@@ -14,6 +14,7 @@ import pytest
 
 import gpuring
 from gpuring.service import tasks
+from tests.helpers.arrays import array_of, assign
 from tests.helpers.promise import promise
 from tests.helpers.rings import bells, waiters
 from tests.service import services
@@ -56,7 +57,7 @@ async def finish(client, k, call, place=None):
 
 async def send_async(client, k, place=None, timeout=PATIENCE_S):
     with await client.request_async(timeout) as slot:
-        (place.fill if place else services._assign)(slot.array, services.content(client.id, k))
+        assign(array_of(slot), services.content(client.id, k))
         slot.meta["k"] = k
         return slot.call
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import gpuring
+from tests.helpers.arrays import array_of
 from tests.helpers.promise import promise
 from tests.helpers.support import HOST
 from tests.service.services import WORDS, content, in_thread, send, serve
@@ -41,11 +42,13 @@ def values(place, client, calls):
     found = []
     for call in calls:
         with call.result(20) as slot:
-            found.append(place.read(slot.array))
+            found.append(place.read(slot))
     return found
 
 
 def address(array):
+    if hasattr(array, "data_ptr"):
+        return array.data_ptr()
     return array.ctypes.data if isinstance(array, np.ndarray) else array.data.ptr
 
 
@@ -64,7 +67,7 @@ def test_requests_in_a_row_are_one_array_in_place(both, place):
 
     @server.batch(max_batch=4)
     def answer(requests, calls):
-        first, distance = address(calls[0].array), server.ring.spec.slot_nbytes
+        first, distance = address(array_of(calls[0].slot)), server.ring.spec.slot_nbytes
         rows = [address(row) - first for row in requests]
         got.append((requests.shape, rows == [distance * k for k in range(len(rows))]))
         return 3 * requests + 1
@@ -91,7 +94,7 @@ def test_requests_that_are_not_in_a_row_are_copied_into_one_array(both, place):
     @server.batch(max_batch=8)
     def answer(requests, calls):
         where = address(requests)
-        in_slot = any(where == address(call.array) for call in calls)
+        in_slot = any(where == address(array_of(call.slot)) for call in calls)
         got.append((len(requests), in_slot, where))
         return 3 * requests + 1
 
@@ -161,16 +164,16 @@ def test_several_fields_are_keywords_and_a_dict(name, place):
         calls = []
         for k in range(4):
             with client.request(10) as slot:
-                place.fill(slot["x"], np.arange(3, dtype="f4") + k)
-                place.fill(slot["y"], k)
+                place.fill(array_of(slot, "x"), np.arange(3, dtype="f4") + k)
+                place.fill(array_of(slot, "y"), k)
                 slot.meta["scale"] = k
                 calls.append(slot.call)
         with running(server):
             for k, call in enumerate(calls):
                 with call.result(20) as slot:
-                    assert place.read(slot["sum"]) == 3 + 4 * k
+                    assert place.read(array_of(slot, "sum")) == 3 + 4 * k
                     x = np.arange(3, dtype="f4") + k
-                    assert (place.read(slot["both"]) == [x, -x]).all()
+                    assert (place.read(array_of(slot, "both")) == [x, -x]).all()
 
 
 @promise("services.md", "Requests of different shapes come in different batches.")
@@ -185,7 +188,7 @@ def test_requests_of_different_shapes_come_in_different_batches(both, place):
 
     def sized(n):
         with client.request(10, shape=(n,)) as slot:
-            place.fill(slot.array, 1)
+            place.fill(slot, 1)
             return slot.call
 
     if place.on_gpu:
@@ -206,7 +209,7 @@ def test_a_function_may_answer_or_fail_a_call_itself(both, place):
     def answer(requests, calls):
         calls[0].fail("too dark")
         with calls[1].answer() as slot:
-            place.fill(slot.array, 7)
+            place.fill(slot, 7)
         return 3 * requests + 1
 
     calls = [send(client, k, place) for k in range(3)]

@@ -38,7 +38,7 @@ def produce(pipe: Pipe, name: str, place: Place, me: int, path: str, *limits: An
                 if chance.random() < 0.05:
                     slot.abandon()
                     continue
-                place.fill(slot.array, content(me, k))
+                place.fill(slot, content(me, k))
                 slot.meta["producer"], slot.meta["k"] = me, k
                 log("p", producer=me, k=k, seq=slot.seq)
                 slot.publish()
@@ -73,7 +73,7 @@ def consume(
                     held.append(slot)
                     found = frame_of(slot)
                     log("A", again=slot.redelivered, lost=slot.lost, seq=slot.seq, **found)
-                    got = place.read(slot.array)
+                    got = place.read(slot)
                     with contextlib.suppress(gpuring.FrameTorn):
                         slot.check()
                         assert (got == content(**found)).all(), f"frame {slot.seq}: {found}"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import pytest
 
 import gpuring
-from tests.gpu.ordering import done, tools
+from tests.gpu import library
+from tests.gpu.ordering import tools
 from tests.gpu.pinned import SLOTS, TAKES_S, WORDS, make, put, words
 from tests.gpu.survivor import HELD_S, RECOVERY_S, Killing, my_turn, started, still_healthy
+from tests.helpers.arrays import to_host
 from tests.helpers.support import poll, segments_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(300)]
@@ -17,10 +19,8 @@ ROUNDS = 10
 
 def upload_and_hang(pipe, name):
     stream, _, latch = my_turn(pipe)
-    import cupy
-
     consumer = gpuring.attach(name, device="cuda", timeout=20).consumer()
-    out = cupy.empty(WORDS, "u8")
+    out = library.empty(WORDS)
     pipe.send("joined")
     slot = consumer.acquire(TAKES_S, stream=stream)
     latch.hold(stream)
@@ -31,7 +31,7 @@ def upload_and_hang(pipe, name):
 
 
 def test_a_camera_goes_on_when_a_reader_dies_with_its_upload_pending(name, children):
-    cupy, _ = tools()
+    tools()
     victims = started(children, ROUNDS, upload_and_hang, name)
     with make(name, slots=1) as ring, ring.producer() as producer:
         for number, victim in enumerate(victims):
@@ -46,16 +46,14 @@ def test_a_camera_goes_on_when_a_reader_dies_with_its_upload_pending(name, child
             waited_s, _ = killing.waited_s()
             assert waited_s < HELD_S
             victim.kill()
-            still_healthy(cupy, number)
+            still_healthy(number)
         assert not ring.stats().subscriptions
 
 
 def copy_and_hang(pipe, name):
     stream, _, latch = my_turn(pipe)
-    import cupy
-
     producer = gpuring.attach(name, device="cuda", timeout=20).producer()
-    frame = cupy.zeros(WORDS, "u8")
+    frame = library.zeros(WORDS)
     slot = producer.claim(TAKES_S, stream=stream)
     latch.hold(stream)
     slot.copy_from(frame, stream=stream)
@@ -65,9 +63,9 @@ def copy_and_hang(pipe, name):
 
 
 def test_readers_of_both_kinds_are_told_of_a_copy_that_was_cut_off(name, children):
-    cupy, _ = tools()
+    tools()
     victims = started(children, ROUNDS, copy_and_hang, name)
-    stream = cupy.cuda.Stream(non_blocking=True)
+    stream = library.new_stream()
     with make(name, device="cuda") as ring, gpuring.attach(name) as by_cpu:
         for number, victim in enumerate(victims):
             with ring.consumer() as on_gpu, by_cpu.consumer() as on_cpu:
@@ -79,14 +77,14 @@ def test_readers_of_both_kinds_are_told_of_a_copy_that_was_cut_off(name, childre
                 Killing(victim)
                 with pytest.raises(gpuring.PeerLost):  # the torn frame is passed over
                     on_cpu.acquire(RECOVERY_S)
-                poll(lambda: done(cupy, stream), RECOVERY_S)
+                poll(lambda: library.done(stream), RECOVERY_S)
                 with pytest.raises(gpuring.FrameTorn):
                     slot.check()
                 with pytest.raises(gpuring.FrameTorn):
                     slot.release()
             assert ring.stats().deaths[0].torn == 1
             victim.kill()
-            still_healthy(cupy, number)
+            still_healthy(number)
 
 
 def create_and_put(pipe, name):
@@ -102,7 +100,7 @@ def uploads_the_rest(name):
         for _ in range(SLOTS - 1):
             with consumer.acquire(0) as slot:
                 upload = slot.upload()
-            assert (upload.get() == words(slot.seq)).all()
+            assert (to_host(upload) == words(slot.seq)).all()
         with pytest.raises(gpuring.PeerLost):
             consumer.acquire(0)
 

@@ -11,9 +11,11 @@ import gpuring
 from gpuring.errors import DeviceError
 from gpuring.memory import cuda, driver
 from gpuring.ring import ordering
+from tests.gpu import library
 from tests.gpu.ordering import tools
 from tests.gpu.pinned import WORDS, make, put, words
 from tests.gpu.survivor import still_healthy
+from tests.helpers.arrays import array_of, to_host
 from tests.helpers.promise import promise
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(300)]
@@ -23,17 +25,17 @@ ROUNDS = 10
 
 def test_an_array_keeps_the_mapping_and_the_last_one_gives_it_back(name, monkeypatch):
     """After that the same pages can be registered again."""
-    cupy, _ = tools()
+    tools()
     given_back = []
     real = driver.unregister
     monkeypatch.setattr(driver, "unregister", lambda at: (given_back.append(at), real(at)))
     with make(name, device="cuda") as ring, ring.producer() as producer:
         with producer.claim(0) as slot:
-            array = slot.array
+            array = array_of(slot)
             array[...] = 5
-        cupy.cuda.Device().synchronize()
+        library.synchronize()
     gc.collect()
-    assert (array.get() == 5).all()
+    assert (to_host(array) == 5).all()
     assert given_back == []
     del array, slot, producer, ring
     gc.collect()
@@ -41,7 +43,7 @@ def test_an_array_keeps_the_mapping_and_the_last_one_gives_it_back(name, monkeyp
     for _ in range(ROUNDS):
         with make(name, device="cuda") as ring, gpuring.attach(name, device="cuda") as other:
             assert (ring.memory, other.memory) == ("pinned", "pinned")
-    still_healthy(cupy, 1)
+    still_healthy(1)
 
 
 def refuse(*_):
@@ -59,7 +61,7 @@ def no_device(*_):
 )
 @pytest.mark.parametrize("what", ["slots", "header", "timeline"])
 def test_where_registration_is_refused_copies_are_waited_for(name, monkeypatch, what):
-    cupy, kernels = tools()
+    kernels = tools()
     with monkeypatch.context() as patched:
         if what == "slots":
             patched.setattr(driver, "register", refuse)
@@ -70,7 +72,7 @@ def test_where_registration_is_refused_copies_are_waited_for(name, monkeypatch, 
         with pytest.warns(RuntimeWarning, match="not registered with GPU 0") as told:
             ring = make(name, device="cuda")
         assert len(told) == 1
-    stream = cupy.cuda.Stream(non_blocking=True)
+    stream = library.new_stream()
     with ring, gpuring.attach(name) as by_cpu:
         with by_cpu.producer() as producer, ring.consumer() as consumer:
             (peer,) = ring.stats().subscriptions[0].members
@@ -87,9 +89,9 @@ def test_where_registration_is_refused_copies_are_waited_for(name, monkeypatch, 
                     slot.array[...] = 0
                 with consumer.acquire(0):
                     pass
-                assert (upload.get() == words(slot.seq - 1)).all()
+                assert (to_host(upload) == words(slot.seq - 1)).all()
         with ring.producer() as producer, by_cpu.consumer() as consumer:
-            source = cupy.empty(WORDS, "u8")
+            source = library.empty(WORDS)
             with kernels.Latch(limit_s=0.2) as latch, producer.claim(0, stream=stream) as slot:
                 latch.hold(stream)
                 kernels.stamp(source, slot.seq, stream)

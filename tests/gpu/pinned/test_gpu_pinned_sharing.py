@@ -7,6 +7,7 @@ import os
 import pytest
 
 import gpuring
+from tests.gpu import library
 from tests.gpu.ordering import tools
 from tests.gpu.pinned import TAKES_S, WORDS, has_cuda, make, put, words
 from tests.helpers.promise import promise
@@ -41,18 +42,18 @@ def recorder(pipe, name, frames):
     "A process that uses a pinned ring by the CPU never touches CUDA.",
 )
 def test_a_camera_without_cuda_a_model_and_a_recorder_share_a_ring(name, children):
-    cupy, kernels = tools()
+    kernels = tools()
     source = children(camera, name, FRAMES)
     source.receive()
     disk = children(recorder, name, FRAMES)
-    wrong, stream = kernels.counter(), cupy.cuda.Stream(non_blocking=True)
+    wrong, stream = kernels.counter(), library.new_stream()
     with gpuring.attach(name, device="cuda") as ring, ring.consumer("model") as consumer, stream:
         for _ in range(FRAMES):
             with consumer.acquire(TAKES_S) as slot:
                 frame = slot.upload()
             kernels.check(frame, slot.seq, wrong, stream)
         stream.synchronize()
-        assert int(wrong.get()[0]) == 0
+        assert kernels.count(wrong) == 0
         assert {peer.unregistered for peer in ring.stats().peers} == {None}
     assert disk.result() == (0, False)
     source.send()
@@ -63,10 +64,10 @@ def test_a_camera_without_cuda_a_model_and_a_recorder_share_a_ring(name, childre
 
 def gpu_writer(pipe, name, frames):
     """Copies what its GPU computes into the slots, in stream order."""
-    cupy, kernels = tools()
-    stream = cupy.cuda.Stream(non_blocking=True)
+    kernels = tools()
+    stream = library.new_stream()
     with gpuring.attach(name, device="cuda") as ring, ring.producer() as producer, stream:
-        computed = cupy.empty(WORDS, "u8")
+        computed = library.empty(WORDS)
         pipe.send()
         for _ in range(frames):
             with producer.claim(TAKES_S) as slot:
@@ -75,7 +76,7 @@ def gpu_writer(pipe, name, frames):
 
 
 def test_frames_of_a_gpu_come_to_cpus_and_gpus(name, children):
-    _, kernels = tools()
+    kernels = tools()
     with make(name, subscriptions=["disk"], device="cuda") as ring, ring.consumer("gpu") as frames:
         disk = children(recorder, name, FRAMES)
         writer = children(gpu_writer, name, FRAMES)
@@ -83,10 +84,10 @@ def test_frames_of_a_gpu_come_to_cpus_and_gpus(name, children):
         wrong = kernels.counter()
         for _ in range(FRAMES):
             with frames.acquire(TAKES_S) as slot:
-                kernels.check(slot.array, slot.seq, wrong, None)  # over the bus
+                kernels.check(slot, slot.seq, wrong, None)  # over the bus
         writer.result()
         assert disk.result() == (0, False)
-        assert int(wrong.get()[0]) == 0
+        assert kernels.count(wrong) == 0
 
 
 def ask(pipe, name):

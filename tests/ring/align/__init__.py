@@ -26,7 +26,7 @@ class Streams:
         for each in pts:
             with self.producers[k].claim(20) as slot:
                 slot.meta["pts"] = each
-                self.place.fill(slot.array, int(each) % 251 if math.isfinite(each) else 0)
+                self.place.fill(slot, int(each) % 251 if math.isfinite(each) else 0)
 
     def end(self, *which: int) -> None:
         for k in which or range(len(self.producers)):

@@ -153,7 +153,7 @@ def test_slots_are_the_frames_on_every_kind_of_memory(place, name):
             if k:
                 both.put(1, k - 1)
                 slots = next(aligned)
-                assert [int(place.read(slot.array)[0]) for slot in slots] == [k - 1] * 2
+                assert [int(place.read(slot)[0]) for slot in slots] == [k - 1] * 2
 
 
 @pytest.mark.gpu

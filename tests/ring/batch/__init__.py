@@ -8,7 +8,7 @@ def put(place, producer, frames=1):
     seqs = []
     for _ in range(frames):
         with producer.claim(0) as slot:
-            place.fill(slot.array, slot.seq)
+            place.fill(slot, slot.seq)
             seqs.append(slot.seq)
     return seqs
 

@@ -72,7 +72,7 @@ def test_an_exception_abandons_what_is_open_and_releases_what_is_held(place, rin
         batch = producer.claim_many(4, 0)
         batch[1].publish()
         with pytest.raises(ZeroDivisionError), batch:
-            place.fill(batch[0].array, 1 / 0)
+            place.fill(batch[0], 1 / 0)
         assert idle(producer)
         assert drain(frames) == [5]
         assert put(place, producer, 4) == [8, 9, 10, 11]

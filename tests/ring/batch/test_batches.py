@@ -29,11 +29,11 @@ def test_frames_go_through_in_batches(place, ring):
                 assert seqs_of(batch) == [first, first + 1, first + 2]
                 assert [slot.index for slot in batch] == [slot.seq % 4 for slot in batch]
                 for slot in batch:
-                    place.fill(slot.array, slot.seq)
+                    place.fill(slot, slot.seq)
             with frames.acquire_many(3, 5) as batch:
                 assert seqs_of(batch) == [first, first + 1, first + 2]
                 for slot in batch:
-                    assert (place.read(slot.array) == slot.seq).all()
+                    assert (place.read(slot) == slot.seq).all()
                     assert (slot.lost, slot.redelivered) == (0, False)
             first += 3
         assert idle(producer, frames)
@@ -212,6 +212,6 @@ def test_a_lossy_reader_that_holds_a_batch_is_not_overwritten(place, ring):
             with producer.claim_many(4, 0) as claimed:
                 assert {slot.index for slot in claimed} <= {2, 3}
                 for slot in claimed:
-                    place.fill(slot.array, 0)
-        assert [int(place.read(slot.array)[0]) for slot in batch] == [4, 5]
+                    place.fill(slot, 0)
+        assert [int(place.read(slot)[0]) for slot in batch] == [4, 5]
         batch.release()

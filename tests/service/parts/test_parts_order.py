@@ -8,6 +8,7 @@ import contextlib
 import pytest
 
 import gpuring
+from tests.helpers.arrays import array_of, assign
 from tests.helpers.promise import promise
 from tests.service.parts import PATIENCE_S, last, part, read, take, value
 from tests.service.services import ask_here, content, in_thread, send, serve
@@ -49,12 +50,12 @@ def test_each_part_is_what_its_engine_wrote_wherever_it_is(name, place):
             taken = take(server)
             for k in range(20):
                 with taken.part(PATIENCE_S) as slot:
-                    slot.array[...] = taken.array + k
+                    assign(array_of(slot), array_of(taken.slot) + k)
             taken.end()
 
         join = in_thread(engine)
         for k, each in enumerate(call.parts(PATIENCE_S)):
-            assert (place.read(each.array) == content(client.id, 0) + k).all()
+            assert (place.read(each) == content(client.id, 0) + k).all()
         assert k == 19
         join()
 

@@ -13,11 +13,10 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-import numpy as np
-
 import gpuring
 from gpuring.native.snapshot import snapshot
 from tests.helpers import loops
+from tests.helpers.arrays import array_of, to_host
 from tests.storm.paper import RingSheet, content
 
 from .program import WAIT_S, Program
@@ -85,7 +84,7 @@ class Reader:
             if self.peer.ring is not self._ring:
                 self._moved()
             producer, k = int(slot.meta["producer"]), int(slot.meta["k"])
-            if not (np.array(slot.array) == content(producer, k)).all():
+            if not (to_host(array_of(slot)) == content(producer, k)).all():
                 self.program.find(f"frame {slot.seq} is not what producer {producer} wrote as {k}")
             self._write("A", slot, producer, k)
         if self.program.chance.random() < 0.05:

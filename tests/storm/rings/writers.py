@@ -10,6 +10,7 @@ from typing import Any
 
 import gpuring
 from tests.helpers import loops
+from tests.helpers.arrays import array_of, assign
 from tests.storm.paper import RingSheet, content
 
 from .program import WAIT_S, Program
@@ -65,7 +66,7 @@ class Writer:
         """Writes the next frame, and down that it may be published; its number."""
         with self.program.quiet():
             k, self._k = self._k, self._k + 1
-            slot.array[...] = content(self._me, k)
+            assign(array_of(slot), content(self._me, k))
             slot.meta["producer"], slot.meta["k"] = self._me, k
             assert self.sheet
             self.sheet("p", producer=self._me, k=k, seq=slot.seq)
