@@ -110,7 +110,7 @@ def test_the_ordinary_allocator_is_back_after_an_error(cupy, ends):
 # ---- memory of the user's ------------------------------------------------------------------------
 
 
-def reads(name, value):
+def reads(pipe, name, value):
     with gpuring.attach(name) as ring, ring.consumer(start="oldest") as consumer:
         slot = consumer.acquire(timeout=60)
         assert float(slot.array.min()) == float(slot.array.max()) == value
