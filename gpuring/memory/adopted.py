@@ -31,6 +31,13 @@ def adopt(given: Given, epoch: bytes, slots: int, slot_nbytes: int) -> cuda.Cuda
                     f"begin of {whole} bytes, and only all of these can be shared. Allocate it "
                     "alone, without a library's pool (in CuPy: cupy.cuda.using_allocator(None))"
                 )
+            if not given.nbytes <= whole < given.nbytes + cuda.PAGE_NBYTES:
+                raise DeviceError(
+                    f"memory= is {given.nbytes} bytes of an allocation of {whole}, and only all of "
+                    "it can be shared. Allocate it alone, without a library's pool (in CuPy: "
+                    "cupy.cuda.using_allocator(None))"
+                )
+            driver.finish()  # the first frames come behind what was done with it
             descriptor = driver.export_mapped(ptr)
             if descriptor is not None:
                 return VmmMemory.over(descriptor, whole, epoch, slots, slot_nbytes, device)

@@ -17,6 +17,7 @@ from torch.utils import data
 from torch.utils._pytree import tree_map
 from torch.utils.data import _utils, dataloader
 
+from gpuring.errors import DeviceError
 from gpuring.torch.inlet import Inlet, Need
 from gpuring.torch.packing import Packing
 from gpuring.torch.parcel import Parcel
@@ -40,9 +41,11 @@ class DataLoader(data.DataLoader[T_co]):
     """
 
     def __init__(self, *args: Any, device: str | torch.device | None = None, **kwargs: Any) -> None:
-        self.device = None if device is None else torch.device(device)
+        self.device = None if device in (None, "cpu") else torch.device(device)
         if self.device is not None and self.device.type != "cuda":
-            raise ValueError(f'device is "cuda", "cuda:N" or None, not {device!r}')
+            raise ValueError(f'device is "cuda", "cuda:N", "cpu" or None, not {device!r}')
+        if self.device is not None and not torch.backends.cuda.is_built():
+            raise DeviceError("this torch has no CUDA: leave device= out")
         self._need = Need()
         super().__init__(*args, **kwargs)
 
@@ -103,7 +106,7 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         except RuntimeError as error:
             if not str(error).startswith("DataLoader worker") or not (where := self._deaths()):
                 raise
-            raise RuntimeError(f"{str(error).rstrip()} {where}") from error
+            raise RuntimeError(f"{str(error).rstrip().rstrip('.')}. {where}") from error
 
     def _deaths(self) -> str:
         """What the workers that did not end in order have not delivered, the first of which they

@@ -46,8 +46,12 @@ class _Outlet:
     """This worker's end of its ring."""
 
     def __init__(self, name: str) -> None:
-        """Raises RingError if there is no such ring."""
+        """Raises RingError if there is no such ring, or none that is read already: what is
+        published before the main process has joined, it would not get."""
         self._ring = attach(name)
+        if not any(each.members for each in self._ring.stats().subscriptions):
+            self._ring.close()
+            raise RingError(f"ring {name!r} has no reader yet")
         self._producer = self._ring.producer()
         only = self._ring.spec.fields[0]
         memory = inner.memory(self._ring)
@@ -93,12 +97,30 @@ class _Draft:
         self._end = end
         return begin, over(self._bytes, begin, kind)
 
-    def where(self, leaf: Leaf) -> int | None:
-        """The first byte of a tensor that lies in this slot.  None: it lies elsewhere."""
+    def _offset(self, leaf: Leaf) -> int | None:
+        """Where a tensor begins in the slot.  None: it lies elsewhere."""
         if self._slot is None or isinstance(leaf, np.ndarray):
             return None
         begin = leaf.data_ptr() - self._bytes.data_ptr()
         return begin if leaf.numel() and 0 <= begin < self._end else None
+
+    def where(self, leaf: Leaf) -> int | None:
+        """The first byte of a tensor that lies in this slot as its kind says.  None: it lies
+        elsewhere, or has gaps there."""
+        begin = self._offset(leaf)
+        if begin is None or isinstance(leaf, np.ndarray):
+            return None
+        plain = leaf.is_contiguous() and not leaf.is_conj() and not leaf.is_neg()
+        return begin if plain else None
+
+    def kept(self, leaf: Leaf) -> Leaf:
+        """A leaf that does not need the slot."""
+        if isinstance(leaf, np.ndarray):
+            return leaf
+        if self._offset(leaf) is not None:
+            leaf = leaf.clone()
+        # torch forgets on the way that a tensor is the conjugate, or the negative, of its memory.
+        return leaf.resolve_conj().resolve_neg()
 
     def publish(self) -> tuple[int, int]:
         """Returns the sequence of the frame, and how many bytes it has."""
@@ -139,10 +161,7 @@ class Packing:
             parcel = Parcel(self._inlet, info.id, self._generation, rest)
             parcel.nbytes = sum(aligned(leaf.nbytes) for leaf in leaves)
             if not _lay(leaves, draft, parcel):
-                parcel.leaves = [
-                    leaf if draft.where(leaf) is None else leaf.clone()  # type: ignore[union-attr]
-                    for leaf in leaves
-                ]
+                parcel.leaves = [draft.kept(leaf) for leaf in leaves]
                 draft.abandon()
                 self._leave()
                 parcel.generation = self._generation
@@ -228,7 +247,7 @@ def _pieces(begins: list[int], kinds: list[Kind]) -> tuple[list[tuple[int, int]]
         begin, end = begins[k], begins[k] + kinds[k].nbytes
         small = kinds[k].nbytes < SMALL_NBYTES
         if small and goes_on:
-            pieces[-1] = pieces[-1][0], end
+            pieces[-1] = pieces[-1][0], max(pieces[-1][1], end)
         else:
             pieces.append((begin, end))
         goes_on = small

@@ -131,6 +131,7 @@ class Collector:
                 extended = now
                 for ring in self.rings:
                     ring.gaps += not ring.tracer.go_on()
+            self._look_at_fences()
             more = [ring.collect() for ring in self.rings]
             if now - looked >= LOOK_S:
                 looked = now
@@ -141,11 +142,16 @@ class Collector:
 
     def _rest(self, until: float) -> None:
         """Until that time, on the clock of time.monotonic, it looks at fences only."""
-        on_gpu = [ring.fences for ring in self.rings if ring.fences is not None]
         while left := left_s(until):
-            for each in on_gpu:
-                each.look()
+            on_gpu = self._look_at_fences()
             time.sleep(min(left, fences.LOOK_S) if on_gpu else left)
+
+    def _look_at_fences(self) -> bool:
+        """Returns whether there are any."""
+        on_gpu = [ring.fences for ring in self.rings if ring.fences is not None]
+        for each in on_gpu:
+            each.look()
+        return bool(on_gpu)
 
     def end(self) -> None:
         """Turns it off, and collects the rest.  May be called twice."""

@@ -167,13 +167,16 @@ def test_a_tensor_of_torch_is_taken(name, children):
     lies_in(ring, own.data_ptr(), name, children)
 
 
-@pytest.mark.parametrize("what", ["a part", "a pool", "strided", "small", "on the host"])
+@pytest.mark.parametrize(
+    "what", ["a part", "the begin", "a pool", "strided", "small", "on the host"]
+)
 def test_what_cannot_be_shared_is_refused(cupy, name, what):
     with cupy.cuda.using_allocator(None):
         whole = cupy.zeros((2 * SLOTS, *SHAPE), "f4")
     with cupy.cuda.using_allocator(cupy.cuda.MemoryAsyncPool().malloc):
         pooled = cupy.zeros((SLOTS, *SHAPE), "f4")
     own, error, words = {
+        "the begin": (whole[:SLOTS], gpuring.DeviceError, "bytes of an allocation"),
         "a part": (whole[SLOTS:], gpuring.DeviceError, "a part of an allocation"),
         "a pool": (pooled, gpuring.DeviceError, "cannot be shared|a part of"),
         "strided": (whole[::2], ValueError, "C-contiguous"),

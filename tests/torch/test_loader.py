@@ -15,7 +15,8 @@ pytest.importorskip("torch")
 import torch
 import torch.utils.data
 
-from gpuring.torch import DataLoader, inlet, parcel
+import gpuring
+from gpuring.torch import DataLoader, inlet, packing, parcel
 from tests.helpers.processes import open_files, poll
 from tests.torch import datasets
 
@@ -211,7 +212,7 @@ def test_without_room_for_a_ring_batches_travel_as_in_torch(monkeypatch, laid):
 
 def test_an_argument_that_is_no_gpu():
     with pytest.raises(ValueError, match="cuda"):
-        DataLoader(datasets.Numbered(), device="cpu")
+        DataLoader(datasets.Numbered(), device="xpu")
 
 
 def descriptors() -> int:
@@ -242,3 +243,45 @@ def test_no_warnings(recwarn):
     del loader
     gc.collect()
     assert [str(each.message) for each in recwarn if "Deprecat" not in each.category.__name__] == []
+
+
+class Views(torch.utils.data.Dataset[Any]):
+    """Its batches have views of what was collated."""
+
+    def __len__(self) -> int:
+        return 24
+
+    def __getitem__(self, k: int) -> torch.Tensor:
+        return torch.arange(16.0).reshape(4, 4) + 100 * k
+
+
+def with_views(samples: Any) -> Any:
+    x = torch.utils.data.default_collate(samples)
+    return {"every other": x[..., ::2], "begin": x[:1, :1], "all": x, "conj": torch.conj(x * 1j)}
+
+
+def test_views_of_what_was_collated_are_not_mistaken_for_it(laid):
+    """All of them lie in the slot, where torch's default collate has stacked the samples."""
+    for k, batch in enumerate(DataLoader(Views(), 4, num_workers=2, collate_fn=with_views)):
+        x = torch.stack([Views()[4 * k + i] for i in range(4)])
+        wanted = with_views([*x])
+        assert {name: value.tolist() for name, value in batch.items()} == {
+            name: value.resolve_conj().tolist() for name, value in wanted.items()
+        }
+    assert laid[True]
+
+
+def test_a_ring_that_nobody_reads_yet_is_not_used(name):
+    """A worker may find its ring before the main process has joined as its consumer."""
+    with gpuring.create(name, slots=2, shape=16, dtype="u1", device="host") as ring:
+        with pytest.raises(gpuring.RingError, match="no reader yet"):
+            packing._Outlet(name)
+        with ring.consumer():
+            packing._Outlet(name).close()
+
+
+def test_a_gpu_that_this_torch_cannot_use_is_refused():
+    assert DataLoader(datasets.Numbered(), device="cpu").device is None
+    if not torch.backends.cuda.is_built():
+        with pytest.raises(gpuring.DeviceError, match="no CUDA"):
+            DataLoader(datasets.Numbered(), device="cuda")
