@@ -113,6 +113,11 @@ class _Draft:
         plain = leaf.is_contiguous() and not leaf.is_conj() and not leaf.is_neg()
         return begin if plain else None
 
+    def needed(self, leaves: list[Leaf]) -> int:
+        """So many bytes the slot must have, also for what was collated there and left out."""
+        missing = sum(aligned(leaf.nbytes) for leaf in leaves if self.where(leaf) is None)
+        return aligned(self._end) + missing
+
     def kept(self, leaf: Leaf) -> Leaf:
         """A leaf that does not need the slot."""
         if isinstance(leaf, np.ndarray):
@@ -159,11 +164,12 @@ class Packing:
             if not leaves:
                 return batch
             parcel = Parcel(self._inlet, info.id, self._generation, rest)
-            parcel.nbytes = sum(aligned(leaf.nbytes) for leaf in leaves)
+            parcel.nbytes = draft.needed(leaves)
             if not _lay(leaves, draft, parcel):
                 parcel.leaves = [draft.kept(leaf) for leaf in leaves]
                 draft.abandon()
-                self._leave()
+                if parcel.nbytes:  # else a larger slot would not help
+                    self._leave()
                 parcel.generation = self._generation
             return parcel
         finally:

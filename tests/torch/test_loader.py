@@ -14,6 +14,7 @@ pytest.importorskip("torch")
 
 import torch
 import torch.utils.data
+from torch.utils.data._utils import collate
 
 import gpuring
 from gpuring.torch import DataLoader, inlet, packing, parcel
@@ -245,29 +246,35 @@ def test_no_warnings(recwarn):
     assert [str(each.message) for each in recwarn if "Deprecat" not in each.category.__name__] == []
 
 
-class Views(torch.utils.data.Dataset[Any]):
-    """Its batches have views of what was collated."""
+class Box:
+    """What a user's own function collates."""
 
-    def __len__(self) -> int:
-        return 24
-
-    def __getitem__(self, k: int) -> torch.Tensor:
-        return torch.arange(16.0).reshape(4, 4) + 100 * k
+    def __init__(self, k: int) -> None:
+        self.x = torch.arange(16.0).reshape(4, 4) + 100 * k
 
 
-def with_views(samples: Any) -> Any:
-    x = torch.utils.data.default_collate(samples)
-    return {"every other": x[..., ::2], "begin": x[:1, :1], "all": x, "conj": torch.conj(x * 1j)}
+VIEWS = {
+    "gaps": lambda x: [x, x[..., ::2]],
+    "begin": lambda x: [x, x[:1, :1]],
+    "conjugate": lambda x: [torch.conj(x * 1j)],
+}
 
 
-def test_views_of_what_was_collated_are_not_mistaken_for_it(laid):
-    """All of them lie in the slot, where torch's default collate has stacked the samples."""
-    for k, batch in enumerate(DataLoader(Views(), 4, num_workers=2, collate_fn=with_views)):
-        x = torch.stack([Views()[4 * k + i] for i in range(4)])
-        wanted = with_views([*x])
-        assert {name: value.tolist() for name, value in batch.items()} == {
-            name: value.resolve_conj().tolist() for name, value in wanted.items()
-        }
+@pytest.mark.parametrize("what", VIEWS)
+def test_views_of_what_was_collated_arrive_as_they_are(laid, monkeypatch, what):
+    """They lie in the slot, where the samples were stacked."""
+
+    def views(boxes: list[Box], *, collate_fn_map: Any = None) -> Any:
+        x = collate.collate([box.x for box in boxes], collate_fn_map=collate_fn_map)
+        return VIEWS[what](x)
+
+    monkeypatch.setitem(collate.default_collate_fn_map, Box, views)
+    boxes = [Box(k) for k in range(96)]
+    loader = DataLoader(boxes, 4, num_workers=2, multiprocessing_context="fork")
+    for k, batch in enumerate(loader):
+        wanted = views(boxes[4 * k : 4 * k + 4], collate_fn_map=collate.default_collate_fn_map)
+        for found, each in zip(batch, wanted, strict=True):
+            assert found.tolist() == each.resolve_conj().tolist()
     assert laid[True]
 
 
