@@ -213,6 +213,7 @@ def test_a_function_may_answer_or_fail_a_call_itself(both, place):
         return 3 * requests + 1
 
     calls = [send(client, k, place) for k in range(3)]
+    place.wait()  # so that all three are in one batch
     with running(server):
         with pytest.raises(gpuring.CallFailed, match="too dark"):
             calls[0].result(20)
