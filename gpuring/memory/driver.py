@@ -169,13 +169,7 @@ class current:
         self._device = device
 
     def __enter__(self) -> None:
-        context, before = _context(self._device), current_device()
-        try:
-            call("cuCtxPushCurrent_v2", context)
-        except BaseException:  # a Ctrl-C that came behind the push
-            if before != self._device and current_device() == self._device:
-                self.__exit__()
-            raise
+        call("cuCtxPushCurrent_v2", _context(self._device))
 
     def __exit__(self, *_: object) -> None:
         call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
