@@ -38,7 +38,7 @@ UNITS = {
 
 
 def make(name: str, kind: str) -> gpuring.Ring:
-    return gpuring.create(name, slots=SLOTS, shape=SHAPE, dtype="u8", memory=kind)  # type: ignore[arg-type]
+    return gpuring.create(name, slots=SLOTS, shape=SHAPE, dtype="u8", memory=kind)
 
 
 # ---- the processes -------------------------------------------------------------------------------
