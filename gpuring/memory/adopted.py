@@ -8,9 +8,10 @@ allocation, so a part of one is refused: others would get what else is in it.
 from __future__ import annotations
 
 from gpuring.errors import DeviceError
-from gpuring.memory import Given, cuda, driver
+from gpuring.memory import Given, cuda, driver, gpus
 from gpuring.memory.cuda_ipc import IpcMemory
 from gpuring.memory.cuda_vmm import VmmMemory
+from gpuring.native.gpu import Refused
 
 
 def adopt(given: Given, epoch: bytes, slots: int, slot_nbytes: int) -> cuda.CudaMemory:
@@ -23,7 +24,7 @@ def adopt(given: Given, epoch: bytes, slots: int, slot_nbytes: int) -> cuda.Cuda
             f"{slots * slot_nbytes}"
         )
     try:
-        with driver.current(device):
+        with gpus.current(device):
             base, whole = driver.allocation_of(ptr)
             if base != ptr:
                 raise DeviceError(
@@ -42,7 +43,7 @@ def adopt(given: Given, epoch: bytes, slots: int, slot_nbytes: int) -> cuda.Cuda
             if descriptor is not None:
                 return VmmMemory.over(descriptor, whole, epoch, slots, slot_nbytes, device)
             return IpcMemory.over(ptr, given.owner, slots, slot_nbytes, device)
-    except driver.Refused as error:
+    except Refused as error:
         raise DeviceError(
             f"memory= cannot be shared with other processes ({error}). Memory of cudaMalloc can, "
             "and virtual memory that was made to be exported as a file descriptor. That of "

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from gpuring.errors import DeviceError, RingIncompatible
 from gpuring.memory import cuda, driver
 from gpuring.native import Descriptor, Driver
+from gpuring.native.gpu import Refused
 
 _SIZE_NBYTES = 8
 """The bytes of the handle that have the size."""
@@ -49,7 +50,7 @@ class _Slab(cuda.Kept):
 
         try:
             mapping = cuda.uninterrupted(self.device, mapped)
-        except driver.Refused as error:
+        except Refused as error:
             use = "reading and writing" if writable else "reading"
             raise DeviceError(
                 f"{self.nbytes / 2**20:.0f} MiB of slots cannot be mapped into GPU {self.device} "

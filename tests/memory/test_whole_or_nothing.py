@@ -37,6 +37,7 @@ def quick(gpu: Gpu) -> Iterator[None]:
 
 def left(gpu: Gpu) -> tuple[dict[int, str], int]:
     gc.collect()
+    assert gpu.stack == [0]
     return gpu.has, gpu.open_fds()
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import gpuring
 from gpuring import slot_layout
-from gpuring.memory import cuda, cuda_vmm, driver, frameworks, kinds
+from gpuring.memory import cuda, cuda_vmm, driver, frameworks, gpus, kinds
 from gpuring.ring import creation
 from tests import ROOT
 from tests.helpers import commands
@@ -172,7 +172,7 @@ def gpu(monkeypatch):
     """What the driver would say of one."""
     asked = SimpleNamespace(attribute=lambda *_: 0)
     monkeypatch.setattr(cuda, "Driver", lambda: asked)
-    monkeypatch.setattr(driver, "count", lambda: 1)
+    monkeypatch.setattr(gpus, "count", lambda: 1)
     monkeypatch.setattr(frameworks, "current_device", lambda: 0)
     return asked
 
