@@ -39,10 +39,8 @@ def adopt(given: Given, epoch: bytes, slots: int, slot_nbytes: int) -> cuda.Cuda
                     "cupy.cuda.using_allocator(None))"
                 )
             driver.finish()  # the first frames come behind what was done with it
-            descriptor = driver.export_mapped(ptr)
-            if descriptor is not None:
-                return VmmMemory.over(descriptor, whole, epoch, slots, slot_nbytes, device)
-            return IpcMemory.over(ptr, given.owner, slots, slot_nbytes, device)
+        mapped = VmmMemory.over(ptr, whole, epoch, slots, slot_nbytes, device)
+        return mapped or IpcMemory.over(ptr, given.owner, slots, slot_nbytes, device)
     except Refused as error:
         raise DeviceError(
             f"memory= cannot be shared with other processes ({error}). Memory of cudaMalloc can, "

@@ -99,16 +99,17 @@ class VmmMemory(cuda.CudaMemory):
 
     @classmethod
     def over(
-        cls,
-        descriptor: Descriptor,
-        nbytes: int,
-        epoch: bytes,
-        slots: int,
-        slot_nbytes: int,
-        device: int,
-    ) -> VmmMemory:
-        """Slots in virtual memory of `nbytes` bytes.  Raises DeviceError."""
-        return cls._of(_Slab(descriptor, nbytes, device), epoch, slots, slot_nbytes)
+        cls, ptr: int, nbytes: int, epoch: bytes, slots: int, slot_nbytes: int, device: int
+    ) -> VmmMemory | None:
+        """Slots in virtual memory of `nbytes` bytes at an address.  None: it is other memory.
+        Raises Refused, DeviceError."""
+
+        def exported() -> _Slab | None:
+            descriptor = driver.export_mapped(ptr)
+            return None if descriptor is None else _Slab(descriptor, nbytes, device)
+
+        slab = cuda.uninterrupted(device, exported)
+        return None if slab is None else cls._of(slab, epoch, slots, slot_nbytes)
 
     @classmethod
     def _of(cls, slab: _Slab, epoch: bytes, slots: int, slot_nbytes: int) -> VmmMemory:

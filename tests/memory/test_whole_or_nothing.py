@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from gpuring.errors import DeviceError
-from gpuring.memory import cuda
+from gpuring.memory import Given, adopted, cuda
 from gpuring.memory.cuda import CudaMemory, Slots
 from gpuring.memory.pinned import PinnedMemory, RegisteredMemory, UnregisteredMemory
 from tests.helpers.interrupted import interrupts
@@ -86,6 +86,26 @@ def test_a_driver_that_refuses_any_call_leaves_nothing(
     assert calls > 0
     del memory
     assert left(gpu) == ({}, 0)
+
+
+def test_a_ctrl_c_while_memory_is_adopted_leaves_nothing(gpu: Gpu) -> None:
+    """Virtual memory of the user's, of which a descriptor is made."""
+    nbytes = cuda.rounded(SLOTS * NBYTES)
+
+    def tells(_gpu: Gpu, base: Any, size: Any, at: Any) -> None:
+        base._obj.value, size._obj.value = at.value, nbytes
+
+    gpu.CALLS = gpu.CALLS | {  # type: ignore[misc]
+        "cuMemGetAddressRange_v2": tells,
+        "cuMemRetainAllocationHandle": lambda gpu, out, _: gpu._gives(out, "retained"),
+    }
+    for interrupt in interrupts():
+        memory = None
+        with interrupt:
+            memory = adopted.adopt(Given(1 << 30, nbytes, 0, None), EPOCH, SLOTS, NBYTES)
+        assert bool(gpu.has) is (memory is not None), interrupt.where
+        del memory
+        assert left(gpu) == ({}, 0), interrupt.where
 
 
 # ---- slots of the host that are registered -------------------------------------------------------
