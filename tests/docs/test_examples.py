@@ -131,9 +131,10 @@ def test_one_script(start):
 def test_sensor_latest(start, tmp_path):
     """It checks its log and its plans itself; here, that its figures add up."""
     h5py = pytest.importorskip("h5py", reason="gpuring[examples] is not installed")
+    _needs("torch")
     lines = _lines(start("sensor_latest.py", args=["1"]))
     if start.on_host:
-        assert lines.pop(0) == ON_HOST
+        assert lines.pop(0) == f"{ON_HOST} with torch on the CPU"
     rate = re.match(r"lidar +(\d+) scans/s of 2048 points, late by p50 ", lines.pop(0))[1]
     text = "\n".join(lines)  # planner and logger are two processes: in either order
     plans, lost = re.search(
