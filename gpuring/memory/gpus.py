@@ -24,6 +24,13 @@ def count() -> int:
     return number.value
 
 
+def name(device: int) -> str:
+    """The name of a GPU, such as "NVIDIA H200"."""
+    text = ctypes.create_string_buffer(256)
+    driver.call("cuDeviceGetName", text, ctypes.c_int(len(text)), ctypes.c_int(device))
+    return text.value.decode()
+
+
 @functools.cache
 def gpu(device: int) -> Gpu:
     """GPU `device`, whose primary context is there from now on until the process ends."""
