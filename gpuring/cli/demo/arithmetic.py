@@ -54,13 +54,13 @@ def checksum(array: Any, weight: Any, kind: Arrays) -> Any:
 
 def luma(frame: Any, kind: Arrays) -> Any:
     """Brightness of each pixel, uint8 (H, W): ITU-R BT.601 weights in 256ths, rounded."""
-    y = kind.cast(frame[..., 0], "u2")
+    y = kind.cast(frame[..., 0], "i2")
     y *= 77
     for colour, weight in ((1, 150), (2, 29)):
-        part = kind.cast(frame[..., colour], "u2")
+        part = kind.cast(frame[..., colour], "i2")
         part *= weight
         y += part
-    y += 128  # at most 65,408: no overflow
+    y += 128  # at most 65,408: it may be a negative number here, with the same bits
     y >>= 8
     return kind.cast(y, "u1")
 

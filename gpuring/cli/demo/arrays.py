@@ -76,7 +76,7 @@ class Torch:
 
     def __init__(self, torch: Any, device: str = "cuda") -> None:
         self._torch, self._device = torch, device
-        self._kinds = {"u1": torch.uint8, "i2": torch.int16, "u2": torch.int32}
+        self._kinds = {"u1": torch.uint8, "i2": torch.int16}
         self._kinds |= {"u4": torch.int64, "i8": torch.int64}
 
     def from_host(self, values: NDArray[Any]) -> Any:
