@@ -203,6 +203,17 @@ def test_auto_takes_what_a_gpu_without_ipc_has(without_ipc, monkeypatch, has_vmm
     assert ("no vmm" in why) is not has_vmm
 
 
+def test_events_where_auto_takes_pinned_are_refused_with_what_to_do(without_ipc, monkeypatch, name):
+    monkeypatch.setattr(cuda_vmm, "lacks", lambda _: "the GPU has no vmm")
+    with pytest.raises(ValueError, match="peers without a GPU have no events") as caught:
+        gpuring.create(name, **SMALL | {"device": "cuda", "sync": "event"})
+    said = str(caught.value)
+    assert said.startswith('memory="auto" takes "pinned" here (')
+    assert without_ipc in said
+    assert said.endswith("Leave sync= out")
+    assert segments_of(name) == []
+
+
 def test_ipc_that_was_asked_for_is_refused_without_ipc(without_ipc, name):
     with pytest.raises(gpuring.DeviceError, match=without_ipc):
         gpuring.create(name, **SMALL | {"device": "cuda", "memory": "ipc"})
