@@ -2,7 +2,7 @@
 
 core/, device/     the protocol between hosts and the order of GPU work, in C
 c.pxd              what Cython knows of their headers
-header, device, peer, joining, waits, notifier, exchange, files, clock
+header, device, gpu, peer, joining, waits, notifier, exchange, files, clock
                    the binding: one Python call is one transition of the C library
 results            what a verb returns where it does not succeed
 subscriptions      those that stay without a member

@@ -27,7 +27,7 @@ import numpy as np
 
 from gpuring.arrays.streams import current
 from gpuring.errors import DeviceError, OverrunWarning, StaleViewWarning
-from gpuring.memory import Memory, driver, gpu_work
+from gpuring.memory import Memory, gpus
 from gpuring.memory.frameworks import Span
 from gpuring.ring import caller
 from gpuring.ring.batch import still_open
@@ -60,8 +60,7 @@ def plant(memory: Memory, spec: Spec, slots: int) -> None:
         _fill(_canary(memory, spec, index), CANARY, 0)
     if memory.mapped:
         assert memory.device is not None
-        with driver.current(memory.device):
-            driver.finish()  # others may look at once
+        gpus.gpu(memory.device).finish()  # others may look at once
 
 
 def _end(spec: Spec) -> int:
@@ -84,17 +83,16 @@ def _fill(array: Any, value: int, stream: int) -> None:
     if isinstance(array, np.ndarray):
         array[...] = value
     else:
-        with driver.current(array.device.id):
-            gpu_work.fill(array.data.ptr, value, array.nbytes, stream)
+        gpus.gpu(array.device.id).fill(array.data.ptr, value, array.nbytes, stream)
 
 
 def _read(array: Any, stream: int) -> Any:
     if isinstance(array, np.ndarray):
         return array.copy()
     now = np.empty(array.shape, array.dtype)
-    with driver.current(array.device.id):
-        gpu_work.copy(now.ctypes.data, array.data.ptr, now.nbytes, stream)
-        gpu_work.synchronize(stream)
+    gpu = gpus.gpu(array.device.id)
+    gpu.copy(now.ctypes.data, array.data.ptr, now.nbytes, stream)
+    gpu.synchronize(stream)
     return now
 
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gpuring.arrays import streams
-from gpuring.memory import driver, frameworks, gpu_work
+from gpuring.memory import driver, frameworks, gpus
 from gpuring.ring import inner
 from gpuring.ring.slot import Slot
 
@@ -118,14 +118,13 @@ def on_gpu(device: int) -> Any:
 
 def synchronize() -> None:
     """Waits for all work of this process on the current GPU."""
-    with driver.current(frameworks.current_device()):
-        driver.finish()
+    gpus.gpu(frameworks.current_device()).finish()
 
 
 def free_nbytes() -> int:
     """How much memory is free on the current GPU."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    with driver.current(frameworks.current_device()):
+    with gpus.current(frameworks.current_device()):
         driver.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
     return free.value
 
@@ -142,9 +141,9 @@ def empty(words: int) -> Any:
 def zeros(words: int) -> Any:
     """Zeros, whatever stream uses them next."""
     array, stream = empty(words), current_stream()
-    with driver.current(frameworks.current_device()):
-        gpu_work.fill(span(array)[0], 0, 8 * words, stream)
-        gpu_work.synchronize(stream)
+    gpu = gpus.gpu(frameworks.current_device())
+    gpu.fill(span(array)[0], 0, 8 * words, stream)
+    gpu.synchronize(stream)
     return array
 
 
@@ -193,7 +192,7 @@ class _Kernel:
     def __init__(self, cubin: bytes, name: str, device: int) -> None:
         self._device, self._function = device, ctypes.c_void_p()
         module = ctypes.c_void_p()
-        with driver.current(device):
+        with gpus.current(device):
             driver.call("cuModuleLoadData", ctypes.byref(module), cubin)
             driver.call("cuModuleGetFunction", ctypes.byref(self._function), module, name.encode())
 
@@ -201,7 +200,7 @@ class _Kernel:
         words = [ctypes.c_uint64(int(each)) for each in args]
         given = (ctypes.c_void_p * len(words))(*map(ctypes.addressof, words))
         sizes = [ctypes.c_uint(n) for n in (*grid, 1, 1, *block, 1, 1, 0)]  # no shared memory
-        with driver.current(self._device):
+        with gpus.current(self._device):
             on = ctypes.c_void_p(stream.ptr)
             driver.call("cuLaunchKernel", self._function, *sizes, on, given, None)
 
