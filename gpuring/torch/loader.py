@@ -18,9 +18,11 @@ from torch.utils._pytree import tree_map
 from torch.utils.data import _utils, dataloader
 
 from gpuring.errors import DeviceError
+from gpuring.torch import progress
 from gpuring.torch.inlet import Inlet, Need
 from gpuring.torch.packing import Packing
 from gpuring.torch.parcel import Parcel
+from gpuring.torch.progress import Progress, Task
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -36,8 +38,8 @@ class DataLoader(data.DataLoader[T_co]):
 
     A batch has memory of its own, so it may be kept.  Tensors are laid out without gaps.  What
     cannot lie in a slot (sparse and quantized tensors, those that require a gradient) travels as in
-    torch, and stays in host memory.  If a worker is killed, the RuntimeError says which batches it
-    had still to deliver.
+    torch, and stays in host memory.  If a worker is killed, the RuntimeError says which sample it
+    was at.
     """
 
     def __init__(self, *args: Any, device: str | torch.device | None = None, **kwargs: Any) -> None:
@@ -85,6 +87,8 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         self._asked: dict[int, Any] = {}
         """The samples of the batches that workers may be at."""
         loader.collate_fn = Packing(loader.collate_fn, self._inlet.name, arrays=not on_gpu)
+        self._progress = Progress(loader.num_workers, loader.worker_init_fn)
+        loader.worker_init_fn = self._progress
         super().__init__(loader)
         self._inlet.begin()
 
@@ -92,7 +96,7 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         index = super()._next_index()
         self._asked[self._send_idx] = index
         self._asked.pop(self._send_idx - 4 * self._num_workers * self._prefetch_factor, None)
-        return index
+        return Task(self._send_idx, index, several=self._auto_collation and type(index) is list)
 
     def _get_data(self) -> Any:
         number, batch = super()._get_data()
@@ -109,21 +113,36 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
             raise RuntimeError(f"{str(error).rstrip().rstrip('.')}. {where}") from error
 
     def _deaths(self) -> str:
-        """What the workers that did not end in order have not delivered, the first of which they
-        were most likely at."""
+        """What the workers that did not end in order were at, and what they have not delivered."""
         said = []
         for number, worker in enumerate(self._workers):
             if worker.exitcode:
+                missing = [task for task, info in self._task_info.items() if info == (number,)]
                 batches = [
                     f"batch {task} (samples {reprlib.repr(self._asked.get(task))})"
-                    for task, info in self._task_info.items()
-                    if info == (number,)
+                    for task in missing
                 ]
                 said.append(
-                    f"Worker {number} (pid {worker.pid}) had not delivered "
-                    f"{' and '.join(batches) or 'anything that is waited for'}."
+                    f"Worker {number} (pid {worker.pid}) {self._was_at(number, missing)}, and had "
+                    f"not delivered {' and '.join(batches) or 'anything that is waited for'}."
                 )
         return " ".join(said)
+
+    def _was_at(self, worker: int, missing: list[int]) -> str:
+        """`missing`: the batches that it had not delivered."""
+        task, before, step, phase = self._progress.place(worker)
+        if task not in missing:
+            return "was at no sample"
+        if phase != progress.LOADS:
+            return f"{'was collating' if phase == progress.COLLATES else 'had packed'} batch {task}"
+        if self._dataset_kind == dataloader._DatasetKind.Iterable:
+            return f"was at the sample after {before + step} others, in batch {task}"
+        asked = self._asked.get(task)
+        if not self._auto_collation:
+            return f"was at sample {reprlib.repr(asked)}"
+        if type(asked) is list:
+            return f"was at sample {reprlib.repr(asked[step])}, in batch {task}"
+        return f"was at one of the samples of batch {task}"
 
     def _shutdown_workers(self) -> None:
         try:

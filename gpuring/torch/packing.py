@@ -21,6 +21,7 @@ from torch.utils.data._utils import collate
 from gpuring.errors import RingError
 from gpuring.ring import inner
 from gpuring.ring.attaching import attach
+from gpuring.torch import progress
 from gpuring.torch.parcel import (
     SMALL_NBYTES,
     Kind,
@@ -155,6 +156,12 @@ class Packing:
         self._outlet: _Outlet | None = None
 
     def __call__(self, samples: Any) -> Any:
+        progress.enter(progress.COLLATES)
+        packed = self._packed(samples)
+        progress.enter(progress.DONE)
+        return packed
+
+    def _packed(self, samples: Any) -> Any:
         info = get_worker_info()
         assert info is not None
         draft = _Draft(self._joined(info.id))

@@ -121,5 +121,5 @@ def test_ragged_batches_on_the_gpu():
 
 def test_a_killed_worker():
     loader = DataLoader(datasets.Deadly(), 2, num_workers=2, device="cuda")
-    with pytest.raises(RuntimeError, match=r"Worker 0 .* batch 6 \(samples"):
+    with pytest.raises(RuntimeError, match=r"Worker 0 .* at sample 13, .* batch 6 \(samples"):
         list(loader)

@@ -82,6 +82,22 @@ class Deadly(Numbered):
         return super().__getitem__(k)
 
 
+class DeadlyStream(IterableDataset[Any]):
+    """Worker 1 dies at the sample after six others."""
+
+    def __iter__(self) -> Any:
+        for k in range(40):
+            if k == 6 and get_worker_info().id == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield torch.tensor(k)
+
+
+def deadly_collate(samples: list[Any]) -> Any:
+    if samples[0][1] == 12:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return samples
+
+
 class Box:
     """A batch of a user's own type."""
 

@@ -17,6 +17,8 @@ import pytest
 
 pytest.importorskip("torch")
 
+from torch.utils.data import Subset
+
 from gpuring.torch import DataLoader, loader
 from tests.helpers.commands import environment
 from tests.helpers.processes import PATIENCE_S, poll, runs
@@ -32,7 +34,7 @@ def test_a_killed_worker_is_named(persistent):
     with pytest.raises(RuntimeError) as caught:
         list(batches)
     text = str(caught.value)
-    assert f"Worker 0 (pid {pids[0]}) had not delivered batch " in text
+    assert f"Worker 0 (pid {pids[0]}) was at sample 13, in batch 6, and had not deliv" in text
     assert "batch 6 (samples [12, 13])" in text
     assert "batch 7" not in text
     assert re.match(r"DataLoader worker \(pid(\(s\))? ?\d+\)", text)
@@ -40,6 +42,66 @@ def test_a_killed_worker_is_named(persistent):
     gc.collect()
     assert not datasets.rings()
     assert poll(lambda: not any(map(runs, pids)))
+
+
+EVEN_FIRST = [*range(0, 40, 2), *range(1, 40, 2)]
+PLACES = {
+    "spawned": (
+        lambda: DataLoader(datasets.Deadly(), 2, num_workers=2, multiprocessing_context="spawn"),
+        "Worker 0 {} was at sample 13, in batch 6, and had",
+    ),
+    "no batches": (
+        lambda: DataLoader(datasets.Deadly(), None, num_workers=2),
+        "Worker 1 {} was at sample 13, and had",
+    ),
+    "all of a batch at once": (
+        lambda: DataLoader(Subset(datasets.Deadly(), EVEN_FIRST), 4, num_workers=2),
+        "Worker 0 {} was at sample 26, in batch 6, and had",
+    ),
+    "indices that are no list": (
+        lambda: DataLoader(
+            datasets.Deadly(), batch_sampler=[(k, k + 1) for k in range(0, 40, 2)], num_workers=2
+        ),
+        "Worker 0 {} was at one of the samples of batch 6, and had",
+    ),
+    "stream": (
+        lambda: DataLoader(datasets.DeadlyStream(), 4, num_workers=2),
+        "Worker 1 {} was at the sample after 6 others, in batch 3, and had",
+    ),
+    "stream without batches": (
+        lambda: DataLoader(datasets.DeadlyStream(), None, num_workers=2),
+        "Worker 1 {} was at the sample after 6 others, in batch 13, and had",
+    ),
+    "collate": (
+        lambda: DataLoader(
+            datasets.Numbered(), 4, num_workers=2, collate_fn=datasets.deadly_collate
+        ),
+        "Worker 1 {} was collating batch 3, and had",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param(what, marks=pytest.mark.slow if what == "spawned" else ()) for what in PLACES],
+)
+def test_what_a_killed_worker_was_at_is_said(what):
+    make, says = PLACES[what]
+    with pytest.raises(RuntimeError) as caught:
+        list(make())
+    text = re.sub(r"\(pid \d+\)", "{}", str(caught.value))
+    assert says in text
+
+
+def test_a_worker_that_waited_for_a_task_was_at_no_sample():
+    """It had been at one in the epoch before."""
+    loading = DataLoader(datasets.Numbered(4), 2, num_workers=2, persistent_workers=True)
+    list(loading)
+    loading.batch_sampler.batch_size = 4  # from now on there is nothing to do for worker 1
+    batches = iter(loading)
+    with pytest.raises(RuntimeError, match="killed by signal"):  # by torch's handler of SIGCHLD
+        assert not poll(batches._workers[1].kill)
+    assert re.match(r"Worker 1 \(pid \d+\) was at no sample, and had", batches._deaths())
 
 
 class Narrow(loader.Inlet):
