@@ -12,16 +12,16 @@ import copy
 import reprlib
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch.utils import data
-from torch.utils._pytree import tree_map
 from torch.utils.data import _utils, dataloader
 
 from gpuring.errors import DeviceError
 from gpuring.torch import progress
 from gpuring.torch.inlet import Inlet, Need
 from gpuring.torch.packing import Packing
-from gpuring.torch.parcel import Parcel
+from gpuring.torch.parcel import Parcel, is_laid, put_together, take_apart
 from gpuring.torch.progress import Progress, Task
 
 T_co = TypeVar("T_co", covariant=True)
@@ -73,10 +73,18 @@ class _InThisProcess(dataloader._SingleProcessDataLoaderIter):
         self._device = loader.device
 
     def _next_data(self) -> Any:
-        return tree_map(self._moved, super()._next_data())
+        rest, leaves = take_apart(super()._next_data(), _is_array)
+        return put_together(rest, [self._moved(leaf) for leaf in leaves])
 
     def _moved(self, leaf: Any) -> Any:
-        return leaf.to(self._device) if type(leaf) is torch.Tensor else leaf
+        """What workers would lay into a slot."""
+        if not is_laid(leaf):
+            return leaf
+        return leaf.resolve_conj().resolve_neg().to(self._device)
+
+
+def _is_array(obj: Any) -> bool:
+    return isinstance(obj, (torch.Tensor, np.ndarray))
 
 
 class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):

@@ -28,7 +28,8 @@ from gpuring.torch.parcel import (
     Leaf,
     Parcel,
     aligned,
-    can_be_laid,
+    is_laid,
+    is_laid_with_arrays,
     over,
     take_apart,
 )
@@ -151,7 +152,7 @@ class Packing:
         """`arrays`: NumPy's lie in slots, too."""
         self._collate_fn = collate_fn
         self._inlet = inlet
-        self._arrays = arrays
+        self._is_leaf = is_laid_with_arrays if arrays else is_laid
         self._generation = 0
         self._outlet: _Outlet | None = None
 
@@ -167,7 +168,7 @@ class Packing:
         draft = _Draft(self._joined(info.id))
         try:
             batch = self._collated(samples, draft)
-            rest, leaves = take_apart(batch, arrays=self._arrays)
+            rest, leaves = take_apart(batch, self._is_leaf)
             if not leaves:
                 return batch
             parcel = Parcel(self._inlet, info.id, self._generation, rest)
@@ -205,10 +206,7 @@ class Packing:
         def stack(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
             first = batch[0]
             if all(
-                type(each) is torch.Tensor
-                and can_be_laid(each)
-                and each.dtype is first.dtype
-                and each.shape == first.shape
+                is_laid(each) and each.dtype is first.dtype and each.shape == first.shape
                 for each in batch
             ):
                 room = draft.place(Kind(first.dtype, (len(batch), *first.shape)))

@@ -23,7 +23,7 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 Leaf = torch.Tensor | np.ndarray
 """What may lie in a slot."""
@@ -101,18 +101,14 @@ class Parcel:
 
 
 class _Packer(ForkingPickler):
-    def __init__(self, file: io.BytesIO, *, arrays: bool) -> None:
+    def __init__(self, file: io.BytesIO, is_leaf: Callable[[Any], bool]) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self.leaves: list[Leaf] = []
+        self.leaves: list[Any] = []
         self._numbers: dict[int, int] = {}
-        self._arrays = arrays
+        self._is_leaf = is_leaf
 
     def persistent_id(self, obj: Any) -> int | None:
-        kind = type(obj)
-        if not (
-            (kind is torch.Tensor and can_be_laid(obj))
-            or (kind is np.ndarray and self._arrays and _is_plain(obj))
-        ):
+        if not self._is_leaf(obj):
             return None
         number = self._numbers.setdefault(id(obj), len(self.leaves))
         if number == len(self.leaves):
@@ -121,25 +117,35 @@ class _Packer(ForkingPickler):
 
 
 class _Unpacker(pickle.Unpickler):
-    def __init__(self, rest: bytes, leaves: Sequence[Leaf]) -> None:
+    def __init__(self, rest: bytes, leaves: Sequence[Any]) -> None:
         super().__init__(io.BytesIO(rest))
         self._leaves = leaves
 
-    def persistent_load(self, pid: int) -> Leaf:
+    def persistent_load(self, pid: int) -> Any:
         return self._leaves[pid]
 
 
-def take_apart(batch: Any, *, arrays: bool) -> tuple[bytes, list[Leaf]]:
-    """The batch without its leaves, and these.  `arrays`: NumPy's are leaves, too."""
+def take_apart(batch: Any, is_leaf: Callable[[Any], bool]) -> tuple[bytes, list[Any]]:
+    """The batch without its leaves, and these."""
     file = io.BytesIO()
-    packer = _Packer(file, arrays=arrays)
+    packer = _Packer(file, is_leaf)
     packer.dump(batch)
     return file.getvalue(), packer.leaves
 
 
-def put_together(rest: bytes, leaves: Sequence[Leaf]) -> Any:
+def put_together(rest: bytes, leaves: Sequence[Any]) -> Any:
     """Undoes take_apart."""
     return _Unpacker(rest, leaves).load()
+
+
+def is_laid(obj: Any) -> bool:
+    """Whether it is a tensor that a slot may have."""
+    return type(obj) is torch.Tensor and can_be_laid(obj)
+
+
+def is_laid_with_arrays(obj: Any) -> bool:
+    """The same, or an array of NumPy."""
+    return is_laid(obj) or (type(obj) is np.ndarray and _is_plain(obj))
 
 
 def can_be_laid(tensor: torch.Tensor) -> bool:

@@ -40,8 +40,8 @@ def same(a: Any, b: Any) -> bool:
         return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, datasets.Box):
-        return same(a.tensor, b.tensor)
+    if isinstance(a, (datasets.Box, datasets.Record)):
+        return same(vars(a), vars(b))
     return bool(a == b)
 
 
@@ -83,7 +83,9 @@ def test_structures(laid):
     assert laid[True] + laid[False] == 20
 
 
-@pytest.mark.parametrize("collate", [datasets.as_list, datasets.as_box, datasets.odd])
+@pytest.mark.parametrize(
+    "collate", [datasets.as_list, datasets.as_box, datasets.as_record, datasets.odd]
+)
 def test_own_collate(collate, laid):
     expected, found = both(datasets.Numbered(), 4, num_workers=2, collate_fn=collate, epochs=2)
     if collate is datasets.odd:
@@ -198,6 +200,20 @@ def test_an_error_of_a_worker_comes_where_torch_raises_it():
 
 def test_without_workers_it_is_torchs_own():
     assert same(*both(datasets.Structures(), 4))
+
+
+def test_without_workers_the_device_reaches_into_objects():
+    """The device has no memory here, which is enough to see what goes there."""
+    loader: Any = DataLoader(datasets.Numbered(), 4, collate_fn=datasets.as_record)
+    loader.device = torch.device("meta", 0)
+    for record in loader:
+        assert type(record) is type(record.rest["inner"]) is datasets.Record
+        assert record.rest["labels"][0] is record.rest["labels"][1]
+        moved = (record.images, record.rest["labels"][0], record.rest["inner"].images)
+        assert all(each.is_meta for each in moved)
+        stays = (record.rest["sparse"], record.rest["gradient"])  # as where workers lay batches
+        assert not any(each.is_meta for each in stays)
+        assert record.rest["array"].tolist() == [0, 1, 2]
 
 
 def test_without_room_for_a_ring_batches_travel_as_in_torch(monkeypatch, laid):
