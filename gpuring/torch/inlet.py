@@ -24,7 +24,7 @@ from gpuring.errors import RingError
 from gpuring.ring import caller, inner
 from gpuring.ring.creation import create
 from gpuring.torch.packing import ring_name
-from gpuring.torch.parcel import Parcel, inlets, over, put_together
+from gpuring.torch.parcel import Parcel, Pickled, inlets, over, put_together
 
 if TYPE_CHECKING:
     from gpuring.ring.consumer import Consumer
@@ -92,6 +92,7 @@ class Inlet:
                 pieces = self._copied(parcel, pinned)
                 leaves = [over(pieces[piece], begin, kind) for piece, begin, kind in parcel.places]
             else:
+                assert not isinstance(parcel.leaves, Pickled)  # it came out of the queue
                 leaves = [self._elsewhere(leaf, pinned) for leaf in parcel.leaves]
                 self._make_room(parcel)
         batch = put_together(parcel.rest, leaves)

@@ -27,6 +27,7 @@ from gpuring.torch.parcel import (
     Kind,
     Leaf,
     Parcel,
+    Pickled,
     aligned,
     is_laid,
     is_laid_with_arrays,
@@ -170,11 +171,11 @@ class Packing:
             batch = self._collated(samples, draft)
             rest, leaves = take_apart(batch, self._is_leaf)
             if not leaves:
-                return batch
+                return Pickled(rest)
             parcel = Parcel(self._inlet, info.id, self._generation, rest)
             parcel.nbytes = draft.needed(leaves)
             if not _lay(leaves, draft, parcel):
-                parcel.leaves = [draft.kept(leaf) for leaf in leaves]
+                parcel.leaves = Pickled.of([draft.kept(leaf) for leaf in leaves])
                 draft.abandon()
                 if parcel.nbytes:  # else a larger slot would not help
                     self._leave()

@@ -73,6 +73,24 @@ class Kind(NamedTuple):
         )
 
 
+class Pickled:
+    """What torch's queue is to carry, pickled already.  It comes out as what it was.
+
+    A thread of the queue pickles what is put into it.  What that cannot pickle, or has no room in
+    /dev/shm for, it drops without a word to anybody who waits.  Here the caller gets the error.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    @classmethod
+    def of(cls, obj: Any) -> Pickled:
+        return cls(bytes(ForkingPickler.dumps(obj)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickle.loads, (self._data,)
+
+
 @dataclass
 class Parcel:
     """What goes through the queue."""
@@ -85,7 +103,7 @@ class Parcel:
     rest: bytes
     nbytes: int = 0
     """So many bytes of a slot the leaves take."""
-    leaves: Sequence[Leaf] = ()
+    leaves: Sequence[Leaf] | Pickled = ()
     """The leaves themselves, if there was no slot that is large enough."""
     seq: int = 0
     """The frame that has the leaves.  0: none."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import shutil
+import subprocess
+import sys
 import warnings
 from typing import Any
 
@@ -18,7 +21,8 @@ from torch.utils.data._utils import collate
 
 import gpuring
 from gpuring.torch import DataLoader, inlet, packing, parcel
-from tests.helpers.processes import open_files, poll
+from tests.helpers.commands import environment
+from tests.helpers.processes import PATIENCE_S, open_files, poll
 from tests.torch import datasets
 
 
@@ -225,6 +229,37 @@ def test_without_room_for_a_ring_batches_travel_as_in_torch(monkeypatch, laid):
         expected, found = both(datasets.Numbered(), 3, num_workers=2)
     assert same(expected, found)
     assert not laid[True]
+
+
+WITHOUT_ROOM = """
+from gpuring.torch import DataLoader
+from tests.torch import datasets
+
+loader = DataLoader(
+    datasets.Numbered(40, 3, 300, 300), 8, num_workers=2, collate_fn=datasets.as_list
+)
+try:
+    list(loader)
+except RuntimeError as error:
+    print("unable to allocate shared memory" in str(error))
+"""
+
+
+def test_without_any_room_in_dev_shm_the_loop_raises():
+    """torch's queue would drop the batch, and the loop would wait for ever."""
+    mounting = ["unshare", "--mount", "sh", "-c"]
+    mounting += ['mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"', "sh"]
+    if not shutil.which("unshare") or subprocess.run([*mounting, "true"], check=False).returncode:
+        pytest.skip("no mounts of its own")
+    done = subprocess.run(
+        [*mounting, sys.executable, "-c", WITHOUT_ROOM],
+        env=environment(),
+        timeout=PATIENCE_S,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["True"]
 
 
 def test_an_argument_that_is_no_gpu():
