@@ -60,7 +60,7 @@ class Inlet:
         self._count = slots
         self._device = device
         self._rings: dict[int, _Ring] = {}
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # reentrant: a signal handler may drop the iterator
         self._pid = os.getpid()
         self._closed = False
         self._refused = False

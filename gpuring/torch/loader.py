@@ -14,11 +14,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 import torch
+from torch._utils import ExceptionWrapper
 from torch.utils import data
 from torch.utils.data import _utils, dataloader
 
 from gpuring.errors import DeviceError
 from gpuring.torch import progress
+from gpuring.torch.arrivals import FromThread, FromWorkers
 from gpuring.torch.inlet import Inlet, Need
 from gpuring.torch.packing import Packing
 from gpuring.torch.parcel import Parcel, is_laid, put_together, take_apart
@@ -50,6 +52,12 @@ class DataLoader(data.DataLoader[T_co]):
             raise DeviceError("this torch has no CUDA: leave device= out")
         self._need = Need()
         super().__init__(*args, **kwargs)
+
+    def __iter__(self) -> Any:
+        if isinstance(self._iterator, _OverWorkers) and self._iterator.broken:
+            self._iterator._shutdown_workers()  # persistent ones
+            self._iterator = None
+        return super().__iter__()
 
     def _get_iterator(self) -> Any:
         if self.device is None and not self.num_workers:
@@ -97,8 +105,21 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         loader.collate_fn = Packing(loader.collate_fn, self._inlet.name, arrays=not on_gpu)
         self._progress = Progress(loader.num_workers, loader.worker_init_fn)
         loader.worker_init_fn = self._progress
+        self._broken = False
+        """Whether an interrupt may have lost a batch."""
         super().__init__(loader)
+        kind = FromThread if self._pin_memory else FromWorkers
+        self._data_queue: Any = kind(self._data_queue)
         self._inlet.begin()
+
+    @property
+    def broken(self) -> bool:
+        return self._broken
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        self._broken = not first_iter
+        super()._reset(loader, first_iter)
+        self._broken = False
 
     def _next_index(self) -> Any:
         index = super()._next_index()
@@ -109,16 +130,30 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
     def _get_data(self) -> Any:
         number, batch = super()._get_data()
         if isinstance(batch, Parcel):
-            batch = self._inlet.open(batch, pinned=False)
+            try:
+                batch = self._inlet.open(batch, pinned=False)
+            except Exception:  # such as no memory: raised when it is the turn of the batch
+                batch = ExceptionWrapper(where="in the main process of DataLoader")
         return number, batch
 
     def _next_data(self) -> Any:
+        if self._broken:
+            raise RuntimeError(
+                "this iterator of a DataLoader was interrupted while it took a batch, which may be "
+                "lost. Begin another loop"
+            )
+        self._data_queue.waits = False
         try:
             return super()._next_data()
         except RuntimeError as error:
             if not str(error).startswith("DataLoader worker") or not (where := self._deaths()):
                 raise
             raise RuntimeError(f"{str(error).rstrip().rstrip('.')}. {where}") from error
+        except Exception:
+            raise
+        except BaseException:
+            self._broken = not self._data_queue.waits
+            raise
 
     def _deaths(self) -> str:
         """What the workers that did not end in order were at, and what they have not delivered."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import multiprocessing.connection
+import multiprocessing.queues
 import os
 import re
 import signal
@@ -17,10 +19,12 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
 from torch.utils.data import Subset
 
 from gpuring.torch import DataLoader, loader
 from tests.helpers.commands import environment
+from tests.helpers.interrupted import Interrupt, Signal, at_each_place
 from tests.helpers.processes import PATIENCE_S, poll, runs
 from tests.helpers.rings import waiters
 from tests.torch import datasets
@@ -161,6 +165,58 @@ def test_ctrl_c_leaves_nothing(kind):
         assert "KeyboardInterrupt" in said
         assert poll(lambda: not any(map(runs, workers)))
         assert not left_by(process.pid)
+
+
+class SignalInTorch(Signal):
+    """… and of torch's loader, and of the queue that it takes from."""
+
+    FILES = (
+        *Signal.FILES,
+        str(Path(torch.utils.data.__file__).parent),
+        multiprocessing.queues.__file__,
+        multiprocessing.connection.__file__,
+    )
+
+
+EVERY = [[k, k + 1] for k in range(0, 12, 2)]
+
+
+def check_interrupted(interrupt: Interrupt, loading: DataLoader[object], at: int) -> None:
+    """Interrupts the call for batch `at` of a new loop, and goes on with it."""
+    batches = iter(loading)
+    seen = [next(batches)[1].tolist() for _ in range(at)]
+    with interrupt:
+        seen.append(next(batches)[1].tolist())
+    if batches.broken:
+        with pytest.raises(RuntimeError, match="was interrupted"):
+            next(batches)
+        return
+    seen += [k.tolist() for _, k in batches]
+    if isinstance(interrupt, SignalInTorch) and len(seen) < len(EVERY):
+        seen.insert(at, EVERY[at])  # torch had it, and was just returning it
+    assert seen == EVERY, interrupt.where
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.deadline(60)
+@pytest.mark.parametrize("kind", [SignalInTorch, Interrupt])
+def test_after_a_ctrl_c_a_loop_goes_on_or_raises(kind):
+    loading = DataLoader(datasets.Numbered(12), 2, num_workers=1, persistent_workers=True)
+    for interrupt in at_each_place(kind, step=5):
+        check_interrupted(interrupt, loading, 2)
+    del loading
+    gc.collect()
+    assert not datasets.rings()
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(120)
+@pytest.mark.parametrize("kind", [SignalInTorch, Interrupt])
+def test_after_a_ctrl_c_while_a_ring_is_made_a_loop_goes_on_or_raises(kind):
+    for interrupt in at_each_place(kind, step=29):
+        check_interrupted(interrupt, DataLoader(datasets.Numbered(12), 2, num_workers=1), 0)
+        gc.collect()
+        assert not datasets.rings(), interrupt.where
 
 
 @pytest.mark.slow(keep=1)
