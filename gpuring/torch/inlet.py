@@ -1,8 +1,11 @@
 """The main process's end of the rings of an iterator's workers.
 
-The main process makes the rings, so their names go when it closes them, whatever became of the
-workers.  How large the slots must be is known from the first batch of a worker.  A batch that is
-larger asks for another ring, with larger slots.
+The main process makes the rings, so they go when it closes them, whatever became of the workers.
+How large the slots must be is known from the first batch of a worker.  A batch that is larger asks
+for another ring, with larger slots.
+
+A ring has a name only until its worker has joined.  So nothing stays in /dev/shm, not even if all
+processes are killed at once.
 
 A batch is copied out of its slot as soon as its parcel is there, also if its turn comes later.  So
 a worker that is ahead never has a slot for which another one would have to wait, and users may keep
@@ -56,7 +59,8 @@ class Inlet:
         memory."""
         self.name = f"loader-{os.getpid()}-{secrets.token_hex(4)}"
         self._need = need
-        self._workers = workers
+        self._generations = [0] * workers
+        """Which ring each has, or is to have."""
         self._count = slots
         self._device = device
         self._rings: dict[int, _Ring] = {}
@@ -67,12 +71,14 @@ class Inlet:
         """Whether a ring could not be made.  Then no other one is tried."""
         inlets[self.name] = self
 
-    def begin(self) -> None:
-        """Makes the rings of all workers, if it is known how large a batch is."""
-        if self._need.nbytes:
-            with self._lock:
-                for worker in range(self._workers):
-                    self._make(worker, 0)
+    def prepare(self, worker: int) -> None:
+        """Makes the ring of a worker that is about to be asked for a batch, if it has none that is
+        large enough, and it is known how large that is.  The worker joins before it has done that
+        batch, and takes the name away."""
+        with self._lock:
+            ring, generation = self._rings.get(worker), self._generations[worker]
+            if self._need.nbytes and (ring is None or ring.generation < generation):
+                self._make(worker, generation)
 
     def close(self) -> None:
         """Workers that wait for a slot go on without one."""
@@ -126,17 +132,14 @@ class Inlet:
                 return copies
 
     def _make_room(self, parcel: Parcel) -> None:
-        """Makes the ring that a parcel had been in need of.  All frames of the worker's earlier
-        ring have come, because parcels of a worker come in order."""
-        ring = self._rings.get(parcel.worker)
-        if ring is None or ring.generation < parcel.generation:
-            if self._need.nbytes < parcel.nbytes:
-                grown = self._need.nbytes * 3 // 2
-                self._need.nbytes = max(parcel.nbytes, grown)
-            self._make(parcel.worker, parcel.generation)
+        """The worker's next ring is to have room for this parcel.  All frames of its earlier one
+        have come, because parcels of a worker come in order."""
+        if self._need.nbytes < parcel.nbytes:
+            self._need.nbytes = max(parcel.nbytes, self._need.nbytes * 3 // 2)
+        self._generations[parcel.worker] = parcel.generation
 
     def _make(self, worker: int, generation: int) -> None:
-        if self._closed or self._refused or not self._need.nbytes:
+        if self._closed or self._refused:
             return
         if worker in self._rings:
             self._rings.pop(worker).ring.close()

@@ -95,6 +95,19 @@ def _is_array(obj: Any) -> bool:
     return isinstance(obj, (torch.Tensor, np.ndarray))
 
 
+class _ToWorker:
+    """The queue to a worker."""
+
+    def __init__(self, queue: Any, number: int, inlet: Inlet) -> None:
+        self._queue, self._number, self._inlet = queue, number, inlet
+        self.cancel_join_thread, self.close = queue.cancel_join_thread, queue.close
+
+    def put(self, what: Any) -> None:
+        if isinstance(what, tuple):  # it is asked for a batch
+            self._inlet.prepare(self._number)
+        self._queue.put(what)
+
+
 class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
     def __init__(self, loader: DataLoader[Any]) -> None:
         on_gpu = loader.device is not None
@@ -110,7 +123,6 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         super().__init__(loader)
         kind = FromThread if self._pin_memory else FromWorkers
         self._data_queue: Any = kind(self._data_queue)
-        self._inlet.begin()
 
     @property
     def broken(self) -> bool:
@@ -118,6 +130,11 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._broken = not first_iter
+        if first_iter:
+            self._index_queues = [
+                _ToWorker(each, number, self._inlet)
+                for number, each in enumerate(self._index_queues)
+            ]
         super()._reset(loader, first_iter)
         self._broken = False
 

@@ -19,6 +19,7 @@ from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils import collate
 
 from gpuring.errors import RingError
+from gpuring.registry.directory import unlink
 from gpuring.ring import inner
 from gpuring.ring.attaching import attach
 from gpuring.torch import progress
@@ -56,6 +57,8 @@ class _Outlet:
             self._ring.close()
             raise RingError(f"ring {name!r} has no reader yet")
         self._producer = self._ring.producer()
+        with contextlib.suppress(RingError, OSError):  # the main process has just removed it
+            unlink(name)
         only = self._ring.spec.fields[0]
         memory = inner.memory(self._ring)
         self.nbytes: int = only.shape[0]

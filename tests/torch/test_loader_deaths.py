@@ -158,7 +158,6 @@ def left_by(pid: int) -> list[str]:
 @pytest.mark.parametrize("kind", ["waits", "loads", "persistent"])
 def test_ctrl_c_leaves_nothing(kind):
     with program(kind) as (process, workers):
-        assert left_by(process.pid)
         os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=PATIENCE_S)
         assert process.returncode in (1, -signal.SIGINT)
@@ -228,3 +227,19 @@ def test_workers_of_a_killed_process_end_and_take_its_rings_along(kind):
         process.wait(PATIENCE_S)
         assert poll(lambda: not any(map(runs, workers)))
         assert not left_by(process.pid)
+
+
+def test_if_all_are_killed_at_once_nothing_is_left():
+    with program("waits") as (process, workers):
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(PATIENCE_S)
+        assert poll(lambda: not any(map(runs, workers)))
+        assert not left_by(process.pid)
+
+
+def test_a_worker_without_a_batch_has_no_ring():
+    loading = DataLoader(datasets.Numbered(8), 4, num_workers=3)
+    list(loading)
+    batches = iter(loading)
+    assert set(batches._inlet._rings) == {0, 1}
+    assert len(list(batches)) == 2
