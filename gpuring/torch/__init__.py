@@ -4,7 +4,7 @@
     packing.py    a worker lays batches into slots
     parcel.py     a batch taken apart: what lies in a slot, and what goes through the queue
     inlet.py      the main process's end of the workers' rings
-    arrivals.py   the queue that the main process takes batches from
+    queues.py     requests to workers, and results from them
     progress.py   what each worker is at
 
 Each worker has a ring of its own, which the main process makes.  What a worker has no slot for

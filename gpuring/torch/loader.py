@@ -20,11 +20,11 @@ from torch.utils.data import _utils, dataloader
 
 from gpuring.errors import DeviceError
 from gpuring.torch import progress
-from gpuring.torch.arrivals import FromThread, FromWorkers
 from gpuring.torch.inlet import Inlet, Need
 from gpuring.torch.packing import Packing
 from gpuring.torch.parcel import Parcel, is_laid, put_together, take_apart
 from gpuring.torch.progress import Progress, Task
+from gpuring.torch.queues import FromThread, with_queues
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -116,13 +116,14 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         self._asked: dict[int, Any] = {}
         """The samples of the batches that workers may be at."""
         loader.collate_fn = Packing(loader.collate_fn, self._inlet.name, arrays=not on_gpu)
+        loader.multiprocessing_context = with_queues(loader.multiprocessing_context)
         self._progress = Progress(loader.num_workers, loader.worker_init_fn)
         loader.worker_init_fn = self._progress
         self._broken = False
         """Whether an interrupt may have lost a batch."""
         super().__init__(loader)
-        kind = FromThread if self._pin_memory else FromWorkers
-        self._data_queue: Any = kind(self._data_queue)
+        if self._pin_memory:
+            self._data_queue: Any = FromThread(self._data_queue)
 
     @property
     def broken(self) -> bool:
@@ -131,7 +132,7 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._broken = not first_iter
         if first_iter:
-            self._index_queues = [
+            self._index_queues: list[Any] = [
                 _ToWorker(each, number, self._inlet)
                 for number, each in enumerate(self._index_queues)
             ]
