@@ -24,6 +24,7 @@ import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
 from gpuring.errors import RingError
+from gpuring.memory.pinned import RegisteredMemory
 from gpuring.ring import caller, inner
 from gpuring.ring.creation import create
 from gpuring.torch.packing import ring_name
@@ -32,7 +33,7 @@ from gpuring.torch.parcel import Parcel, Pickled, inlets, over, put_together
 if TYPE_CHECKING:
     from gpuring.ring.consumer import Consumer
     from gpuring.ring.ring import Ring
-    from gpuring.torch.parcel import Leaf
+    from gpuring.torch.parcel import Layout, Leaf
 
 
 @dataclass
@@ -48,7 +49,8 @@ class _Ring(NamedTuple):
     ring: Ring
     consumer: Consumer
     slots: list[Any]
-    """The bytes of each slot, where the CPU copies them."""
+    """The bytes of each slot in host memory, as torch has them where it copies them to a GPU, and
+    as NumPy has them elsewhere."""
 
 
 class Inlet:
@@ -64,6 +66,8 @@ class Inlet:
         self._count = slots
         self._device = device
         self._rings: dict[int, _Ring] = {}
+        self._layouts: dict[int, Layout] = {}
+        """Of the last frame of each worker."""
         self._lock = threading.RLock()  # reentrant: a signal handler may drop the iterator
         self._pid = os.getpid()
         self._closed = False
@@ -95,13 +99,18 @@ class Inlet:
         leaves: list[Leaf]
         with self._lock:
             if parcel.seq:
-                pieces = self._copied(parcel, pinned)
-                leaves = [over(pieces[piece], begin, kind) for piece, begin, kind in parcel.places]
+                if parcel.layout is not None:
+                    self._layouts[parcel.worker] = parcel.layout
+                layout = self._layouts[parcel.worker]
+                pieces = self._copied(parcel, layout, pinned)
+                leaves = [over(pieces[piece], begin, kind) for piece, begin, kind in layout.places]
             else:
+                assert parcel.layout is not None
                 assert not isinstance(parcel.leaves, Pickled)  # it came out of the queue
+                layout = parcel.layout
                 leaves = [self._elsewhere(leaf, pinned) for leaf in parcel.leaves]
                 self._make_room(parcel)
-        batch = put_together(parcel.rest, leaves)
+        batch = put_together(layout.rest, leaves)
         return pin_memory(batch, "cuda") if pinned else batch
 
     def _elsewhere(self, leaf: Leaf, pinned: bool) -> Leaf:
@@ -112,7 +121,7 @@ class Inlet:
             return leaf.to(self._device, non_blocking=True)
         return leaf.pin_memory() if pinned else leaf
 
-    def _copied(self, parcel: Parcel, pinned: bool) -> list[torch.Tensor]:
+    def _copied(self, parcel: Parcel, layout: Layout, pinned: bool) -> list[torch.Tensor]:
         """The pieces of a parcel.  Its slot goes back behind the copy."""
         ring = self._rings[parcel.worker]
         stream = None if self._device is None else torch.cuda.current_stream(self._device)
@@ -122,10 +131,13 @@ class Inlet:
                     continue
                 if self._device is not None:
                     whole = torch.empty(parcel.nbytes, dtype=torch.uint8, device=self._device)
-                    slot.copy_to(whole)
-                    return [_on_its_own(whole, begin, end) for begin, end in parcel.pieces]
+                    # The slots are registered with CUDA, so this does not wait.  slot.copy_to would
+                    # go by way of DLPack and an event, which `whole` does not need: torch orders
+                    # its next use behind this stream.
+                    whole.copy_(ring.slots[slot.index][: parcel.nbytes], non_blocking=True)
+                    return [_on_its_own(whole, begin, end) for begin, end in layout.pieces]
                 copies = []
-                for begin, end in parcel.pieces:
+                for begin, end in layout.pieces:
                     copy = torch.empty(end - begin, dtype=torch.uint8, pin_memory=pinned)
                     copy.numpy()[...] = ring.slots[slot.index][begin:end]  # by this thread alone
                     copies.append(copy)
@@ -162,10 +174,11 @@ class Inlet:
             return
         only = ring.spec.fields[0]
         memory = inner.memory(ring)
-        slots = [
-            memory.array(k, only, only.shape, writable=False)
-            for k in range(0 if on_gpu else ring.slots)
-        ]
+        if isinstance(memory, RegisteredMemory):
+            memory = memory.host
+        slots = [memory.array(k, only, only.shape, writable=on_gpu) for k in range(ring.slots)]
+        if on_gpu:
+            slots = [torch.from_numpy(slot) for slot in slots]
         self._rings[worker] = _Ring(generation, ring, ring.consumer(), slots)
 
 

@@ -15,7 +15,6 @@ import io
 import math
 import pickle
 import weakref
-from dataclasses import dataclass, field
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -91,8 +90,18 @@ class Pickled:
         return pickle.loads, (self._data,)
 
 
-@dataclass
-class Parcel:
+class Layout(NamedTuple):
+    """What batches that are made alike have in common.  It is sent when it changes."""
+
+    rest: bytes
+    """A batch without its leaves."""
+    pieces: tuple[tuple[int, int], ...] = ()
+    """The bytes of the frame that each piece has: from, to."""
+    places: tuple[tuple[int, int, Kind], ...] = ()
+    """Of each leaf the number of its piece, its first byte there, and what it is."""
+
+
+class Parcel(NamedTuple):
     """What goes through the queue."""
 
     inlet: str
@@ -100,17 +109,14 @@ class Parcel:
     worker: int
     generation: int
     """Which ring of the worker's this is, or was to be."""
-    rest: bytes
-    nbytes: int = 0
+    nbytes: int
     """So many bytes of a slot the leaves take."""
+    seq: int
+    """The frame that has the leaves.  0: none."""
+    layout: Layout | None
+    """None: that of the worker's frame before."""
     leaves: Sequence[Leaf] | Pickled = ()
     """The leaves themselves, if there was no slot that is large enough."""
-    seq: int = 0
-    """The frame that has the leaves.  0: none."""
-    pieces: list[tuple[int, int]] = field(default_factory=list)
-    """The bytes of the frame that each piece has: from, to."""
-    places: list[tuple[int, int, Kind]] = field(default_factory=list)
-    """Of each leaf the number of its piece, its first byte there, and what it is."""
 
     def pin_memory(self, _device: object = None) -> Any:
         """The batch, in pinned memory.  torch's thread for pinned memory calls this, as it does of
