@@ -35,7 +35,8 @@ What each of them can find, and has found in code that was broken on purpose:
   ring/batch): it notes its calls, refuses some, and finishes work when a test says so.
 * native/test_failing_calls.py has each call to the system fail in turn.
 * `storm` kills, stops and interrupts processes of every role at random, for as long as you say.
-* service/test_service_signals.py raises at every place where Python runs signal handlers.  A run
+* service/test_service_signals.py raises at every place where Python runs signal handlers, and
+  torch/test_loader_deaths.py also in torch's loader.  A run
   of the tests has some of them; all, by step 1 in `signals()`, take minutes.
 * registry/test_name_races.py tries kills, and two operations on one name, at each line.
   registry/strangers acts as another user, with a /dev/shm that is full or read-only, and

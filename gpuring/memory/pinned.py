@@ -128,6 +128,11 @@ class RegisteredMemory(cuda.CudaMemory):
         self._host = host
 
     @property
+    def host(self) -> PinnedMemory:
+        """The same slots, for copies that take the CPU's addresses."""
+        return self._host
+
+    @property
     def descriptor(self) -> int:
         return self._host.descriptor
 
