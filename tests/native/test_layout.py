@@ -1,4 +1,4 @@
-"""docs/protocol.md says where every byte is, and so does the C core: the two must agree."""
+"""docs/abi.md says where every byte is, and so does the C core: the two must agree."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from tests.helpers.layout import FIELDS, HEADER, SIZES, TABLES
 from tests.helpers.support import Segment
 
 TEXT = fields.PAGE.read_text()
-LAYOUT = TEXT.partition("\n## Layout\n")[2].partition("\n## ")[0]
+LAYOUT, WORDS = (
+    TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0] for heading in ("Layout", "Words")
+)
 
 
 def rows(text: str) -> list[list[str]]:
@@ -27,7 +29,7 @@ def rows(text: str) -> list[list[str]]:
 
 def constants() -> dict[str, int]:
     block = re.search(r"^```\s*constants\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
-    assert block, "docs/protocol.md has no block labelled `constants`"
+    assert block, "docs/abi.md has no block labelled `constants`"
     pairs = re.findall(r"^(\w+)\s*=\s*(0x[0-9a-f]+|\d+)", block[1], re.MULTILINE)
     return {name: int(value, 0) for name, value in pairs}
 
@@ -71,7 +73,7 @@ def test_every_documented_constant_is_the_cores():
 
 @pytest.mark.parametrize("table", ["slot", "take"])
 def test_every_documented_phase_is_the_cores(table):
-    said = re.search(rf"[Pp]hases of a {table} word: ([^.]*)\.", LAYOUT)
+    said = re.search(rf"[Pp]hases of a {table} word: ([^.]*)\.", WORDS)
     assert said
     numbers = {name.lower(): int(n) for n, name in re.findall(r"(\d+) (\w+)", said[1])}
     phases = SLOT_PHASES if table == "slot" else TAKE_PHASES
