@@ -36,7 +36,7 @@ from tests.helpers.processes import Child, Pipe, open_files, poll
 __all__ = [
     "HOST", "ON_GPU", "PLACES", "STREAM_GATED", "Actor", "Child", "Pipe", "Place", "Segment",
     "create_far", "has_slot_without_gil", "lock", "locked", "one_thread_at_a_time", "open_files",
-    "pack", "poll", "segments_of", "set_fence", "tear", "unpack",
+    "pack", "peek", "poke", "poll", "segments_of", "set_fence", "tear", "unpack",
 ]  # fmt: skip
 
 _PAGE = 4096
@@ -318,28 +318,41 @@ def locked(name: str) -> Iterator[None]:
 def tear(ring: gpuring.Ring, seq: int) -> None:
     """Marks a frame as torn, as a reaper of its producer does.  Its record must still be there."""
     header = ring._header
-    slots, peers = header.slots, header.max_peers
-    table, index = _tables(slots, peers, header.max_subscriptions), seq % slots
-    slot = table["slot"] + SIZES["slot"] * index
-    path = Path(f"/dev/shm/gpuring.{ring.name}")
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as words:
-        by, value = (
-            struct.unpack_from("<Q", words, slot + FIELDS["slot", field].offset)[0]
-            for field in ("producer", "fence")
-        )
-        assert value >> 16 == seq
-        number = [raw_verbs.peer_id(header, p) for p in range(peers)].index(by)
-        at = table["tear"] + SIZES["tear"] * (index * peers + number)
-        struct.pack_into("<QQ", words, at, by, value - 1)
+    peers, index = header.max_peers, seq % header.slots
+    by, value = peek(ring, "slot", "producer", index), peek(ring, "slot", "fence", index)
+    assert value >> 16 == seq
+    number = [raw_verbs.peer_id(header, p) for p in range(peers)].index(by)
+    for field, written in (("id", by), ("reached", value - 1)):
+        poke(ring, "tear", field, written, index * peers + number)
+
+
+def peek(ring: gpuring.Ring, table: str, field: str, row: int = 0) -> int:
+    """A word of a ring that has a name."""
+    with _words(ring) as (words, tables):
+        at = tables[table] + row * SIZES[table] + FIELDS[table, field].offset
+        return int(struct.unpack_from("<Q", words, at)[0])
+
+
+def poke(ring: gpuring.Ring, table: str, field: str, value: int, row: int = 0) -> None:
+    with _words(ring) as (words, tables):
+        at = tables[table] + row * SIZES[table] + FIELDS[table, field].offset
+        struct.pack_into("<Q", words, at, value)
 
 
 def set_fence(ring: gpuring.Ring, peer: int, index: int, value: int) -> None:
     """Writes the word of a peer's fence on a slot."""
+    with _words(ring) as (words, tables):
+        at = tables["fence"] + 8 * (index * ring._header.max_peers + peer)
+        struct.pack_into("<Q", words, at, value)
+
+
+@contextlib.contextmanager
+def _words(ring: gpuring.Ring) -> Iterator[tuple[mmap.mmap, dict[str, int]]]:
     header = ring._header
-    at = _tables(header.slots, header.max_peers, header.max_subscriptions)["fence"]
+    tables = _tables(header.slots, header.max_peers, header.max_subscriptions)
     path = Path(f"/dev/shm/gpuring.{ring.name}")
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as words:
-        struct.pack_into("<Q", words, at + 8 * (index * header.max_peers + peer), value)
+        yield words, tables
 
 
 @contextlib.contextmanager

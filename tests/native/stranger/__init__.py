@@ -10,7 +10,7 @@ import subprocess
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +21,7 @@ CLIENT = Path(__file__).with_name("client")
 FLAGS = ["-std=c11", "-O1", "-g", "-Wall", "-Wextra", "-Wpedantic", "-Wconversion"]
 FLAGS += ["-Wno-sign-conversion", "-Wshadow", "-Wstrict-prototypes", "-Werror"]
 WORDS = 32
-_STEP = np.uint64(0x9E3779B97F4A7C15)
-_TIMES = np.arange(WORDS, dtype="u8") * _STEP
+_CONTENT = np.arange(1 << 12, dtype="u8") * np.uint64(0x9E3779B97F4A7C15)
 
 
 class Frame(NamedTuple):
@@ -36,7 +35,7 @@ class Stranger:
     """A process of the client.  Its output goes to a file, so it never waits for us to read."""
 
     def __init__(self, program: Path, output: Path, *options: object, paused: bool) -> None:
-        self._output = output
+        self.output = output
         with output.open("wb") as file:
             self.process = subprocess.Popen(
                 [program, *map(str, options)], stdout=file, stderr=subprocess.PIPE,
@@ -46,19 +45,20 @@ class Stranger:
 
     @property
     def lines(self) -> list[str]:
-        return self._output.read_text().splitlines()
+        return self.output.read_text().splitlines()
 
     @property
     def frames(self) -> list[Frame]:
         """What it has written or read, so far."""
-        return read(self._output)
+        return read(self.output)
 
     def said(self, line: str) -> None:
         """Returns when it has said that."""
 
         def has_said() -> bool:
-            assert line in self.lines or self.process.poll() is None, self.error()
-            return line in self.lines
+            if not (has := line in self.lines):
+                self.check()
+            return has
 
         poll(has_said)
 
@@ -70,8 +70,9 @@ class Stranger:
         """Of the peer, when it has joined."""
 
         def joined() -> list[str]:
-            assert self.process.poll() is None, self.error()
-            return self.lines
+            if not (lines := self.lines):
+                self.check()
+            return lines
 
         return int(poll(joined)[0].removeprefix("joined as "))
 
@@ -95,6 +96,10 @@ class Stranger:
         self.send(signal.SIGSTOP)
         stat = Path(f"/proc/{self.pid}/stat")
         poll(lambda: stat.read_text().rpartition(") ")[2].startswith("T"))
+
+    def check(self) -> None:
+        """It runs."""
+        assert self.process.poll() is None, self.error()
 
     def kill(self) -> None:
         self.process.kill()
@@ -123,20 +128,22 @@ def read(path: Path) -> list[Frame]:
 # ---- the same in Python --------------------------------------------------------------------------
 
 
-def make(name: str, slots: int = 8, **options: object) -> gpuring.Ring:
-    form = {"shape": WORDS, "dtype": "<u8", "meta": [("frame", "<u8")], "device": "host"}
-    return gpuring.create(name, slots=slots, **form | options)  # type: ignore[arg-type]
+def make(name: str, words: int = WORDS, **options: Any) -> gpuring.Ring:
+    meta = [("frame", "<u8")]
+    return gpuring.create(
+        name, slots=8, shape=words, dtype="<u8", meta=meta, device="host", **options
+    )
 
 
 def fill(slot: gpuring.WriteSlot, who: int, k: int) -> None:
     first = who << 32 | k
-    slot.array[...] = np.uint64(first) + _TIMES
+    slot.array[...] = np.uint64(first) + _CONTENT[: len(slot.array)]
     slot.meta["frame"] = first
 
 
 def frame_of(slot: gpuring.ReadSlot) -> Frame:
     first = int(slot.array[0])
-    assert (slot.array == np.uint64(first) + _TIMES).all()
+    assert (slot.array == np.uint64(first) + _CONTENT[: len(slot.array)]).all()
     assert slot.meta["frame"] == first
     return Frame(slot.seq, first >> 32, first & 0xFFFFFFFF, slot.redelivered)
 

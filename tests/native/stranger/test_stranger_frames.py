@@ -150,6 +150,7 @@ def test_the_newest_frame_may_be_one_that_is_still_written(name, stranger):
     slept = sleeps(reader.pid)
     poll(lambda: sleeps(reader.pid) >= slept + 2)  # it has looked in between
     writer.step()
+    assert writer.end() == "done"
     assert reader.end() == "ended"
     assert reader.frames == writer.frames == [Frame(8, 9, 0)]
 
