@@ -14,6 +14,7 @@ from tests.docs import fields
 from tests.helpers import raw_verbs
 from tests.helpers.compiled import CC, needs_compiler
 from tests.helpers.layout import FIELDS, HEADER, SIZES, TABLES
+from tests.helpers.promise import promise
 from tests.helpers.support import Segment
 
 TEXT = fields.PAGE.read_text()
@@ -59,6 +60,7 @@ def test_every_field_lies_where_a_compiler_puts_it(tmp_path):
     subprocess.run([str(CC), "-std=c11", include, "-fsyntax-only", str(source)], check=True)
 
 
+@promise("abi.md", "The **layout version** is `head.version`, now 8.")
 def test_every_documented_constant_is_the_cores():
     documented = constants()
     for name in ("VERSION", "MAX_SLOTS", "MAX_PEERS", "MAX_SUBSCRIPTIONS"):
@@ -69,6 +71,14 @@ def test_every_documented_constant_is_the_cores():
         if getattr(native, name, None) != value
     }
     assert not differing
+    magic = re.search(r"GR_MAGIC UINT64_C\((\w+)\)", HEADER.read_text())
+    assert magic
+    for said in (
+        f"The **layout version** is `head.version`, now {native.VERSION}.",
+        f"If `version` is not {native.VERSION}, stop",
+        f"`magic` is the number {magic[1]}.",
+    ):
+        assert said in TEXT
 
 
 @pytest.mark.parametrize("table", ["slot", "take"])

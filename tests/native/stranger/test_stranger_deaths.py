@@ -139,6 +139,7 @@ def test_many_deaths_are_counted_from_0(name, stranger):
         reader = stranger("consume", name, "x", "lossless", "oldest")
         assert reader.end() == "peer lost"
         assert ring.stats().reaps == 10
+        assert peek(ring, "head", "producers") == producers(died=10, end=DIED)
         assert sorted(each.pid for each in ring.stats().deaths) == sorted(pids[2:])
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import gpuring
 from tests.helpers.compiled import needs_compiler
-from tests.helpers.processes import poll
+from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.rings import bells, waiters
 from tests.native.stranger import Frame, drain, frame_of, make, once, produce
 
@@ -136,6 +136,30 @@ def test_a_late_lossy_client_begins_where_it_is_told(name, stranger):
         # of N slots, oldest gives at most N - 1 frames: 28 is the next one to be claimed
         assert [each.seq for each in readers["oldest"].frames] == [*range(21, 29)]
         assert [each.seq for each in readers[26].frames] == [26, 27, 28]
+
+
+def test_a_second_member_has_lost_nothing_that_came_before(name, stranger):
+    with make(name) as ring, ring.consumer("x", lossless=False), ring.producer() as producer:
+        produce(producer, 7, range(40))
+        reader = stranger("consume", name, "x", "lossy", "next")
+        reader.has(8)
+        producer.close()
+        assert reader.end() == "ended"
+        assert [each.seq for each in reader.frames] == [*range(40, 48)]
+        assert reader.lost() == 0
+
+
+def test_a_client_does_not_write_into_a_frame_that_is_read(name, stranger):
+    """What it claims in the slot of a lossy reader turns void."""
+    with make(name) as ring, ring.consumer(lossless=False) as reader, ring.producer() as producer:
+        made = produce(producer, 7, [0])
+        with reader.acquire(timeout=PATIENCE_S) as slot:
+            writer = stranger("produce", name, 9, 20)
+            assert writer.end() == "done"
+            assert [frame_of(slot)] == made
+            assert [each.seq for each in writer.frames] == [
+                seq for seq in range(9, 9 + 22) if seq not in (16, 24)
+            ]
 
 
 def test_the_newest_frame_may_be_one_that_is_still_written(name, stranger):

@@ -18,15 +18,15 @@ static int make(uint64_t nbytes) {
     return fd;
 }
 
-static void give_name(int fd, const char *path) {
+static bool give_name(int fd, const char *path) {
     char from[64];
     snprintf(from, sizeof from, "/proc/self/fd/%d", fd);
-    if (linkat(AT_FDCWD, from, AT_FDCWD, path, AT_SYMLINK_FOLLOW) != 0) fail("the name is taken");
+    return linkat(AT_FDCWD, from, AT_FDCWD, path, AT_SYMLINK_FOLLOW) == 0;
 }
 
 /* A frame has one array of 64-bit words, and its number as metadata. */
 void create(const char *name, uint32_t slots, uint64_t words_of_a_frame) {
-    char text[256], path[256];
+    char text[256], path[256], path_slots[256];
     int nchars = snprintf(text, sizeof text,
                           "{\"meta\": [[\"frame\", \"<u8\"]], \"fields\": [[\"array\", [%llu], \"<u8\"]], "
                           "\"made\": \"by a stranger\"}",
@@ -52,8 +52,8 @@ void create(const char *name, uint32_t slots, uint64_t words_of_a_frame) {
     int mapped = open_again(of_slots);
     payload = map(mapped, slots * of.slot_nbytes);
     close(mapped);
-    path_of_slots(path, name, of.epoch);
-    give_name(of_slots, path);
+    path_of_slots(path_slots, name, of.epoch);
+    if (!give_name(of_slots, path_slots)) fail(path_slots);
 
     int fd = make(of.nbytes);
     lock_fd = open_again(fd);
@@ -71,7 +71,10 @@ void create(const char *name, uint32_t slots, uint64_t words_of_a_frame) {
     if (!lock_byte(lock_fd, F_WRLCK, CREATOR)) fail("byte 257");
     head->magic = MAGIC;
     path_of_header(path, name);
-    give_name(fd, path);
+    if (!give_name(fd, path)) {
+        unlink(path_slots);
+        fail("the name is taken");
+    }
     close(fd);
     close(of_slots);
 }
