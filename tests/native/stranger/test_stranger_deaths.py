@@ -85,7 +85,7 @@ def test_a_client_gets_what_a_python_member_had(name, stranger, children):
     with make(name) as ring:
         member = children(has_a_frame, name, "g")
         member.receive()
-        writer = stranger("produce", name, 9, 2, paused=True)
+        writer = stranger("produce", name, 9, 3, paused=True)
         writer.said("claimed 8")
         writer.step()
         assert member.receive() == Frame(8, 9, 0)
@@ -93,12 +93,15 @@ def test_a_client_gets_what_a_python_member_had(name, stranger, children):
         writer.said("claimed 9")
         writer.step()
         reader.has(1)
+        writer.said("claimed 10")  # so the stream is not over
         member.kill()
         reader.has(2)
         assert reader.frames == [Frame(9, 9, 1), Frame(8, 9, 0, again=True)]
         (death,) = ring.stats().deaths
         assert (death.role, death.pid, death.reopened) == ("consumer", member.pid, 1)
+        assert writer.end() == "done"
         assert reader.end() == "ended"
+        assert reader.frames[2:] == [Frame(10, 9, 2)]
 
 
 def test_a_client_waits_no_more_for_the_last_member_when_that_is_dead(name, stranger):
