@@ -4,6 +4,7 @@ may change."""
 from __future__ import annotations
 
 import json
+import os
 import re
 import struct
 from pathlib import Path
@@ -122,6 +123,19 @@ def test_a_client_takes_no_part_in_a_subscription_of_other_terms(name, stranger)
             assert "the subscription is another one" in reader.error()
         assert [len(each.members) for each in ring.stats().subscriptions] == [1, 1]
         assert waiters(ring) == 0
+
+
+@pytest.mark.parametrize(("more", "fits"), [(1, True), (0.5, False)])
+def test_a_header_may_be_longer_by_the_tables_of_traces(name, stranger, more, fits):
+    with make(name, max_peers=2) as ring:
+        whole = header(name).stat().st_size
+        os.truncate(header(name), whole + int(more * SIZES["trace_table"] * 2))
+        writer = stranger("produce", name, 9, 3)
+        if fits:
+            assert writer.end() == "done"
+        else:
+            assert "it has another size" in writer.error()
+        assert ring.stats().cursor == 8 + (3 if fits else 0)
 
 
 # ---- what may change, and what may not -----------------------------------------------------------

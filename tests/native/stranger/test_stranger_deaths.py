@@ -10,12 +10,7 @@ from tests.helpers.processes import poll
 from tests.helpers.rings import waiters
 from tests.helpers.support import locked, peek, poke
 from tests.native.stranger import (
-    Frame,
-    frame_of,
-    has_a_claim,
-    has_a_frame,
-    make,
-    produce,
+    Frame, drain, frame_of, has_a_claim, has_a_frame, make, produce,
 )  # fmt: skip
 
 pytestmark = needs_compiler
@@ -114,6 +109,25 @@ def test_a_client_waits_no_more_for_the_last_member_when_that_is_dead(name, stra
         assert writer.end() == "done"
         assert len(writer.frames) == 100
         assert ring.stats().subscriptions == ()
+
+
+def test_a_durable_subscription_stays_when_a_client_clears_its_last_member(
+    name, stranger, children
+):
+    with make(name) as ring:
+        ring.subscribe("d")
+        member = children(has_a_frame, name, "d")
+        member.receive()
+        writer = stranger("produce", name, 9, 2)
+        assert member.receive() == Frame(8, 9, 0)
+        assert writer.end() == "done"
+        member.kill()
+        reader = stranger("consume", name, "x", "lossless", "oldest")
+        assert reader.end() == "ended"
+        assert ring.stats().reaps == 1
+        with ring.consumer("d") as after:
+            assert drain(after) == [Frame(8, 9, 0, again=True), Frame(9, 9, 1)]
+            assert after.ring.stats().subscriptions[0].durable
 
 
 def test_a_sleeper_that_was_killed_is_counted_no_more(name, stranger):

@@ -11,7 +11,7 @@ import gpuring
 from tests.helpers.compiled import needs_compiler
 from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.rings import bells, waiters
-from tests.native.stranger import Frame, drain, frame_of, make, once, produce
+from tests.native.stranger import Frame, Stranger, drain, frame_of, make, once, produce
 
 pytestmark = needs_compiler
 
@@ -171,16 +171,17 @@ def test_the_newest_frame_may_be_one_that_is_still_written(name, stranger):
     writer.said("claimed 8")
     poll(lambda: waiters(ring) == 1)
     ring.close()
-    slept = sleeps(reader.pid)
-    poll(lambda: sleeps(reader.pid) >= slept + 2)  # it has looked in between
+    slept = sleeps(reader)
+    poll(lambda: sleeps(reader) >= slept + 2)  # it has looked in between
     writer.step()
     assert writer.end() == "done"
     assert reader.end() == "ended"
     assert reader.frames == writer.frames == [Frame(8, 9, 0)]
 
 
-def sleeps(pid: int) -> int:
-    text = Path(f"/proc/{pid}/status").read_text()
+def sleeps(process: Stranger) -> int:
+    process.check()
+    text = Path(f"/proc/{process.pid}/status").read_text()
     return int(text.partition("\nvoluntary_ctxt_switches:")[2].split()[0])
 
 
