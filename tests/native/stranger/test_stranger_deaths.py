@@ -10,8 +10,14 @@ from tests.helpers.processes import poll
 from tests.helpers.rings import waiters
 from tests.helpers.support import locked, peek, poke
 from tests.native.stranger import (
-    Frame, drain, frame_of, has_a_claim, has_a_frame, make, produce,
-)  # fmt: skip
+    Frame,
+    drain,
+    frame_of,
+    has_a_claim,
+    has_a_frame,
+    make,
+    produce,
+)
 
 pytestmark = needs_compiler
 
