@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from gpuring.arrays import streams
+from gpuring.cli.measure import nvrtc
 from gpuring.memory import driver, frameworks, gpus
 from gpuring.ring import inner
 from gpuring.ring.slot import Slot
@@ -189,12 +190,9 @@ def span(what: Any) -> tuple[int, int]:
 class _Kernel:
     """A kernel on one GPU that is launched as one of CuPy.  All its arguments are 64-bit words."""
 
-    def __init__(self, cubin: bytes, name: str, device: int) -> None:
-        self._device, self._function = device, ctypes.c_void_p()
-        module = ctypes.c_void_p()
-        with gpus.current(device):
-            driver.call("cuModuleLoadData", ctypes.byref(module), cubin)
-            driver.call("cuModuleGetFunction", ctypes.byref(self._function), module, name.encode())
+    def __init__(self, source: str, name: str, device: int) -> None:
+        self._device = device
+        self._function = ctypes.c_void_p(nvrtc.function(source, name, device))
 
     def __call__(self, grid: Any, block: Any, args: Any, *, stream: Any) -> None:
         words = [ctypes.c_uint64(int(each)) for each in args]
@@ -206,28 +204,8 @@ class _Kernel:
 
 
 @cache
-def _cubin(source: str, device: int) -> bytes:
-    from cuda.bindings import nvrtc
-
-    def answer(status: Any, *found: Any) -> Any:
-        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise RuntimeError(f"NVRTC: {status}")
-        return found[0] if found else None
-
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    for number, attribute in ((major, 75), (minor, 76)):  # COMPUTE_CAPABILITY_MAJOR and _MINOR
-        driver.call("cuDeviceGetAttribute", ctypes.byref(number), attribute, device)
-    program = answer(*nvrtc.nvrtcCreateProgram(source.encode(), b"tests.cu", 0, [], []))
-    options = [f"--gpu-architecture=sm_{major.value}{minor.value}".encode()]
-    answer(*nvrtc.nvrtcCompileProgram(program, len(options), options))
-    cubin = bytes(answer(*nvrtc.nvrtcGetCUBINSize(program)))
-    answer(*nvrtc.nvrtcGetCUBIN(program, cubin))
-    return cubin
-
-
-@cache
 def _kernel_without_cupy(source: str, name: str, device: int) -> _Kernel:
-    return _Kernel(_cubin(source, device), name, device)
+    return _Kernel(source, name, device)
 
 
 @cache

@@ -174,7 +174,7 @@ def signals(step: int = 1) -> Iterator[Signal]:
 
 
 def at_each_place(kind: Callable[[int], OneInterrupt], step: int = 1) -> Iterator[OneInterrupt]:
-    """Up to the first that comes too late twice.  CPython 3.14 traces the opcodes of a function
+    """Up to the first that comes too late twice.  CPython 3.13 traces the opcodes of a function
     only from its second call on.  Fails if no interrupt came at all."""
     k = 1
     while True:
