@@ -11,6 +11,7 @@ tracer             events of what peers do, for who traces a ring
 ranges             verbs as ranges of NVTX, if a program asks for them
 snapshot, dlpack, signals
                    a header for people, capsules, the end of a dropped object
+streamed           copies past the caches
 """
 
 from gpuring.native.blocked import on_blocked

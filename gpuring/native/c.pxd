@@ -374,3 +374,6 @@ cdef extern from "device/verbs.h" nogil:
     gr_result gd_release(gd_peer *, gd_call *, unsigned)
     gr_result gd_leave(gd_peer *, gd_call *, unsigned)
     gr_result gd_put_back(gd_peer *, uint32_t, bint)
+
+cdef extern from "core/streamed.h" nogil:
+    void gr_copy_streamed(void *to, const void *source, size_t nbytes)

@@ -22,7 +22,7 @@ from gpuring.errors import RingError
 from gpuring.registry.directory import unlink
 from gpuring.ring import inner
 from gpuring.ring.attaching import attach
-from gpuring.torch import progress
+from gpuring.torch import progress, stacking
 from gpuring.torch.parcel import (
     SMALL_NBYTES,
     Kind,
@@ -218,14 +218,10 @@ class Packing:
             return default_collate(samples)
 
         def stack(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
-            first = batch[0]
-            if all(
-                is_laid(each) and each.dtype is first.dtype and each.shape == first.shape
-                for each in batch
-            ):
-                room = draft.place(Kind(first.dtype, (len(batch), *first.shape)))
+            if stacking.alike(batch):
+                room = draft.place(Kind(batch[0].dtype, (len(batch), *batch[0].shape)))
                 if room is not None:
-                    return torch.stack(batch, 0, out=room[1])  # type: ignore[arg-type]
+                    return stacking.stack(batch, room[1])
             stacked: torch.Tensor = collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
             return stacked
 

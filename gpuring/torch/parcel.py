@@ -75,8 +75,8 @@ class Kind(NamedTuple):
 class Pickled:
     """What torch's queue is to carry, pickled already.  It comes out as what it was.
 
-    A thread of the queue pickles what is put into it.  What that cannot pickle, or has no room in
-    /dev/shm for, it drops without a word to anybody who waits.  Here the caller gets the error.
+    So what cannot be pickled, or has no room in /dev/shm, is an error of the batch.  In a queue it
+    would be one of the worker, or be dropped by a thread for which nobody waits.
     """
 
     def __init__(self, data: bytes) -> None:

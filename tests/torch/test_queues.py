@@ -31,6 +31,7 @@ def test_what_is_small_is_written_at_once(made):
     assert made.get(timeout=0) == (1, "small")
 
 
+@pytest.mark.deadline(10)
 @pytest.mark.parametrize("first", [bytes(100_000), b""], ids=["large", "small"])
 def test_what_a_pipe_has_no_room_for_stays_in_order(made, first):
     """And nobody waits for the room."""
