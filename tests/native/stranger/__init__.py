@@ -128,10 +128,10 @@ def read(path: Path) -> list[Frame]:
 # ---- the same in Python --------------------------------------------------------------------------
 
 
-def make(name: str, words: int = WORDS, **options: Any) -> gpuring.Ring:
+def make(name: str, words: int = WORDS, slots: int = 8, **options: Any) -> gpuring.Ring:
     meta = [("frame", "<u8")]
     return gpuring.create(
-        name, slots=8, shape=words, dtype="<u8", meta=meta, device="host", **options
+        name, slots=slots, shape=words, dtype="<u8", meta=meta, device="host", **options
     )
 
 

@@ -135,6 +135,30 @@ def test_a_lossy_client_is_overtaken_and_counts_it(name, stranger, mode, seen):
         assert reader.lost() == 29 - 8 - len(seen)
 
 
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("frames", [2_000, 150_000])
+def test_lossy_clients_have_whole_frames_and_count_the_rest(name, stranger, frames):
+    """Two writers overwrite what the readers are about to take, and the client checks each word."""
+    with make(name, words=64, slots=2) as ring:
+        readers = {
+            mode: stranger("consume", name, mode, mode, "next") for mode in ("lossy", "latest")
+        }
+        for reader in readers.values():
+            reader.number()
+        with ring.producer() as producer:
+            writer = stranger("produce", name, 9, frames)
+            made = produce(producer, 7, range(frames))
+            assert writer.end() == "done"
+        made += writer.frames
+        behind = {"lossy": ring.stats().cursor, "latest": max(each.seq for each in made) + 1}
+        for mode, reader in readers.items():
+            assert reader.end() == "ended"
+            seqs = [each.seq for each in reader.frames]
+            assert seqs == sorted(set(seqs))
+            assert set(reader.frames) <= set(made)
+            assert reader.lost() + len(seqs) == behind[mode] - 2
+
+
 def test_a_late_lossy_client_begins_where_it_is_told(name, stranger):
     with make(name) as ring, ring.producer() as producer:
         produce(producer, 7, range(20))
