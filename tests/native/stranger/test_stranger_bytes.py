@@ -74,6 +74,18 @@ def test_a_ring_of_a_dead_client_makes_way(name, stranger):
         assert ring.stats().cursor == 8 + 3
 
 
+def test_a_client_whose_ring_was_replaced_leaves_the_new_one_alone(name, stranger):
+    creator = stranger("create", name, 4, WORDS, paused=True)
+    creator.said("created")
+    with make(name, replace=True) as ring:
+        there = segments_of(name)
+        assert len(there) == 2
+        assert creator.end() == "closed"
+        assert segments_of(name) == there
+        assert stranger("produce", name, 9, 3).end() == "done"
+        assert ring.stats().cursor == 8 + 3
+
+
 def test_two_clients_do_not_have_one_name(name, stranger):
     creator = stranger("create", name, 4, WORDS, paused=True)
     creator.said("created")
@@ -82,6 +94,21 @@ def test_two_clients_do_not_have_one_name(name, stranger):
     assert len(segments_of(name)) == 2
     assert creator.end() == "closed"
     assert segments_of(name) == []
+
+
+def test_a_client_removes_a_ring_whoever_uses_it(name, stranger):
+    with make(name) as ring, ring.producer() as producer, ring.consumer() as consumer:
+        made = produce(producer, 7, range(3))
+        assert stranger("remove", name).end() == "closed"
+        assert segments_of(name) == []
+        assert drain(consumer) == made
+        with pytest.raises(gpuring.RingClosed):
+            producer.claim(timeout=0)
+        with pytest.raises(gpuring.RingNotFound):
+            gpuring.attach(name)
+        with make(name) as other:  # which the old one's close leaves alone
+            ring.close()
+            assert gpuring.attach(name).stats().epoch == other.stats().epoch
 
 
 # ---- what the client has to leave alone ----------------------------------------------------------

@@ -79,21 +79,50 @@ void create(const char *name, uint32_t slots, uint64_t words_of_a_frame) {
     close(of_slots);
 }
 
-void close_and_remove(const char *name) {
-    char path[256];
-    struct stat mine, there;
+static void close_ring(void) {
     head->closed = 1;
     ring_bell();
+}
+
+static bool has_name(const char *path) {
+    struct stat mine, there;
+    return fstat(lock_fd, &mine) == 0 && stat(path, &there) == 0 && mine.st_ino == there.st_ino &&
+           mine.st_dev == there.st_dev;
+}
+
+static void lock_name(void) {
+    uint64_t until = now_ns(CLOCK_MONOTONIC) + UINT64_C(2000000000);
+    while (!lock_byte(lock_fd, F_WRLCK, NAME) && now_ns(CLOCK_MONOTONIC) < until) nap();
+}
+
+/* What the creator does. */
+void close_and_remove(const char *name) {
+    char path[256];
+    close_ring();
     path_of_slots(path, name, head->epoch);
     unlink(path);
     for (uint64_t v = 0; v < subs; v++)
         if (owner_of(sub[v].word) & DURABLE) return;
     head->magic = 0;
     path_of_header(path, name);
-    uint64_t until = now_ns(CLOCK_MONOTONIC) + UINT64_C(2000000000);
-    while (!lock_byte(lock_fd, F_WRLCK, NAME) && now_ns(CLOCK_MONOTONIC) < until) nap();
-    if (fstat(lock_fd, &mine) == 0 && stat(path, &there) == 0 && mine.st_ino == there.st_ino &&
-        mine.st_dev == there.st_dev)
-        unlink(path);
+    lock_name();
+    if (has_name(path)) unlink(path);
     lock_byte(lock_fd, F_UNLCK, NAME);
+}
+
+/* What any other process may do that has attached. */
+bool remove_ring(const char *name) {
+    char path[256], path_slots[256];
+    path_of_header(path, name);
+    path_of_slots(path_slots, name, head->epoch);
+    lock_name();
+    const bool is_this = has_name(path);
+    if (is_this) {
+        close_ring();
+        head->magic = 0;
+        unlink(path_slots);
+        unlink(path);
+    }
+    close(lock_fd);
+    return is_this;
 }

@@ -1,6 +1,7 @@
 /* A program that produces or consumes frames, for the tests.
  *
  *   stranger create NAME SLOTS WORDS
+ *   stranger remove NAME
  *   stranger produce NAME WHO FRAMES                  0 frames: until SIGTERM comes
  *   stranger consume NAME SUBSCRIPTION MODE START     MODE is lossless, lossy or latest; START is
  *                                                     next, oldest or a sequence
@@ -79,13 +80,20 @@ static enum answer consume(enum answer (*verb)(void)) {
     return got;
 }
 
+static void wait_for_ring(const char *name) {
+    for (int tries = 0; !attach(name); tries++) {
+        if (tries == 100000) fail("there is no such ring");
+        nap();
+    }
+}
+
 int main(int argc, char **argv) {
     static const char *const why[] = {"done", "done", "ended", "peer lost", "closed", "cleared"};
     struct sigaction action = {.sa_handler = end};
     struct stat input;
     sigaction(SIGTERM, &action, NULL);
     paused = fstat(STDIN_FILENO, &input) == 0 && S_ISFIFO(input.st_mode);
-    if (argc < 5) fail("see the head of main.c");
+    if (argc < 3 || (argc < 5 && strcmp(argv[1], "remove") != 0)) fail("see the head of main.c");
     const char *what = argv[1], *name = argv[2];
     enum answer got = CLOSED;
     if (strcmp(what, "create") == 0) {
@@ -93,14 +101,14 @@ int main(int argc, char **argv) {
         say("created\n", 0, 0, 0, 0);
         pause_for_input();
         close_and_remove(name);
+    } else if (strcmp(what, "remove") == 0) {
+        do wait_for_ring(name);
+        while (!remove_ring(name));
     } else {
         const bool produces = strcmp(what, "produce") == 0;
         const char *mode = produces ? "" : argv[4];
         lossy = !produces && strcmp(mode, "lossless") != 0;
-        for (int tries = 0; !attach(name); tries++) {
-            if (tries == 100000) fail("there is no such ring");
-            nap();
-        }
+        wait_for_ring(name);
         if (join(produces ? PRODUCER : CONSUMER, argv[3], produces ? "" : argv[5])) {
             say("joined as %llu\n", me, 0, 0, 0);
             if (produces) got = produce(strtoull(argv[3], NULL, 10), strtoull(argv[4], NULL, 10));

@@ -144,6 +144,7 @@ bool attach(const char *name); /* false: it is not there, or is about to go */
 
 void create(const char *name, uint32_t slots, uint64_t words_of_a_frame);
 void close_and_remove(const char *name);
+bool remove_ring(const char *name); /* false: another one has the name */
 
 /* ---- members.c: the peer --------------------------------------------------------------------- */
 
