@@ -61,7 +61,7 @@ def describe(one: RingStats, width: int | None = None, chain: Jam | None = None)
         f"next sequence {one.cursor}, {one.cursor - one.slots} claimed so far, "
         f"{counted(one.reaps, 'dead peer')} cleared",
     ]
-    head += [line for line in (_of_producers(one), gpus(one), link(one)) if line]
+    head += [line for line in (_of_producers(one), gpus(one), link(one), clock(one)) if line]
     head += [unregistered(peer) for peer in one.peers if peer.unregistered]
     if whole is not None:
         calls = f"{whole.calls}, {whole.waiting} of them not taken yet by an engine"
@@ -148,6 +148,17 @@ def link(one: RingStats) -> str:
         return f"{near}, and none has come yet"
     lost = f"; {one.link.lost} before it were lost" if one.link.lost else ""
     return f"{near}, up to its sequence {one.link.seq}{lost}"
+
+
+def clock(one: RingStats) -> str:
+    """What a bridge has measured of the other host's clock.  Else nothing."""
+    if one.link is None or (its := one.link.clock) is None:
+        return ""
+    host, way = printable(one.link.host), "ahead of" if its.ahead_ns >= 0 else "behind"
+    return (
+        f"round trip to {host} {seconds(2 * its.error_ns / 1e9)}; CLOCK_MONOTONIC there is "
+        f"{abs(its.ahead_ns) / 1e9:.6f} s {way} this host's, within {seconds(its.error_ns / 1e9)}"
+    )
 
 
 def death(dead: Death, one: RingStats) -> str:

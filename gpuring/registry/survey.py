@@ -124,7 +124,13 @@ def _link(header: Header) -> stats.Link | None:
     if origin is None:
         return None
     epoch, seq, lost = header.link()
-    return stats.Link(origin["host"], origin["ring"], epoch.hex(), seq, lost)
+    return stats.Link(origin["host"], origin["ring"], epoch.hex(), seq, lost, clock(header))
+
+
+def clock(header: Header) -> stats.Clock | None:
+    """The clock of the host that a bridge brings frames from.  None: it was not measured."""
+    measured = header.clock()
+    return None if measured is None else stats.Clock(*measured)
 
 
 def _subscription(
