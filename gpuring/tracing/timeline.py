@@ -10,6 +10,7 @@ import numpy as np
 from gpuring import native
 from gpuring.native.tracer import KINDS
 from gpuring.printable import printable
+from gpuring.tracing import hosts
 from gpuring.tracing.calls import Calls
 from gpuring.tracing.collector import Events, TracedRing
 from gpuring.tracing.culprits import culprit_of, is_in_loop
@@ -58,6 +59,7 @@ class Timeline:
             track = self.picture.track(("ring", k), f"ring {ring.title}")
             state = RingState(k, ring.name, ring.title, ring.header.slots, ring.known, track)
             self._rings.append(state)
+            hosts.tell(self.picture, track, ring)
             if any(ring.name == before.name for before in rings[:k]):
                 self.picture.instant(track, f"{ring.name} was made again", ring.begun_ns)
             for who in ring.known.peers.values():
