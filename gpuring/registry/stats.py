@@ -237,6 +237,8 @@ class RingStats:
     """How many producers have left in order so far."""
     producers_died: int
     """How many producers have died so far."""
+    published_s: float | None
+    """How long ago the newest frame was published that the ring has.  None: it has none."""
     in_the_way: InTheWay | None
     """Who keeps the next claim waiting.  None if the next slot is free, or the ring was closed."""
     subscriptions: tuple[SubscriptionStats, ...]

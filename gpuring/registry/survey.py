@@ -64,6 +64,14 @@ def collect(name: str, header: Header) -> stats.RingStats:
         producers_in_all=seen["producers_in_all"],
         producers_left=seen["producers_left"],
         producers_died=seen["producers_died"],
+        published_s=min(
+            (
+                max(0, now - slot["time_ns"]) / 1e9
+                for slot in seen["slots"]
+                if slot["phase"] == "ready"
+            ),
+            default=None,
+        ),
         in_the_way=_in_the_way(header, seen, now),
         subscriptions=tuple(
             _subscription(u, labels[u], sub, seen, now) for u, sub in seen["subscriptions"].items()
