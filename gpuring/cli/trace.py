@@ -128,7 +128,8 @@ def _waits(waits: list[Wait], pids: Mapping[int, str]) -> Iterator[str]:
         took = seconds(each.in_all_s)
         if each.times > 1:
             took = f"{each.times} times, {took} in all, {seconds(each.longest_s)} at the most"
-        yield f"{who} waited for {each.culprit}, in {each.ring}: {took}"
+        before = ", from before the trace on" if each.before else ""
+        yield f"{who} waited for {each.culprit}, in {each.ring}: {took}{before}"
 
 
 def _summary(collector: Collector) -> Iterator[str]:

@@ -48,7 +48,7 @@ class Waits:
     def _dead(self, one: RingStats) -> Step:
         """Nobody is in the ring any more, and its name is left."""
         signs = [one.published_s, *(sub.taken_s for sub in one.subscriptions)]
-        signs += [each.age_s for each in (*one.peers, *one.deaths)]
+        signs += [peer.age_s for peer in one.peers] + [death.age_s for death in one.deaths]
         signs.append(max(0, time.time_ns() - one.created_ns) / 1e9)
         age_s = min(sign for sign in signs if sign is not None)
         members = "".join(f", {named(peer)}" for peer in one.peers)
