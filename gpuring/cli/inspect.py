@@ -1,7 +1,8 @@
 """Show who is in a ring, what each one holds and for how long, and what was done about the dead.
 
-It reads the ring's header, and if the ring is full those of the others.  It needs no GPU, joins
-nothing and changes nothing.
+A peer is a producer or a consumer.  It has a number in the ring, and a label: what it was called
+when it joined (label=), or else the name of its program.  This command reads the ring's header, and
+if the ring is full those of the others.  It needs no GPU, joins nothing and changes nothing.
 """
 
 from __future__ import annotations
@@ -195,10 +196,10 @@ def _subscriptions(one: RingStats, width: int | None) -> str:
 
 
 def _members(sub: SubscriptionStats, one: RingStats) -> str:
-    """ "1 (recorder.py, pid 4711), 2 (recorder.py, pid 4712)"."""
+    """ "peer 1 (recorder.py, pid 4711), peer 2 (recorder.py, pid 4712)"."""
     peers = {peer.number: peer for peer in one.peers}
     shown = [peers[number] for number in sub.members[:MOST_MEMBERS]]
-    names = ", ".join(f"{peer.number} ({whose(peer.label, peer.pid)})" for peer in shown)
+    names = ", ".join(f"peer {peer.number} ({whose(peer.label, peer.pid)})" for peer in shown)
     more = len(sub.members) - len(shown)
     return f"{names} and {more} more" if more else names
 
