@@ -213,7 +213,7 @@ def test_a_copy_that_fails_is_an_error_of_its_batch(monkeypatch):
         return batch
 
     monkeypatch.setattr(inlet.Inlet, "open", refusing)
-    batches = iter(DataLoader(datasets.Numbered(), 4, num_workers=2))
+    batches = iter(DataLoader(datasets.Numbered(), 4, num_workers=2, timeout=20))
     seen = [next(batches)[1].tolist() for _ in range(3)]
     with pytest.raises(MemoryError, match="no room"):
         next(batches)
