@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LABEL, LABEL_OF_SUPERVISOR = "bridge", "bridge's supervisor"
+"""What people see of the worker and of the supervisor in a ring."""
+
 
 @dataclass
 class Counts:

@@ -39,6 +39,8 @@ class RingState:
     track: Track
     begun_ns: int
     """When its trace began."""
+    is_far: bool
+    """Whether a bridge fills it."""
     peers: dict[Key, PeerState] = field(default_factory=dict)
     written: dict[int, Slice] = field(default_factory=dict)
     released: dict[int, Slice] = field(default_factory=dict)

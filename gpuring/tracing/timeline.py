@@ -58,8 +58,9 @@ class Timeline:
         for k, ring in enumerate(rings):
             track = self.picture.track(("ring", k), f"ring {ring.title}")
             state = RingState(
-                k, ring.name, ring.title, ring.header.slots, ring.known, track, ring.begun_ns
-            )
+                k, ring.name, ring.title, ring.header.slots, ring.known, track, ring.begun_ns,
+                is_far=ring.near is not None,
+            )  # fmt: skip
             self._rings.append(state)
             hosts.tell(self.picture, track, ring)
             if any(ring.name == before.name for before in rings[:k]):
