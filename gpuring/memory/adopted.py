@@ -21,8 +21,10 @@ _rings: weakref.WeakKeyDictionary[cuda.Kept, tuple[int, int, str]] = weakref.Wea
 
 def adopt(given: Given, ring: str, epoch: bytes, slots: int, slot_nbytes: int) -> cuda.CudaMemory:
     """Slots of `ring` at the beginning of it.  Raises ValueError if it is too small or another ring
-    has it, and DeviceError if it cannot be shared."""
-    with cuda.lock:
+    has it, and DeviceError if it cannot be shared.  Waits for the GPU."""
+    with gpus.current(given.device):
+        driver.finish()  # the first frames come behind what was done with it
+    with cuda.lock:  # not while it waits: that work may wait for another thread, which opens a ring
         for device, ptr, other in _rings.values():
             if (device, ptr) == (given.device, given.ptr):
                 raise ValueError(
@@ -58,7 +60,6 @@ def _adopt(given: Given, epoch: bytes, slots: int, slot_nbytes: int) -> cuda.Cud
                     "it can be shared. Allocate it alone, without a library's pool (in CuPy: "
                     "cupy.cuda.using_allocator(None))"
                 )
-            driver.finish()  # the first frames come behind what was done with it
         mapped = VmmMemory.over(ptr, whole, epoch, slots, slot_nbytes, device)
         return mapped or IpcMemory.over(ptr, given.owner, slots, slot_nbytes, device)
     except Refused as error:

@@ -6,6 +6,8 @@ current again.
 
 Python runs signal handlers between two of its own instructions.  The calls are compiled to C, so none runs between a push and its
 pop.  A stream is the handle of a CUstream as an int.
+
+The GIL is released for each call that may wait for the GPU.  Its work may wait for a frame of another thread, or for a callback.
 """
 cimport cython
 from cpython.buffer cimport PyBuffer_FillInfo
@@ -130,8 +132,11 @@ cdef class Gpu:
 
     def follow(self, size_t stream, Event event not None):
         """Makes a stream of this GPU wait for an event."""
+        cdef int status
         self.push()
-        self.pop("cuStreamWaitEvent", self.driver.stream_wait_event(<void *>stream, event.raw, 0))
+        with nogil:
+            status = self.driver.stream_wait_event(<void *>stream, event.raw, 0)
+        self.pop("cuStreamWaitEvent", status)
 
     def synchronize(self, size_t stream):
         """Waits for all work so far on a stream."""
@@ -195,7 +200,8 @@ cdef class Owned:
         if self.raw == NULL or self.pid != getpid() or is_finalizing():
             return
         if self.gpu.driver.ctx_push(self.gpu.context) == CU_OK:
-            self.destroy(self.raw)
+            with nogil:
+                self.destroy(self.raw)
             self.gpu.driver.ctx_pop(&popped)
 
 
@@ -203,25 +209,34 @@ cdef class Stream(Owned):
     """A stream.  The default streams do not wait for it, nor it for them."""
 
     def __init__(self, Gpu gpu not None):
+        cdef int status
         super().__init__(gpu)
         self.destroy = gpu.driver.stream_destroy
         gpu.push()
-        gpu.pop("cuStreamCreate", gpu.driver.stream_create(&self.raw, CU_STREAM_NON_BLOCKING))
+        with nogil:
+            status = gpu.driver.stream_create(&self.raw, CU_STREAM_NON_BLOCKING)
+        gpu.pop("cuStreamCreate", status)
 
 
 cdef class Event(Owned):
     """An event."""
 
     def __init__(self, Gpu gpu not None):
+        cdef int status
         super().__init__(gpu)
         self.destroy = gpu.driver.event_destroy
         gpu.push()
-        gpu.pop("cuEventCreate", gpu.driver.event_create(&self.raw, CU_EVENT_NO_TIMING))
+        with nogil:
+            status = gpu.driver.event_create(&self.raw, CU_EVENT_NO_TIMING)
+        gpu.pop("cuEventCreate", status)
 
     def record(self, size_t stream):
         """The event is complete when all work so far on a stream of its GPU is."""
+        cdef int status
         self.gpu.push()
-        self.gpu.pop("cuEventRecord", self.gpu.driver.event_record(self.raw, <void *>stream))
+        with nogil:
+            status = self.gpu.driver.event_record(self.raw, <void *>stream)
+        self.gpu.pop("cuEventRecord", status)
 
     def query(self):
         """DONE, NOT_READY or another CUresult."""
