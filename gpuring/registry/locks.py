@@ -16,7 +16,7 @@ CREATOR_BYTE = 257
 NAME_BYTE = 260
 """The byte that is locked.  In a header a process locks it while it takes the name away or looks
 whether it may.  In slots their maker locks it until their ring has its name."""
-SETTLING_BYTE = 261
+SETTLING_BYTE = 262
 """The byte of a header that a process locks while it counts what earlier rings owe (earlier.py)."""
 
 
