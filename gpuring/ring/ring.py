@@ -46,12 +46,12 @@ def attach_any(name: str, deadline: float = 0.0, device: int | None = None) -> R
 
 
 def opened(name: str, owner: int | None, device: str | int | None, living: bool) -> Ring:
-    """attach() without a wait.  Raises segment.Missing where that may help.  `living`: that is also
+    """attach() without a wait.  Raises native.Missing where that may help.  `living`: that is also
     so if the ring does not live."""
-    header = directory.attach_header(name, owner)
+    header = native.attach_header(name, owner)
     try:
         if living:
-            directory.check_living(name, header)
+            native.check_living(name, header)
         return Ring(name, header, *_slots_of(name, header, device), created=False)
     except BaseException as error:
         header.disown()  # if the exception is kept, it keeps the header, but not our locks

@@ -5,14 +5,12 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 import gpuring
-from gpuring.native import File
-from gpuring.registry import segment
+from gpuring.native import File, MappedFile
 from tests.helpers.processes import Child, Pipe, open_files, replaces_its_files
 from tests.helpers.rings import small_ring
 
@@ -39,18 +37,15 @@ def test_who_has_closed_everything_loses_no_file_of_its_own_with_a_ring(
     gpuring.clean()
 
 
-def test_slots_that_shrink_meanwhile_are_not_mapped(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_more_is_mapped_than_a_file_has(name: str) -> None:
     """Whoever touches a mapping beyond the end of its file is killed."""
-    opens = segment.Named.open
-
-    def shrinks(named: segment.Named, flags: int = os.O_RDONLY) -> File:
-        if "+" in named.path:
-            os.truncate(named.path, Path(named.path).stat().st_size - 1)
-        return opens(named, flags)
-
-    with small_ring(name):
-        monkeypatch.setattr(segment.Named, "open", shrinks)
-        with pytest.raises(gpuring.RingIncompatible, match=r"its slots .* shrink"):
-            gpuring.attach(name)
+    with (
+        small_ring(name) as ring,
+        File(f"/dev/shm/gpuring.{name}+{ring.stats().epoch}", os.O_RDWR) as file,
+    ):
+        nbytes = os.fstat(file.fd).st_size
+        assert len(memoryview(MappedFile(file.fd, nbytes))) == nbytes
+        os.truncate(file.fd, nbytes - 1)
+        with pytest.raises(ValueError, match=f"not {nbytes} bytes"):
+            MappedFile(file.fd, nbytes)
+        os.truncate(file.fd, nbytes)

@@ -173,7 +173,7 @@ def test_clean_does_not_take_the_slots_of_a_ring_that_is_born_meanwhile(name, mo
 
     def looked_at(segment):
         try:
-            return segments.Named(segment)
+            return segments.look(segment)
         finally:
             if segment == segments.header_name(name):  # it was not there
                 end()
@@ -187,7 +187,7 @@ def test_clean_does_not_take_the_slots_of_a_ring_that_is_born_meanwhile(name, mo
     birth.start()
     assert slots_are_there.wait(20)
     if when == "it was looked at":
-        monkeypatch.setattr(leftovers, "Named", looked_at)
+        monkeypatch.setattr(leftovers, "look", looked_at)
     removed = cleaned(name)
     end()
     monkeypatch.undo()
