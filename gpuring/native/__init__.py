@@ -3,7 +3,7 @@
 core/, device/     the protocol between hosts and the order of GPU work, in C
 host/              what a ring is to the operating system: its files, its description, its errors
 api/               the functions of gpuring.h, for programs in C
-names              a ring by its name, its slots and its description, as host/ has them
+names, diagnosis   a ring by its name, its slots, its description, and errors, as host/ has them
 c.pxd              what Cython knows of their headers
 header, device, peer, joining, waits, notifier, exchange, files, clock
                    the binding: one Python call is one transition of the C library
@@ -44,6 +44,7 @@ from gpuring.native.header import (
 from gpuring.native.joining import join_consumer, join_producer
 from gpuring.native.names import (
     CREATOR_BYTE,
+    ELSEWHERE,
     LOOK_S,
     NAME_BYTE,
     SETTLING_BYTE,
@@ -52,8 +53,11 @@ from gpuring.native.names import (
     Named,
     Pace,
     attach_header,
+    check_label,
     check_living,
     check_name,
+    check_sizes,
+    check_subscription,
     find,
     has_name,
     header_path,
@@ -67,6 +71,7 @@ from gpuring.native.names import (
     refuse_room,
     slots_path,
     unlock,
+    unnamed,
 )
 from gpuring.native.notifier import Notifier
 from gpuring.native.ranges import Peer, annotate
@@ -105,17 +110,17 @@ from gpuring.native.waits import MAX_WAITED, look, ready, select
 
 __all__ = [
     "BLOCKED", "BY_FENCE", "BY_HOLDER", "BY_NO_FRAME", "BY_PRODUCER", "BY_SUBSCRIPTION", "CLOSED",
-    "CREATOR_BYTE", "DAMAGED", "ENDED", "FORKED", "FULL_PEERS", "FULL_SUBSCRIPTIONS", "GATES",
-    "LOCK_TIMEOUT", "LOOK_S", "MAX_FAR_NBYTES", "MAX_LABEL_NBYTES", "MAX_META_NBYTES",
+    "CREATOR_BYTE", "DAMAGED", "ELSEWHERE", "ENDED", "FORKED", "FULL_PEERS", "FULL_SUBSCRIPTIONS",
+    "GATES", "LOCK_TIMEOUT", "LOOK_S", "MAX_FAR_NBYTES", "MAX_LABEL_NBYTES", "MAX_META_NBYTES",
     "MAX_NAME_NBYTES", "MAX_NDIM", "MAX_PEERS", "MAX_PRODUCERS", "MAX_SLOTS", "MAX_SLOT_NBYTES",
     "MAX_SPEC_NBYTES", "MAX_SUBSCRIPTIONS", "MAX_WAITED", "MEMORY_KINDS", "MODE_MISMATCH",
     "NAME_BYTE", "PEER_LOST", "PRODUCER_DIED", "REAPED", "SETTLING_BYTE", "SLOT_ALIGNMENT",
     "SYNC_KINDS", "TORN", "VERSION", "Damaged", "Descriptor", "Device", "Driver", "File", "Header",
-    "MappedFile",
-    "Missing", "NameWatch", "Named", "Notifier", "Pace", "Peer", "Retired", "Tracer", "all_settled",
-    "annotate", "attach_header", "being_settled", "check_living", "check_name", "earlier",
-    "exchange", "fetch", "find", "has_name", "header_path", "in_use", "is_name", "join_consumer",
-    "join_producer", "lock", "look", "name_is_locked", "now_ns", "offer", "on_blocked",
-    "open_slots", "owed", "read_header", "read_spec", "ready", "refuse_room", "seconds", "select",
-    "settle", "settled", "slots_path", "subscribe", "unlock", "unsubscribe",
+    "MappedFile", "Missing", "NameWatch", "Named", "Notifier", "Pace", "Peer", "Retired", "Tracer",
+    "all_settled", "annotate", "attach_header", "being_settled", "check_label", "check_living",
+    "check_name", "check_sizes", "check_subscription", "earlier", "exchange", "fetch", "find", "has_name",
+    "header_path", "in_use", "is_name", "join_consumer", "join_producer", "lock", "look",
+    "name_is_locked", "now_ns", "offer", "on_blocked", "open_slots", "owed", "read_header",
+    "read_spec", "ready", "refuse_room", "seconds", "select", "settle", "settled", "slots_path",
+    "subscribe", "unlock", "unnamed", "unsubscribe",
 ]  # fmt: skip

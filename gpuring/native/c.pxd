@@ -193,6 +193,7 @@ cdef extern from "core/acquire.h" nogil:
     gr_result gr_acquire(gr_peer *)
     gr_result gr_latest(gr_peer *)
     void gr_count_before(gr_peer *)
+    void gr_count_since(gr_peer *, int64_t)
     gr_result gr_look(const gr_peer *, uint64_t *, gr_culprit *)
     gr_result gr_ready(const gr_peer *)
 
@@ -281,6 +282,11 @@ cdef extern from "host/names.h" nogil:
     gpuring_status gh_check_name(const char *, size_t, gpuring_error *)
     void gh_header_path(const char *, char *)
     void gh_slots_path(const char *, const uint8_t *, char *)
+    const char *GH_ELSEWHERE
+    enum: GH_SUBSCRIPTION
+    gpuring_status gh_check_subscription(const char *, size_t, gpuring_error *)
+    gpuring_status gh_name_none(char *, gpuring_error *)
+    gpuring_status gh_check_label(const char *, size_t, gpuring_error *)
 
 cdef extern from "host/locks.h" nogil:
     int gh_lock(int, int)
@@ -342,7 +348,32 @@ cdef extern from "host/spec.h" nogil:
         gh_field *field
         uint64_t slot_nbytes, meta_nbytes
     gpuring_status gh_read_spec(const char *, size_t, gh_spec *, gpuring_error *)
+    gpuring_status gh_check_sizes(const char *, const gr_ring *, uint64_t, uint64_t, gpuring_error *)
     void gh_free_spec(gh_spec *)
+
+cdef extern from "host/text.h" nogil:
+    struct gh_text:
+        size_t nbytes
+    gh_text gh_begin_text(char *, size_t)
+
+cdef extern from "host/diagnosis.h" nogil:
+    bint gh_waits_in_vain(const gr_ring *, uint32_t)
+    bint gh_claims_in_vain(const gr_peer *, int64_t *)
+    bint gh_is_of_this_process(const gr_ring *, uint32_t)
+    bint gh_is_stopped(const gr_ring *, uint32_t)
+    struct gh_looks:
+        gr_bool (*is_stopped)(void *, const gr_ring *, uint32_t) noexcept
+        void *context
+    enum gh_verb:
+        GH_CLAIM, GH_ACQUIRE, GH_LATEST
+    double GH_NO_TIMEOUT
+    void gh_add_in_the_way(gh_text *, const gr_ring *, const gr_culprit *, const gh_looks *) noexcept
+    gpuring_status gh_add_refused(gh_text *, const char *, const gr_peer *, gr_result, gh_verb, double, const gh_looks *) noexcept
+    gpuring_status gh_add_cannot_join(gh_text *, const char *, const gr_ring *, gr_result, const char *)
+    gpuring_status gh_add_unusable(gh_text *, const char *, gr_result)
+    const char *gh_wanted(gh_verb)
+    const char *gh_over(gr_result)
+    void gh_add_torn(gh_text *, const char *, uint64_t *, size_t, bint)
 
 cdef extern from "device/driver.h" nogil:
     struct gd_driver:

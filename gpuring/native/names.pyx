@@ -8,7 +8,17 @@ from gpuring.native.header cimport Header
 
 import os
 
-from gpuring.errors import PeerLost, RingError, RingIncompatible
+from gpuring.errors import (
+    EndOfStream,
+    PeerLost,
+    ProducerDied,
+    RingClosed,
+    RingError,
+    RingFull,
+    RingIncompatible,
+    RingTimeout,
+    TooManyPeers,
+)
 
 
 class Missing(Exception):
@@ -18,8 +28,15 @@ class Missing(Exception):
 
 cdef dict _KINDS = {
     GPURING_NOT_FOUND: Missing, GPURING_INCOMPATIBLE: RingIncompatible, GPURING_PEER_LOST: PeerLost,
-    GPURING_NOT_PERMITTED: PermissionError, GPURING_INVALID: ValueError,
+    GPURING_NOT_PERMITTED: PermissionError, GPURING_INVALID: ValueError, GPURING_TIMEOUT: RingTimeout,
+    GPURING_FULL: RingFull, GPURING_TOO_MANY_PEERS: TooManyPeers, GPURING_CLOSED: RingClosed,
+    GPURING_END_OF_STREAM: EndOfStream, GPURING_PRODUCER_DIED: ProducerDied,
 }
+
+
+cdef object kind_of(gpuring_status status):
+    """Which exception a status is."""
+    return _KINDS.get(status, RingError)
 
 
 cdef int refuse(const gpuring_error *error) except -1:
@@ -27,7 +44,7 @@ cdef int refuse(const gpuring_error *error) except -1:
     text = error.text.decode(errors="replace")
     if error.status == GPURING_SYSTEM:
         raise OSError(error.sys_errno, text)
-    raise _KINDS.get(error.status, RingError)(text)
+    raise kind_of(error.status)(text)
 
 
 cdef bytes _encoded(str name):
@@ -45,6 +62,32 @@ def check_name(str name not None):
     cdef bytes encoded = _encoded(name)
     cdef gpuring_error error
     if gh_check_name(encoded, len(encoded), &error) != GPURING_OK:
+        refuse(&error)
+
+
+ELSEWHERE = GH_ELSEWHERE.decode()
+
+
+def check_subscription(bytes name not None):
+    """Raises ValueError if a user cannot give a subscription this name."""
+    cdef gpuring_error error
+    if gh_check_subscription(name, len(name), &error) != GPURING_OK:
+        refuse(&error)
+
+
+def unnamed():
+    """A name for a subscription that was given none.  Nobody else can join it."""
+    cdef char name[GH_SUBSCRIPTION]
+    cdef gpuring_error error
+    if gh_name_none(name, &error) != GPURING_OK:
+        refuse(&error)
+    return (<bytes>name[:GH_SUBSCRIPTION]).rstrip(b"\0")
+
+
+def check_label(bytes label not None):
+    """Raises ValueError."""
+    cdef gpuring_error error
+    if gh_check_label(label, len(label), &error) != GPURING_OK:
         refuse(&error)
 
 
@@ -270,3 +313,10 @@ def read_spec(bytes text not None):
         return fields, spec.slot_nbytes, spec.meta_nbytes
     finally:
         gh_free_spec(&spec)
+
+
+def check_sizes(str name not None, Header header not None, uint64_t slot_nbytes, uint64_t meta_nbytes):
+    """Raises RingIncompatible if the slots of a ring have other sizes."""
+    cdef gpuring_error error
+    if gh_check_sizes(_encoded(name), header.ring, slot_nbytes, meta_nbytes, &error) != GPURING_OK:
+        refuse(&error)

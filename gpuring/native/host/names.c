@@ -1,8 +1,10 @@
-/* What the files of a ring are called. */
+/* What a ring, its files and its subscriptions are called, and its peers. */
 #include "names.h"
 
+#include <errno.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "text.h"
 
@@ -33,4 +35,36 @@ void gh_header_path(const char *name, char path[GH_PATH]) {
 void gh_slots_path(const char *name, const uint8_t epoch[16], char path[GH_PATH]) {
     int n = snprintf(path, GH_PATH, GH_SHM "/gpuring.%s+", name);
     for (int k = 0; k < 16; k++, n += 2) snprintf(path + n, (size_t)(GH_PATH - n), "%02x", epoch[k]);
+}
+
+static const char unnamed = '#';
+
+gpuring_status gh_check_subscription(const char *name, size_t nbytes, gpuring_error *error) {
+    char shown[2 * GH_SUBSCRIPTION];
+    if (nbytes == 0 || name[0] == unnamed || memchr(name, 0, nbytes))
+        return gh_fail(error, GPURING_INVALID,
+                       "'%s' cannot name a subscription ('#\xe2\x80\xa6' is for unnamed ones)",
+                       gh_printable(shown, sizeof shown, name, nbytes));
+    if (nbytes > GH_SUBSCRIPTION)
+        return gh_fail(error, GPURING_INVALID,
+                       "a subscription's name has at most %d bytes, not %zu", GH_SUBSCRIPTION,
+                       nbytes);
+    return GPURING_OK;
+}
+
+gpuring_status gh_name_none(char name[GH_SUBSCRIPTION], gpuring_error *error) {
+    uint32_t number;
+    if (getrandom(&number, sizeof number, 0) != sizeof number)
+        return gh_fail_system(error, errno, "a random number");
+    memset(name, 0, GH_SUBSCRIPTION);
+    snprintf(name, GH_SUBSCRIPTION, "%c%08x", unnamed, number);
+    return GPURING_OK;
+}
+
+gpuring_status gh_check_label(const char *label, size_t nbytes, gpuring_error *error) {
+    char shown[2 * GH_LABEL];
+    if (nbytes <= GH_LABEL && !memchr(label, 0, nbytes)) return GPURING_OK;
+    return gh_fail(error, GPURING_INVALID,
+                   "a label has at most %d bytes and no zero byte, not '%s'", GH_LABEL,
+                   gh_printable(shown, sizeof shown, label, nbytes));
 }

@@ -8,7 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../core/layout.h"
 #include "json.h"
 
 enum { MAX_DEPTH = 16 };
@@ -308,6 +307,32 @@ gpuring_status gh_read_spec(const char *json, size_t nbytes, struct gh_spec *spe
     if (reader.full) return gh_fail_system(error, ENOMEM, "the description of slots");
     return gh_fail(error, GPURING_INCOMPATIBLE,
                    "%s (byte %zu of its description)", reader.json.why, at);
+}
+
+gpuring_status gh_check_sizes(const char *name, const struct gr_ring *ring, uint64_t slot_nbytes,
+                              uint64_t meta_nbytes, gpuring_error *error) {
+    const struct gr_config *config = &ring->config;
+    if (slot_nbytes == config->slot_nbytes && meta_nbytes == config->meta_nbytes)
+        return GPURING_OK;
+    return gh_fail(error, GPURING_INCOMPATIBLE,
+                   "ring '%s': its slots have %llu + %llu bytes, its description needs %llu + %llu",
+                   name, (unsigned long long)config->slot_nbytes,
+                   (unsigned long long)config->meta_nbytes, (unsigned long long)slot_nbytes,
+                   (unsigned long long)meta_nbytes);
+}
+
+gpuring_status gh_open_spec(const char *name, const struct gr_ring *ring, struct gh_spec *spec,
+                            gpuring_error *error) {
+    gpuring_status status =
+        gh_read_spec((const char *)ring->spec, ring->config.spec_nbytes, spec, error);
+    if (status == GPURING_INCOMPATIBLE)
+        return gh_fail(error, status,
+                       "ring '%s': the description of its slots cannot be read: %s", name,
+                       error->text);
+    if (status != GPURING_OK) return status;
+    status = gh_check_sizes(name, ring, spec->slot_nbytes, spec->meta_nbytes, error);
+    if (status != GPURING_OK) gh_free_spec(spec);
+    return status;
 }
 
 void gh_free_spec(struct gh_spec *spec) {

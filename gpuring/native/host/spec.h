@@ -9,6 +9,7 @@
 
 #include <stdbool.h>
 
+#include "../core/ring.h"
 #include "error.h"
 
 enum { GH_ALIGNMENT = 256 }; /* of slots, and of the fields in them, as CUDA's allocations have it */
@@ -32,4 +33,10 @@ struct gh_spec {
 /* GPURING_OK, GPURING_INCOMPATIBLE, or GPURING_SYSTEM: no memory. Otherwise gh_free_spec frees it. */
 gpuring_status gh_read_spec(const char *json, size_t nbytes, struct gh_spec *spec,
                             gpuring_error *error);
+/* That of an attached ring, which has to say the same as its header. */
+gpuring_status gh_open_spec(const char *name, const struct gr_ring *ring, struct gh_spec *spec,
+                            gpuring_error *error);
+/* GPURING_INCOMPATIBLE if the slots have other sizes. */
+gpuring_status gh_check_sizes(const char *name, const struct gr_ring *ring, uint64_t slot_nbytes,
+                              uint64_t meta_nbytes, gpuring_error *error);
 void gh_free_spec(struct gh_spec *spec);

@@ -6,6 +6,28 @@
 #include <stdio.h>
 #include <string.h>
 
+/* Cuts no character of UTF-8 in two. */
+static void mark_cut(char *text, size_t room) {
+    size_t n = room - 4; /* room for the mark */
+    while (n > 0 && ((unsigned char)text[n] & 0xc0) == 0x80) n--;
+    memcpy(text + n, "\xe2\x80\xa6", 4); /* … */
+}
+
+void gh_add_list(struct gh_text *text, const char *format, va_list arguments) {
+    const size_t room = text->room - text->nbytes;
+    if (room <= 1) return; /* it was cut */
+    const int n = vsnprintf(text->begin + text->nbytes, room, format, arguments);
+    text->nbytes += n < 0 ? 0 : (size_t)n < room ? (size_t)n : room - 1;
+    if (n >= 0 && (size_t)n >= room) mark_cut(text->begin, text->room);
+}
+
+void gh_add(struct gh_text *text, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    gh_add_list(text, format, arguments);
+    va_end(arguments);
+}
+
 /* The next character and how many bytes it has. U+FFFD for one byte that begins none. */
 static uint32_t next(const char *text, size_t nbytes, size_t *taken) {
     const uint8_t *at = (const uint8_t *)text;
