@@ -13,7 +13,7 @@
  *     gpuring_slot slot = GPURING_SLOT;
  *
  * The library fills or reads no more than this size. So a program that was built with an older
- * header works with a newer library.
+ * header works with a newer library. In an array the size of the first one counts for all.
  *
  * Threads. One thread at a time uses a producer or a consumer. Different ones may be used by
  * different threads. A ring may be used by all threads.
@@ -121,7 +121,9 @@ typedef struct gpuring_info {
     uint64_t dropped;  /* frames for which no slot was free (try_claim) */
     uint64_t deaths;   /* of peers, which were cleared */
 } gpuring_info;
-#define GPURING_INFO {sizeof(gpuring_info), NULL, 0, 0, 0, 0, 0, 0, 0, 0, GPURING_MEMORY_HOST, {0}, 0, false, false, 0, 0, 0, 0, 0}
+#define GPURING_INFO                                                                               \
+    {sizeof(gpuring_info), NULL, 0, 0, 0, 0, 0, 0, 0, 0, GPURING_MEMORY_HOST, {0}, 0, false,       \
+     false, 0, 0, 0, 0, 0}
 
 /* What the ring is, and what it is doing just now. */
 gpuring_status gpuring_get_info(const gpuring_ring *ring, gpuring_info *info);
@@ -208,8 +210,8 @@ gpuring_status gpuring_publish(gpuring_producer *producer, gpuring_slot *slot,
 /* Gives the claim up: its sequence carries no frame. */
 gpuring_status gpuring_abandon(gpuring_producer *producer, gpuring_slot *slot,
                                gpuring_error *error);
-/* Up to `wanted` slots at once, and at least one: waits for the first one only. slots[0].size says
- * the size of each. *got says how many. */
+/* Up to `wanted` slots at once, and at least one: waits for the first one only. *got says how
+ * many. */
 gpuring_status gpuring_claim_many(gpuring_producer *producer, int64_t timeout_ns,
                                   gpuring_slot *slots, uint32_t wanted, uint32_t *got,
                                   gpuring_error *error);
@@ -232,7 +234,9 @@ typedef struct gpuring_consumer_options {
     const char *label;
     int64_t spin_ns;
 } gpuring_consumer_options;
-#define GPURING_CONSUMER_OPTIONS {sizeof(gpuring_consumer_options), NULL, GPURING_START_NEXT, false, false, false, NULL, GPURING_SPIN_ADAPTIVE}
+#define GPURING_CONSUMER_OPTIONS                                                                   \
+    {sizeof(gpuring_consumer_options), NULL, GPURING_START_NEXT, false, false, false, NULL,        \
+     GPURING_SPIN_ADAPTIVE}
 
 /* Joins as a consumer. options: NULL is GPURING_CONSUMER_OPTIONS. Waits as a join of a producer
  * does. */
@@ -265,10 +269,12 @@ uint32_t gpuring_consumer_number(const gpuring_consumer *consumer);
 
 /* Either a producer, of which a claim is wanted, or a consumer. */
 typedef struct gpuring_waited {
+    size_t size;
     gpuring_producer *producer;
     gpuring_consumer *consumer;
     bool ready; /* its verb has an answer: a slot, or an error other than a timeout */
 } gpuring_waited;
+#define GPURING_WAITED {sizeof(gpuring_waited), NULL, NULL, false}
 
 /* Waits until one of 1 to 128 has an answer, and says which ones have. GPURING_TIMEOUT: none. */
 gpuring_status gpuring_select(gpuring_waited *waited, uint32_t count, int64_t timeout_ns,

@@ -118,9 +118,9 @@ __all__ = [
     "SYNC_KINDS", "TORN", "VERSION", "Damaged", "Descriptor", "Device", "Driver", "File", "Header",
     "MappedFile", "Missing", "NameWatch", "Named", "Notifier", "Pace", "Peer", "Retired", "Tracer",
     "all_settled", "annotate", "attach_header", "being_settled", "check_label", "check_living",
-    "check_name", "check_sizes", "check_subscription", "earlier", "exchange", "fetch", "find", "has_name",
-    "header_path", "in_use", "is_name", "join_consumer", "join_producer", "lock", "look",
-    "name_is_locked", "now_ns", "offer", "on_blocked", "open_slots", "owed", "read_header",
+    "check_name", "check_sizes", "check_subscription", "earlier", "exchange", "fetch", "find",
+    "has_name", "header_path", "in_use", "is_name", "join_consumer", "join_producer", "lock",
+    "look", "name_is_locked", "now_ns", "offer", "on_blocked", "open_slots", "owed", "read_header",
     "read_spec", "ready", "refuse_room", "seconds", "select", "settle", "settled", "slots_path",
     "subscribe", "unlock", "unnamed", "unsubscribe",
 ]  # fmt: skip

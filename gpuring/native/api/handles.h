@@ -1,0 +1,51 @@
+/* What is behind the handles of gpuring.h.
+ *
+ * This folder has the functions of gpuring.h. They decide nothing about rings: what a ring is to the
+ * operating system lies in host/, what its verbs do in device/ and core/. Here arguments are checked,
+ * structures are filled, and waits are repeated.
+ *
+ *   handles.h    this
+ *   ring         attach and detach; what a ring is
+ *   endpoint     what producers and consumers have in common: join, take, end, leave
+ *   producer     the verbs of producers
+ *   consumer     the verbs of consumers
+ *   several      waiting for several, and descriptors
+ */
+#pragma once
+
+#include "../device/state.h"
+#include "../host/error.h"
+#include "../host/names.h"
+#include "../host/spec.h"
+
+struct gpuring_ring {
+    struct gr_ring *header;
+    void *slots;
+    struct gh_spec spec;
+    char name[GH_MAX_NAME + 1];
+    _Atomic uint32_t endpoints; /* how many are open */
+};
+
+struct endpoint {
+    gpuring_ring *ring;
+    struct gd_peer peer;
+    struct gr_notifier *notifier; /* NULL: nobody has asked for its descriptor */
+};
+struct gpuring_producer {
+    struct endpoint end;
+};
+struct gpuring_consumer {
+    struct endpoint end;
+};
+
+/* The end of a timeout. 0: it does not wait. */
+int64_t deadline_of(int64_t timeout_ns);
+
+/* The caller's error, or one that nobody reads. */
+#define ERROR_OR_UNREAD(error) ((error) ? (error) : &(gpuring_error){.status = GPURING_OK})
+
+/* Copies what has a size and comes from the caller, over the defaults. */
+#define OPTIONS_OF(type, given, defaults)                                                          \
+    type options = defaults;                                                                       \
+    if (given) memcpy(&options, given, gh_size_of((given)->size, sizeof options))
+static inline size_t gh_size_of(size_t given, size_t own) { return given < own ? given : own; }
