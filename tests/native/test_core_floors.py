@@ -1,4 +1,4 @@
-"""The C library is built in floors: no file needs one that needs it, and the core none of other rooms.
+"""The C library is built in floors: no file needs one that needs it, and the core no other room.
 
 What a file needs is what its object leaves undefined, as `nm` says.
 """

@@ -3,7 +3,7 @@
 
 #include "../device/verbs.h"
 #include "../host/diagnosis.h"
-#include "handles.h"
+#include "opaque.h"
 
 /* After the core's join: its watchdog, its label, how it waits. result: that of the core. If it is
  * not GR_OK, the status says why, and there is nothing to leave. subscription: NULL of a producer. */

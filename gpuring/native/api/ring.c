@@ -18,7 +18,7 @@
 #include "../host/diagnosis.h"
 #include "../host/opening.h"
 #include "../host/slots.h"
-#include "handles.h"
+#include "opaque.h"
 
 uint32_t gpuring_api_version(void) { return GPURING_API_VERSION; }
 

@@ -55,7 +55,7 @@ def puppets() -> Iterator[Callable[[Path], Puppet]]:
 )
 def puppet(
     request: pytest.FixtureRequest, puppets: Callable[[Path], Puppet]
-) -> Iterator[Callable[[], Puppet]]:
+) -> Callable[[], Puppet]:
     """Starts puppets of one build, which have to end in order if nobody has killed them."""
     program = request.getfixturevalue(request.param)
-    yield lambda: puppets(program)
+    return lambda: puppets(program)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import subprocess
 
 import numpy as np
 import pytest
 
 import gpuring
+from gpuring import config
+from tests.helpers.compiled import CC, PROGRAMS, ROOT
 from tests.helpers.rings import put, small_ring
 from tests.helpers.support import poll
+from tests.native.api.conftest import STRICT
 
 S = 1_000_000_000
 FOREVER = -1
@@ -300,3 +305,32 @@ def test_what_a_slot_holds_is_told_as_python_tells_it(name, puppet):
         assert int(info["slot_nbytes"]) == ring.spec.slot_nbytes
         assert int(info["meta_nbytes"]) == ring.spec.meta_nbytes == 32
         assert int(info["pid"]) == os.getpid()
+
+
+def test_the_library_can_be_loaded_and_given_up(name, tmp_path):
+    if CC is None:
+        pytest.skip("no compiler")
+    program = tmp_path / "loads"
+    command = [CC, "-std=c99", *STRICT, ROOT / PROGRAMS / "loads.c", "-o", program, "-ldl"]
+    subprocess.run(command, check=True, timeout=60)
+    with small_ring(name) as ring:
+        done = subprocess.run([program, config.LIBRARY, name], check=False, timeout=60)
+        assert done.returncode == 0
+        assert ring.stats().peers == ()
+
+
+def test_a_process_of_python_may_use_both(name):
+    """There is one library in the process, with one watchdog, whoever calls it."""
+    library = ctypes.CDLL(str(config.LIBRARY))
+    ring, consumer = ctypes.c_void_p(), ctypes.c_void_p()
+    error = ctypes.create_string_buffer(12 + 512)
+    slot = ctypes.create_string_buffer((56).to_bytes(8, "little"), 256)
+    with small_ring(name) as made, made.producer() as producer:
+        assert library.gpuring_attach(name.encode(), None, ctypes.byref(ring), error) == 0
+        assert library.gpuring_join_consumer(ring, None, ctypes.byref(consumer), error) == 0
+        put(producer, 1)
+        assert library.gpuring_acquire(consumer, ctypes.c_int64(0), slot, error) == 0
+        assert int.from_bytes(slot.raw[8:16], "little") == 4
+        assert library.gpuring_close_consumer(consumer, error) == 0
+        assert library.gpuring_detach(ring, error) == 0
+        assert len(made.stats().peers) == 1

@@ -1,4 +1,4 @@
-/* A program in C99 that does with gpuring.h what it is told: one command a line, one answer a line.
+/* A program in plain C that does with gpuring.h what it is told: one command a line, one answer a line.
  * tests/native/api drives it, and has Python at the other end of its rings.
  *
  * An answer is the name of a status and a space, and then what there is to say, or the words of the

@@ -4,7 +4,7 @@
  * operating system lies in host/, what its verbs do in device/ and core/. Here arguments are checked,
  * structures are filled, and waits are repeated.
  *
- *   handles.h    this
+ *   opaque.h     this
  *   ring         attach and detach; what a ring is
  *   endpoint     what producers and consumers have in common: join, take, end, leave
  *   producer     the verbs of producers
