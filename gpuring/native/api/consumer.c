@@ -59,7 +59,7 @@ static enum gr_result join(gpuring_consumer *made, const gpuring_consumer_option
 gpuring_status gpuring_join_consumer(gpuring_ring *ring, const gpuring_consumer_options *given,
                                      gpuring_consumer **consumer, gpuring_error *error) {
     OPTIONS_OF(gpuring_consumer_options, given, GPURING_CONSUMER_OPTIONS);
-    error = ERROR_OR_UNREAD(error);
+    MIND_NO_ERROR(error);
     *consumer = NULL;
     if (gr_forked(ring->header)) {
         const struct endpoint end = {.ring = ring};
@@ -84,8 +84,9 @@ gpuring_status gpuring_join_consumer(gpuring_ring *ring, const gpuring_consumer_
 }
 
 gpuring_status gpuring_close_consumer(gpuring_consumer *consumer, gpuring_error *error) {
+    MIND_NO_ERROR(error);
     if (!consumer) return GPURING_OK;
-    const gpuring_status status = endpoint_leave(&consumer->end, ERROR_OR_UNREAD(error));
+    const gpuring_status status = endpoint_leave(&consumer->end, error);
     if (status == GPURING_OK) free(consumer);
     return status;
 }
@@ -96,35 +97,36 @@ uint32_t gpuring_consumer_number(const gpuring_consumer *consumer) {
 
 gpuring_status gpuring_acquire(gpuring_consumer *consumer, int64_t timeout_ns, gpuring_slot *slot,
                                gpuring_error *error) {
-    uint32_t got;
-    return endpoint_take(&consumer->end, GH_ACQUIRE, timeout_ns, slot, 1, &got,
-                         ERROR_OR_UNREAD(error));
+    MIND_NO_ERROR(error);
+    return endpoint_take(&consumer->end, GH_ACQUIRE, timeout_ns, slot, error);
 }
 
 gpuring_status gpuring_acquire_many(gpuring_consumer *consumer, int64_t timeout_ns,
                                     gpuring_slot *slots, uint32_t wanted, uint32_t *got,
                                     gpuring_error *error) {
-    return endpoint_take(&consumer->end, GH_ACQUIRE, timeout_ns, slots, wanted, got,
-                         ERROR_OR_UNREAD(error));
+    MIND_NO_ERROR(error);
+    return endpoint_take_many(&consumer->end, GH_ACQUIRE, timeout_ns, slots, wanted, got,
+                              error);
 }
 
 gpuring_status gpuring_latest(gpuring_consumer *consumer, int64_t timeout_ns, gpuring_slot *slot,
                               gpuring_error *error) {
-    uint32_t got;
-    error = ERROR_OR_UNREAD(error);
+    MIND_NO_ERROR(error);
     if (consumer->end.peer.core.self.mode == GR_LOSSLESS)
         return gh_fail(error, GPURING_INVALID,
                        "ring '%s': gpuring_latest skips frames, so it needs a lossy consumer",
                        consumer->end.ring->name);
-    return endpoint_take(&consumer->end, GH_LATEST, timeout_ns, slot, 1, &got, error);
+    return endpoint_take(&consumer->end, GH_LATEST, timeout_ns, slot, error);
 }
 
 gpuring_status gpuring_release(gpuring_consumer *consumer, gpuring_slot *slot,
                                gpuring_error *error) {
-    return endpoint_end(&consumer->end, END_RELEASE, slot, 1, ERROR_OR_UNREAD(error));
+    MIND_NO_ERROR(error);
+    return endpoint_end(&consumer->end, END_RELEASE, slot, error);
 }
 
 gpuring_status gpuring_release_many(gpuring_consumer *consumer, gpuring_slot *slots, uint32_t count,
                                     gpuring_error *error) {
-    return endpoint_end(&consumer->end, END_RELEASE, slots, count, ERROR_OR_UNREAD(error));
+    MIND_NO_ERROR(error);
+    return endpoint_end_many(&consumer->end, END_RELEASE, slots, count, error);
 }

@@ -105,29 +105,45 @@ gpuring_slot *slot_at(gpuring_slot *slots, uint32_t k) {
     return (gpuring_slot *)((char *)slots + k * slots[0].size);
 }
 
-static void fill(struct endpoint *end, uint32_t index, gpuring_slot *slot, size_t size) {
-    struct gr_ring *header = end->ring->header;
+static void describe_frame(const struct endpoint *end, uint32_t index, gpuring_slot *slot) {
     const struct gd_use *use = &end->peer.use[index];
-    const struct gr_slot *record = &header->slot[index];
-    gpuring_slot found = {
-        .size = size,
-        .seq = use->seq,
-        .number = index,
-        .data = (char *)end->ring->slots + index * header->config.slot_nbytes,
-        .meta = header->config.meta_nbytes ? header->meta + index * header->layout.meta_stride
-                                           : NULL,
-    };
-    if (end->peer.core.self.role == GR_CONSUMER) {
-        const uint32_t n = gr_load_acquire((gr_word32 *)&record->ndim);
-        found.dimensions = n <= GR_MAX_NDIM ? n : 0; /* gd_acquire has refused more */
-        for (uint32_t k = 0; k < found.dimensions; k++)
-            found.shape[k] = gr_load_relaxed(&record->shape[k]);
-        found.lost = use->lost + use->upstream;
-        found.producer = use->producer;
-        found.redelivered = use->redelivered;
-        found.published_ns = (int64_t)gr_load_relaxed(&record->time_ns);
+    const struct gr_slot *record = &end->ring->header->slot[index];
+    const uint32_t n = gr_load_acquire((gr_word32 *)&record->ndim);
+    slot->dimensions = n <= GR_MAX_NDIM ? n : 0; /* gd_acquire has refused more */
+    for (uint32_t k = 0; k < slot->dimensions; k++)
+        slot->shape[k] = gr_load_relaxed(&record->shape[k]);
+    slot->lost = use->lost + use->upstream;
+    slot->producer = use->producer;
+    slot->redelivered = use->redelivered;
+    slot->published_ns = (int64_t)gr_load_relaxed(&record->time_ns);
+}
+
+static void describe_slot(const struct endpoint *end, uint32_t index, gpuring_slot *slot) {
+    const struct gr_ring *header = end->ring->header;
+    slot->seq = end->peer.use[index].seq;
+    slot->number = index;
+    slot->data = (char *)end->ring->slots + index * header->config.slot_nbytes;
+    slot->meta = NULL;
+    if (header->config.meta_nbytes) slot->meta = header->meta + index * header->layout.meta_stride;
+    slot->dimensions = 0;
+    if (end->peer.core.self.role == GR_CONSUMER) describe_frame(end, index, slot);
+}
+
+/* For a caller that knows an earlier form of the structure. */
+__attribute__((noinline)) static void fill_partly(const struct endpoint *end, uint32_t index, gpuring_slot *slot,
+                        size_t size) {
+    gpuring_slot found = GPURING_SLOT;
+    describe_slot(end, index, &found);
+    found.size = size;
+    memcpy(slot, &found, size);
+}
+
+static void fill(const struct endpoint *end, uint32_t index, gpuring_slot *slot, size_t size) {
+    if (size < sizeof *slot) fill_partly(end, index, slot, size);
+    else {
+        slot->size = size;
+        describe_slot(end, index, slot);
     }
-    memcpy(slot, &found, gh_size_of(size, sizeof found));
 }
 
 static enum gr_result verb_of(struct endpoint *end, struct gd_call *call, enum gh_verb verb,
@@ -137,9 +153,9 @@ static enum gr_result verb_of(struct endpoint *end, struct gd_call *call, enum g
 }
 
 /* A wait is repeated slice by slice. One that can have no end is given up. */
-static enum gr_result wait_for(struct endpoint *end, struct gd_call *call, enum gh_verb verb) {
+static enum gr_result go_on(struct endpoint *end, struct gd_call *call, enum gh_verb verb) {
     int64_t vain_ns = 0;
-    enum gr_result result = verb_of(end, call, verb, GD_WAIT);
+    enum gr_result result = GR_SIGNAL;
     while (result == GR_SIGNAL) {
         if (verb == GH_CLAIM && call->deadline_ns == INT64_MAX &&
             gh_claims_in_vain(&end->peer.core, &vain_ns)) {
@@ -174,18 +190,37 @@ static gpuring_status refused(struct endpoint *end, enum gr_result result, enum 
     return said(error, status, text);
 }
 
+static gpuring_status take(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
+                           struct gd_call *call, gpuring_error *error) {
+    enum gr_result result = verb_of(end, call, verb, GD_WAIT);
+    if (result == GR_SIGNAL) result = go_on(end, call, verb);
+    return result == GR_OK ? GPURING_OK : refused(end, result, verb, timeout_ns, error);
+}
+
 gpuring_status endpoint_take(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
-                             gpuring_slot *slots, uint32_t wanted, uint32_t *got,
-                             gpuring_error *error) {
+                             gpuring_slot *slot, gpuring_error *error) {
     struct gd_call call;
-    uint32_t few[1], many[GR_MAX_SLOTS], *indices = wanted == 1 ? few : many;
+    uint32_t index;
+    gd_begin(&call, 0, deadline_of(timeout_ns), 1, &index);
+    const gpuring_status status = take(end, verb, timeout_ns, &call, error);
+    if (status != GPURING_OK) return status;
+    end->peer.use[index].open = true;
+    fill(end, index, slot, slot->size);
+    return GPURING_OK;
+}
+
+gpuring_status endpoint_take_many(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
+                                  gpuring_slot *slots, uint32_t wanted, uint32_t *got,
+                                  gpuring_error *error) {
+    struct gd_call call;
+    uint32_t indices[GR_MAX_SLOTS];
     const uint32_t most = end->ring->header->slots;
     *got = 0;
     if (!wanted)
         return gh_fail(error, GPURING_INVALID, "at least one slot can be asked for, not 0");
     gd_begin(&call, 0, deadline_of(timeout_ns), wanted < most ? wanted : most, indices);
-    const enum gr_result result = wait_for(end, &call, verb);
-    if (result != GR_OK) return refused(end, result, verb, timeout_ns, error);
+    const gpuring_status status = take(end, verb, timeout_ns, &call, error);
+    if (status != GPURING_OK) return status;
     for (uint32_t k = 0; k < call.got; k++) {
         end->peer.use[indices[k]].open = true;
         fill(end, indices[k], slot_at(slots, k), slots[0].size);
@@ -204,27 +239,47 @@ static gpuring_status not_ours(const struct endpoint *end, const gpuring_slot *s
                    end->ring->name, (unsigned long long)slot->seq);
 }
 
-gpuring_status endpoint_end(struct endpoint *end, enum end_verb verb, gpuring_slot *slots,
-                            uint32_t count, gpuring_error *error) {
-    struct gd_call call;
-    uint32_t few[1], many[GR_MAX_SLOTS], *indices = count == 1 ? few : many;
-    if (!count) return GPURING_OK;
-    for (uint32_t k = 0; k < count; k++) {
-        const gpuring_slot *slot = slot_at(slots, k);
-        if (k == GR_MAX_SLOTS || slot->number >= end->ring->header->slots ||
-            !end->peer.use[slot->number].open || end->peer.use[slot->number].seq != slot->seq)
-            return not_ours(end, slot, error);
-        indices[k] = slot->number;
-    }
-    gd_begin(&call, 0, 0, count, indices);
-    const enum gr_result result = verb == END_PUBLISH   ? gd_publish(&end->peer, &call, GD_WAIT)
-                                  : verb == END_ABANDON ? gd_abandon(&end->peer, &call, GD_WAIT)
-                                                        : gd_release(&end->peer, &call, GD_WAIT);
-    for (uint32_t k = 0; k < count; k++) slot_at(slots, k)->data = slot_at(slots, k)->meta = NULL;
-    if (result == GR_OK && !call.torns) return GPURING_OK;
+static bool is_open(const struct endpoint *end, const gpuring_slot *slot) {
+    return slot->number < end->ring->header->slots && end->peer.use[slot->number].open &&
+           end->peer.use[slot->number].seq == slot->seq;
+}
+
+static enum gr_result ended(struct endpoint *end, enum end_verb verb, struct gd_call *call) {
+    if (verb == END_PUBLISH) return gd_publish(&end->peer, call, GD_WAIT);
+    if (verb == END_RELEASE) return gd_release(&end->peer, call, GD_WAIT);
+    return gd_abandon(&end->peer, call, GD_WAIT);
+}
+
+/* What an end has met, if it was not all well. */
+static gpuring_status ended_badly(struct endpoint *end, enum gr_result result,
+                                  struct gd_call *call, gpuring_error *error) {
     if (result != GR_OK) return refused(end, result, GH_CLAIM, GPURING_FOREVER, error);
     char text[sizeof error->text];
     struct gh_text words = gh_begin_text(text, sizeof text);
-    gh_add_torn(&words, end->ring->name, call.torn, call.torns, false);
+    gh_add_torn(&words, end->ring->name, call->torn, call->torns, false);
     return said(error, GPURING_FRAME_TORN, text);
+}
+
+gpuring_status endpoint_end(struct endpoint *end, enum end_verb verb, gpuring_slot *slot,
+                            gpuring_error *error) {
+    struct gd_call call;
+    uint32_t index = slot->number;
+    if (!is_open(end, slot)) return not_ours(end, slot, error);
+    gd_begin(&call, 0, 0, 1, &index);
+    const enum gr_result result = ended(end, verb, &call);
+    return result == GR_OK && !call.torns ? GPURING_OK : ended_badly(end, result, &call, error);
+}
+
+gpuring_status endpoint_end_many(struct endpoint *end, enum end_verb verb, gpuring_slot *slots,
+                                 uint32_t count, gpuring_error *error) {
+    struct gd_call call;
+    uint32_t indices[GR_MAX_SLOTS];
+    for (uint32_t k = 0; k < count; k++) {
+        if (k == GR_MAX_SLOTS || !is_open(end, slot_at(slots, k)))
+            return not_ours(end, slot_at(slots, k), error);
+        indices[k] = slot_at(slots, k)->number;
+    }
+    gd_begin(&call, 0, 0, count, indices);
+    const enum gr_result result = ended(end, verb, &call);
+    return result == GR_OK && !call.torns ? GPURING_OK : ended_badly(end, result, &call, error);
 }

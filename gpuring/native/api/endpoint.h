@@ -12,14 +12,18 @@ gpuring_status endpoint_begin(struct endpoint *end, enum gr_result result, const
 /* Abandons or releases what is open, and leaves. If this fails, it is still open. */
 gpuring_status endpoint_leave(struct endpoint *end, gpuring_error *error);
 
-/* Claims or acquires up to `wanted` slots. */
+/* Claims or acquires a slot, or up to `wanted` of them. */
 gpuring_status endpoint_take(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
-                             gpuring_slot *slots, uint32_t wanted, uint32_t *got,
-                             gpuring_error *error);
+                             gpuring_slot *slot, gpuring_error *error);
+gpuring_status endpoint_take_many(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
+                                  gpuring_slot *slots, uint32_t wanted, uint32_t *got,
+                                  gpuring_error *error);
 
 enum end_verb { END_PUBLISH, END_ABANDON, END_RELEASE };
-gpuring_status endpoint_end(struct endpoint *end, enum end_verb verb, gpuring_slot *slots,
-                            uint32_t count, gpuring_error *error);
+gpuring_status endpoint_end(struct endpoint *end, enum end_verb verb, gpuring_slot *slot,
+                            gpuring_error *error);
+gpuring_status endpoint_end_many(struct endpoint *end, enum end_verb verb, gpuring_slot *slots,
+                                 uint32_t count, gpuring_error *error);
 
 /* The error for what the core refuses to any call. */
 gpuring_status endpoint_unusable(const struct endpoint *end, enum gr_result result,

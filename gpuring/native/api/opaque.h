@@ -41,8 +41,11 @@ struct gpuring_consumer {
 /* The end of a timeout. 0: it does not wait. */
 int64_t deadline_of(int64_t timeout_ns);
 
-/* The caller's error, or one that nobody reads. */
-#define ERROR_OR_UNREAD(error) ((error) ? (error) : &(gpuring_error){.status = GPURING_OK})
+/* From here on `error` is the caller's, or one that nobody reads. It is not cleared, because a verb
+ * that succeeds does not touch it. */
+#define MIND_NO_ERROR(error)                                                                       \
+    gpuring_error unread;                                                                          \
+    if (!(error)) (error) = &unread
 
 /* Copies what has a size and comes from the caller, over the defaults. */
 #define OPTIONS_OF(type, given, defaults)                                                          \

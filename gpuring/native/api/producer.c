@@ -11,7 +11,7 @@
 gpuring_status gpuring_join_producer(gpuring_ring *ring, const gpuring_producer_options *given,
                                      gpuring_producer **producer, gpuring_error *error) {
     OPTIONS_OF(gpuring_producer_options, given, GPURING_PRODUCER_OPTIONS);
-    error = ERROR_OR_UNREAD(error);
+    MIND_NO_ERROR(error);
     *producer = NULL;
     if (options.label) {
         const gpuring_status status = gh_check_label(options.label, strlen(options.label), error);
@@ -29,8 +29,9 @@ gpuring_status gpuring_join_producer(gpuring_ring *ring, const gpuring_producer_
 }
 
 gpuring_status gpuring_close_producer(gpuring_producer *producer, gpuring_error *error) {
+    MIND_NO_ERROR(error);
     if (!producer) return GPURING_OK;
-    const gpuring_status status = endpoint_leave(&producer->end, ERROR_OR_UNREAD(error));
+    const gpuring_status status = endpoint_leave(&producer->end, error);
     if (status == GPURING_OK) free(producer);
     return status;
 }
@@ -41,16 +42,16 @@ uint32_t gpuring_producer_number(const gpuring_producer *producer) {
 
 gpuring_status gpuring_claim(gpuring_producer *producer, int64_t timeout_ns, gpuring_slot *slot,
                              gpuring_error *error) {
-    uint32_t got;
-    return endpoint_take(&producer->end, GH_CLAIM, timeout_ns, slot, 1, &got,
-                         ERROR_OR_UNREAD(error));
+    MIND_NO_ERROR(error);
+    return endpoint_take(&producer->end, GH_CLAIM, timeout_ns, slot, error);
 }
 
 gpuring_status gpuring_claim_many(gpuring_producer *producer, int64_t timeout_ns,
                                   gpuring_slot *slots, uint32_t wanted, uint32_t *got,
                                   gpuring_error *error) {
-    return endpoint_take(&producer->end, GH_CLAIM, timeout_ns, slots, wanted, got,
-                         ERROR_OR_UNREAD(error));
+    MIND_NO_ERROR(error);
+    return endpoint_take_many(&producer->end, GH_CLAIM, timeout_ns, slots, wanted, got,
+                              error);
 }
 
 gpuring_status gpuring_try_claim(gpuring_producer *producer, gpuring_slot *slot,
@@ -65,7 +66,7 @@ gpuring_status gpuring_set_shape(gpuring_producer *producer, gpuring_slot *slot,
                                  gpuring_error *error) {
     const gpuring_ring *ring = producer->end.ring;
     const struct gh_field *field = &ring->spec.field[0];
-    error = ERROR_OR_UNREAD(error);
+    MIND_NO_ERROR(error);
     if (slot->number >= ring->header->slots ||
         producer->end.peer.use[slot->number].seq != slot->seq ||
         !producer->end.peer.use[slot->number].open)
@@ -93,15 +94,18 @@ gpuring_status gpuring_set_shape(gpuring_producer *producer, gpuring_slot *slot,
 
 gpuring_status gpuring_publish(gpuring_producer *producer, gpuring_slot *slot,
                                gpuring_error *error) {
-    return endpoint_end(&producer->end, END_PUBLISH, slot, 1, ERROR_OR_UNREAD(error));
+    MIND_NO_ERROR(error);
+    return endpoint_end(&producer->end, END_PUBLISH, slot, error);
 }
 
 gpuring_status gpuring_publish_many(gpuring_producer *producer, gpuring_slot *slots, uint32_t count,
                                     gpuring_error *error) {
-    return endpoint_end(&producer->end, END_PUBLISH, slots, count, ERROR_OR_UNREAD(error));
+    MIND_NO_ERROR(error);
+    return endpoint_end_many(&producer->end, END_PUBLISH, slots, count, error);
 }
 
 gpuring_status gpuring_abandon(gpuring_producer *producer, gpuring_slot *slot,
                                gpuring_error *error) {
-    return endpoint_end(&producer->end, END_ABANDON, slot, 1, ERROR_OR_UNREAD(error));
+    MIND_NO_ERROR(error);
+    return endpoint_end(&producer->end, END_ABANDON, slot, error);
 }

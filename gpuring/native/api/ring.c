@@ -124,7 +124,7 @@ static gpuring_status try_to_attach(const char *name, int64_t owner, bool living
 gpuring_status gpuring_attach(const char *name, const gpuring_attach_options *given,
                               gpuring_ring **ring, gpuring_error *error) {
     OPTIONS_OF(gpuring_attach_options, given, GPURING_ATTACH_OPTIONS);
-    error = ERROR_OR_UNREAD(error);
+    MIND_NO_ERROR(error);
     *ring = NULL;
     gpuring_status status = gh_check_name(name, strlen(name), error);
     if (status != GPURING_OK) return status;
@@ -146,7 +146,7 @@ gpuring_status gpuring_attach(const char *name, const gpuring_attach_options *gi
 }
 
 gpuring_status gpuring_detach(gpuring_ring *ring, gpuring_error *error) {
-    error = ERROR_OR_UNREAD(error);
+    MIND_NO_ERROR(error);
     if (!ring) return GPURING_OK;
     const uint32_t open = atomic_load(&ring->endpoints);
     if (open)

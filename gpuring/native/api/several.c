@@ -24,7 +24,7 @@ gpuring_status gpuring_select(gpuring_waited *waited, uint32_t count, int64_t ti
     bool ready[GR_MAX_WAITED] = {false}, torn[GR_MAX_WAITED] = {false};
     const int64_t begun = gr_now_ns();
     int64_t deadline = deadline_of(timeout_ns);
-    error = ERROR_OR_UNREAD(error);
+    MIND_NO_ERROR(error);
     if (count < 1 || count > GR_MAX_WAITED)
         return gh_fail(error, GPURING_INVALID, "1 to %d can be waited for, not %u", GR_MAX_WAITED,
                        count);
@@ -60,9 +60,11 @@ static gpuring_status descriptor(struct endpoint *end, int *fd, gpuring_error *e
 }
 
 gpuring_status gpuring_producer_fd(gpuring_producer *producer, int *fd, gpuring_error *error) {
-    return descriptor(&producer->end, fd, ERROR_OR_UNREAD(error));
+    MIND_NO_ERROR(error);
+    return descriptor(&producer->end, fd, error);
 }
 
 gpuring_status gpuring_consumer_fd(gpuring_consumer *consumer, int *fd, gpuring_error *error) {
-    return descriptor(&consumer->end, fd, ERROR_OR_UNREAD(error));
+    MIND_NO_ERROR(error);
+    return descriptor(&consumer->end, fd, error);
 }

@@ -163,7 +163,7 @@ static void do_end(const char *verb) {
     gpuring_slot *slots = end->slots;
     gpuring_info info = GPURING_INFO;
     gpuring_get_info(ring, &info);
-    for (uint32_t k = 0; end->producer && k < count && slots[k].data; k++) {
+    for (uint32_t k = 0; end->producer && k < count && k < end->n; k++) {
         memset(slots[k].data, byte, info.slot_nbytes);
         if (slots[k].meta) memcpy(slots[k].meta, &meta, sizeof meta);
     }
