@@ -334,3 +334,34 @@ def test_a_process_of_python_may_use_both(name):
         assert library.gpuring_close_consumer(consumer, error) == 0
         assert library.gpuring_detach(ring, error) == 0
         assert len(made.stats().peers) == 1
+
+
+def test_what_is_open_is_ended_by_a_close(name, puppet):
+    """The claims are abandoned and the frames released, and nobody is taken for dead."""
+    c = puppet()
+    with small_ring(name, slots=2, producers=2) as ring, ring.producer() as producer:
+        c.ok("attach", name, 0)
+        c.ok("consume", "c", NEXT, "")
+        c.ok("produce", "-")
+        put(producer, 1)
+        c.ok("acquire", 0, 0, 0)
+        c.ok("claim", 1, 0, 0)
+        c.ok("close", 1)
+        c.ok("close", 0)
+        assert [each.number for each in ring.stats().peers] == [producer.peer]
+        assert put(producer, 4) == [4, 5, 6, 7]
+        assert ring.stats().deaths == ()
+
+
+def test_try_claim_counts_what_is_dropped_for_readers_in_c(name, puppet):
+    c = puppet()
+    with small_ring(name, slots=2) as ring, ring.producer() as producer:
+        c.ok("attach", name, 0)
+        c.ok("consume", "c", NEXT, "")
+        put(producer, 2)
+        assert producer.try_claim() is None
+        for _ in range(2):
+            c.ok("acquire", 0, 0, 0)
+            c.ok("release", 0, 1)
+        put(producer, 1)
+        assert c.ok("acquire", 0, 0, 0)["lost"] == "1"
