@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import gpuring
-from gpuring import config
+from gpuring import config, native, slot_layout
+from gpuring.registry import segment
 from tests.helpers.compiled import CC, PROGRAMS, ROOT
 from tests.helpers.rings import put, small_ring
 from tests.helpers.support import poll
@@ -337,19 +338,20 @@ def test_a_process_of_python_may_use_both(name):
 
 
 def test_what_is_open_is_ended_by_a_close(name, puppet):
-    """The claims are abandoned and the frames released, and nobody is taken for dead."""
+    """The claims are abandoned, and the frames were read: no other member gets them."""
     c = puppet()
-    with small_ring(name, slots=2, producers=2) as ring, ring.producer() as producer:
+    with small_ring(name, slots=4, producers=2) as ring, ring.producer() as producer:
         c.ok("attach", name, 0)
         c.ok("consume", "c", NEXT, "")
         c.ok("produce", "-")
         put(producer, 1)
-        c.ok("acquire", 0, 0, 0)
-        c.ok("claim", 1, 0, 0)
-        c.ok("close", 1)
-        c.ok("close", 0)
-        assert [each.number for each in ring.stats().peers] == [producer.peer]
-        assert put(producer, 4) == [4, 5, 6, 7]
+        with ring.consumer("c") as frames:
+            c.ok("acquire", 0, 0, 0)
+            c.ok("claim", 1, 0, 0)
+            c.ok("close", 1)
+            c.ok("close", 0)
+            assert put(producer, 1) == [6]
+            assert frames.acquire(5).seq == 6
         assert ring.stats().deaths == ()
 
 
@@ -365,3 +367,45 @@ def test_try_claim_counts_what_is_dropped_for_readers_in_c(name, puppet):
             c.ok("release", 0, 1)
         put(producer, 1)
         assert c.ok("acquire", 0, 0, 0)["lost"] == "1"
+
+
+def test_a_pinned_ring_is_used_by_the_cpu(name, puppet):
+    """Its fences are stored by the CPU, and who attaches meets the others."""
+    c = puppet()
+    with gpuring.create(
+        name, slots=4, shape=16, dtype="u1", memory="pinned", device="host"
+    ) as ring, ring.consumer("python") as frames, ring.producer() as producer:  # fmt: skip
+        c.ok("attach", name, 0)
+        c.ok("consume", "c", NEXT, "")
+        c.ok("produce", "-")
+        for k in range(6):
+            c.ok("claim", 1, 0, 0)
+            c.ok("publish", 1, 1, k)
+            with frames.acquire(5) as slot:
+                assert slot.array[0] == k
+            assert int(c.ok("acquire", 0, 0, 0)["first"]) == k
+            c.ok("release", 0, 1)
+        with producer.claim(5) as slot:
+            slot.array[:] = 9
+        assert c.ok("acquire", 0, 0, 0)["first"] == "9"
+        frames.acquire(5).release()
+        c.kill()
+        poll(lambda: len(ring.stats().peers) == 2)
+
+
+def test_a_ring_on_a_gpu_is_refused(name, puppet):
+    """Only its header is looked at, so it needs no GPU here."""
+    c = puppet()
+    epoch = os.urandom(16)
+    with segment.unnamed(0o600) as file:
+        header = native.Header.create(
+            file.fd, slots=2, max_peers=4, max_subscriptions=4, memory="vmm", sync="timeline",
+            gate="stream", slot_nbytes=256, meta_nbytes=0, epoch=epoch,
+            spec=slot_layout.make(shape=16, dtype="u1").to_bytes(),
+        )  # fmt: skip
+        segment.give_name(file, segment.header_name(name))
+    status, text = c.refused("attach", name, S)
+    assert status == "UNSUPPORTED"
+    assert "its slots are in memory of a GPU (vmm)" in text
+    header.disown()
+    segment.unlink(segment.header_name(name))
