@@ -19,16 +19,13 @@ import numpy.typing as npt
 
 from gpuring import native
 from gpuring.arguments import integer
-from gpuring.native import MAX_META_NBYTES, MAX_NDIM, MAX_SPEC_NBYTES
+from gpuring.native import MAX_META_NBYTES, MAX_NDIM, MAX_SPEC_NBYTES, SPEC_KEPT_FREE
 
 SLOT_ALIGNMENT = native.SLOT_ALIGNMENT
 """Slots and the fields in them start at multiples of this many bytes, as CUDA's allocations do."""
 
 ARRAY = "array"
 """The name of the one field of a ring that was created with shape= and dtype=."""
-
-_KEPT_FREE = 2048
-"""So many bytes of a description are kept free for what an importer of a bridge adds to it."""
 
 EXTENDED = {"bfloat16": "u2", "float8_e4m3fn": "u1", "float8_e5m2": "u1"}
 """Dtypes that NumPy does not have, and the integers that hold their bits."""
@@ -231,7 +228,7 @@ def _origin(origin: Mapping[str, str] | None) -> dict[str, str] | None:
 
 def _fits(described: Spec) -> Spec:
     nbytes = len(described.to_bytes())
-    most = MAX_SPEC_NBYTES - _KEPT_FREE * (described.origin is None)
+    most = MAX_SPEC_NBYTES - SPEC_KEPT_FREE * (described.origin is None)
     if nbytes > most:
         raise ValueError(
             f"the names, shapes and dtypes of a slot take at most {most} bytes as JSON, "

@@ -100,7 +100,8 @@ typedef struct gpuring_attach_options {
 gpuring_status gpuring_attach(const char *name, const gpuring_attach_options *options,
                               gpuring_ring **ring, gpuring_error *error);
 /* Gives the ring up. Close its producers and consumers first: with one of them open this returns
- * GPURING_INVALID, and the ring stays attached. NULL is fine. */
+ * GPURING_INVALID, and the ring stays attached. If this process has created the ring, that is closed
+ * for all: they read what is there, and then get the end of the stream. NULL is fine. */
 gpuring_status gpuring_detach(gpuring_ring *ring, gpuring_error *error);
 
 typedef enum gpuring_memory { GPURING_MEMORY_HOST = 0, GPURING_MEMORY_PINNED = 4 } gpuring_memory;
@@ -128,6 +129,7 @@ typedef struct gpuring_info {
 /* What the ring is, and what it is doing just now. */
 gpuring_status gpuring_get_info(const gpuring_ring *ring, gpuring_info *info);
 
+
 #define GPURING_MAX_DIMENSIONS 8
 
 /* An array of a slot, or a field of a frame's metadata. */
@@ -149,6 +151,26 @@ gpuring_status gpuring_field_named(const gpuring_ring *ring, const char *name,
 gpuring_status gpuring_meta_at(const gpuring_ring *ring, uint32_t number, gpuring_field *field);
 gpuring_status gpuring_meta_named(const gpuring_ring *ring, const char *name,
                                   gpuring_field *field);
+
+/* Of a new ring. The fields need name, dtype and shape. */
+typedef struct gpuring_create_options {
+    size_t size;
+    uint32_t slots;              /* how many frames are in flight at most, 1 to 1024 */
+    const gpuring_field *fields; /* the arrays of a slot; call a single one "array" */
+    uint32_t field_count;
+    const gpuring_field *meta;   /* the fields of a frame's metadata, one behind the other */
+    uint32_t meta_count;
+    uint32_t producers;          /* of how many the stream is made */
+    uint32_t max_peers, max_subscriptions; /* at the same time, 1 to 250 */
+    uint32_t mode;               /* permissions: 0600 keeps it to one user */
+} gpuring_create_options;
+#define GPURING_CREATE_OPTIONS                                                                     \
+    {sizeof(gpuring_create_options), 8, NULL, 0, NULL, 0, 1, 32, 16, 0600}
+
+/* Creates a ring in host memory and owns it. It appears whole: whoever finds its name can attach.
+ * GPURING_EXISTS: the name is taken, also by a ring whose processes are dead. */
+gpuring_status gpuring_create(const char *name, const gpuring_create_options *options,
+                              gpuring_ring **ring, gpuring_error *error);
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 

@@ -81,7 +81,15 @@ public:
         gpuring_error error;
         gpuring_ring *ring = nullptr;
         detail::check(gpuring_attach(name.c_str(), &options, &ring, &error), error);
-        ring_.reset(ring, [](gpuring_ring *each) { gpuring_detach(each, nullptr); });
+        keep(ring);
+    }
+
+    /* A new one, which is closed for all when the last copy of this object goes. */
+    static Ring create(const std::string &name, const gpuring_create_options &options) {
+        gpuring_error error;
+        gpuring_ring *ring = nullptr;
+        detail::check(gpuring_create(name.c_str(), &options, &ring, &error), error);
+        return Ring(ring);
     }
 
     gpuring_info info() const {
@@ -105,6 +113,10 @@ public:
     gpuring_ring *get() const noexcept { return ring_.get(); }
 
 private:
+    explicit Ring(gpuring_ring *ring) { keep(ring); }
+    void keep(gpuring_ring *ring) {
+        ring_.reset(ring, [](gpuring_ring *each) { gpuring_detach(each, nullptr); });
+    }
     std::shared_ptr<gpuring_ring> ring_; /* its producers and consumers keep it */
 };
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -11,8 +10,7 @@ import numpy.typing as npt
 
 from gpuring import native
 from gpuring.errors import RingClosed
-from gpuring.native import File, MappedFile
-from gpuring.registry import locks, no_room, segment
+from gpuring.native import File
 from gpuring.slot_layout import Field
 
 if TYPE_CHECKING:
@@ -35,11 +33,6 @@ class HostMemory:
         self._slot_nbytes = slot_nbytes
 
     @classmethod
-    def _over(cls, file: File, nbytes: int, slot_nbytes: int) -> Self:
-        """The slots in an open segment.  The caller closes the file."""
-        return cls._opened(MappedFile(file.fd, nbytes), file, slot_nbytes)
-
-    @classmethod
     def _opened(cls, mapping: Buffer, _file: File, slot_nbytes: int) -> Self:
         """The slots in an open segment that is mapped already."""
         return cls(mapping, slot_nbytes)
@@ -51,25 +44,8 @@ class HostMemory:
         """Makes a new segment.  Returns also a file, which keeps others from tidying it away.
         Close that file when the ring has its name.  Raises RingError (no room) and OSError, and
         leaves nothing behind then."""
-        path, nbytes = segment.slots_name(name, epoch), slots * slot_nbytes
-        making: File | None = None
-        try:
-            making = segment.unnamed(mode)
-            os.posix_fallocate(making.fd, 0, nbytes)
-            locks.lock_name(making.fd)
-            # Mapped through another description, because a mapping keeps its own one open, and the
-            # lock must end when `making` is closed.
-            with File(f"/proc/self/fd/{making.fd}", os.O_RDWR) as file:
-                memory = cls._over(file, nbytes, slot_nbytes)
-            segment.give_name(making, path)
-            return memory, making
-        except BaseException as error:  # also a Ctrl-C in the middle of posix_fallocate
-            segment.remove_slots(path)
-            if making is not None:
-                making.close()
-            if isinstance(error, OSError):
-                no_room.tell(name, error, "the slots", nbytes)
-            raise
+        mapping, making = native.make_slots(name, epoch, mode, slots, slot_nbytes)
+        return cls._opened(mapping, making, slot_nbytes), making
 
     @classmethod
     def open(cls, name: str, epoch: bytes, owner: int, slots: int, slot_nbytes: int) -> Self:

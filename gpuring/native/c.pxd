@@ -316,8 +316,15 @@ cdef extern from "host/room.h" nogil:
     gpuring_status gh_fail_for_room(gpuring_error *, const char *, int, const char *, uint64_t)
 
 cdef extern from "host/slots.h" nogil:
-    void *gh_map(int, uint64_t)
     gpuring_status gh_open_slots(const char *, const uint8_t *, uint32_t, uint32_t, uint64_t, void **, int *, gpuring_error *)
+
+cdef extern from "host/making.h" nogil:
+    int gh_unnamed(uint32_t, gpuring_error *)
+    int gh_give_name(int, const char *)
+    gpuring_status gh_make_slots(const char *, const uint8_t *, uint32_t, uint32_t, uint64_t, void **, int *, gpuring_error *)
+    int gh_remove_file(const char *, uint32_t)
+    gpuring_status gh_remove_own(const char *, const uint8_t *, gr_ring *, gpuring_error *)
+    bint gh_has_durable(const gr_ring *)
 
 cdef extern from "host/opening.h" nogil:
     gpuring_status gh_find(const char *, gh_named *, gpuring_error *)
@@ -336,7 +343,7 @@ cdef extern from "host/arrivals.h" nogil:
     int64_t gh_rest_ns(gh_pace *, bint, int64_t)
 
 cdef extern from "host/spec.h" nogil:
-    int GH_ALIGNMENT
+    int GH_ALIGNMENT, GH_KEPT_FREE
     struct gh_field:
         const char *name
         const char *dtype

@@ -4,13 +4,13 @@ import os
 import weakref
 
 from cpython.buffer cimport PyBuffer_FillInfo
-from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno, PyErr_SetFromErrnoWithFilenameObject
+from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrnoWithFilenameObject
 from libc.errno cimport EINTR, errno
 from posix.fcntl cimport open as c_open
 from posix.mman cimport munmap
 from posix.unistd cimport close as c_close
 
-from gpuring.native.c cimport gh_drain_names, gh_map, gh_watch_names
+from gpuring.native.c cimport gh_drain_names, gh_watch_names
 
 cdef extern from *:
     """
@@ -101,17 +101,6 @@ cdef class MappedFile:
     Python's mmap keeps a copy of the descriptor.  Its number may be that of a file of the program, if the program has closed all
     its descriptors, as a daemon does."""
 
-    def __cinit__(self, int fd, Py_ssize_t nbytes):
-        """Maps the first `nbytes` of the file.  Raises ValueError if it is shorter, OSError."""
-        self.nbytes = nbytes
-        if fd < 0:  # see mapping_of
-            return
-        self.start = gh_map(fd, nbytes)
-        if self.start == NULL and errno == 0:
-            raise ValueError(f"the file has not {nbytes} bytes")
-        if self.start == NULL:
-            PyErr_SetFromErrno(OSError)
-
     def __dealloc__(self):
         if self.start != NULL:
             munmap(self.start, self.nbytes)
@@ -121,14 +110,14 @@ cdef class MappedFile:
 
 
 cdef MappedFile mapping_of(void *start, Py_ssize_t nbytes):
-    """The same for what is mapped, which is unmapped if this raises."""
+    """Takes over what is mapped, which is unmapped if this raises."""
     cdef MappedFile mapped
     try:
-        mapped = MappedFile.__new__(MappedFile, -1, nbytes)
+        mapped = MappedFile.__new__(MappedFile)
     except BaseException:
         munmap(start, nbytes)
         raise
-    mapped.start = start
+    mapped.start, mapped.nbytes = start, nbytes
     return mapped
 
 

@@ -1,5 +1,6 @@
 """A ring by its name, as the C library opens it (host/*.c).  What it refuses becomes an exception here."""
-from libc.errno cimport errno
+from cpython.exc cimport PyErr_CheckSignals
+from libc.errno cimport EINTR, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from gpuring.native.c cimport *
@@ -228,6 +229,65 @@ def open_slots(str name not None, bytes epoch not None, uint32_t owner, uint32_t
     return mapping_of(start, slots * slot_nbytes), file
 
 
+def make_slots(str name not None, bytes epoch not None, uint32_t mode, uint32_t slots, uint64_t slot_nbytes):
+    """The mapping of a new segment of slots, and a file that keeps others from tidying it away.  Close that when the ring has
+    its name.  Raises RingError (no room) and OSError, and leaves nothing then.  Ctrl-C interrupts."""
+    cdef gpuring_error error
+    cdef gpuring_status status
+    cdef void *start = NULL
+    cdef int fd = -1
+    cdef bytes kept = _encoded(name)
+    cdef const char *encoded = kept
+    cdef const uint8_t *of = epoch
+    while True:
+        with nogil:
+            status = gh_make_slots(encoded, of, mode, slots, slot_nbytes, &start, &fd, &error)
+        if status == GPURING_OK:
+            break
+        if status != GPURING_SYSTEM or error.sys_errno != EINTR:
+            refuse(&error)
+        PyErr_CheckSignals()
+    file = file_of(fd)
+    return mapping_of(start, slots * slot_nbytes), file
+
+
+def unnamed_file(uint32_t mode):
+    """A new, empty file that has no name yet.  Raises RingError if the directory cannot hold such files, OSError."""
+    cdef gpuring_error error
+    cdef int fd = gh_unnamed(mode, &error)
+    if fd < 0:
+        refuse(&error)
+    return file_of(fd)
+
+
+def give_name(int fd, path):
+    """Raises FileExistsError, OSError."""
+    cdef bytes encoded = os.fsencode(path)
+    if gh_give_name(fd, encoded) != 0:
+        raise OSError(errno, os.strerror(errno), path)
+
+
+def remove_file(path, uint32_t owner):
+    """Removes a name if it is that of a file of user `owner`.  Whether it was one.  Raises OSError."""
+    cdef bytes encoded = os.fsencode(path)
+    cdef int removed = gh_remove_file(encoded, owner)
+    if removed < 0:
+        raise OSError(errno, os.strerror(errno), path)
+    return bool(removed)
+
+
+def remove_own(str name not None, bytes epoch not None, Header header not None):
+    """Removes the names of a ring that is ours and closed.  Raises OSError."""
+    cdef gpuring_error error
+    if gh_remove_own(_encoded(name), epoch, header.ring, &error) != GPURING_OK:
+        refuse(&error)
+
+
+def has_durable(Header header not None):
+    """Whether a ring has subscriptions that go over to the next ring of its name."""
+    return gh_has_durable(header.ring)
+
+
 def refuse_room(str name not None, int number, str what not None, uint64_t nbytes):
     """Raises RingError if a system call about `what` of a ring says, by this errno, that there is no memory or no room."""
     cdef gpuring_error error
@@ -293,6 +353,7 @@ cdef class Pace:
 # ---- what slots hold
 
 SLOT_ALIGNMENT = <int>GH_ALIGNMENT
+SPEC_KEPT_FREE = <int>GH_KEPT_FREE
 
 
 def read_spec(bytes text not None):

@@ -277,20 +277,4 @@ def remove_own(name: str, epoch: bytes, header: Header) -> None:
 
     It needs no descriptor, so it works where there is none left.
     """
-    if header.lock_fd < 0:
-        return
-    ours = os.fstat(header.lock_fd)
-    segment.remove_slots(segment.slots_name(name, epoch), ours.st_uid)
-    if leftovers.has_durable(header):
-        return
-    header.retire()
-    locks.lock_name(header.lock_fd, _PATIENCE_S)
-    try:
-        if segment.has_name(segment.path_of(segment.header_name(name)), ours):
-            segment.unlink(segment.header_name(name))
-        else:
-            for aside in segment.asides(name):
-                if segment.has_name(segment.path_of(aside), ours):
-                    segment.unlink(aside)
-    finally:
-        locks.unlock_name(header.lock_fd)
+    native.remove_own(name, epoch, header)

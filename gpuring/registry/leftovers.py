@@ -111,7 +111,7 @@ def is_kept(header: Header) -> bool:
 
 def has_durable(header: Header) -> bool:
     """Whether a ring has subscriptions that go over to the next ring of its name."""
-    return bool(earlier.durable(header))
+    return native.has_durable(header)
 
 
 def go_with_the_last(name: str, header: Header) -> bool:

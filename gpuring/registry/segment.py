@@ -17,14 +17,13 @@ import errno
 import os
 import re
 import secrets
-import stat
 from collections.abc import Iterator
 from pathlib import Path
 
 import posix_ipc
 
 from gpuring import native
-from gpuring.errors import RingError, RingIncompatible, RingNotFound
+from gpuring.errors import RingIncompatible, RingNotFound
 from gpuring.native import File, Missing, Named
 from gpuring.registry import locks
 
@@ -142,24 +141,12 @@ def unnamed(mode: int) -> File:
 
     Raises RingError if the directory cannot hold such files, OSError.
     """
-    try:
-        file = File(SHM, os.O_TMPFILE | os.O_RDWR, mode)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
-            raise
-        raise RingError(
-            f"{SHM} cannot hold files without a name (O_TMPFILE); rings need a tmpfs there"
-        ) from error
-    os.fchmod(file.fd, mode)  # because the umask has restricted the mode
-    return file
+    return native.unnamed_file(mode)
 
 
 def give_name(file: File, segment: str) -> None:
     """Gives this name to the file.  Raises FileExistsError, OSError."""
-    # With absolute paths linkat() looks at neither directory.  But without them CPython calls
-    # link(), which does not follow the link that /proc has here.
-    at = {"src_dir_fd": file.fd, "dst_dir_fd": file.fd}
-    os.link(f"/proc/self/fd/{file.fd}", path_of(segment), **at, follow_symlinks=True)
+    native.give_name(file.fd, path_of(segment))
 
 
 @contextlib.contextmanager
@@ -226,11 +213,7 @@ def remove_slots(slots: str, owner: int | None = None) -> bool:
 
     The name of such a segment is never used again.  False if it is not there.
     """
-    uid = os.geteuid() if owner is None else owner
-    with contextlib.suppress(FileNotFoundError, PermissionError):
-        found = os.stat(path_of(slots), follow_symlinks=False)  # noqa: PTH116
-        return stat.S_ISREG(found.st_mode) and found.st_uid == uid and unlink(slots)
-    return False
+    return native.remove_file(path_of(slots), os.geteuid() if owner is None else owner)
 
 
 def is_left(slots: str) -> bool:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import gpuring
+from gpuring import slot_layout
 from tests import ROOT
 from tests.helpers.compiled import BUILD_S, needs_compiler
 from tests.helpers.support import poll
@@ -42,7 +43,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
         started.append(
             subprocess.Popen(
                 ["bash", "-c", f"exec {line}"], cwd=tmp_path, env=os.environ | environment,
-                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             )
         )  # fmt: skip
         return started[-1]
@@ -59,7 +60,7 @@ def done(process: subprocess.Popen[str]) -> str:
     return out
 
 
-@pytest.mark.parametrize("name", ["watch.c", "camera.cpp"])
+@pytest.mark.parametrize("name", ["watch.c", "camera.cpp", "keep.c"])
 def test_the_page_shows_the_programs_as_they_are(name):
     assert (EXAMPLES / name).read_text() in [block for _, block in SHOWN]
 
@@ -87,6 +88,16 @@ def test_a_camera_in_cpp_a_consumer_in_c_and_one_in_python(name, run):
         assert done(camera) == ""
         seen = [line.split() for line in done(watch).splitlines()]
         assert [(int(seq), int(pts)) for seq, pts, _ in seen] == [(8 + k, k) for k in range(10)]
+
+
+def test_a_ring_that_c_creates(name, run):
+    done(run(f"{command('cc -std=c99 keep.c')} {WARNINGS}"))
+    keep = run(command("./keep").replace("cam0", name))
+    with gpuring.attach(name, timeout=20) as ring, ring.consumer() as frames:
+        assert ring.spec == slot_layout.make(shape=(480, 640), dtype="u1", meta=[("pts", "<i8")])
+        assert done(keep) == ""
+        with pytest.raises(gpuring.EndOfStream):
+            frames.acquire(20)
 
 
 def test_a_consumer_in_rust(name, run):

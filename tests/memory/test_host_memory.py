@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable
 from typing import Any
 
-import pytest
-
 import gpuring
-from gpuring.native import File, MappedFile
 from tests.helpers.processes import Child, Pipe, open_files, replaces_its_files
 from tests.helpers.rings import small_ring
 
@@ -35,17 +31,3 @@ def test_who_has_closed_everything_loses_no_file_of_its_own_with_a_ring(
     with small_ring(name):
         assert children(closes_rings, name).result() == set()
     gpuring.clean()
-
-
-def test_no_more_is_mapped_than_a_file_has(name: str) -> None:
-    """Whoever touches a mapping beyond the end of its file is killed."""
-    with (
-        small_ring(name) as ring,
-        File(f"/dev/shm/gpuring.{name}+{ring.stats().epoch}", os.O_RDWR) as file,
-    ):
-        nbytes = os.fstat(file.fd).st_size
-        assert len(memoryview(MappedFile(file.fd, nbytes))) == nbytes
-        os.truncate(file.fd, nbytes - 1)
-        with pytest.raises(ValueError, match=f"not {nbytes} bytes"):
-            MappedFile(file.fd, nbytes)
-        os.truncate(file.fd, nbytes)

@@ -6,6 +6,7 @@
  *
  *   opaque.h     this
  *   ring         attach and detach; what a ring is
+ *   creation     create
  *   endpoint     what producers and consumers have in common: join, take, end, leave
  *   producer     the verbs of producers
  *   consumer     the verbs of consumers
@@ -21,7 +22,10 @@
 struct gpuring_ring {
     struct gr_ring *header;
     void *slots;
+    uint64_t slots_nbytes; /* how much is mapped there */
     struct gh_spec spec;
+    bool created; /* by this process, which closes it for all */
+    uint8_t epoch[16]; /* that in the header may be damaged later */
     char name[GH_MAX_NAME + 1];
     _Atomic uint32_t endpoints; /* how many are open */
 };
@@ -37,6 +41,10 @@ struct gpuring_producer {
 struct gpuring_consumer {
     struct endpoint end;
 };
+
+/* A handle without anything, and the end of one with what it has. */
+gpuring_ring *begin_ring(const char *name, gpuring_error *error);
+void end_ring(gpuring_ring *ring);
 
 /* The end of a timeout. 0: it does not wait. */
 int64_t deadline_of(int64_t timeout_ns);

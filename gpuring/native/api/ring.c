@@ -14,8 +14,10 @@
 #include "../core/exchange_offer.h"
 #include "../core/handles.h"
 #include "../core/lock.h"
+#include "../core/members.h"
 #include "../host/arrivals.h"
 #include "../host/diagnosis.h"
+#include "../host/making.h"
 #include "../host/opening.h"
 #include "../host/slots.h"
 #include "opaque.h"
@@ -84,6 +86,7 @@ static gpuring_status open_slots(gpuring_ring *ring, gpuring_error *error) {
         gh_open_slots(ring->name, header->head->epoch, file.st_uid, header->slots,
                       header->config.slot_nbytes, &ring->slots, &fd, error);
     if (status != GPURING_OK) return status;
+    ring->slots_nbytes = header->slots * header->config.slot_nbytes;
     if (header->config.memory == GR_MEMORY_PINNED) {
         meet(header);
         status = offer(ring->name, header, fd, error);
@@ -92,10 +95,9 @@ static gpuring_status open_slots(gpuring_ring *ring, gpuring_error *error) {
     return status;
 }
 
-static void close_ring(gpuring_ring *ring) {
-    const uint64_t nbytes = ring->header ? ring->header->slots * ring->header->config.slot_nbytes : 0;
+void end_ring(gpuring_ring *ring) {
     if (ring->header) gr_detach(ring->header);
-    if (ring->slots) munmap(ring->slots, nbytes);
+    if (ring->slots) munmap(ring->slots, ring->slots_nbytes);
     gh_free_spec(&ring->spec);
     free(ring);
 }
@@ -110,14 +112,20 @@ static gpuring_status attach_now(gpuring_ring *ring, int64_t owner, bool living,
     return status;
 }
 
+gpuring_ring *begin_ring(const char *name, gpuring_error *error) {
+    gpuring_ring *ring = calloc(1, sizeof *ring);
+    if (ring) strcpy(ring->name, name); /* it was checked */
+    else gh_fail_system(error, ENOMEM, name);
+    return ring;
+}
+
 static gpuring_status try_to_attach(const char *name, int64_t owner, bool living,
                                     gpuring_ring **found, gpuring_error *error) {
-    gpuring_ring *ring = calloc(1, sizeof *ring);
-    if (!ring) return gh_fail_system(error, ENOMEM, name);
-    strcpy(ring->name, name); /* it was checked */
+    gpuring_ring *ring = begin_ring(name, error);
+    if (!ring) return error->status;
     const gpuring_status status = attach_now(ring, owner, living, error);
     if (status == GPURING_OK) *found = ring;
-    else close_ring(ring);
+    else end_ring(ring);
     return status;
 }
 
@@ -153,8 +161,13 @@ gpuring_status gpuring_detach(gpuring_ring *ring, gpuring_error *error) {
         return gh_fail(error, GPURING_INVALID,
                        "ring '%s': %u of its producers and consumers are open. Close them first",
                        ring->name, open);
-    close_ring(ring);
-    return GPURING_OK;
+    gpuring_status status = GPURING_OK;
+    if (ring->created && !gr_forked(ring->header)) {
+        gr_close(ring->header);
+        status = gh_remove_own(ring->name, ring->epoch, ring->header, error);
+    }
+    end_ring(ring);
+    return status;
 }
 
 /* ---- what it is ------------------------------------------------------------------------------ */

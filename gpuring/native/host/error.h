@@ -13,6 +13,7 @@
  *   named        the file that has a name: a look at it, and then its opening
  *   room         no memory, no room
  *   slots        the slots of a ring in host memory, mapped
+ *   making       how names come and go
  *   opening      the header of a ring by its name
  *   arrivals     waiting for a name
  *   json         a reader of JSON

@@ -11,7 +11,9 @@
 
 #include "../core/ring.h"
 #include "error.h"
+#include "text.h"
 
+enum { GH_KEPT_FREE = 2048 }; /* bytes of a description that an importer of a bridge may add */
 enum { GH_ALIGNMENT = 256 }; /* of slots, and of the fields in them, as CUDA's allocations have it */
 
 struct gh_field {
@@ -29,6 +31,11 @@ struct gh_spec {
     int64_t lost_before;
     char *text; /* of names and dtypes */
 };
+
+/* Writes a description, as slot_layout.py does: of fields, their names, dtypes and shapes. A text
+ * that is cut is no description; gh_read_spec checks the rest. false: a name is no UTF-8. */
+bool gh_describe(struct gh_text *json, const gpuring_field *fields, uint32_t n,
+                 const gpuring_field *meta, uint32_t n_meta);
 
 /* GPURING_OK, GPURING_INCOMPATIBLE, or GPURING_SYSTEM: no memory. Otherwise gh_free_spec frees it. */
 gpuring_status gh_read_spec(const char *json, size_t nbytes, struct gh_spec *spec,

@@ -1,7 +1,6 @@
 /* Text that others have chosen, as it may be logged and shown. */
 #include "text.h"
 
-#include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
@@ -44,6 +43,12 @@ static uint32_t next(const char *text, size_t nbytes, size_t *taken) {
     if (found < least[n] || found > 0x10ffff || (found >= 0xd800 && found < 0xe000)) return 0xfffd;
     *taken = n;
     return found;
+}
+
+bool gh_is_utf8(const char *text, size_t nbytes) {
+    for (size_t at = 0, taken; at < nbytes; at += taken)
+        if (next(text + at, nbytes - at, &taken) == 0xfffd && taken == 1) return false;
+    return true;
 }
 
 /* Control and format characters, separators other than the space, and what nobody has a picture

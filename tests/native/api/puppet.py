@@ -17,7 +17,12 @@ class Puppet:
 
     def __init__(self, program: Path) -> None:
         self._process = subprocess.Popen(
-            [program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+            [program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            errors="surrogateescape",
         )
         self.pid = self._process.pid
 

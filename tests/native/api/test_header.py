@@ -11,6 +11,7 @@ import pytest
 
 from gpuring import config
 from tests.helpers.compiled import CC
+from tests.helpers.support import segments_of
 from tests.native.api.conftest import STRICT
 
 CXX = shutil.which("g++") or shutil.which("c++")
@@ -39,6 +40,51 @@ def test_the_header_is_clean_c(standard, tmp_path):
 @pytest.mark.parametrize("standard", ["c++17", "c++20"])
 def test_the_headers_are_clean_cpp(standard, header, tmp_path):
     compile_with(CXX, standard, header, tmp_path)
+
+
+CREATES = """
+#include <gpuring.hpp>
+int main(int, char **argv) {
+    gpuring_field field = GPURING_FIELD;
+    gpuring_create_options options = GPURING_CREATE_OPTIONS;
+    field.name = "array", field.dtype = "<f4", field.dimensions = 1, field.shape[0] = 3;
+    options.fields = &field, options.field_count = 1;
+    const auto ring = gpuring::Ring::create(argv[1], options);
+    gpuring::Producer producer(ring);
+    gpuring::Consumer frames(ring);
+    if (frames.acquire(gpuring::milliseconds(1))) return 1;
+    {
+        auto slot = producer.claim();
+        slot->array<float>()[2] = 5;
+        slot->publish();
+        producer.claim(); // and abandon
+    }
+    if (frames.next()->array<float>()[2] != 5) return 2;
+    try {
+        frames.latest();
+        return 3;
+    } catch (const gpuring::Error &error) {
+        if (error.status() != GPURING_INVALID) return 4;
+    }
+    try {
+        gpuring::Ring(argv[1], {sizeof(gpuring_attach_options), 0, 12345});
+        return 5;
+    } catch (const gpuring::Error &error) {
+        return error.status() == GPURING_NOT_PERMITTED ? 0 : 6;
+    }
+}
+"""
+
+
+def test_objects_of_cpp_leave_the_ring_when_they_go(name, tmp_path):
+    if CXX is None:
+        pytest.skip("no compiler")
+    (tmp_path / "it.cpp").write_text(CREATES)
+    command = [CXX, "-std=c++17", *STRICT, "-O1", tmp_path / "it.cpp", "-o", tmp_path / "it"]
+    subprocess.run([*command, *config.cflags(), *config.libs()], check=True, timeout=60)
+    done = subprocess.run([tmp_path / "it", name], check=False, timeout=60)
+    assert done.returncode == 0
+    assert segments_of(name) == []
 
 
 def test_every_name_has_the_prefix():

@@ -69,6 +69,34 @@ static void do_attach(void) {
     answer(gpuring_attach(name, &options, &ring, &error));
 }
 
+/* NAME SLOTS MODE, and of each field of a slot its name, dtype and extents, all with blanks between
+ * them and "," behind. The fields of the metadata come behind a ";". */
+static void do_create(void) {
+    gpuring_create_options options = GPURING_CREATE_OPTIONS;
+    static gpuring_field fields[2][MOST];
+    uint32_t counts[2] = {0, 0}, kind = 0;
+    const char *name = word();
+    options.slots = (uint32_t)number();
+    options.mode = (uint32_t)number();
+    for (const char *next = word(); *next; next = word()) {
+        if (strcmp(next, ";") == 0) {
+            kind = 1;
+            continue;
+        }
+        gpuring_field *field = &fields[kind][counts[kind]++ % MOST];
+        *field = (gpuring_field)GPURING_FIELD;
+        field->name = next;
+        field->dtype = word();
+        for (next = word(); strcmp(next, ",") != 0 && *next; next = word())
+            field->shape[field->dimensions++ % GPURING_MAX_DIMENSIONS] = strtoull(next, NULL, 10);
+    }
+    options.fields = counts[0] ? fields[0] : NULL;
+    options.field_count = counts[0];
+    options.meta = counts[1] ? fields[1] : NULL;
+    options.meta_count = counts[1];
+    answer(gpuring_create(name, &options, &ring, &error));
+}
+
 static void do_info(void) {
     gpuring_info info = GPURING_INFO;
     answer(gpuring_get_info(ring, &info));
@@ -280,6 +308,7 @@ static void obey(char *line) {
 #endif
     else if (strcmp(verb, "attach") == 0) do_attach();
     else if (strcmp(verb, "detach") == 0) answer(gpuring_detach(ring, &error));
+    else if (strcmp(verb, "create") == 0) do_create();
     else if (strcmp(verb, "info") == 0) do_info();
     else if (strcmp(verb, "fields") == 0) do_fields();
     else if (strcmp(verb, "produce") == 0) do_produce();
