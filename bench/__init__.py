@@ -16,6 +16,7 @@ programs of their own:
     loader                    batches of torch's DataLoader                    docs/loading.md
     recording                 rings in files                                 docs/recording.md
     frontends                 photos                     docs/examples/upscale_frontends.md
+    c_api                     gpuring.h                                         docs/c.md
     tracing                   traces                                           docs/tracing.md
     recovery_steps            who waits for the dead, step by step          docs/failure.md
 

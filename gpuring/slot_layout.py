@@ -1,6 +1,7 @@
 """What a slot holds: named arrays at offsets, and the frame's metadata.
 
-Nothing here touches a ring or shared memory.
+Nothing here touches a ring or shared memory.  The C library finds the offsets in the description
+(native/host/spec.h), for who creates a ring and for who attaches to it.
 """
 
 from __future__ import annotations
@@ -10,23 +11,21 @@ import importlib
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from gpuring import native
 from gpuring.arguments import integer
-from gpuring.native import MAX_META_NBYTES, MAX_NDIM, MAX_SLOT_NBYTES, MAX_SPEC_NBYTES
+from gpuring.native import MAX_META_NBYTES, MAX_NDIM, MAX_SPEC_NBYTES, SPEC_KEPT_FREE
 
-SLOT_ALIGNMENT = 256
+SLOT_ALIGNMENT = native.SLOT_ALIGNMENT
 """Slots and the fields in them start at multiples of this many bytes, as CUDA's allocations do."""
 
 ARRAY = "array"
 """The name of the one field of a ring that was created with shape= and dtype=."""
-
-_KEPT_FREE = 2048
-"""So many bytes of a description are kept free for what an importer of a bridge adds to it."""
 
 EXTENDED = {"bfloat16": "u2", "float8_e4m3fn": "u1", "float8_e5m2": "u1"}
 """Dtypes that NumPy does not have, and the integers that hold their bits."""
@@ -92,12 +91,8 @@ class Spec:
     """The "host" and the "ring" that a bridge carries the frames from.  None for other rings."""
     about: Mapping[str, Any] | None = None
     """What else those who attach must know, as JSON."""
-
-    @property
-    def slot_nbytes(self) -> int:
-        """The distance of two slots in memory, in bytes."""
-        last = self.fields[-1]
-        return _aligned(last.offset + last.nbytes) + self.canary_nbytes
+    slot_nbytes: int = field(default=0, compare=False)
+    """The distance of two slots in memory, in bytes."""
 
     @property
     def meta_nbytes(self) -> int:
@@ -137,21 +132,29 @@ class Spec:
     def from_bytes(cls, text: bytes) -> Spec:
         """The inverse of to_bytes.  Raises ValueError for anything that to_bytes does not write."""
         try:
+            placed, slot_nbytes, _ = native.read_spec(text)
             read = json.loads(text)
-            fields = {
-                name: (shape, dtype if dtype in [*EXTENDED] else _restore(dtype))
-                for name, shape, dtype in read["fields"]
-            }
-            meta = _restore(read["meta"]) if read["meta"] is not None else None
-            return make(
-                fields=fields,
-                meta=meta,
-                canary_nbytes=read.get("canary", 0),
-                origin=read.get("origin"),
-                about=read.get("about"),
+            return _fits(
+                cls(
+                    tuple(_field(*each) for each in placed),
+                    _meta(None if read["meta"] is None else _restore(read["meta"])),
+                    read.get("canary", 0),
+                    _origin(read.get("origin")),
+                    read.get("about"),
+                    slot_nbytes,
+                )
             )
         except Exception as error:  # NumPy refuses with many kinds of error
             raise ValueError(f"the description of its slots cannot be read: {error}") from error
+
+
+def _field(name: str, shape: tuple[int, ...], dtype: str, offset: int) -> Field:
+    """A field as the C library describes it.  Raises many kinds of error."""
+    if dtype in EXTENDED:
+        return Field(name, shape, _extended(dtype), offset, dtype)
+    return Field(
+        name, shape, _restore(json.loads(dtype) if dtype.startswith("[") else dtype), offset
+    )
 
 
 def about(text: bytes) -> dict[str, Any] | None:
@@ -191,7 +194,7 @@ def make(
         raise TypeError(f"fields is a mapping {{name: (shape, dtype)}}, not {fields!r}")
     if not fields:
         raise ValueError("a slot needs at least one field")
-    placed, offset = [], 0
+    placed = []
     for name, described in fields.items():
         if not isinstance(name, str) or not name:
             raise ValueError(f"a field's name is a non-empty str, not {name!r}")
@@ -204,16 +207,14 @@ def make(
         extent, kind = described
         _shape(extent, what=what)  # first: the two may have changed places
         plain, inner, extended = _plain(kind, f"{what}dtype")
-        placed.append(Field(name, _shape(extent, inner, what), plain, offset, extended))
-        offset = _aligned(offset + placed[-1].nbytes)
+        placed.append(Field(name, _shape(extent, inner, what), plain, 0, extended))
     if canary_nbytes not in (0, SLOT_ALIGNMENT):
         raise ValueError(f"a canary of {canary_nbytes} bytes")
-    offset += canary_nbytes
-    if offset > MAX_SLOT_NBYTES:
-        raise ValueError(
-            f"a slot has at most {MAX_SLOT_NBYTES:,} bytes (1 TiB), this one would have {offset:,}"
-        )
-    return _fits(Spec(tuple(placed), _meta(meta), canary_nbytes, _origin(origin), about))
+    spec = Spec(tuple(placed), _meta(meta), canary_nbytes, _origin(origin), about)
+    found, slot_nbytes, _ = native.read_spec(_fits(spec).to_bytes())
+    at = [offset for *_, offset in found]
+    fields_at = (replace(each, offset=offset) for each, offset in zip(placed, at, strict=True))
+    return replace(spec, fields=tuple(fields_at), slot_nbytes=slot_nbytes)
 
 
 def _origin(origin: Mapping[str, str] | None) -> dict[str, str] | None:
@@ -227,17 +228,13 @@ def _origin(origin: Mapping[str, str] | None) -> dict[str, str] | None:
 
 def _fits(described: Spec) -> Spec:
     nbytes = len(described.to_bytes())
-    most = MAX_SPEC_NBYTES - _KEPT_FREE * (described.origin is None)
+    most = MAX_SPEC_NBYTES - SPEC_KEPT_FREE * (described.origin is None)
     if nbytes > most:
         raise ValueError(
             f"the names, shapes and dtypes of a slot take at most {most} bytes as JSON, "
             f"these take {nbytes}"
         )
     return described
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // SLOT_ALIGNMENT) * SLOT_ALIGNMENT
 
 
 def _shape(

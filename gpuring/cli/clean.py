@@ -17,7 +17,7 @@ from gpuring.cli.text import columns, complain, counted, wrap
 from gpuring.cli.trouble import CommandError
 from gpuring.native import Header
 from gpuring.registry import earlier, leftovers, locks, segment, sockets
-from gpuring.registry.segment import Named
+from gpuring.registry.segment import look
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -116,9 +116,9 @@ def _ring(name: str) -> tuple[tuple[bool, str], str]:
     """Whether a ring goes, and why or why not (nothing: there is none); the segment of its slots
     (nothing: it is not known, and another user's)."""
     try:
-        with Named(segment.header_name(name)) as named:
+        with look(segment.header_name(name)) as named:
             if not named.is_ours:
-                owner = f"only its owner, user {user(named.stat.st_uid)}, can remove it"
+                owner = f"only its owner, user {user(named.uid)}, can remove it"
                 return (False, f"it is {named.odd}, and no ring" if named.odd else owner), ""
             with named.open() as file:
                 try:

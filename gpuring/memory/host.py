@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
-from gpuring.errors import RingClosed, RingIncompatible
-from gpuring.native import File, MappedFile
-from gpuring.registry import locks, no_room, segment
+from gpuring import native
+from gpuring.errors import RingClosed
+from gpuring.native import File
 from gpuring.slot_layout import Field
 
 if TYPE_CHECKING:
@@ -34,9 +33,9 @@ class HostMemory:
         self._slot_nbytes = slot_nbytes
 
     @classmethod
-    def _over(cls, file: File, nbytes: int, slot_nbytes: int) -> Self:
-        """The slots in an open segment.  The caller closes the file."""
-        return cls(MappedFile(file.fd, nbytes), slot_nbytes)
+    def _opened(cls, mapping: Buffer, _file: File, slot_nbytes: int) -> Self:
+        """The slots in an open segment that is mapped already."""
+        return cls(mapping, slot_nbytes)
 
     @classmethod
     def create(
@@ -45,62 +44,18 @@ class HostMemory:
         """Makes a new segment.  Returns also a file, which keeps others from tidying it away.
         Close that file when the ring has its name.  Raises RingError (no room) and OSError, and
         leaves nothing behind then."""
-        path, nbytes = segment.slots_name(name, epoch), slots * slot_nbytes
-        making: File | None = None
-        try:
-            making = segment.unnamed(mode)
-            os.posix_fallocate(making.fd, 0, nbytes)
-            locks.lock_name(making.fd)
-            # Mapped through another description, because a mapping keeps its own one open, and the
-            # lock must end when `making` is closed.
-            with File(f"/proc/self/fd/{making.fd}", os.O_RDWR) as file:
-                memory = cls._over(file, nbytes, slot_nbytes)
-            segment.give_name(making, path)
-            return memory, making
-        except BaseException as error:  # also a Ctrl-C in the middle of posix_fallocate
-            segment.remove_slots(path)
-            if making is not None:
-                making.close()
-            if isinstance(error, OSError):
-                no_room.tell(name, error, "the slots", nbytes)
-            raise
+        mapping, making = native.make_slots(name, epoch, mode, slots, slot_nbytes)
+        return cls._opened(mapping, making, slot_nbytes), making
 
     @classmethod
     def open(cls, name: str, epoch: bytes, owner: int, slots: int, slot_nbytes: int) -> Self:
         """Opens the slots of a ring that another process created, if user `owner` made them.
 
-        Their name has the epoch of the ring, and everybody who may list /dev/shm can read it.  So
-        if the real segment is gone, anybody may put another one there.
-
-        Raises segment.Missing, RingIncompatible, RingError, OSError.
+        Raises native.Missing, RingIncompatible, RingError, OSError.
         """
-        path, nbytes = segment.slots_name(name, epoch), slots * slot_nbytes
-        try:
-            named = segment.Named(path)
-        except FileNotFoundError:
-            raise segment.Missing(f"its slots {path} are gone") from None
-        with named:
-            size, uid = named.stat.st_size, named.stat.st_uid
-            if named.odd:
-                raise RingIncompatible(f"ring {name!r}: its slots {path} are {named.odd}")
-            if uid != owner:
-                raise RingIncompatible(
-                    f"ring {name!r} belongs to user {owner}, its slots {path} to user {uid}: "
-                    "somebody else put them there"
-                )
-            if size != nbytes:
-                raise RingIncompatible(
-                    f"ring {name!r}: its slots {path} have {size} bytes, not "
-                    f"{slots} × {slot_nbytes}"
-                )
-            try:
-                with named.open(os.O_RDWR) as file:
-                    return cls._over(file, nbytes, slot_nbytes)
-            except ValueError:  # the size is looked at once more
-                raise RingIncompatible(f"ring {name!r}: its slots {path} shrink") from None
-            except OSError as error:
-                no_room.tell(name, error, "its slots", nbytes)
-                raise
+        mapping, file = native.open_slots(name, epoch, owner, slots, slot_nbytes)
+        with file:
+            return cls._opened(mapping, file, slot_nbytes)
 
     def array(
         self, index: int, field: Field, shape: tuple[int, ...], *, writable: bool

@@ -116,7 +116,7 @@ def attach(name: str, header: Header, device: str | int | None) -> Memory:
     them on to others, if the kind needs it.  A pinned ring without a device is used by the CPU.
 
     Raises PeerLost if nobody can open them any more, RingTimeout if nobody hands them on, TypeError
-    if a host ring is given a device, segment.Missing, RingIncompatible, DeviceError, OSError.
+    if a host ring is given a device, native.Missing, RingIncompatible, DeviceError, OSError.
     """
     size = header.slots, header.slot_nbytes
     if header.memory == "host":

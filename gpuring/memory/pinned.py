@@ -45,8 +45,8 @@ class PinnedMemory(HostMemory):
         """
 
     @classmethod
-    def _over(cls, file: File, nbytes: int, slot_nbytes: int) -> Self:
-        memory = super()._over(file, nbytes, slot_nbytes)
+    def _opened(cls, mapping: Buffer, file: File, slot_nbytes: int) -> Self:
+        memory = super()._opened(mapping, file, slot_nbytes)
         memory.file = File(f"/proc/self/fd/{file.fd}", os.O_RDWR)
         return memory
 

@@ -1,6 +1,9 @@
 """The C library, libgpuring.so.0, and its binding.  What stands here is what other rooms use.
 
 core/, device/     the protocol between hosts and the order of GPU work, in C
+host/              what a ring is to the operating system: its files, its description, its errors
+api/               the functions of gpuring.h, for programs in C
+names, diagnosis   a ring by its name, its slots, its description, and errors, as host/ has them
 c.pxd              what Cython knows of their headers
 header, device, gpu, peer, joining, waits, notifier, exchange, files, clock
                    the binding: one Python call is one transition of the C library
@@ -40,6 +43,44 @@ from gpuring.native.header import (
     Retired,
 )
 from gpuring.native.joining import join_consumer, join_producer
+from gpuring.native.names import (
+    CREATOR_BYTE,
+    ELSEWHERE,
+    LOOK_S,
+    NAME_BYTE,
+    SETTLING_BYTE,
+    SLOT_ALIGNMENT,
+    SPEC_KEPT_FREE,
+    Missing,
+    Named,
+    Pace,
+    attach_header,
+    check_label,
+    check_living,
+    check_name,
+    check_sizes,
+    check_subscription,
+    find,
+    give_name,
+    has_durable,
+    has_name,
+    header_path,
+    in_use,
+    is_name,
+    lock,
+    make_slots,
+    name_is_locked,
+    open_slots,
+    read_header,
+    read_spec,
+    refuse_room,
+    remove_file,
+    remove_own,
+    slots_path,
+    unlock,
+    unnamed,
+    unnamed_file,
+)
 from gpuring.native.notifier import Notifier
 from gpuring.native.ranges import Peer, annotate
 from gpuring.native.results import (
@@ -77,13 +118,18 @@ from gpuring.native.waits import MAX_WAITED, look, ready, select
 
 __all__ = [
     "BLOCKED", "BY_FENCE", "BY_HOLDER", "BY_NO_FRAME", "BY_PRODUCER", "BY_SUBSCRIPTION", "CLOSED",
-    "DAMAGED", "ENDED", "FORKED", "FULL_PEERS", "FULL_SUBSCRIPTIONS", "GATES", "LOCK_TIMEOUT",
-    "MAX_FAR_NBYTES", "MAX_LABEL_NBYTES", "MAX_META_NBYTES", "MAX_NAME_NBYTES", "MAX_NDIM",
-    "MAX_PEERS", "MAX_PRODUCERS", "MAX_SLOTS", "MAX_SLOT_NBYTES", "MAX_SPEC_NBYTES",
-    "MAX_SUBSCRIPTIONS", "MAX_WAITED", "MEMORY_KINDS", "MODE_MISMATCH", "PEER_LOST",
-    "PRODUCER_DIED", "REAPED", "SYNC_KINDS", "TORN", "VERSION", "Damaged", "Descriptor", "Device",
-    "Driver", "File", "Header", "MappedFile", "NameWatch", "Notifier", "Peer", "Retired", "Tracer",
-    "all_settled", "annotate", "being_settled", "earlier", "exchange", "fetch", "join_consumer",
-    "join_producer", "look", "now_ns", "offer", "on_blocked", "owed", "ready",
-    "seconds", "select", "settle", "settled", "subscribe", "unsubscribe",
+    "CREATOR_BYTE", "DAMAGED", "ELSEWHERE", "ENDED", "FORKED", "FULL_PEERS", "FULL_SUBSCRIPTIONS",
+    "GATES", "LOCK_TIMEOUT", "LOOK_S", "MAX_FAR_NBYTES", "MAX_LABEL_NBYTES", "MAX_META_NBYTES",
+    "MAX_NAME_NBYTES", "MAX_NDIM", "MAX_PEERS", "MAX_PRODUCERS", "MAX_SLOTS", "MAX_SLOT_NBYTES",
+    "MAX_SPEC_NBYTES", "MAX_SUBSCRIPTIONS", "MAX_WAITED", "MEMORY_KINDS", "MODE_MISMATCH",
+    "NAME_BYTE", "PEER_LOST", "PRODUCER_DIED", "REAPED", "SETTLING_BYTE", "SLOT_ALIGNMENT",
+    "SPEC_KEPT_FREE", "SYNC_KINDS", "TORN", "VERSION", "Damaged", "Descriptor", "Device", "Driver",
+    "File", "Header", "MappedFile", "Missing", "NameWatch", "Named", "Notifier", "Pace", "Peer",
+    "Retired", "Tracer", "all_settled", "annotate", "attach_header", "being_settled", "check_label",
+    "check_living", "check_name", "check_sizes", "check_subscription", "earlier", "exchange",
+    "fetch", "find", "give_name", "has_durable", "has_name", "header_path", "in_use", "is_name",
+    "join_consumer", "join_producer", "lock", "look", "make_slots", "name_is_locked", "now_ns",
+    "offer", "on_blocked", "open_slots", "owed", "read_header", "read_spec", "ready", "refuse_room",
+    "remove_file", "remove_own", "seconds", "select", "settle", "settled", "slots_path",
+    "subscribe", "unlock", "unnamed", "unnamed_file", "unsubscribe",
 ]  # fmt: skip

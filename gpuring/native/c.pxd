@@ -160,6 +160,7 @@ cdef extern from "core/bell.h" nogil:
     int64_t gr_now_ns()
 
 cdef extern from "core/lock.h" nogil:
+    int GR_CREATOR_BYTE, GR_NAME_BYTE, GR_SETTLING_BYTE
     bint gr_peer_alive(gr_ring *, uint32_t)
     bint gr_creator_alive(gr_ring *)
     bint gr_attached(gr_ring *)
@@ -196,6 +197,7 @@ cdef extern from "core/acquire.h" nogil:
     gr_result gr_acquire(gr_peer *)
     gr_result gr_latest(gr_peer *)
     void gr_count_before(gr_peer *)
+    void gr_count_since(gr_peer *, int64_t)
     gr_result gr_look(const gr_peer *, uint64_t *, gr_culprit *)
     gr_result gr_ready(const gr_peer *)
 
@@ -266,6 +268,123 @@ cdef extern from "core/notify.h" nogil:
     void gr_notifier_raise(gr_notifier *)
     void gr_notifier_close(gr_notifier *)
     int gr_notifier_fd(const gr_notifier *)
+
+cdef extern from "host/error.h" nogil:
+    enum gpuring_status:
+        GPURING_OK, GPURING_TIMEOUT, GPURING_FULL, GPURING_NOT_FOUND, GPURING_INCOMPATIBLE
+        GPURING_TOO_MANY_PEERS, GPURING_CLOSED, GPURING_END_OF_STREAM, GPURING_PEER_LOST
+        GPURING_PRODUCER_DIED, GPURING_FRAME_TORN, GPURING_NOT_PERMITTED, GPURING_NO_ROOM
+        GPURING_INVALID, GPURING_SYSTEM
+    struct gpuring_error:
+        gpuring_status status
+        int sys_errno
+        char text[512]
+
+cdef extern from "host/names.h" nogil:
+    enum: GH_PATH
+    bint gh_is_name(const char *, size_t)
+    gpuring_status gh_check_name(const char *, size_t, gpuring_error *)
+    void gh_header_path(const char *, char *)
+    void gh_slots_path(const char *, const uint8_t *, char *)
+    const char *GH_ELSEWHERE
+    enum: GH_SUBSCRIPTION
+    gpuring_status gh_check_subscription(const char *, size_t, gpuring_error *)
+    gpuring_status gh_name_none(char *, gpuring_error *)
+    gpuring_status gh_check_label(const char *, size_t, gpuring_error *)
+
+cdef extern from "host/locks.h" nogil:
+    int gh_lock(int, int)
+    int gh_unlock(int, int)
+    bint gh_name_is_locked(int)
+    bint gh_is_in_use(int)
+
+cdef extern from "host/named.h" nogil:
+    enum: GH_WORDS
+    struct gh_stat "stat":
+        uint32_t st_uid
+        int64_t st_size
+    struct gh_named:
+        char path[256]
+        int place
+        gh_stat stat
+    int gh_look(gh_named *, const char *)
+    void gh_look_away(gh_named *)
+    const char *gh_odd(const gh_named *, char *)
+    bint gh_is_own(const gh_named *)
+    const char *gh_owner(const gh_named *, char *)
+    int gh_has_name(const char *, uint64_t, uint64_t)
+    int gh_is_still(const gh_named *)
+    int gh_open(const gh_named *, int, gpuring_error *)
+
+cdef extern from "host/room.h" nogil:
+    gpuring_status gh_fail_for_room(gpuring_error *, const char *, int, const char *, uint64_t)
+
+cdef extern from "host/slots.h" nogil:
+    gpuring_status gh_open_slots(const char *, const uint8_t *, uint32_t, uint32_t, uint64_t, void **, int *, gpuring_error *)
+
+cdef extern from "host/making.h" nogil:
+    int gh_unnamed(uint32_t, gpuring_error *)
+    int gh_give_name(int, const char *)
+    gpuring_status gh_make_slots(const char *, const uint8_t *, uint32_t, uint32_t, uint64_t, void **, int *, gpuring_error *)
+    int gh_remove_file(const char *, uint32_t)
+    gpuring_status gh_remove_own(const char *, const uint8_t *, gr_ring *, gpuring_error *)
+    bint gh_has_durable(const gr_ring *)
+
+cdef extern from "host/opening.h" nogil:
+    gpuring_status gh_find(const char *, gh_named *, gpuring_error *)
+    gpuring_status gh_read_header(const char *, int, gr_ring **, gpuring_error *)
+    gpuring_status gh_attach_header(const char *, int64_t, gr_ring **, gpuring_error *)
+    gpuring_status gh_check_living(const char *, gr_ring *, gpuring_error *)
+
+cdef extern from "host/arrivals.h" nogil:
+    int64_t GH_LOOK_NS
+    int gh_watch_names(const char *)
+    void gh_drain_names(int)
+    struct gh_pace:
+        int64_t look_ns, longest_ns, rest_ns
+    void gh_begin_pace(gh_pace *, bint)
+    void gh_missed(gh_pace *, bint)
+    int64_t gh_rest_ns(gh_pace *, bint, int64_t)
+
+cdef extern from "host/spec.h" nogil:
+    int GH_ALIGNMENT, GH_KEPT_FREE
+    struct gh_field:
+        const char *name
+        const char *dtype
+        uint64_t offset, itemsize, nbytes
+        uint32_t dimensions
+        uint64_t shape[8]
+    struct gh_spec:
+        uint32_t fields
+        gh_field *field
+        uint64_t slot_nbytes, meta_nbytes
+    gpuring_status gh_read_spec(const char *, size_t, gh_spec *, gpuring_error *)
+    gpuring_status gh_check_sizes(const char *, const gr_ring *, uint64_t, uint64_t, gpuring_error *)
+    void gh_free_spec(gh_spec *)
+
+cdef extern from "host/text.h" nogil:
+    struct gh_text:
+        size_t nbytes
+    gh_text gh_begin_text(char *, size_t)
+
+cdef extern from "host/diagnosis.h" nogil:
+    bint gh_waits_in_vain(const gr_ring *, uint32_t)
+    bint gh_claims_in_vain(const gr_peer *, int64_t *)
+    bint gh_is_of_this_process(const gr_ring *, uint32_t)
+    bint gh_is_stopped(const gr_ring *, uint32_t)
+    struct gh_looks:
+        gr_bool (*is_stopped)(void *, const gr_ring *, uint32_t) noexcept
+        void *context
+    enum gh_verb:
+        GH_CLAIM, GH_ACQUIRE, GH_LATEST
+    double GH_NO_TIMEOUT
+    void gh_add_in_the_way(gh_text *, const gr_ring *, const gr_culprit *, const gh_looks *) noexcept
+    gpuring_status gh_add_refused(gh_text *, const char *, const gr_peer *, gr_result, gh_verb, double, const gh_looks *) noexcept
+    gpuring_status gh_add_cannot_join(gh_text *, const char *, const gr_ring *, gr_result, const char *)
+    gpuring_status gh_add_unusable(gh_text *, const char *, gr_result)
+    const char *gh_wanted(gh_verb)
+    const char *gh_over(gr_result)
+    void gh_add_torn(gh_text *, const char *, uint64_t *, size_t, bint)
 
 cdef extern from "device/driver.h" nogil:
     enum: CU_OK, CU_INVALID_CONTEXT, CU_EVENT_NO_TIMING, CU_STREAM_NON_BLOCKING, CU_DEVICE_ORDINAL, CU_UNIFIED

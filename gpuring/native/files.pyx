@@ -4,19 +4,13 @@ import os
 import weakref
 
 from cpython.buffer cimport PyBuffer_FillInfo
-from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrno, PyErr_SetFromErrnoWithFilenameObject
+from cpython.exc cimport PyErr_CheckSignals, PyErr_SetFromErrnoWithFilenameObject
 from libc.errno cimport EINTR, errno
-from libc.stdint cimport uint32_t
 from posix.fcntl cimport open as c_open
-from posix.mman cimport MAP_FAILED, MAP_SHARED, PROT_READ, PROT_WRITE, mmap, munmap
-from posix.stat cimport fstat, struct_stat
-from posix.unistd cimport close as c_close, read as c_read
+from posix.mman cimport munmap
+from posix.unistd cimport close as c_close
 
-cdef extern from "sys/inotify.h" nogil:
-    int inotify_init1(int flags)
-    int inotify_add_watch(int fd, const char *path, uint32_t mask)
-    int IN_NONBLOCK, IN_CLOEXEC, IN_CREATE, IN_MOVED_TO, IN_ONLYDIR
-
+from gpuring.native.c cimport gh_drain_names, gh_watch_names
 
 cdef extern from *:
     """
@@ -38,13 +32,13 @@ cdef class File:
     """An open file.  It is closed at the latest when this object goes, so no interrupt can lose the descriptor.  A forked child
     does not have it, and so no lock of its parent's."""
 
-    cdef readonly int fd
-    cdef object __weakref__
-
     def __cinit__(self, path, int flags, int mode=0o600):
         """Opens a file as os.open does.  No program that is started inherits it.  Raises OSError."""
-        cdef bytes encoded = os.fsencode(path)
+        cdef bytes encoded
         self.fd = -1
+        if path is None:  # see file_of
+            return
+        encoded = os.fsencode(path)
         while True:
             self.fd = c_open(encoded, flags | os.O_CLOEXEC, mode)
             if self.fd >= 0:
@@ -73,6 +67,19 @@ cdef class File:
         self.close()
 
 
+cdef File file_of(int fd):
+    """The same for an open descriptor, which is closed if this raises."""
+    cdef File file
+    try:
+        file = File.__new__(File, None, 0)
+    except BaseException:
+        c_close(fd)
+        raise
+    file.fd = fd
+    _open.add(file)
+    return file
+
+
 def exchange(one, other):
     """Two files exchange their names in one step.  Raises OSError: FileNotFoundError if one of the two is not there."""
     cdef bytes mine = os.fsencode(one), its = os.fsencode(other)
@@ -94,40 +101,34 @@ cdef class MappedFile:
     Python's mmap keeps a copy of the descriptor.  Its number may be that of a file of the program, if the program has closed all
     its descriptors, as a daemon does."""
 
-    cdef void *_start
-    cdef Py_ssize_t _nbytes
-
-    def __cinit__(self, int fd, Py_ssize_t nbytes):
-        """Maps the first `nbytes` of the file.  Raises ValueError if it is shorter, OSError."""
-        cdef struct_stat now
-        self._start = MAP_FAILED
-        self._nbytes = nbytes
-        if fstat(fd, &now) != 0:
-            PyErr_SetFromErrno(OSError)
-        if now.st_size < nbytes:
-            raise ValueError(f"the file has {now.st_size} bytes, not {nbytes}")
-        self._start = mmap(NULL, nbytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0)
-        if self._start == MAP_FAILED:
-            PyErr_SetFromErrno(OSError)
-
     def __dealloc__(self):
-        if self._start != MAP_FAILED:
-            munmap(self._start, self._nbytes)
+        if self.start != NULL:
+            munmap(self.start, self.nbytes)
 
     def __getbuffer__(self, Py_buffer *buffer, int flags):
-        PyBuffer_FillInfo(buffer, self, self._start, self._nbytes, 0, flags)
+        PyBuffer_FillInfo(buffer, self, self.start, self.nbytes, 0, flags)
+
+
+cdef MappedFile mapping_of(void *start, Py_ssize_t nbytes):
+    """Takes over what is mapped, which is unmapped if this raises."""
+    cdef MappedFile mapped
+    try:
+        mapped = MappedFile.__new__(MappedFile)
+    except BaseException:
+        munmap(start, nbytes)
+        raise
+    mapped.start, mapped.nbytes = start, nbytes
+    return mapped
 
 
 cdef class NameWatch:
     """A descriptor (inotify) that becomes readable when a name comes into a directory, and stays so until `drain`."""
 
-    cdef readonly int fd
-
     def __cinit__(self, path):
         """Raises OSError, for example if this user has as many watches as he may (fs.inotify in /proc/sys)."""
         cdef bytes encoded = os.fsencode(path)
-        self.fd = inotify_init1(IN_NONBLOCK | IN_CLOEXEC)
-        if self.fd < 0 or inotify_add_watch(self.fd, encoded, IN_CREATE | IN_MOVED_TO | IN_ONLYDIR) < 0:
+        self.fd = gh_watch_names(encoded)
+        if self.fd < 0:
             PyErr_SetFromErrnoWithFilenameObject(OSError, path)
 
     def __dealloc__(self):
@@ -136,8 +137,4 @@ cdef class NameWatch:
 
     def drain(self):
         """Takes what has come so far, at most as much as the kernel keeps."""
-        cdef char events[16384]
-        cdef int k
-        for k in range(64):
-            if c_read(self.fd, events, sizeof(events)) <= 0:
-                break
+        gh_drain_names(self.fd)

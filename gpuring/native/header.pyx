@@ -269,27 +269,12 @@ cdef class Header:
 
     cpdef bint is_own(self, uint32_t peer) noexcept:
         """Whether a peer is of this process.  A pid alone does not say so: in each of two containers it may be 1."""
-        cdef gr_peer_entry *entry
-        if peer >= self.ring.max_peers:
-            return False
-        entry = &self.ring.peer[peer]
-        return gr_load_acquire(&entry.pid) == self.ring.pid \
-            and gr_load_acquire(&entry.start) == self.ring.start \
-            and gr_load_acquire(&entry.pidns) == self.ring.pidns
+        return gh_is_of_this_process(self.ring, peer)
 
     def is_stopped(self, uint32_t peer):
         """Whether a peer's process is stopped, by a signal or a debugger.  False also where it cannot be looked up: it is of
         another pid namespace, or /proc hides it."""
-        cdef gr_peer_entry *entry
-        cdef uint64_t start
-        cdef char state = 0
-        if peer >= self.ring.max_peers or self.is_own(peer):
-            return False
-        entry = &self.ring.peer[peer]
-        if gr_load_acquire(&entry.pidns) != self.ring.pidns:
-            return False
-        start = gr_process_start(<int>gr_load_acquire(&entry.pid), &state)
-        return start != 0 and start == gr_load_acquire(&entry.start) and (state == b"T" or state == b"t")
+        return gh_is_stopped(self.ring, peer)
 
     def subscription_name(self, uint32_t subscription):
         """The bytes of a subscription's name, without padding."""
@@ -334,18 +319,7 @@ cdef class Header:
     def waits_in_vain_for(self, uint32_t subscription):
         """Whether each member of a subscription was told that the stream is over, does not wait for it to go on, and has asked
         for nothing since.  Who waits for the subscription may wait for ever."""
-        cdef uint64_t told, t
-        cdef uint32_t i
-        members = self.members(subscription)
-        for p in members:
-            told = gr_load_acquire(&self.ring.peer[p].ended_at)
-            if not told:
-                return False
-            for i in range(self.ring.slots):
-                t = gr_load_acquire(&take_of(self.ring, i, subscription).word)
-                if seq_of(t) >= told:
-                    return False
-        return bool(members)
+        return gh_waits_in_vain(self.ring, subscription)
 
     def members(self, uint32_t subscription):
         """The numbers of the peers of a subscription."""

@@ -22,7 +22,6 @@ cdef class Peer:
     cdef bint has_whole_frame(self) noexcept
     cpdef ask(self)
     cpdef count_drop(self)
-    cdef bint _waits_in_vain(self, int64_t *since_ns) except -1
     cdef bint has_nothing(self) noexcept
     cdef bint is_in_own_way(self) noexcept
     cdef int check_idle(self) except -1

@@ -84,11 +84,9 @@ cdef class Peer:
         self.gd.core.cursor.counts_on = before.gd.core.cursor.counts_on
         self.gd.core.cursor.lost_before = before.gd.core.cursor.lost_before if lost is None else lost & 0xffffffff
 
-    def count_since(self, lost):
-        """`lost`: how much had been lost upstream, as this ring counts, when it was made.  If the join has made a subscription
-        that begins with the ring, what was lost since then counts.  Call it before the first verb."""
-        if self.gd.core.cursor.first:
-            self.gd.core.cursor.counts_on, self.gd.core.cursor.lost_before = True, lost & 0xffffffff
+    def count_since(self, int64_t lost):
+        """`lost`: how much had been lost upstream, as this ring counts, when it was made.  Call it before the first verb."""
+        gr_count_since(&self.gd.core, lost)
 
     def count_before(self):
         """Counts what was in the ring before the subscription that its join has made as lost.  If the subscription was there
@@ -151,7 +149,7 @@ cdef class Peer:
                         return GR_REAPED
                     if self.is_in_own_way():
                         give_back_lost()
-                    if which == CLAIM and call.deadline_ns == INT64_MAX and self._waits_in_vain(&vain_ns):
+                    if which == CLAIM and call.deadline_ns == INT64_MAX and gh_claims_in_vain(&self.gd.core, &vain_ns):
                         gd_cancel(&self.gd, call)
                         return GR_BLOCKED
                     if call.deadline_ns == INT64_MAX and seen < 2 and waits_for_itself(self):
@@ -163,16 +161,6 @@ cdef class Peer:
                     raise
         finally:
             self.waiting_in = 0
-
-    cdef bint _waits_in_vain(self, int64_t *since_ns) except -1:
-        """Whether, for a second, this claim has waited for a subscription whose members were told the end of the stream, and ask
-        for nothing.  A reader that was about to ask again has done so by then."""
-        cdef gr_culprit *culprit = &self.gd.core.last.culprit
-        if culprit.reason != GR_BY_SUBSCRIPTION or not self.header.waits_in_vain_for(culprit.subscription):
-            since_ns[0] = 0
-        elif since_ns[0] == 0:
-            since_ns[0] = gr_now_ns()
-        return since_ns[0] != 0 and gr_now_ns() - since_ns[0] >= <int64_t>1000000000
 
     cdef int check_idle(self) except -1:
         """Raises RuntimeError while a verb is in progress, in another thread or in what a signal handler has interrupted."""

@@ -16,11 +16,10 @@ from typing import TypeVar
 
 from gpuring import native
 from gpuring.deadlines import deadline_of
-from gpuring.errors import PeerLost, RingExists, RingIncompatible
-from gpuring.native import File, Header
-from gpuring.registry import earlier, leftovers, locks, no_room, segment, sockets
+from gpuring.errors import RingExists
+from gpuring.native import File, Header, Missing, Named
+from gpuring.registry import earlier, leftovers, locks, segment, sockets
 from gpuring.registry.new_names import Arrivals
-from gpuring.registry.segment import Missing, Named
 
 T = TypeVar("T")
 
@@ -34,20 +33,17 @@ def when_there(name: str, deadline: float, call: Callable[[], T]) -> T:
     At the deadline, which is on the clock of time.monotonic, it raises RingNotFound, or the cause
     of segment.Dead.
     """
-    arrivals, was_going = Arrivals(), False
+    arrivals = Arrivals()
     while True:
         try:
             return call()
         except Missing as missing:
-            rest_s, going = deadline - time.monotonic(), bool(str(missing))
+            rest_s, going = deadline - time.monotonic(), str(missing) != ""
             if rest_s <= 0:
                 if isinstance(missing, segment.Dead) and missing.__cause__ is not None:
                     raise missing.__cause__ from None
                 raise segment.not_found(name, str(missing)) from None
-        if going and not was_going:
-            arrivals.look_soon()  # the process that removes it may give up
-        was_going = going
-        arrivals.wait(rest_s)
+        arrivals.wait(rest_s, going)
 
 
 # ---- looking -----------------------------------------------------------------------------------
@@ -62,54 +58,29 @@ def look(name: str, timeout_s: float | None = 0.0) -> Header:
 
 
 def read(name: str) -> Header:
-    with _named(name) as named, named.open() as file:
-        return _checked(name, Header.read, file)
+    with native.find(name) as named, named.open() as file:
+        return native.read_header(name, file.fd)
 
 
 def open_to_trace(name: str) -> File:
     """The file of a ring's header, to read and to write, without being in the ring.  It must be of
     our own user or of root, because its owner can end this process.  Raises Missing,
     RingIncompatible, PermissionError, OSError."""
-    with _named(name) as named:
-        if named.stat.st_uid not in {0, os.geteuid()}:
+    with native.find(name) as named:
+        if named.uid not in {0, os.geteuid()}:
             raise PermissionError(
                 f"ring {name!r} belongs to {named.owner}. Only that user or root can trace it"
             )
         file = named.open(os.O_RDWR)
-        _checked(name, Header.read, file)
+        native.read_header(name, file.fd)
         return file
-
-
-def _named(name: str) -> Named:
-    """The file that has the name of the ring's header.  Raises Missing, RingIncompatible."""
-    try:
-        named = Named(segment.header_name(name))
-    except FileNotFoundError:
-        raise Missing from None
-    if named.odd:
-        raise segment.no_ring(named)
-    return named
-
-
-def _checked(name: str, how: Callable[[int], Header], file: File) -> Header:
-    """Calls Header.read or Header.attach.  Raises Missing or RingIncompatible where that
-    refuses."""
-    try:
-        return how(file.fd)
-    except native.Retired as error:
-        raise Missing(f"what has its name is about to go: {error}") from None
-    except native.Damaged as error:
-        raise RingIncompatible(
-            f"{segment.path_of(segment.header_name(name))} is no ring of this gpuring: {error}. If "
-            "no process uses it, `gpuring clean` removes it"
-        ) from None
 
 
 def _taken(name: str) -> RingExists:
     """The error for a name that is taken.  It says what has the name and what can be done."""
     step = "attach to it, or pass replace=True, which closes it for all who use it"
     try:
-        with Named(segment.header_name(name)) as named:
+        with segment.look(segment.header_name(name)) as named:
             if named.odd:
                 what, step = str(segment.no_ring(named)), "or remove that"
             elif not named.is_ours:
@@ -136,51 +107,6 @@ def _state(name: str, header: Header) -> str:
     )
 
 
-# ---- joining -----------------------------------------------------------------------------------
-
-
-def attach_header(name: str, owner: int | None) -> Header:
-    """The mapped header of a ring of user `owner`.  None means our own user, or root.
-
-    Raises Missing, RingIncompatible, PermissionError, RingError, OSError.
-    """
-    with _named(name) as named:
-        uid = named.stat.st_uid
-        if uid not in ({owner} if owner is not None else {0, os.geteuid()}):
-            wanted = os.geteuid() if owner is None else owner
-            raise PermissionError(
-                f"ring {name!r} belongs to {named.owner}, not to user {wanted}. Its creator can "
-                "write every slot, and can end this process. If you trust that user, attach with "
-                f"owner={uid}; the mode has to let you in, too"
-            )
-        try:
-            with named.open(os.O_RDWR) as file:
-                header = _checked(name, Header.attach, file)
-                if header.closed:
-                    header.disown()
-                    raise Missing("it was closed, and has its name until the next ring takes it")
-                # The order matters.  A process that takes the name away locks it, and then looks
-                # whether somebody has the header.  So it has seen us, or we see it, or the slots
-                # are gone.
-                if locks.name_is_locked(file.fd):
-                    header.disown()
-                    raise Missing("somebody is about to remove it")
-                return header
-        except OSError as error:
-            no_room.tell(name, error, "its header", named.stat.st_size)
-            raise
-
-
-def check_living(name: str, header: Header) -> None:
-    """Raises PeerLost if neither the creator of a ring nor a producer in it lives."""
-    if not (header.creator_alive or {*header.producers()} & {*header.live_peers()}):
-        raise PeerLost(
-            f"ring {name!r} is there, but its creator (pid {header.creator_pid}) is dead and "
-            f"nobody publishes in it. Start its creator again. gpuring.attach({name!r}) without a "
-            "timeout opens it as it is, to read what is left"
-        )
-
-
 # ---- names come --------------------------------------------------------------------------------
 
 
@@ -191,7 +117,7 @@ def make_way(name: str, replace: bool | None) -> None:
     `replace` is that of create().  Raises RingExists, PermissionError, RingIncompatible, OSError.
     """
     try:
-        with Named(segment.header_name(name)) as named:
+        with segment.look(segment.header_name(name)) as named:
             _may_replace(name, named, replace)
             if replace is None:
                 with named.open() as file:
@@ -282,7 +208,7 @@ def _take_away(
     Without an heir nobody attaches any more.  Returns False if there was no ring."""
     while True:
         try:
-            named = Named(segment.header_name(name))
+            named = segment.look(segment.header_name(name))
         except FileNotFoundError:
             return False
         with named:
@@ -351,20 +277,4 @@ def remove_own(name: str, epoch: bytes, header: Header) -> None:
 
     It needs no descriptor, so it works where there is none left.
     """
-    if header.lock_fd < 0:
-        return
-    ours = os.fstat(header.lock_fd)
-    segment.remove_slots(segment.slots_name(name, epoch), ours.st_uid)
-    if leftovers.has_durable(header):
-        return
-    header.retire()
-    locks.lock_name(header.lock_fd, _PATIENCE_S)
-    try:
-        if segment.has_name(segment.path_of(segment.header_name(name)), ours):
-            segment.unlink(segment.header_name(name))
-        else:
-            for aside in segment.asides(name):
-                if segment.has_name(segment.path_of(aside), ours):
-                    segment.unlink(aside)
-    finally:
-        locks.unlock_name(header.lock_fd)
+    native.remove_own(name, epoch, header)

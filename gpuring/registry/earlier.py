@@ -20,7 +20,7 @@ from gpuring import native
 from gpuring.errors import RingTimeout
 from gpuring.native import File, Header
 from gpuring.registry import locks, segment
-from gpuring.registry.segment import Named
+from gpuring.registry.segment import look
 
 _PATIENCE_S = 0.5
 """How long to wait for who is settling.  Only a process that was stopped takes so long, and who
@@ -139,7 +139,7 @@ def is_kept(name: str, aside: str) -> bool:
     """Whether this is the header of an earlier ring of a ring that is there."""
     if not segment.is_aside(aside) or segment.owner(segment.header_name(name)) < 0:
         return False
-    with contextlib.suppress(OSError, native.Damaged), Named(aside) as named, named.open() as file:
+    with contextlib.suppress(OSError, native.Damaged), look(aside) as named, named.open() as file:
         header = Header.read(file.fd)
         return header.closed and bool(durable(header))
     return False
@@ -175,10 +175,10 @@ def _earlier(name: str, header: Header) -> list[_Earlier]:
         return []
     found: list[_Earlier] = []
     for aside in asides:
-        with contextlib.suppress(FileNotFoundError, native.Damaged), Named(aside) as named:
+        with contextlib.suppress(FileNotFoundError, native.Damaged), look(aside) as named:
             # Another user's file could end this process.  One that is not closed is about to get
             # its name, or its maker was killed before it had.
-            if named.odd or named.stat.st_uid != there.st_uid:
+            if named.odd or named.uid != there.st_uid:
                 continue
             with named.open(os.O_RDWR) as file:
                 each = _Earlier(aside, Header.attach(file.fd))

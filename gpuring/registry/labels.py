@@ -15,10 +15,7 @@ def encode(label: str | None) -> bytes:
     if not isinstance(label, str):
         raise TypeError(f"label is a str or None, not {type(label).__name__}")
     encoded = label.encode()
-    if len(encoded) > native.MAX_LABEL_NBYTES or "\0" in label:
-        raise ValueError(
-            f"a label has at most {native.MAX_LABEL_NBYTES} bytes and no zero byte, not {label!r}"
-        )
+    native.check_label(encoded)
     return encoded
 
 

@@ -7,9 +7,9 @@ import os
 from collections.abc import Callable
 
 from gpuring import native
-from gpuring.native import Header
+from gpuring.native import Header, Named
 from gpuring.registry import earlier, locks, segment, sockets
-from gpuring.registry.segment import Named
+from gpuring.registry.segment import look
 
 
 def clean() -> list[str]:
@@ -59,7 +59,7 @@ def _remove_left(
     # This look must come before the one at the header.
     strays = [each for each in slots if segment.is_left(each) and not earlier.is_kept(name, each)]
     own = ""
-    with contextlib.suppress(FileNotFoundError), Named(segment.header_name(name)) as named:
+    with contextlib.suppress(FileNotFoundError), look(segment.header_name(name)) as named:
         if named.is_ours:
             epoch, alive = _life(named)
             if wanted is not None and epoch != wanted:
@@ -111,7 +111,7 @@ def is_kept(header: Header) -> bool:
 
 def has_durable(header: Header) -> bool:
     """Whether a ring has subscriptions that go over to the next ring of its name."""
-    return bool(earlier.durable(header))
+    return native.has_durable(header)
 
 
 def go_with_the_last(name: str, header: Header) -> bool:

@@ -1,4 +1,4 @@
-"""Bytes of a ring's files that processes hold locked (the bytes of peers: core/lock.c).
+"""Bytes of a ring's files that processes hold locked: core/lock.h says which.
 
 The kernel drops a lock when its holder dies, however that dies.  A lock belongs to a descriptor,
 and ends with it.
@@ -6,23 +6,15 @@ and ends with it.
 
 from __future__ import annotations
 
-import fcntl
-import os
-import struct
 import time
 
-CREATOR_BYTE = 257
-"""The byte of a header that its creator holds locked."""
-NAME_BYTE = 260
-"""The byte that is locked.  In a header a process locks it while it takes the name away or looks
-whether it may.  In slots their maker locks it until their ring has its name."""
-SETTLING_BYTE = 261
-"""The byte of a header that a process locks while it counts what earlier rings owe (earlier.py)."""
+from gpuring import native
+from gpuring.native import CREATOR_BYTE, NAME_BYTE, SETTLING_BYTE, in_use, name_is_locked
 
-
-def _flock(kind: int, byte: int, nbytes: int = 1) -> bytes:
-    """struct flock: l_type, l_whence, l_start, l_len, l_pid."""
-    return struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, nbytes, 0)
+__all__ = [
+    "NAME_BYTE", "SETTLING_BYTE", "in_use", "lock", "lock_creator", "lock_name", "name_is_locked",
+    "unlock_name",
+]  # fmt: skip
 
 
 def lock_name(fd: int, patience_s: float = 0.0) -> bool:
@@ -36,40 +28,18 @@ def lock_name(fd: int, patience_s: float = 0.0) -> bool:
 def lock(fd: int, byte: int, patience_s: float) -> bool:
     """lock_name for another byte."""
     deadline = time.monotonic() + patience_s
-    while True:
-        try:
-            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, byte))
-            return True
-        except BlockingIOError:
-            if time.monotonic() >= deadline:
-                return False
+    while not native.lock(fd, byte):
+        if time.monotonic() >= deadline:
+            return False
         time.sleep(0.001)
+    return True
 
 
 def lock_creator(fd: int) -> bool:
     """Locks CREATOR_BYTE of a header until the descriptor is closed, as its creator has done who is
     dead.  False if another process has locked it."""
-    try:
-        fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_WRLCK, CREATOR_BYTE))
-    except BlockingIOError:
-        return False
-    return True
+    return native.lock(fd, CREATOR_BYTE)
 
 
 def unlock_name(fd: int) -> None:
-    fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _flock(fcntl.F_UNLCK, NAME_BYTE))
-
-
-def name_is_locked(fd: int) -> bool:
-    """Whether another process is about to take the name away, or has not given it yet."""
-    return _is_locked(fd, _flock(fcntl.F_RDLCK, NAME_BYTE))
-
-
-def in_use(fd: int) -> bool:
-    """Whether a living process has any lock on the file other than that of its name."""
-    return _is_locked(fd, _flock(fcntl.F_WRLCK, 0, NAME_BYTE))
-
-
-def _is_locked(fd: int, like: bytes) -> bool:
-    found = fcntl.fcntl(fd, fcntl.F_OFD_GETLK, like)
-    return bool(struct.unpack_from("h", found)[0] != fcntl.F_UNLCK)
+    native.unlock(fd, NAME_BYTE)

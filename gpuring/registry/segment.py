@@ -7,7 +7,7 @@ of an earlier one.  A header that is about to take a ring's name, or has lost it
 processes that hand it on have sockets in the directory `/gpuring+EPOCH` (sockets.py).
 
 Anybody may put anything under any name there.  So we look at what has a name before we open it
-(`Named`), and we remove only files of our own.  docs/decisions/0012 has the rest.
+(`look`), and we remove only files of our own.  docs/decisions/0012 has the rest.
 """
 
 from __future__ import annotations
@@ -17,35 +17,24 @@ import errno
 import os
 import re
 import secrets
-import stat
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import posix_ipc
 
 from gpuring import native
-from gpuring.errors import RingError, RingIncompatible, RingNotFound
-from gpuring.native import File
+from gpuring.errors import RingIncompatible, RingNotFound
+from gpuring.native import File, Missing, Named
 from gpuring.registry import locks
-
-if TYPE_CHECKING:
-    from typing_extensions import Self
 
 SHM = Path("/dev/shm")
 _PREFIX = "gpuring."
-_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,127}")
 _ASIDE = ".header"
-_SEGMENT = re.compile(rf"gpuring\.({_NAME.pattern})(\+[0-9a-f]{{32}}({re.escape(_ASIDE)})?)?")
+_BEHIND = re.compile(rf"[0-9a-f]{{32}}({re.escape(_ASIDE)})?")
 ANSWERS = re.compile(r"(.+)\.[0-9a-f]{16}")
 """The name of a ring of answers: that of its service, and the number of the client."""
 _MAX_LISTED = 10
 """How many names a message lists."""
-
-
-class Missing(Exception):
-    """There is no ring of that name just now, or none that lives, and waiting may help.  The text
-    may say more."""
 
 
 class Dead(Missing):
@@ -56,20 +45,16 @@ def check_name(name: str) -> str:
     """Returns the name if a ring can have it.  Raises TypeError, ValueError."""
     if not isinstance(name, str):
         raise TypeError(f"a ring's name is a str, not {type(name).__name__}")
-    if not _NAME.fullmatch(name):
-        raise ValueError(
-            f"{name!r} cannot name a ring: use 1 to 128 letters, digits, '_', '-' or '.', "
-            "beginning with a letter, a digit or '_' (so no slash)"
-        )
+    native.check_name(name)
     return name
 
 
 def header_name(name: str) -> str:
-    return f"/{_PREFIX}{name}"
+    return native.header_path(name).removeprefix(str(SHM))
 
 
 def slots_name(name: str, epoch: bytes) -> str:
-    return f"/{_PREFIX}{name}+{epoch.hex()}"
+    return native.slots_path(name, epoch).removeprefix(str(SHM))
 
 
 def aside_name(name: str, number: bytes) -> str:
@@ -110,79 +95,20 @@ def _listing() -> tuple[set[str], dict[str, list[str]]]:
     slots: dict[str, list[str]] = {}
     with contextlib.suppress(FileNotFoundError, PermissionError):
         for entry in os.listdir(SHM):  # noqa: PTH208 - there may be many thousand names
-            if found := _SEGMENT.fullmatch(entry):
-                of = slots.setdefault(found[1], [])
-                if found[2]:
-                    of.append(f"/{entry}")
-                else:
-                    headers.add(found[1])
+            if entry.startswith(_PREFIX):
+                name, plus, behind = entry[len(_PREFIX) :].partition("+")
+                if native.is_name(name) and (not plus or _BEHIND.fullmatch(behind)):
+                    of = slots.setdefault(name, [])
+                    if plus:
+                        of.append(f"/{entry}")
+                    else:
+                        headers.add(name)
     return headers, slots
 
 
-_KINDS = {
-    stat.S_IFDIR: "a directory",
-    stat.S_IFLNK: "a symbolic link",
-    stat.S_IFIFO: "a fifo",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
-    stat.S_IFBLK: "a device",
-}
-
-
-class Named:
-    """The file that has a name now.  It stays this file, whatever becomes of the name.
-
-    The file itself is not opened (O_PATH): no fifo blocks, no device starts, no link is followed.
-    Raises OSError.
-    """
-
-    def __init__(self, segment: str) -> None:
-        self.path = path_of(segment)
-        self._place = File(self.path, os.O_PATH | os.O_NOFOLLOW)
-        self.stat = os.fstat(self._place.fd)
-
-    @property
-    def odd(self) -> str:
-        """What it is if it is not a file with this name alone.  Empty if it is one."""
-        if self.stat.st_nlink > 1 and stat.S_ISREG(self.stat.st_mode):
-            return f"a file with {self.stat.st_nlink} names"
-        return _KINDS.get(stat.S_IFMT(self.stat.st_mode), "")
-
-    @property
-    def is_ours(self) -> bool:
-        """Whether it is a file of this process's own user.  Root, too, leaves those of others
-        alone."""
-        return stat.S_ISREG(self.stat.st_mode) and self.stat.st_uid == os.geteuid()
-
-    @property
-    def owner(self) -> str:
-        """The user id and the mode, in words."""
-        return f"user {self.stat.st_uid} (mode {stat.S_IMODE(self.stat.st_mode):04o})"
-
-    @property
-    def has_name(self) -> bool:
-        """Whether the name still means this file."""
-        return has_name(self.path, self.stat)
-
-    def open(self, flags: int = os.O_RDONLY) -> File:
-        """Raises PermissionError, whose text is a whole sentence, and other kinds of OSError."""
-        try:
-            return File(f"/proc/self/fd/{self._place.fd}", flags | os.O_NONBLOCK)
-        except PermissionError:
-            do = "read" if flags & os.O_ACCMODE == os.O_RDONLY else "read and write"
-            raise PermissionError(
-                f"{self.path} belongs to {self.owner}. This process, of user {os.geteuid()}, may "
-                f"not {do} it. The user who creates a ring says with mode= who may: mode=0o660 "
-                "lets that user's group in, and mode=0o666 everybody"
-            ) from None
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, self.path) from None
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._place.close()
+def look(segment: str) -> Named:
+    """The file that has the name now, looked at and not opened.  Raises OSError."""
+    return Named(path_of(segment))
 
 
 def owner(segment: str) -> int:
@@ -196,11 +122,7 @@ def owner(segment: str) -> int:
 def has_name(path: str, file: os.stat_result) -> bool:
     """Whether `path` means this file.  The caller has it open, so its inode is not a later
     one's."""
-    try:
-        now = os.stat(path, follow_symlinks=False)  # noqa: PTH116
-    except FileNotFoundError:
-        return False
-    return (now.st_dev, now.st_ino) == (file.st_dev, file.st_ino)
+    return native.has_name(path, file.st_dev, file.st_ino)
 
 
 def is_replaced(name: str, fd: int) -> bool:
@@ -219,24 +141,12 @@ def unnamed(mode: int) -> File:
 
     Raises RingError if the directory cannot hold such files, OSError.
     """
-    try:
-        file = File(SHM, os.O_TMPFILE | os.O_RDWR, mode)
-    except OSError as error:
-        if error.errno not in (errno.EOPNOTSUPP, errno.EISDIR):
-            raise
-        raise RingError(
-            f"{SHM} cannot hold files without a name (O_TMPFILE); rings need a tmpfs there"
-        ) from error
-    os.fchmod(file.fd, mode)  # because the umask has restricted the mode
-    return file
+    return native.unnamed_file(mode)
 
 
 def give_name(file: File, segment: str) -> None:
     """Gives this name to the file.  Raises FileExistsError, OSError."""
-    # With absolute paths linkat() looks at neither directory.  But without them CPython calls
-    # link(), which does not follow the link that /proc has here.
-    at = {"src_dir_fd": file.fd, "dst_dir_fd": file.fd}
-    os.link(f"/proc/self/fd/{file.fd}", path_of(segment), **at, follow_symlinks=True)
+    native.give_name(file.fd, path_of(segment))
 
 
 @contextlib.contextmanager
@@ -303,11 +213,7 @@ def remove_slots(slots: str, owner: int | None = None) -> bool:
 
     The name of such a segment is never used again.  False if it is not there.
     """
-    uid = os.geteuid() if owner is None else owner
-    with contextlib.suppress(FileNotFoundError, PermissionError):
-        found = os.stat(path_of(slots), follow_symlinks=False)  # noqa: PTH116
-        return stat.S_ISREG(found.st_mode) and found.st_uid == uid and unlink(slots)
-    return False
+    return native.remove_file(path_of(slots), os.geteuid() if owner is None else owner)
 
 
 def is_left(slots: str) -> bool:
@@ -316,7 +222,7 @@ def is_left(slots: str) -> bool:
     If so, its ring has its name by now or will never have it, so a look at the name tells which.
     """
     try:
-        with Named(slots) as named:
+        with look(slots) as named:
             if not named.is_ours:
                 return False
             with named.open() as file:

@@ -7,7 +7,6 @@ whoever carries them to another host takes a name from here.
 from __future__ import annotations
 
 import hashlib
-import secrets
 
 from gpuring import native
 
@@ -15,17 +14,11 @@ FOREVER_NS = 2**63 - 1
 """The patience of a durable subscription that somebody has made endless.  At first it is 0, which
 is endless as well."""
 _UNNAMED = "#"
-_ELSEWHERE = "bridge: "
 
 
 def text_of(name: bytes) -> str:
     """A name, or the label of a peer, as text."""
     return name.decode(errors="replace")
-
-
-def unnamed() -> str:
-    """A name for a subscription that was given none."""
-    return f"{_UNNAMED}{secrets.token_hex(4)}"
 
 
 def is_unnamed(name: str) -> bool:
@@ -37,19 +30,14 @@ def encode(name: str) -> bytes:
     """The name that a user has given, checked.  Raises TypeError, ValueError."""
     if not isinstance(name, str):
         raise TypeError(f"subscription is a str or None, not {type(name).__name__}")
-    if not name or is_unnamed(name) or "\0" in name:
-        raise ValueError(f"{name!r} cannot name a subscription ('#…' is for unnamed ones)")
     encoded = name.encode()
-    if len(encoded) > native.MAX_NAME_NBYTES:
-        raise ValueError(
-            f"a subscription's name has at most {native.MAX_NAME_NBYTES} bytes, not {len(encoded)}"
-        )
+    native.check_subscription(encoded)
     return encoded
 
 
 def read_elsewhere(reader: str) -> str:
     """The name of the subscription whose frames go to `reader` on another host."""
-    name = f"{_ELSEWHERE}{reader}"
+    name = f"{native.ELSEWHERE}{reader}"
     if len(name.encode()) <= native.MAX_NAME_NBYTES:
         return name
     digest = hashlib.sha256(reader.encode()).hexdigest()[:8]
@@ -58,4 +46,4 @@ def read_elsewhere(reader: str) -> str:
 
 
 def is_read_elsewhere(name: str) -> bool:
-    return name.startswith(_ELSEWHERE)
+    return name.startswith(native.ELSEWHERE)

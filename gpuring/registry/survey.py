@@ -11,10 +11,9 @@ from typing import Any
 
 from gpuring import native, slot_layout
 from gpuring.errors import RingError
-from gpuring.native import Header
+from gpuring.native import Header, Missing
 from gpuring.native.snapshot import snapshot
 from gpuring.registry import diagnosis, directory, in_the_way, segment, stats
-from gpuring.registry.segment import Missing
 from gpuring.registry.subscriptions import FOREVER_NS, text_of
 
 

@@ -21,8 +21,8 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gpuring import native
-from gpuring.native import NameWatch
-from gpuring.registry.new_names import LOOK_S, Arrivals
+from gpuring.native import LOOK_S, NameWatch
+from gpuring.registry.new_names import Arrivals
 from gpuring.registry.segment import SHM
 from gpuring.ring.timer import Timer
 

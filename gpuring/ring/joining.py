@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from gpuring import native
 from gpuring.arguments import flag, integer
 from gpuring.registry import diagnosis, earlier, labels
-from gpuring.registry.subscriptions import encode, text_of, unnamed
+from gpuring.registry.subscriptions import encode
 from gpuring.ring import spinning
 
 if TYPE_CHECKING:
@@ -66,21 +66,21 @@ class AsConsumer:
             )
         if name is not None:
             earlier.settle(ring.name, ring._header)
-        encoded, begin = unnamed().encode() if name is None else encode(name), checked_start(start)
+        encoded, begin = native.unnamed() if name is None else encode(name), checked_start(start)
 
         def join(peer: Peer, device: Device | None, gate_host: bool) -> Peer | int:
             return native.join_consumer(
                 peer, encoded, lossless, begin, redeliver, device, gate_host
             )
 
-        return _peer(self, ring, join, text_of(encoded))
+        return _peer(self, ring, join, encoded)
 
 
 def _peer(
     asked: AsProducer | AsConsumer,
     ring: JoinedRing,
     join: Callable[[Peer, Device | None, bool], Peer | int],
-    subscription: str = "",
+    subscription: bytes = b"",
 ) -> Peer:
     """What `join` makes of a new peer, which waits and is called as it was asked for."""
     header = ring._header

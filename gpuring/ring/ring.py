@@ -46,12 +46,12 @@ def attach_any(name: str, deadline: float = 0.0, device: int | None = None) -> R
 
 
 def opened(name: str, owner: int | None, device: str | int | None, living: bool) -> Ring:
-    """attach() without a wait.  Raises segment.Missing where that may help.  `living`: that is also
+    """attach() without a wait.  Raises native.Missing where that may help.  `living`: that is also
     so if the ring does not live."""
-    header = directory.attach_header(name, owner)
+    header = native.attach_header(name, owner)
     try:
         if living:
-            directory.check_living(name, header)
+            native.check_living(name, header)
         return Ring(name, header, *_slots_of(name, header, device), created=False)
     except BaseException as error:
         header.disown()  # if the exception is kept, it keeps the header, but not our locks
@@ -66,11 +66,7 @@ def _slots_of(name: str, header: Header, device: str | int | None) -> tuple[Memo
         described = slot_layout.Spec.from_bytes(header.spec)
     except ValueError as error:
         raise RingIncompatible(f"ring {name!r}: {error}") from error
-    if (described.slot_nbytes, described.meta_nbytes) != (header.slot_nbytes, header.meta_nbytes):
-        raise RingIncompatible(
-            f"ring {name!r}: its slots have {header.slot_nbytes} + {header.meta_nbytes} bytes, its "
-            f"description needs {described.slot_nbytes} + {described.meta_nbytes}"
-        )
+    native.check_sizes(name, header, described.slot_nbytes, described.meta_nbytes)
     return kinds.attach(name, header, device), described
 
 
@@ -297,16 +293,17 @@ class Ring(Dropped):
         lock cannot be taken for 5 s.
         """
         self._check_open()
+        encoded = encode(subscription)
         result = native.subscribe(
             self._header,
-            encode(subscription),
+            encoded,
             lossless=arguments.flag(lossless, "lossless"),
             redeliver=arguments.flag(redeliver, "redeliver"),
             start=joining.checked_start(start),
             patience_ns=durable.patience_ns(patience),
         )
         if result:
-            raise diagnosis.cannot_join(self._name, self._header, result, subscription)
+            raise diagnosis.cannot_join(self._name, self._header, result, encoded)
 
     def unsubscribe(self, subscription: str) -> bool:
         """Makes a subscription go with its last member, and so at once if it has none.

@@ -9,6 +9,7 @@ envelope of an answer says which call it answers, and whether it is a part or th
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import mmap
 import os
@@ -133,7 +134,7 @@ def check_replacement(former: Ring, its: Terms, ring: Ring, terms: Terms) -> Non
 
 def request_of(ring: Ring) -> Spec:
     """What a request holds, without what the ring says of the service."""
-    return Spec(ring.spec.fields, ring.spec.meta)
+    return dataclasses.replace(ring.spec, canary_nbytes=0, origin=None, about=None)
 
 
 def differences(*pairs: tuple[str, object, object]) -> Iterator[tuple[str, str, str]]:

@@ -19,10 +19,9 @@ import numpy.typing as npt
 from gpuring import native, slot_layout
 from gpuring.deadlines import deadline_of, left_s
 from gpuring.errors import RingError
-from gpuring.native import File, Header, Tracer
+from gpuring.native import File, Header, Missing, Tracer
 from gpuring.native.tracer import EVENT_NBYTES, TRACE_EVENTS, TRACE_NS
 from gpuring.registry import directory, segment, survey
-from gpuring.registry.segment import Missing
 from gpuring.registry.stats import Clock
 from gpuring.tracing import fences
 from gpuring.tracing.fences import Fences

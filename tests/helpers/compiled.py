@@ -17,11 +17,9 @@ import pytest
 
 from tests import ROOT
 
-CORE, DEVICE, PROGRAMS = (
-    Path("gpuring/native/core"),
-    Path("gpuring/native/device"),
-    Path("tests/native/programs"),
-)
+NATIVE, INCLUDE = Path("gpuring/native"), Path("gpuring/include")
+CORE, HOST, DEVICE, API = (NATIVE / each for each in ("core", "host", "device", "api"))
+PROGRAMS = Path("tests/native/programs")
 HARDWARE = ("fake_cuda.c", "fake_calls.c")  # no sanitizer of ours looks into it
 FAULTS = ["-O1", "-g", "-w", "-DGR_FAULTS"]  # of most programs, whose objects are shared then
 CC = shutil.which("gcc") or shutil.which("cc")
@@ -29,24 +27,26 @@ BUILD_S = 200  # of all commands together
 
 needs_compiler = pytest.mark.skipif(CC is None, reason="no C compiler: the core is compiled anew")
 
-Edit = tuple[str, str, str]  # file of core or device, a place in it, what stands there instead
+Edit = tuple[str, str, str]  # file of the library, a place in it, what stands there instead
 
 
 def build(
     place: Path, programs: str | list[str], flags: list[str], *edits: Edit,
-    device: bool = False,
+    device: bool = False, api: bool = False,
 ) -> Path:  # fmt: skip
     """Compiles the program whose sources match in tests/native/programs; where it is then.
 
     place: an empty folder that pytest has made.  Beside it lie the objects that builds share.
     device: with device order, over the fake driver.  A file of the core that a program includes is
     not compiled beside it.
+    api: with all of the library, and the real driver if there is one.
     """
     _need_sanitizers(place, flags)
     _copy(place, edits)
     edited = {name for name, _, _ in edits}
     anew = any(name.endswith(".h") for name in edited)  # every file may use it
-    patterns = [CORE / "*.c", *([DEVICE / "*.c"] if device else [])]
+    rooms = [CORE, HOST, DEVICE, API] if api else [CORE, DEVICE] if device else [CORE]
+    patterns = [room / "*.c" for room in rooms]
     named = [programs] if isinstance(programs, str) else programs
     patterns += [PROGRAMS / name for name in (*(HARDWARE if device else ()), *named)]
     sources = [path for pattern in patterns for path in sorted(place.glob(str(pattern)))]
@@ -100,10 +100,10 @@ def run(
 
 
 def _copy(place: Path, edits: tuple[Edit, ...]) -> None:
-    for folder in (CORE, DEVICE, PROGRAMS):
+    for folder in (CORE, HOST, DEVICE, API, INCLUDE, PROGRAMS):
         shutil.copytree(ROOT / folder, place / folder)
     for name, old, new in edits:
-        path = place / (CORE if (ROOT / CORE / name).exists() else DEVICE) / name
+        (path,) = (place / NATIVE).glob(f"*/{name}")
         text = path.read_text()
         assert text.count(old) == 1, f"{name} does not have it once: {old}"
         path.write_text(text.replace(old, new))

@@ -176,7 +176,7 @@ def test_however_a_forked_child_ends_its_parent_has_what_it_had(name, children, 
 def forks_in_the_middle(pipe: Pipe, name: str) -> None:
     """While it has the lock of a name, as another thread of it may have, which is tidying up."""
     with gpuring.create(name, **OPTIONS, device="host"):
-        with segment.Named(segment.header_name(name)) as named, named.open(os.O_RDWR) as file:
+        with segment.look(segment.header_name(name)) as named, named.open(os.O_RDWR) as file:
             assert locks.lock_name(file.fd)
             runs, running = os.pipe()
             pid = os.fork()

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import gc
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-import pytest
-
 import gpuring
-from gpuring.native import File
-from gpuring.registry import segment
 from tests.helpers.processes import Child, Pipe, open_files, replaces_its_files
 from tests.helpers.rings import small_ring
 
@@ -37,20 +31,3 @@ def test_who_has_closed_everything_loses_no_file_of_its_own_with_a_ring(
     with small_ring(name):
         assert children(closes_rings, name).result() == set()
     gpuring.clean()
-
-
-def test_slots_that_shrink_meanwhile_are_not_mapped(
-    name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Whoever touches a mapping beyond the end of its file is killed."""
-    opens = segment.Named.open
-
-    def shrinks(named: segment.Named, flags: int = os.O_RDONLY) -> File:
-        if "+" in named.path:
-            os.truncate(named.path, Path(named.path).stat().st_size - 1)
-        return opens(named, flags)
-
-    with small_ring(name):
-        monkeypatch.setattr(segment.Named, "open", shrinks)
-        with pytest.raises(gpuring.RingIncompatible, match=r"its slots .* shrink"):
-            gpuring.attach(name)

@@ -1,4 +1,4 @@
-"""The C library is built in floors: no file needs one that needs it, and the core no device order.
+"""The C library is built in floors: no file needs one that needs it, and the core no other room.
 
 What a file needs is what its object leaves undefined, as `nm` says.
 """
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.compiled import BUILD_S, CC, CORE, DEVICE, ROOT, needs_compiler
+from tests.helpers.compiled import API, BUILD_S, CC, CORE, DEVICE, HOST, ROOT, needs_compiler
 
 pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S)]
 
@@ -42,7 +42,7 @@ def needs_of(place: Path, sources: list[Path]) -> dict[str, set[str]]:
 def needs(tmp_path_factory):
     if not shutil.which("nm"):
         pytest.skip("no nm")
-    sources = [*(ROOT / CORE).glob("*.c"), *(ROOT / DEVICE).glob("*.c")]
+    sources = [each for room in (CORE, HOST, DEVICE, API) for each in (ROOT / room).glob("*.c")]
     return needs_of(tmp_path_factory.mktemp("floors"), sources)
 
 
@@ -53,12 +53,15 @@ def test_no_file_needs_one_that_needs_it(needs):
 
 
 @pytest.mark.slow
-def test_the_core_needs_no_device_order(needs):
-    device = {path.name for path in (ROOT / DEVICE).glob("*.c")}
-    assert not {
-        name: of & device for name, of in needs.items() if name not in device and of & device
-    }
-    assert any(of - device for name, of in needs.items() if name in device)
+def test_no_room_needs_one_above_it(needs):
+    """The core needs no other one, and neither of the two in the middle needs the other."""
+    core, host, device, api = (
+        {path.name for path in (ROOT / room).glob("*.c")} for room in (CORE, HOST, DEVICE, API)
+    )
+    for room, above in ((core, host | device | api), (host, device | api), (device, host | api)):
+        assert not {name: needs[name] & above for name in room if needs[name] & above}
+    assert any(needs[name] & host for name in api)
+    assert any(needs[name] & core for name in device)
 
 
 def test_a_circle_is_found(tmp_path):

@@ -167,7 +167,7 @@ def as_on_gpu(
             native.offer(header, memory)
             segment.give_name(file, segment.header_name(name))
     else:
-        with segment.Named(segment.header_name(name)) as named, named.open(os.O_RDWR) as file:
+        with segment.look(segment.header_name(name)) as named, named.open(os.O_RDWR) as file:
             header = Header.attach(file.fd)
         got = native.fetch(header, patience_s)
         native.offer(header, got.fd)

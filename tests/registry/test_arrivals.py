@@ -24,16 +24,19 @@ TERMS = {"request": ((4,), "u1"), "response": ((4,), "u1")}
 NAMES = 10_000
 
 
+class Patient(native.Pace):
+    look_s = 1000
+
+
 @pytest.fixture
 def looks(monkeypatch):
     """How often whoever waits has looked; nothing comes by a look of his own."""
-    monkeypatch.setattr(new_names, "_FIRST_LOOK_S", 1000)
-    monkeypatch.setattr(new_names, "LOOK_S", 1000)
+    monkeypatch.setattr(new_names, "Pace", Patient)
     seen, wait, wait_async = [], new_names.Arrivals.wait, new_names.Arrivals.wait_async
 
-    def counted(self, at_most_s):
+    def counted(self, at_most_s, going=False):
         seen.append(1)
-        wait(self, at_most_s)
+        wait(self, at_most_s, going)
 
     async def counted_async(self, at_most_s):
         seen.append(1)

@@ -13,7 +13,7 @@ import pytest
 
 import gpuring
 from gpuring import native
-from gpuring.registry import directory, locks
+from gpuring.registry import locks, new_names
 from gpuring.registry import segment as segments
 from gpuring.ring import debug
 from tests.helpers.promise import promise
@@ -68,16 +68,15 @@ def test_a_ring_appears_whole(name, monkeypatch):
     given, give_name = [], segments.give_name
 
     def watched(file, segment):
-        given.append(segment)
+        given.extend(segments.listing()[name])  # the slots have their name before
         with pytest.raises(gpuring.RingNotFound):
             gpuring.attach(name)
         give_name(file, segment)
-        if segment == segments.header_name(name):
-            gpuring.attach(name).close()
+        gpuring.attach(name).close()
 
     monkeypatch.setattr(segments, "give_name", watched)
     with gpuring.create(name, **OPTIONS, device="host") as ring:
-        assert given == [segments.slots_name(name, ring._epoch), segments.header_name(name)]
+        assert given == [segments.slots_name(name, ring._epoch)]
         assert name not in gpuring.clean()
         gpuring.attach(name).close()
 
@@ -96,7 +95,7 @@ def connect(name: str, timeout: float = 0.0) -> gpuring.Client:
 
 
 def about_to_lose_its_name(name: str) -> native.File:
-    file = segments.Named(segments.header_name(name)).open(os.O_RDWR)
+    file = segments.look(segments.header_name(name)).open(os.O_RDWR)
     assert locks.lock_name(file.fd)
     return file
 
@@ -115,14 +114,13 @@ def test_attach_waits_for_a_ring_that_is_being_replaced(name, monkeypatch, state
         kept = state(name)
         with pytest.raises(gpuring.RingNotFound, match=name):
             how(name)
-        looked, when_there = threading.Event(), directory._named
+        looked, wait = threading.Event(), new_names.Arrivals.wait
 
-        def named(*args):
-            found = when_there(*args)
-            looked.set()
-            return found
+        def waits(*args):
+            looked.set()  # it has found nothing, and waits
+            wait(*args)
 
-        monkeypatch.setattr(directory, "_named", named)
+        monkeypatch.setattr(new_names.Arrivals, "wait", waits)
         found: list = []
         thread = threading.Thread(target=lambda: found.append(how(name, timeout=20)))
         thread.start()

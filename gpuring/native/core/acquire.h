@@ -9,6 +9,14 @@ enum gr_result gr_latest(struct gr_peer *me);
 /* For a reader that comes here from another ring, before its first verb: what was there before its
  * subscription is lost. */
 void gr_count_before(struct gr_peer *me);
+/* For a ring that a bridge fills: how much had been lost upstream when the ring was made. If the
+ * join has made a subscription that begins with the ring, what was lost since then counts. Before
+ * its first verb, too. */
+static inline void gr_count_since(struct gr_peer *me, int64_t lost) {
+    if (!me->cursor.first) return;
+    me->cursor.counts_on = true;
+    me->cursor.lost_before = (uint32_t)lost;
+}
 /* Counts n frames as lost; they are told of with the next frame. */
 void gr_count_lost(struct gr_peer *me, uint64_t n);
 enum gr_result gr_look(const struct gr_peer *me, uint64_t *seq, struct gr_culprit *culprit);

@@ -9,8 +9,12 @@ enum {
     GR_LOCK_BYTE = 256,     /* the membership lock */
     GR_CREATOR_BYTE = 257,  /* held by the creator's handle */
     GR_ATTACHED_BYTE = 259, /* shared by every handle that maps the header */
-    GR_NAME_BYTE = 260,     /* used by segment.py while the file's name is given or taken away */
-    GR_TRACER_BYTE = 261,   /* held by who traces the ring, which does not count as using it */
+    /* In a header a process locks it while it takes the file's name away or looks whether it may.
+     * In slots their maker locks it until their ring has its name. What lies behind it does not
+     * count as using the ring. */
+    GR_NAME_BYTE = 260,
+    GR_TRACER_BYTE = 261,   /* held by who traces the ring */
+    GR_SETTLING_BYTE = 262, /* held while somebody counts what earlier rings owe (earlier.py) */
 };
 
 /* Locks a byte through that description (F_WRLCK, F_RDLCK), or unlocks it (F_UNLCK), and never

@@ -1,0 +1,315 @@
+/* gpuring: rings of frames in shared memory, for programs in C, C++, Rust and whatever calls C.
+ *
+ * A program attaches to a ring by its name, and joins it as a producer or as a consumer. It may be
+ * in a ring together with programs in Python: all of them use this library. docs/c.md explains it.
+ *
+ * Status and errors. A call that can fail returns a gpuring_status, and GPURING_OK is 0. What it
+ * says of that in words is in the gpuring_error that its caller gives, which may be NULL. A call
+ * that fails has changed nothing and holds nothing, unless it says so here.
+ *
+ * Structures. Each one begins with its size. Its caller sets that, most simply with the macro of
+ * the same name, as in
+ *
+ *     gpuring_slot slot = GPURING_SLOT;
+ *
+ * The library fills or reads no more than this size. So a program that was built with an older
+ * header works with a newer library. In an array the size of the first one counts for all.
+ *
+ * Threads. One thread at a time uses a producer or a consumer. Different ones may be used by
+ * different threads. A ring may be used by all threads.
+ *
+ * fork. A forked child cannot use the handles of its parent: it gets GPURING_FORKED, and attaches
+ * itself.
+ *
+ * Signals. A wait goes on when a signal handler returns. Give it a timeout, or wait with poll() on
+ * a descriptor, to look at what a handler has noted.
+ */
+#ifndef GPURING_H
+#define GPURING_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Rises with each addition to this header. gpuring_api_version() is that of the library. */
+#define GPURING_API_VERSION 1
+uint32_t gpuring_api_version(void);
+
+/* ---- errors ---------------------------------------------------------------------------------- */
+
+/* In brackets: the exception that Python raises. */
+typedef enum gpuring_status {
+    GPURING_OK = 0,
+    GPURING_TIMEOUT = 1,          /* nothing came in time; or LOCK was not had (RingTimeout) */
+    GPURING_FULL = 2,             /* no slot could be claimed in time (RingFull) */
+    GPURING_NOT_FOUND = 3,        /* there is no such ring, or none yet (RingNotFound) */
+    GPURING_EXISTS = 4,           /* there is a ring of that name (RingExists) */
+    GPURING_INCOMPATIBLE = 5,     /* damaged, or of another version (RingIncompatible) */
+    GPURING_TOO_MANY_PEERS = 6,   /* a table of the ring is full (TooManyPeers) */
+    GPURING_CLOSED = 7,           /* the ring was closed (RingClosed) */
+    GPURING_END_OF_STREAM = 8,    /* everything was read (EndOfStream) */
+    GPURING_PEER_LOST = 9,        /* the other side died, or we were taken for dead (PeerLost) */
+    GPURING_PRODUCER_DIED = 10,   /* and the stream goes on (ProducerDied) */
+    GPURING_FRAME_TORN = 11,      /* frames were not written to their end (FrameTorn) */
+    GPURING_NOT_PERMITTED = 12,   /* it is another user's (PermissionError) */
+    GPURING_NO_ROOM = 13,         /* the system gave no memory or no room (RingError) */
+    GPURING_DEVICE = 14,          /* the GPU or its driver (DeviceError) */
+    GPURING_INVALID = 15,         /* an argument cannot be (ValueError, TypeError) */
+    GPURING_FORKED = 16,          /* the handle is that of the parent process (RingError) */
+    GPURING_UNSUPPORTED = 17,     /* this library cannot do that yet */
+    GPURING_SYSTEM = 18,          /* see sys_errno (OSError) */
+    GPURING_FAILED = 19           /* anything else (RingError) */
+} gpuring_status;
+
+typedef struct gpuring_error {
+    gpuring_status status;
+    int sys_errno;     /* with GPURING_SYSTEM and the like; else 0 */
+    int device_status; /* a CUresult; 0 if the GPU has nothing to do with it */
+    char text[512];    /* UTF-8: the ring, the culprit and the next step, in a sentence or two */
+} gpuring_error;
+
+/* A name such as "GPURING_FULL". */
+const char *gpuring_status_name(gpuring_status status);
+
+/* ---- rings ----------------------------------------------------------------------------------- */
+
+typedef struct gpuring_ring gpuring_ring;
+typedef struct gpuring_producer gpuring_producer;
+typedef struct gpuring_consumer gpuring_consumer;
+
+/* A timeout without end. 0 does not wait. */
+#define GPURING_FOREVER INT64_C(-1)
+
+typedef struct gpuring_attach_options {
+    size_t size;
+    /* For how long to wait for a ring that lives: its creator lives, or a producer is in it. 0
+     * takes the ring that is there, also that of the dead. */
+    int64_t timeout_ns;
+    /* The id of the user whose ring it must be. -1: this process's own user, or root. Another user
+     * can write every slot, and can end this process. */
+    int64_t owner;
+} gpuring_attach_options;
+#define GPURING_ATTACH_OPTIONS {sizeof(gpuring_attach_options), 0, -1}
+
+/* Opens the ring of this name. Its slots must be in host memory, or pinned; those of a pinned ring
+ * are used by the CPU. options: NULL is GPURING_ATTACH_OPTIONS. */
+gpuring_status gpuring_attach(const char *name, const gpuring_attach_options *options,
+                              gpuring_ring **ring, gpuring_error *error);
+/* Gives the ring up. Close its producers and consumers first: with one of them open this returns
+ * GPURING_INVALID, and the ring stays attached. If this process has created the ring, that is closed
+ * for all: they read what is there, and then get the end of the stream. NULL is fine. */
+gpuring_status gpuring_detach(gpuring_ring *ring, gpuring_error *error);
+
+typedef enum gpuring_memory { GPURING_MEMORY_HOST = 0, GPURING_MEMORY_PINNED = 4 } gpuring_memory;
+
+typedef struct gpuring_info {
+    size_t size;
+    const char *name; /* valid until the ring is detached */
+    uint32_t slots, max_peers, max_subscriptions;
+    uint32_t producers; /* of how many producers the stream is made */
+    uint64_t slot_nbytes, meta_nbytes; /* the distance of two slots; the metadata of a frame */
+    uint32_t fields, meta_fields;      /* how many there are */
+    gpuring_memory memory;
+    uint8_t epoch[16]; /* tells it from other rings of the same name */
+    uint64_t creator_pid;
+    bool closed, creator_alive;
+    uint32_t live_producers, live_consumers;
+    uint64_t next_seq; /* the smallest sequence that nobody has claimed */
+    uint64_t dropped;  /* frames for which no slot was free (try_claim) */
+    uint64_t deaths;   /* of peers, which were cleared */
+} gpuring_info;
+#define GPURING_INFO                                                                               \
+    {sizeof(gpuring_info), NULL, 0, 0, 0, 0, 0, 0, 0, 0, GPURING_MEMORY_HOST, {0}, 0, false,       \
+     false, 0, 0, 0, 0, 0}
+
+/* What the ring is, and what it is doing just now. */
+gpuring_status gpuring_get_info(const gpuring_ring *ring, gpuring_info *info);
+
+
+#define GPURING_MAX_DIMENSIONS 8
+
+/* An array of a slot, or a field of a frame's metadata. */
+typedef struct gpuring_field {
+    size_t size;
+    const char *name;  /* UTF-8, valid until the ring is detached; so is the next one */
+    const char *dtype; /* as NumPy writes it: "|u1", "<f4"; "bfloat16"; JSON for a structure */
+    uint64_t offset, itemsize, nbytes; /* from the start of the slot, or of the metadata */
+    uint32_t dimensions;
+    uint64_t shape[GPURING_MAX_DIMENSIONS];
+} gpuring_field;
+#define GPURING_FIELD {sizeof(gpuring_field), NULL, NULL, 0, 0, 0, 0, {0}}
+
+/* By number from 0, or by name. A ring that was created with shape= and dtype= has one field,
+ * "array". GPURING_INVALID: there is none. */
+gpuring_status gpuring_field_at(const gpuring_ring *ring, uint32_t number, gpuring_field *field);
+gpuring_status gpuring_field_named(const gpuring_ring *ring, const char *name,
+                                   gpuring_field *field);
+gpuring_status gpuring_meta_at(const gpuring_ring *ring, uint32_t number, gpuring_field *field);
+gpuring_status gpuring_meta_named(const gpuring_ring *ring, const char *name,
+                                  gpuring_field *field);
+
+/* Of a new ring. The fields need name, dtype and shape. */
+typedef struct gpuring_create_options {
+    size_t size;
+    uint32_t slots;              /* how many frames are in flight at most, 1 to 1024 */
+    const gpuring_field *fields; /* the arrays of a slot; call a single one "array" */
+    uint32_t field_count;
+    const gpuring_field *meta;   /* the fields of a frame's metadata, one behind the other */
+    uint32_t meta_count;
+    uint32_t producers;          /* of how many the stream is made */
+    uint32_t max_peers, max_subscriptions; /* at the same time, 1 to 250 */
+    uint32_t mode;               /* permissions: 0600 keeps it to one user */
+} gpuring_create_options;
+#define GPURING_CREATE_OPTIONS                                                                     \
+    {sizeof(gpuring_create_options), 8, NULL, 0, NULL, 0, 1, 32, 16, 0600}
+
+/* Creates a ring in host memory and owns it. It appears whole: whoever finds its name can attach.
+ * GPURING_EXISTS: the name is taken, also by a ring whose processes are dead. */
+gpuring_status gpuring_create(const char *name, const gpuring_create_options *options,
+                              gpuring_ring **ring, gpuring_error *error);
+
+/* ---- slots ----------------------------------------------------------------------------------- */
+
+/* A slot that a producer has claimed, or whose frame a consumer holds. */
+typedef struct gpuring_slot {
+    size_t size;
+    uint64_t seq;
+    uint32_t number; /* which slot of the ring it is */
+    /* The first byte of the slot, and of the frame's metadata (NULL if there is none). A consumer
+     * only reads them. */
+    void *data, *meta;
+    /* The shape of a frame that is smaller than the slot. dimensions is 0 for a whole one. */
+    uint32_t dimensions;
+    uint64_t shape[GPURING_MAX_DIMENSIONS];
+    /* What follows is about a frame that is read. */
+    uint64_t lost;        /* how many frames were lost before this one */
+    uint32_t producer;    /* the number of the peer that has written it */
+    bool redelivered;     /* another member, or this one, had it before */
+    int64_t published_ns; /* CLOCK_MONOTONIC */
+} gpuring_slot;
+#define GPURING_SLOT {sizeof(gpuring_slot), 0, 0, NULL, NULL, 0, {0}, 0, 0, false, 0}
+
+/* ---- producers ------------------------------------------------------------------------------- */
+
+/* How long a wait spins before it sleeps. ADAPTIVE is at most 50 us. */
+#define GPURING_SPIN_ADAPTIVE INT64_C(-1)
+#define GPURING_SPIN_FOREVER INT64_MAX
+
+typedef struct gpuring_producer_options {
+    size_t size;
+    const char *label; /* what people see of it, at most 64 bytes. NULL: the program's name */
+    int64_t spin_ns;
+} gpuring_producer_options;
+#define GPURING_PRODUCER_OPTIONS {sizeof(gpuring_producer_options), NULL, GPURING_SPIN_ADAPTIVE}
+
+/* Joins as a producer. options: NULL is GPURING_PRODUCER_OPTIONS. Does not wait, but up to 5 s for
+ * another process that joins or leaves at the moment. */
+gpuring_status gpuring_join_producer(gpuring_ring *ring, const gpuring_producer_options *options,
+                                     gpuring_producer **producer, gpuring_error *error);
+/* Abandons what is claimed, and leaves the ring. GPURING_TIMEOUT: another process has held the
+ * membership lock for 5 s, and the producer is still open. NULL is fine. */
+gpuring_status gpuring_close_producer(gpuring_producer *producer, gpuring_error *error);
+
+/* Claims the next slot, to be written and then published or abandoned. Waits while a lossless
+ * subscription still needs the slot. Several slots may be claimed at once. */
+gpuring_status gpuring_claim(gpuring_producer *producer, int64_t timeout_ns, gpuring_slot *slot,
+                             gpuring_error *error);
+/* Claims the next slot if it is free. Else it returns GPURING_FULL, and counts the frame as
+ * dropped: readers learn of it. */
+gpuring_status gpuring_try_claim(gpuring_producer *producer, gpuring_slot *slot,
+                                 gpuring_error *error);
+/* Says that the frame is smaller than the slot. For rings of one field, before the publish. */
+gpuring_status gpuring_set_shape(gpuring_producer *producer, gpuring_slot *slot,
+                                 uint32_t dimensions, const uint64_t *shape,
+                                 gpuring_error *error);
+/* Lets readers see the frame. The slot is not the caller's any more, also if this fails. */
+gpuring_status gpuring_publish(gpuring_producer *producer, gpuring_slot *slot,
+                               gpuring_error *error);
+/* Gives the claim up: its sequence carries no frame. */
+gpuring_status gpuring_abandon(gpuring_producer *producer, gpuring_slot *slot,
+                               gpuring_error *error);
+/* Up to `wanted` slots at once, and at least one: waits for the first one only. *got says how
+ * many. */
+gpuring_status gpuring_claim_many(gpuring_producer *producer, int64_t timeout_ns,
+                                  gpuring_slot *slots, uint32_t wanted, uint32_t *got,
+                                  gpuring_error *error);
+gpuring_status gpuring_publish_many(gpuring_producer *producer, gpuring_slot *slots, uint32_t count,
+                                    gpuring_error *error);
+
+/* ---- consumers ------------------------------------------------------------------------------- */
+
+#define GPURING_START_NEXT INT64_C(-1)   /* the next frame to be claimed */
+#define GPURING_START_OLDEST INT64_C(-2) /* the oldest one that is still there */
+
+typedef struct gpuring_consumer_options {
+    size_t size;
+    /* Members of the same subscription share its frames. NULL: one for this consumer alone. */
+    const char *subscription;
+    int64_t start;  /* of a new subscription: one of the two above, or a sequence */
+    bool lossy;     /* producers do not wait for it; slot.lost counts */
+    bool drop;      /* a frame with which a member dies goes to nobody else */
+    bool deaths;    /* GPURING_PRODUCER_DIED tells of each producer that died */
+    const char *label;
+    int64_t spin_ns;
+} gpuring_consumer_options;
+#define GPURING_CONSUMER_OPTIONS                                                                   \
+    {sizeof(gpuring_consumer_options), NULL, GPURING_START_NEXT, false, false, false, NULL,        \
+     GPURING_SPIN_ADAPTIVE}
+
+/* Joins as a consumer. options: NULL is GPURING_CONSUMER_OPTIONS. Waits as a join of a producer
+ * does. */
+gpuring_status gpuring_join_consumer(gpuring_ring *ring, const gpuring_consumer_options *options,
+                                     gpuring_consumer **consumer, gpuring_error *error);
+/* Releases what is held, and leaves the ring; see gpuring_close_producer. */
+gpuring_status gpuring_close_consumer(gpuring_consumer *consumer, gpuring_error *error);
+
+/* Acquires the next frame of the subscription. Several frames may be held at once. */
+gpuring_status gpuring_acquire(gpuring_consumer *consumer, int64_t timeout_ns, gpuring_slot *slot,
+                               gpuring_error *error);
+/* Acquires the newest frame that this consumer has not had yet. For lossy ones. */
+gpuring_status gpuring_latest(gpuring_consumer *consumer, int64_t timeout_ns, gpuring_slot *slot,
+                              gpuring_error *error);
+/* Says that the frame has been read. The slot is not the caller's any more, also if this fails. */
+gpuring_status gpuring_release(gpuring_consumer *consumer, gpuring_slot *slot,
+                               gpuring_error *error);
+/* See gpuring_claim_many. */
+gpuring_status gpuring_acquire_many(gpuring_consumer *consumer, int64_t timeout_ns,
+                                    gpuring_slot *slots, uint32_t wanted, uint32_t *got,
+                                    gpuring_error *error);
+gpuring_status gpuring_release_many(gpuring_consumer *consumer, gpuring_slot *slots, uint32_t count,
+                                    gpuring_error *error);
+
+/* The number of the peer, as `gpuring inspect` shows it. */
+uint32_t gpuring_producer_number(const gpuring_producer *producer);
+uint32_t gpuring_consumer_number(const gpuring_consumer *consumer);
+
+/* ---- waiting for several --------------------------------------------------------------------- */
+
+/* Either a producer, of which a claim is wanted, or a consumer. */
+typedef struct gpuring_waited {
+    size_t size;
+    gpuring_producer *producer;
+    gpuring_consumer *consumer;
+    bool ready; /* its verb has an answer: a slot, or an error other than a timeout */
+} gpuring_waited;
+#define GPURING_WAITED {sizeof(gpuring_waited), NULL, NULL, false}
+
+/* Waits until one of 1 to 128 has an answer, and says which ones have. GPURING_TIMEOUT: none. */
+gpuring_status gpuring_select(gpuring_waited *waited, uint32_t count, int64_t timeout_ns,
+                              gpuring_error *error);
+
+/* A descriptor for poll(), select() and event loops. It is readable when gpuring_claim, or
+ * gpuring_acquire, with timeout 0 may have an answer. It stays readable until such a call times
+ * out. It is the library's: do not read or close it. */
+gpuring_status gpuring_producer_fd(gpuring_producer *producer, int *fd, gpuring_error *error);
+gpuring_status gpuring_consumer_fd(gpuring_consumer *consumer, int *fd, gpuring_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif

@@ -1,0 +1,315 @@
+/* gpuring for C++17: gpuring.h with owners, exceptions and spans. Header-only.
+ *
+ *     gpuring::Ring ring("cam0", gpuring::seconds(10));
+ *     gpuring::Consumer frames(ring);
+ *     while (auto frame = frames.next()) {
+ *         const auto pixels = frame->array<std::uint8_t>();
+ *     }
+ *
+ * What gpuring.h says of threads, forks and signals holds here, too.
+ */
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <cstring>
+#include <memory>
+#include <new>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <type_traits>
+#include <utility>
+#include <vector>
+
+#include "gpuring.h"
+
+namespace gpuring {
+
+/* What a call of gpuring.h has refused. */
+class Error : public std::runtime_error {
+public:
+    explicit Error(const gpuring_error &error) : std::runtime_error(error.text), error_(error) {}
+    gpuring_status status() const noexcept { return error_.status; }
+    int sys_errno() const noexcept { return error_.sys_errno; }
+
+private:
+    gpuring_error error_;
+};
+
+/* A timeout. The default waits for ever. */
+using Timeout = std::optional<std::chrono::nanoseconds>;
+using std::chrono::milliseconds;
+using std::chrono::seconds;
+
+namespace detail {
+inline std::int64_t ns(const Timeout &timeout) {
+    return timeout ? static_cast<std::int64_t>(timeout->count()) : GPURING_FOREVER;
+}
+inline void check(gpuring_status status, const gpuring_error &error) {
+    if (status != GPURING_OK) throw Error(error);
+}
+inline bool came(gpuring_status status, const gpuring_error &error) {
+    if (status == GPURING_TIMEOUT || status == GPURING_FULL) return false;
+    check(status, error);
+    return true;
+}
+} // namespace detail
+
+/* Elements that lie one behind the other, of somebody else's memory. */
+template <class T> class Span {
+public:
+    Span() = default;
+    Span(T *data, std::size_t size) : data_(data), size_(size) {}
+    T *data() const noexcept { return data_; }
+    std::size_t size() const noexcept { return size_; }
+    bool empty() const noexcept { return size_ == 0; }
+    T *begin() const noexcept { return data_; }
+    T *end() const noexcept { return data_ + size_; }
+    T &operator[](std::size_t k) const noexcept { return data_[k]; }
+
+private:
+    T *data_ = nullptr;
+    std::size_t size_ = 0;
+};
+
+class Ring {
+public:
+    explicit Ring(const std::string &name, std::chrono::nanoseconds timeout = {})
+        : Ring(name, gpuring_attach_options{sizeof(gpuring_attach_options), timeout.count(), -1}) {}
+    Ring(const std::string &name, const gpuring_attach_options &options) {
+        gpuring_error error;
+        gpuring_ring *ring = nullptr;
+        detail::check(gpuring_attach(name.c_str(), &options, &ring, &error), error);
+        keep(ring);
+    }
+
+    /* A new one, which is closed for all when the last copy of this object goes. */
+    static Ring create(const std::string &name, const gpuring_create_options &options) {
+        gpuring_error error;
+        gpuring_ring *ring = nullptr;
+        detail::check(gpuring_create(name.c_str(), &options, &ring, &error), error);
+        return Ring(ring);
+    }
+
+    gpuring_info info() const {
+        gpuring_info info = GPURING_INFO;
+        gpuring_get_info(get(), &info);
+        return info;
+    }
+    /* Throws std::out_of_range if there is none. */
+    gpuring_field field(const std::string &name = "array") const {
+        gpuring_field field = GPURING_FIELD;
+        if (gpuring_field_named(get(), name.c_str(), &field) != GPURING_OK)
+            throw std::out_of_range("the slots have no field " + name);
+        return field;
+    }
+    gpuring_field meta(const std::string &name) const {
+        gpuring_field field = GPURING_FIELD;
+        if (gpuring_meta_named(get(), name.c_str(), &field) != GPURING_OK)
+            throw std::out_of_range("the metadata has no field " + name);
+        return field;
+    }
+    gpuring_ring *get() const noexcept { return ring_.get(); }
+
+private:
+    explicit Ring(gpuring_ring *ring) { keep(ring); }
+    void keep(gpuring_ring *ring) {
+        ring_.reset(ring, [](gpuring_ring *each) { gpuring_detach(each, nullptr); });
+    }
+    std::shared_ptr<gpuring_ring> ring_; /* its producers and consumers keep it */
+};
+
+namespace detail {
+
+/* A slot, whose Byte is const if it is only read. */
+template <class Byte> class Slot {
+public:
+    std::uint64_t seq() const noexcept { return slot_.seq; }
+    const gpuring_slot &raw() const noexcept { return slot_; }
+    Byte *data() const noexcept { return static_cast<Byte *>(slot_.data); }
+    std::vector<std::uint64_t> shape() const {
+        return {slot_.shape, slot_.shape + slot_.dimensions};
+    }
+
+    /* A field as elements of type T. Throws std::invalid_argument if T has another size. */
+    template <class T> auto array(const std::string &name = "array") const {
+        const gpuring_field field = ring_.field(name);
+        if (field.itemsize != sizeof(T))
+            throw std::invalid_argument("an element of " + name + " has " +
+                                        std::to_string(field.itemsize) + " bytes");
+        using Element = std::conditional_t<std::is_const_v<Byte>, const T, T>;
+        std::size_t n = field.nbytes / sizeof(T);
+        if (slot_.dimensions) {
+            n = 1;
+            for (std::uint32_t k = 0; k < slot_.dimensions; k++) n *= slot_.shape[k];
+        }
+        return Span<Element>(reinterpret_cast<Element *>(data() + field.offset), n);
+    }
+    /* The place of a field of the metadata, to copy from or to: it need not be aligned. */
+    Byte *meta(const gpuring_field &field) const noexcept {
+        return static_cast<Byte *>(slot_.meta) + field.offset;
+    }
+    template <class T> T meta(const std::string &name) const {
+        const gpuring_field field = checked<T>(name);
+        T value;
+        std::memcpy(&value, meta(field), sizeof value);
+        return value;
+    }
+
+protected:
+    Slot(Ring ring, const gpuring_slot &slot) : ring_(std::move(ring)), slot_(slot) {}
+    template <class T> gpuring_field checked(const std::string &name) const {
+        static_assert(std::is_trivially_copyable_v<T>);
+        const gpuring_field field = ring_.meta(name);
+        if (field.nbytes != sizeof(T))
+            throw std::invalid_argument(name + " has " + std::to_string(field.nbytes) + " bytes");
+        return field;
+    }
+    Ring ring_;
+    gpuring_slot slot_;
+};
+
+} // namespace detail
+
+/* A slot to be written. It is abandoned if it is not published. */
+class WriteSlot : public detail::Slot<unsigned char> {
+public:
+    WriteSlot(Ring ring, std::shared_ptr<gpuring_producer> producer, const gpuring_slot &slot)
+        : Slot(std::move(ring), slot), producer_(std::move(producer)) {}
+    WriteSlot(WriteSlot &&) noexcept = default;
+    WriteSlot &operator=(WriteSlot &&) = delete;
+    ~WriteSlot() {
+        if (producer_) gpuring_abandon(producer_.get(), &slot_, nullptr);
+    }
+
+    template <class T> void set_meta(const std::string &name, const T &value) {
+        std::memcpy(meta(checked<T>(name)), &value, sizeof value);
+    }
+    void set_shape(const std::vector<std::uint64_t> &shape) {
+        gpuring_error error;
+        const auto n = static_cast<std::uint32_t>(shape.size());
+        detail::check(gpuring_set_shape(producer_.get(), &slot_, n, shape.data(), &error), error);
+    }
+    void publish() {
+        gpuring_error error;
+        const auto producer = std::move(producer_);
+        detail::check(gpuring_publish(producer.get(), &slot_, &error), error);
+    }
+
+private:
+    std::shared_ptr<gpuring_producer> producer_;
+};
+
+/* A frame. It is released when it goes. */
+class ReadSlot : public detail::Slot<const unsigned char> {
+public:
+    ReadSlot(Ring ring, std::shared_ptr<gpuring_consumer> consumer, const gpuring_slot &slot)
+        : Slot(std::move(ring), slot), consumer_(std::move(consumer)) {}
+    ReadSlot(ReadSlot &&) noexcept = default;
+    ReadSlot &operator=(ReadSlot &&) = delete;
+    ~ReadSlot() {
+        if (consumer_) gpuring_release(consumer_.get(), &slot_, nullptr);
+    }
+
+    std::uint64_t lost() const noexcept { return slot_.lost; }
+    /* Throws if the frame is known to be torn. */
+    void release() {
+        gpuring_error error;
+        const auto consumer = std::move(consumer_);
+        detail::check(gpuring_release(consumer.get(), &slot_, &error), error);
+    }
+
+private:
+    std::shared_ptr<gpuring_consumer> consumer_;
+};
+
+class Producer {
+public:
+    explicit Producer(const Ring &ring, gpuring_producer_options options = GPURING_PRODUCER_OPTIONS)
+        : ring_(ring) {
+        gpuring_error error;
+        gpuring_producer *producer = nullptr;
+        detail::check(gpuring_join_producer(ring.get(), &options, &producer, &error), error);
+        producer_.reset(producer, [ring](gpuring_producer *each) {
+            gpuring_close_producer(each, nullptr);
+        });
+    }
+
+    /* Nothing if no slot was free in time. */
+    std::optional<WriteSlot> claim(const Timeout &timeout = {}) {
+        gpuring_error error;
+        gpuring_slot slot = GPURING_SLOT;
+        if (!detail::came(gpuring_claim(get(), detail::ns(timeout), &slot, &error), error))
+            return std::nullopt;
+        return std::make_optional<WriteSlot>(ring_, producer_, slot);
+    }
+    /* Does not wait, and counts the frame as dropped if no slot is free. */
+    std::optional<WriteSlot> try_claim() {
+        gpuring_error error;
+        gpuring_slot slot = GPURING_SLOT;
+        if (!detail::came(gpuring_try_claim(get(), &slot, &error), error)) return std::nullopt;
+        return std::make_optional<WriteSlot>(ring_, producer_, slot);
+    }
+    int fd() {
+        gpuring_error error;
+        int fd = -1;
+        detail::check(gpuring_producer_fd(get(), &fd, &error), error);
+        return fd;
+    }
+    gpuring_producer *get() const noexcept { return producer_.get(); }
+
+private:
+    Ring ring_;
+    std::shared_ptr<gpuring_producer> producer_; /* its slots keep it */
+};
+
+class Consumer {
+public:
+    explicit Consumer(const Ring &ring, gpuring_consumer_options options = GPURING_CONSUMER_OPTIONS)
+        : ring_(ring) {
+        gpuring_error error;
+        gpuring_consumer *consumer = nullptr;
+        detail::check(gpuring_join_consumer(ring.get(), &options, &consumer, &error), error);
+        consumer_.reset(consumer, [ring](gpuring_consumer *each) {
+            gpuring_close_consumer(each, nullptr);
+        });
+    }
+
+    /* Nothing if no frame came in time. Throws at the end of the stream. */
+    std::optional<ReadSlot> acquire(const Timeout &timeout = {}) {
+        return taken(gpuring_acquire, timeout);
+    }
+    std::optional<ReadSlot> latest(const Timeout &timeout = {}) {
+        return taken(gpuring_latest, timeout);
+    }
+    /* The next frame. Nothing at the end of the stream. */
+    std::optional<ReadSlot> next() {
+        try {
+            return acquire();
+        } catch (const Error &error) {
+            if (error.status() == GPURING_END_OF_STREAM) return std::nullopt;
+            throw;
+        }
+    }
+    int fd() {
+        gpuring_error error;
+        int fd = -1;
+        detail::check(gpuring_consumer_fd(get(), &fd, &error), error);
+        return fd;
+    }
+    gpuring_consumer *get() const noexcept { return consumer_.get(); }
+
+private:
+    template <class Verb> std::optional<ReadSlot> taken(Verb verb, const Timeout &timeout) {
+        gpuring_error error;
+        gpuring_slot slot = GPURING_SLOT;
+        if (!detail::came(verb(get(), detail::ns(timeout), &slot, &error), error))
+            return std::nullopt;
+        return std::make_optional<ReadSlot>(ring_, consumer_, slot);
+    }
+    Ring ring_;
+    std::shared_ptr<gpuring_consumer> consumer_;
+};
+
+} // namespace gpuring

@@ -1,0 +1,285 @@
+/* What producers and consumers have in common: join, take, end, leave. */
+#define _GNU_SOURCE
+#include "endpoint.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../core/acquire.h"
+#include "../core/bell.h"
+#include "../core/handles.h"
+#include "../core/members.h"
+#include "../core/notify.h"
+#include "../core/wait.h"
+#include "../core/watchdog.h"
+#include "../device/device.h"
+#include "../device/released.h"
+
+int64_t deadline_of(int64_t timeout_ns) {
+    if (timeout_ns == 0) return 0;
+    const int64_t now = gr_now_ns();
+    return timeout_ns < 0 || timeout_ns > INT64_MAX - now ? INT64_MAX : now + timeout_ns;
+}
+
+static gpuring_status said(gpuring_error *error, gpuring_status status, const char *text) {
+    return gh_fail(error, status, "%s", text);
+}
+
+gpuring_status endpoint_unusable(const struct endpoint *end, enum gr_result result,
+                                 gpuring_error *error) {
+    char text[sizeof error->text];
+    struct gh_text words = gh_begin_text(text, sizeof text);
+    if (result == GR_SYSTEM) return gh_fail_system(error, errno, end->ring->name);
+    return said(error, gh_add_unusable(&words, end->ring->name, result), text);
+}
+
+/* ---- join and leave -------------------------------------------------------------------------- */
+
+static gpuring_status cannot_join(const struct endpoint *end, enum gr_result result,
+                                  const char *subscription, gpuring_error *error) {
+    char text[sizeof error->text];
+    struct gh_text words = gh_begin_text(text, sizeof text);
+    if (result == GR_SYSTEM) return gh_fail_system(error, errno, end->ring->name);
+    const gpuring_status status =
+        gh_add_cannot_join(&words, end->ring->name, end->ring->header, result,
+                           subscription ? subscription : "");
+    return said(error, status, text);
+}
+
+/* Its program, if it was given no label. */
+static void set_label(struct gr_peer *peer, const char *label) {
+    char padded[GH_LABEL] = {0};
+    if (!label) label = program_invocation_short_name;
+    memcpy(padded, label, strnlen(label, sizeof padded));
+    gr_set_label(peer, padded);
+}
+
+gpuring_status endpoint_begin(struct endpoint *end, enum gr_result result, const char *subscription,
+                              const char *label, int64_t spin_ns, gpuring_error *error) {
+    struct gd_trouble trouble;
+    if (result != GR_OK) return cannot_join(end, result, subscription, error);
+    gr_watch(end->ring->header);
+    result = gd_prepare(&end->peer, NULL, false, &trouble);
+    if (result != GR_OK) {
+        gr_leave(&end->peer.core);
+        return gh_fail_system(error, ENOMEM, end->ring->name);
+    }
+    set_label(&end->peer.core, label);
+    gr_set_spin(&end->peer.core, spin_ns);
+    atomic_fetch_add(&end->ring->endpoints, 1);
+    return GPURING_OK;
+}
+
+/* Ends what is open. The errors of single slots do not matter: nobody has them afterwards. */
+static void end_all(struct endpoint *end) {
+    struct gd_call call;
+    uint32_t open[GR_MAX_SLOTS], n = 0;
+    for (uint32_t i = 0; i < end->ring->header->slots; i++)
+        if (end->peer.use[i].open) open[n++] = i;
+    if (!n) return;
+    gd_begin(&call, 0, 0, n, open);
+    if (end->peer.core.self.role == GR_PRODUCER) gd_abandon(&end->peer, &call, GD_WAIT);
+    else gd_release(&end->peer, &call, GD_WAIT);
+}
+
+gpuring_status endpoint_leave(struct endpoint *end, gpuring_error *error) {
+    if (!gr_forked(end->ring->header)) {
+        struct gd_call call;
+        enum gr_result result = GR_SIGNAL;
+        end_all(end);
+        gd_begin(&call, 0, INT64_MAX, 0, NULL);
+        for (unsigned how = GD_WAIT; result == GR_SIGNAL; how = GD_WAIT | GD_AGAIN)
+            result = gd_leave(&end->peer, &call, how);
+        if (result != GR_OK && result != GR_REAPED) return endpoint_unusable(end, result, error);
+    }
+    if (end->notifier) gr_notifier_close(end->notifier);
+    gd_dispose(&end->peer);
+    atomic_fetch_sub(&end->ring->endpoints, 1);
+    return GPURING_OK;
+}
+
+/* ---- claim and acquire ----------------------------------------------------------------------- */
+
+gpuring_slot *slot_at(gpuring_slot *slots, uint32_t k) {
+    return (gpuring_slot *)((char *)slots + k * slots[0].size);
+}
+
+static void describe_frame(const struct endpoint *end, uint32_t index, gpuring_slot *slot) {
+    const struct gd_use *use = &end->peer.use[index];
+    const struct gr_slot *record = &end->ring->header->slot[index];
+    const uint32_t n = gr_load_acquire((gr_word32 *)&record->ndim);
+    slot->dimensions = n <= GR_MAX_NDIM ? n : 0; /* gd_acquire has refused more */
+    for (uint32_t k = 0; k < slot->dimensions; k++)
+        slot->shape[k] = gr_load_relaxed(&record->shape[k]);
+    slot->lost = use->lost + use->upstream;
+    slot->producer = use->producer;
+    slot->redelivered = use->redelivered;
+    slot->published_ns = (int64_t)gr_load_relaxed(&record->time_ns);
+}
+
+static void describe_slot(const struct endpoint *end, uint32_t index, gpuring_slot *slot) {
+    const struct gr_ring *header = end->ring->header;
+    slot->seq = end->peer.use[index].seq;
+    slot->number = index;
+    slot->data = (char *)end->ring->slots + index * header->config.slot_nbytes;
+    slot->meta = NULL;
+    if (header->config.meta_nbytes) slot->meta = header->meta + index * header->layout.meta_stride;
+    slot->dimensions = 0;
+    if (end->peer.core.self.role == GR_CONSUMER) describe_frame(end, index, slot);
+}
+
+/* For a caller that knows an earlier form of the structure. */
+__attribute__((noinline)) static void fill_partly(const struct endpoint *end, uint32_t index, gpuring_slot *slot,
+                        size_t size) {
+    gpuring_slot found = GPURING_SLOT;
+    describe_slot(end, index, &found);
+    found.size = size;
+    memcpy(slot, &found, size);
+}
+
+static void fill(const struct endpoint *end, uint32_t index, gpuring_slot *slot, size_t size) {
+    if (size < sizeof *slot) fill_partly(end, index, slot, size);
+    else {
+        slot->size = size;
+        describe_slot(end, index, slot);
+    }
+}
+
+static enum gr_result verb_of(struct endpoint *end, struct gd_call *call, enum gh_verb verb,
+                              unsigned how) {
+    if (verb == GH_CLAIM) return gd_claim(&end->peer, call, how);
+    return gd_acquire(&end->peer, call, how, verb == GH_ACQUIRE ? gr_acquire : gr_latest);
+}
+
+/* A wait is repeated slice by slice. One that can have no end is given up. */
+static enum gr_result go_on(struct endpoint *end, struct gd_call *call, enum gh_verb verb) {
+    int64_t vain_ns = 0;
+    enum gr_result result = GR_SIGNAL;
+    while (result == GR_SIGNAL) {
+        if (verb == GH_CLAIM && call->deadline_ns == INT64_MAX &&
+            gh_claims_in_vain(&end->peer.core, &vain_ns)) {
+            gd_cancel(&end->peer, call);
+            return GR_BLOCKED;
+        }
+        result = verb_of(end, call, verb, GD_WAIT | GD_AGAIN);
+    }
+    return result;
+}
+
+static gpuring_status refused_torn(struct endpoint *end, gpuring_error *error) {
+    char text[sizeof error->text];
+    struct gh_text words = gh_begin_text(text, sizeof text);
+    uint64_t seqs[256];
+    const size_t n = gd_take_torn(&end->peer, seqs, 256);
+    gh_add_torn(&words, end->ring->name, seqs, n, true);
+    return said(error, GPURING_FRAME_TORN, text);
+}
+
+static gpuring_status refused(struct endpoint *end, enum gr_result result, enum gh_verb verb,
+                              int64_t timeout_ns, gpuring_error *error) {
+    char text[sizeof error->text];
+    struct gh_text words = gh_begin_text(text, sizeof text);
+    if (result == GR_TORN_BEHIND) return refused_torn(end, error);
+    if (result == GR_SYSTEM) return gh_fail_system(error, errno, end->ring->name);
+    if (result == GR_BLOCKED && end->notifier)
+        gr_notifier_arm(end->notifier, &end->peer.core, false);
+    const double timeout_s = timeout_ns < 0 ? GH_NO_TIMEOUT : (double)timeout_ns / 1e9;
+    const gpuring_status status = gh_add_refused(&words, end->ring->name, &end->peer.core, result,
+                                                 verb, timeout_s, NULL);
+    return said(error, status, text);
+}
+
+static gpuring_status take(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
+                           struct gd_call *call, gpuring_error *error) {
+    enum gr_result result = verb_of(end, call, verb, GD_WAIT);
+    if (result == GR_SIGNAL) result = go_on(end, call, verb);
+    return result == GR_OK ? GPURING_OK : refused(end, result, verb, timeout_ns, error);
+}
+
+gpuring_status endpoint_take(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
+                             gpuring_slot *slot, gpuring_error *error) {
+    struct gd_call call;
+    uint32_t index;
+    gd_begin(&call, 0, deadline_of(timeout_ns), 1, &index);
+    const gpuring_status status = take(end, verb, timeout_ns, &call, error);
+    if (status != GPURING_OK) return status;
+    end->peer.use[index].open = true;
+    fill(end, index, slot, slot->size);
+    return GPURING_OK;
+}
+
+gpuring_status endpoint_take_many(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
+                                  gpuring_slot *slots, uint32_t wanted, uint32_t *got,
+                                  gpuring_error *error) {
+    struct gd_call call;
+    uint32_t indices[GR_MAX_SLOTS];
+    const uint32_t most = end->ring->header->slots;
+    *got = 0;
+    if (!wanted)
+        return gh_fail(error, GPURING_INVALID, "at least one slot can be asked for, not 0");
+    gd_begin(&call, 0, deadline_of(timeout_ns), wanted < most ? wanted : most, indices);
+    const gpuring_status status = take(end, verb, timeout_ns, &call, error);
+    if (status != GPURING_OK) return status;
+    for (uint32_t k = 0; k < call.got; k++) {
+        end->peer.use[indices[k]].open = true;
+        fill(end, indices[k], slot_at(slots, k), slots[0].size);
+    }
+    *got = call.got;
+    return GPURING_OK;
+}
+
+/* ---- publish, abandon, release --------------------------------------------------------------- */
+
+static gpuring_status not_ours(const struct endpoint *end, const gpuring_slot *slot,
+                               gpuring_error *error) {
+    return gh_fail(error, GPURING_INVALID,
+                   "ring '%s': sequence %llu is not open here: it was ended before, or belongs to "
+                   "another one",
+                   end->ring->name, (unsigned long long)slot->seq);
+}
+
+static bool is_open(const struct endpoint *end, const gpuring_slot *slot) {
+    return slot->number < end->ring->header->slots && end->peer.use[slot->number].open &&
+           end->peer.use[slot->number].seq == slot->seq;
+}
+
+static enum gr_result ended(struct endpoint *end, enum end_verb verb, struct gd_call *call) {
+    if (verb == END_PUBLISH) return gd_publish(&end->peer, call, GD_WAIT);
+    if (verb == END_RELEASE) return gd_release(&end->peer, call, GD_WAIT);
+    return gd_abandon(&end->peer, call, GD_WAIT);
+}
+
+/* What an end has met, if it was not all well. */
+static gpuring_status ended_badly(struct endpoint *end, enum gr_result result,
+                                  struct gd_call *call, gpuring_error *error) {
+    if (result != GR_OK) return refused(end, result, GH_CLAIM, GPURING_FOREVER, error);
+    char text[sizeof error->text];
+    struct gh_text words = gh_begin_text(text, sizeof text);
+    gh_add_torn(&words, end->ring->name, call->torn, call->torns, false);
+    return said(error, GPURING_FRAME_TORN, text);
+}
+
+gpuring_status endpoint_end(struct endpoint *end, enum end_verb verb, gpuring_slot *slot,
+                            gpuring_error *error) {
+    struct gd_call call;
+    uint32_t index = slot->number;
+    if (!is_open(end, slot)) return not_ours(end, slot, error);
+    gd_begin(&call, 0, 0, 1, &index);
+    const enum gr_result result = ended(end, verb, &call);
+    return result == GR_OK && !call.torns ? GPURING_OK : ended_badly(end, result, &call, error);
+}
+
+gpuring_status endpoint_end_many(struct endpoint *end, enum end_verb verb, gpuring_slot *slots,
+                                 uint32_t count, gpuring_error *error) {
+    struct gd_call call;
+    uint32_t indices[GR_MAX_SLOTS];
+    for (uint32_t k = 0; k < count; k++) {
+        if (k == GR_MAX_SLOTS || !is_open(end, slot_at(slots, k)))
+            return not_ours(end, slot_at(slots, k), error);
+        indices[k] = slot_at(slots, k)->number;
+    }
+    gd_begin(&call, 0, 0, count, indices);
+    const enum gr_result result = ended(end, verb, &call);
+    return result == GR_OK && !call.torns ? GPURING_OK : ended_badly(end, result, &call, error);
+}

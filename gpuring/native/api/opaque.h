@@ -1,0 +1,62 @@
+/* What is behind the handles of gpuring.h.
+ *
+ * This folder has the functions of gpuring.h. They decide nothing about rings: what a ring is to the
+ * operating system lies in host/, what its verbs do in device/ and core/. Here arguments are checked,
+ * structures are filled, and waits are repeated.
+ *
+ *   opaque.h     this
+ *   ring         attach and detach; what a ring is
+ *   creation     create
+ *   endpoint     what producers and consumers have in common: join, take, end, leave
+ *   producer     the verbs of producers
+ *   consumer     the verbs of consumers
+ *   several      waiting for several, and descriptors
+ */
+#pragma once
+
+#include "../device/state.h"
+#include "../host/error.h"
+#include "../host/names.h"
+#include "../host/spec.h"
+
+struct gpuring_ring {
+    struct gr_ring *header;
+    void *slots;
+    uint64_t slots_nbytes; /* how much is mapped there */
+    struct gh_spec spec;
+    bool created; /* by this process, which closes it for all */
+    uint8_t epoch[16]; /* that in the header may be damaged later */
+    char name[GH_MAX_NAME + 1];
+    _Atomic uint32_t endpoints; /* how many are open */
+};
+
+struct endpoint {
+    gpuring_ring *ring;
+    struct gd_peer peer;
+    struct gr_notifier *notifier; /* NULL: nobody has asked for its descriptor */
+};
+struct gpuring_producer {
+    struct endpoint end;
+};
+struct gpuring_consumer {
+    struct endpoint end;
+};
+
+/* A handle without anything, and the end of one with what it has. */
+gpuring_ring *begin_ring(const char *name, gpuring_error *error);
+void end_ring(gpuring_ring *ring);
+
+/* The end of a timeout. 0: it does not wait. */
+int64_t deadline_of(int64_t timeout_ns);
+
+/* From here on `error` is the caller's, or one that nobody reads. It is not cleared, because a verb
+ * that succeeds does not touch it. */
+#define MIND_NO_ERROR(error)                                                                       \
+    gpuring_error unread;                                                                          \
+    if (!(error)) (error) = &unread
+
+/* Copies what has a size and comes from the caller, over the defaults. */
+#define OPTIONS_OF(type, given, defaults)                                                          \
+    type options = defaults;                                                                       \
+    if (given) memcpy(&options, given, gh_size_of((given)->size, sizeof options))
+static inline size_t gh_size_of(size_t given, size_t own) { return given < own ? given : own; }

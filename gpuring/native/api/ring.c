@@ -1,0 +1,253 @@
+/* Attach and detach; what a ring is. */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "../core/bell.h"
+#include "../core/claim.h"
+#include "../core/exchange_fetch.h"
+#include "../core/exchange_offer.h"
+#include "../core/handles.h"
+#include "../core/lock.h"
+#include "../core/members.h"
+#include "../host/arrivals.h"
+#include "../host/diagnosis.h"
+#include "../host/making.h"
+#include "../host/opening.h"
+#include "../host/slots.h"
+#include "opaque.h"
+
+uint32_t gpuring_api_version(void) { return GPURING_API_VERSION; }
+
+const char *gpuring_status_name(gpuring_status status) {
+    static const char *const names[] = {
+        "GPURING_OK",           "GPURING_TIMEOUT",       "GPURING_FULL",
+        "GPURING_NOT_FOUND",    "GPURING_EXISTS",        "GPURING_INCOMPATIBLE",
+        "GPURING_TOO_MANY_PEERS", "GPURING_CLOSED",      "GPURING_END_OF_STREAM",
+        "GPURING_PEER_LOST",    "GPURING_PRODUCER_DIED", "GPURING_FRAME_TORN",
+        "GPURING_NOT_PERMITTED", "GPURING_NO_ROOM",      "GPURING_DEVICE",
+        "GPURING_INVALID",      "GPURING_FORKED",        "GPURING_UNSUPPORTED",
+        "GPURING_SYSTEM",       "GPURING_FAILED"};
+    return (unsigned)status < sizeof names / sizeof *names ? names[status] : "no status";
+}
+
+/* ---- attach ---------------------------------------------------------------------------------- */
+
+static const char *const kinds[] = {"host", "ipc", "vmm", "pool", "pinned"};
+
+static bool is_in_host_memory(const struct gr_ring *header) {
+    return header->config.memory == GR_MEMORY_HOST || header->config.memory == GR_MEMORY_PINNED;
+}
+
+/* Who attaches to a pinned ring exchanges pidfds with those who have it, before it joins. It needs
+ * nothing else of them, so what fails here does not matter. */
+static void meet(struct gr_ring *header) {
+    const int64_t deadline = gr_now_ns() + INT64_C(5000000000);
+    struct gr_fetch *fetch = malloc(sizeof *fetch);
+    if (!fetch) return;
+    int fd = -1;
+    gr_fetch_begin(fetch, header);
+    do {
+        const int64_t slice = gr_now_ns() + 50 * 1000 * 1000;
+        fd = gr_fetch_go_on(fetch, header, slice < deadline ? slice : deadline);
+    } while (fd < 0 && errno == EAGAIN && gr_now_ns() < deadline);
+    if (fd >= 0) gr_close_aside(fd);
+    gr_fetch_end(fetch);
+    free(fetch);
+}
+
+/* Offers the slots, so that others meet us. */
+static gpuring_status offer(const char *name, struct gr_ring *header, int fd,
+                            gpuring_error *error) {
+    const enum gr_result result = gr_offer(header, fd);
+    if (result == GR_OK) return GPURING_OK;
+    if (result == GR_SYSTEM) return gh_fail_system(error, errno, name);
+    char text[sizeof error->text];
+    struct gh_text words = gh_begin_text(text, sizeof text);
+    return gh_fail(error, gh_add_unusable(&words, name, result), "%s", text);
+}
+
+static gpuring_status open_slots(gpuring_ring *ring, gpuring_error *error) {
+    struct gr_ring *header = ring->header;
+    struct stat file;
+    int fd = -1;
+    if (!is_in_host_memory(header))
+        return gh_fail(error, GPURING_UNSUPPORTED,
+                       "ring '%s': its slots are in memory of a GPU (%s), and this library opens "
+                       "those of host memory only. A program in Python can attach to it",
+                       ring->name, kinds[header->config.memory]);
+    if (fstat(header->lock_fd, &file) != 0) return gh_fail_system(error, errno, ring->name);
+    gpuring_status status =
+        gh_open_slots(ring->name, header->head->epoch, file.st_uid, header->slots,
+                      header->config.slot_nbytes, &ring->slots, &fd, error);
+    if (status != GPURING_OK) return status;
+    ring->slots_nbytes = header->slots * header->config.slot_nbytes;
+    if (header->config.memory == GR_MEMORY_PINNED) {
+        meet(header);
+        status = offer(ring->name, header, fd, error);
+    }
+    close(fd);
+    return status;
+}
+
+void end_ring(gpuring_ring *ring) {
+    if (ring->header) gr_detach(ring->header);
+    if (ring->slots) munmap(ring->slots, ring->slots_nbytes);
+    gh_free_spec(&ring->spec);
+    free(ring);
+}
+
+/* Without a wait. GPURING_NOT_FOUND: waiting may help. */
+static gpuring_status attach_now(gpuring_ring *ring, int64_t owner, bool living,
+                                 gpuring_error *error) {
+    gpuring_status status = gh_attach_header(ring->name, owner, &ring->header, error);
+    if (status == GPURING_OK && living) status = gh_check_living(ring->name, ring->header, error);
+    if (status == GPURING_OK) status = gh_open_spec(ring->name, ring->header, &ring->spec, error);
+    if (status == GPURING_OK) status = open_slots(ring, error);
+    return status;
+}
+
+gpuring_ring *begin_ring(const char *name, gpuring_error *error) {
+    gpuring_ring *ring = calloc(1, sizeof *ring);
+    if (ring) strcpy(ring->name, name); /* it was checked */
+    else gh_fail_system(error, ENOMEM, name);
+    return ring;
+}
+
+static gpuring_status try_to_attach(const char *name, int64_t owner, bool living,
+                                    gpuring_ring **found, gpuring_error *error) {
+    gpuring_ring *ring = begin_ring(name, error);
+    if (!ring) return error->status;
+    const gpuring_status status = attach_now(ring, owner, living, error);
+    if (status == GPURING_OK) *found = ring;
+    else end_ring(ring);
+    return status;
+}
+
+gpuring_status gpuring_attach(const char *name, const gpuring_attach_options *given,
+                              gpuring_ring **ring, gpuring_error *error) {
+    OPTIONS_OF(gpuring_attach_options, given, GPURING_ATTACH_OPTIONS);
+    MIND_NO_ERROR(error);
+    *ring = NULL;
+    gpuring_status status = gh_check_name(name, strlen(name), error);
+    if (status != GPURING_OK) return status;
+    const bool living = options.timeout_ns != 0;
+    const int64_t deadline = deadline_of(options.timeout_ns);
+    struct gh_arrivals arrivals = {0};
+    for (;;) {
+        status = try_to_attach(name, options.owner, living, ring, error);
+        if (status != GPURING_NOT_FOUND && !(living && status == GPURING_PEER_LOST)) break;
+        const int64_t left = deadline == INT64_MAX ? INT64_MAX : deadline - gr_now_ns();
+        if (left <= 0) {
+            if (status == GPURING_NOT_FOUND) gh_fail_missing(name, error->text, error);
+            break;
+        }
+        gh_await_name(&arrivals, status == GPURING_NOT_FOUND && *error->text, left);
+    }
+    gh_end_arrivals(&arrivals);
+    return status;
+}
+
+gpuring_status gpuring_detach(gpuring_ring *ring, gpuring_error *error) {
+    MIND_NO_ERROR(error);
+    if (!ring) return GPURING_OK;
+    const uint32_t open = atomic_load(&ring->endpoints);
+    if (open)
+        return gh_fail(error, GPURING_INVALID,
+                       "ring '%s': %u of its producers and consumers are open. Close them first",
+                       ring->name, open);
+    gpuring_status status = GPURING_OK;
+    if (ring->created && !gr_forked(ring->header)) {
+        gr_close(ring->header);
+        status = gh_remove_own(ring->name, ring->epoch, ring->header, error);
+    }
+    end_ring(ring);
+    return status;
+}
+
+/* ---- what it is ------------------------------------------------------------------------------ */
+
+static void count_peers(const struct gr_ring *header, gpuring_info *info) {
+    for (uint32_t p = 0; p < header->max_peers; p++) {
+        const uint64_t word = gr_load_acquire(&header->peer[p].word);
+        if (state_of(word) == GR_FREE || !gr_peer_alive((struct gr_ring *)header, p)) continue;
+        if (role_of(word) == GR_PRODUCER) info->live_producers++;
+        else info->live_consumers++;
+    }
+}
+
+gpuring_status gpuring_get_info(const gpuring_ring *ring, gpuring_info *info) {
+    struct gr_ring *header = ring->header;
+    if (gr_forked(header)) return GPURING_FORKED;
+    const size_t size = gh_size_of(info->size, sizeof *info);
+    gpuring_info found = {
+        .size = info->size,
+        .name = ring->name,
+        .slots = header->slots,
+        .max_peers = header->max_peers,
+        .max_subscriptions = header->max_subscriptions,
+        .producers = header->producers_in_all,
+        .slot_nbytes = header->config.slot_nbytes,
+        .meta_nbytes = header->config.meta_nbytes,
+        .fields = ring->spec.fields,
+        .meta_fields = ring->spec.meta_fields,
+        .memory = (gpuring_memory)header->config.memory,
+        .creator_pid = header->head->creator_pid,
+        .closed = gr_load_acquire(&header->head->closed) != 0,
+        .creator_alive = gr_creator_alive(header),
+        .next_seq = gr_frontier(header),
+        .dropped = gr_load_acquire(&header->head->dropped),
+        .deaths = gr_load_acquire(&header->head->reaps),
+    };
+    memcpy(found.epoch, header->head->epoch, sizeof found.epoch);
+    count_peers(header, &found);
+    memcpy(info, &found, size);
+    return GPURING_OK;
+}
+
+static gpuring_status describe(const struct gh_field *list, uint32_t n, uint32_t number,
+                               gpuring_field *field) {
+    if (number >= n) return GPURING_INVALID;
+    const struct gh_field *of = &list[number];
+    gpuring_field found = {.size = field->size,
+                           .name = of->name,
+                           .dtype = of->dtype,
+                           .offset = of->offset,
+                           .itemsize = of->itemsize,
+                           .nbytes = of->nbytes,
+                           .dimensions = of->dimensions};
+    memcpy(found.shape, of->shape, sizeof found.shape);
+    memcpy(field, &found, gh_size_of(field->size, sizeof found));
+    return GPURING_OK;
+}
+
+static uint32_t number_of(const struct gh_field *list, uint32_t n, const char *name) {
+    uint32_t k = 0;
+    while (k < n && strcmp(list[k].name, name) != 0) k++;
+    return k;
+}
+
+gpuring_status gpuring_field_at(const gpuring_ring *ring, uint32_t number, gpuring_field *field) {
+    return describe(ring->spec.field, ring->spec.fields, number, field);
+}
+
+gpuring_status gpuring_field_named(const gpuring_ring *ring, const char *name,
+                                   gpuring_field *field) {
+    const struct gh_spec *spec = &ring->spec;
+    return gpuring_field_at(ring, number_of(spec->field, spec->fields, name), field);
+}
+
+gpuring_status gpuring_meta_at(const gpuring_ring *ring, uint32_t number, gpuring_field *field) {
+    return describe(ring->spec.meta, ring->spec.meta_fields, number, field);
+}
+
+gpuring_status gpuring_meta_named(const gpuring_ring *ring, const char *name,
+                                  gpuring_field *field) {
+    const struct gh_spec *spec = &ring->spec;
+    return gpuring_meta_at(ring, number_of(spec->meta, spec->meta_fields, name), field);
+}

@@ -1,0 +1,49 @@
+/* Waiting for a name to come into /dev/shm, without looking for it again and again.
+ *
+ * The kernel reports every name that comes there (inotify). A wait sleeps until one comes, and then
+ * looks for its own. Names of others cost it a look, too, and anybody may make ten thousand of
+ * them. So while they come one after the other, the time between looks grows.
+ *
+ * The kernel does not report if this user has as many watches as he may, or if the wait is not for
+ * a new name. For these cases a wait also looks now and then.
+ */
+#pragma once
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A descriptor that becomes readable when a name comes into a folder, and stays so until
+ * gh_drain_names. -1: errno, for example if this user has as many watches as he may. */
+int gh_watch_names(const char *folder);
+/* Takes what has come so far, at most as much as the kernel keeps. */
+void gh_drain_names(int watch);
+
+enum { GH_FIRST_LOOK_NS = 10 * 1000 * 1000 };
+#define GH_LOOK_NS INT64_C(1000000000)
+
+/* When to look. */
+struct gh_pace {
+    int64_t look_ns;    /* a wait that nothing ends looks after so long; the next one after twice */
+    int64_t longest_ns; /* … and at most after so long */
+    int64_t rest_ns;
+    bool going;
+};
+/* watched: whether the kernel reports names. */
+void gh_begin_pace(struct gh_pace *pace, bool watched);
+/* Before a wait, when nothing was found. going: something was found that is about to go. Its end
+ * may not be reported, so the next looks come fast again. */
+void gh_missed(struct gh_pace *pace, bool going);
+/* For how long to rest before the next look, after a wait that lasted so long. told: a name has
+ * ended it. */
+int64_t gh_rest_ns(struct gh_pace *pace, bool told, int64_t waited_ns);
+
+/* All of it, for who waits for a name and nothing else. */
+struct gh_arrivals {
+    struct gh_pace pace;
+    int watch; /* -1: none */
+    bool begun;
+};
+/* Returns when it is time to look again, and after at_most_ns at the latest. The first call returns
+ * at once, because a name may have come before the watch was there. */
+void gh_await_name(struct gh_arrivals *arrivals, bool going, int64_t at_most_ns);
+void gh_end_arrivals(struct gh_arrivals *arrivals);

@@ -1,0 +1,25 @@
+/* Bytes of a ring's files that processes hold locked. */
+#define _GNU_SOURCE
+#include "locks.h"
+
+#include <errno.h>
+#include <fcntl.h>
+
+#include "../core/lock.h"
+
+int gh_lock(int fd, int byte) {
+    if (gr_lock_byte(fd, F_WRLCK, byte) == 0) return 1;
+    return errno == EAGAIN || errno == EACCES ? 0 : -1;
+}
+
+int gh_unlock(int fd, int byte) { return gr_lock_byte(fd, F_UNLCK, byte); }
+
+/* What cannot be asked counts as locked: nothing is taken away then. */
+static bool is_locked(int fd, short like, int first, int n) {
+    struct flock lock = {.l_type = like, .l_whence = SEEK_SET, .l_start = first, .l_len = n};
+    return fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;
+}
+
+/* A tracer's lock lies behind that of the name, and does not count. */
+bool gh_name_is_locked(int fd) { return is_locked(fd, F_RDLCK, GR_NAME_BYTE, 1); }
+bool gh_is_in_use(int fd) { return is_locked(fd, F_WRLCK, 0, GR_NAME_BYTE); }

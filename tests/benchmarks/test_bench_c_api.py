@@ -1,0 +1,16 @@
+"""python -m bench.c_api: it runs, and each of its ways has seen each frame in order."""
+
+from __future__ import annotations
+
+import pytest
+
+from bench import c_api
+from tests.helpers.compiled import BUILD_S, needs_compiler
+
+pytestmark = [needs_compiler, pytest.mark.slow, pytest.mark.deadline(BUILD_S)]
+
+
+def test_it_measures_each_way(tmp_path):
+    found = c_api.measure(c_api.build(tmp_path))
+    assert [*found] == ["core", "verbs", "gpuring.h"]
+    assert all(0 < median <= late for median, late in found.values())

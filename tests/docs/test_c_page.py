@@ -1,0 +1,147 @@
+"""docs/c.md: its programs are those of examples/c, and its commands build and run them."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+import gpuring
+from gpuring import slot_layout
+from tests import ROOT
+from tests.helpers.compiled import BUILD_S, needs_compiler
+from tests.helpers.support import poll
+
+pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S)]
+
+PAGE = (ROOT / "docs" / "c.md").read_text()
+EXAMPLES = ROOT / "examples" / "c"
+SHOWN = re.findall(r"^```(\w+)\n(.*?)^```$", PAGE, re.M | re.S)
+WARNINGS = "-Wall -Wextra -Wpedantic -Werror"
+
+
+def command(begins: str) -> str:
+    """The line of the page that begins so."""
+    lines = {each for _, block in SHOWN for each in block.splitlines()}
+    (line,) = (each for each in lines if each.startswith(begins))
+    return line
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    """Runs a line of the page in a folder that has the examples."""
+    for path in EXAMPLES.iterdir():
+        shutil.copy(path, tmp_path)
+    started: list[subprocess.Popen[str]] = []
+
+    def run(line: str, **environment: str) -> subprocess.Popen[str]:
+        started.append(
+            subprocess.Popen(
+                ["bash", "-c", f"exec {line}"], cwd=tmp_path, env=os.environ | environment,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            )
+        )  # fmt: skip
+        return started[-1]
+
+    yield run
+    for each in started:
+        each.kill()
+        each.communicate(timeout=60)
+
+
+def done(process: subprocess.Popen[str]) -> str:
+    out, _ = process.communicate(timeout=BUILD_S)
+    assert process.returncode == 0, out
+    return out
+
+
+@pytest.mark.parametrize("name", ["watch.c", "camera.cpp", "keep.c"])
+def test_the_page_shows_the_programs_as_they_are(name):
+    assert (EXAMPLES / name).read_text() in [block for _, block in SHOWN]
+
+
+def make(name: str) -> gpuring.Ring:
+    """As the page's `gpuring keep` makes it, but for its name."""
+    asked = command("gpuring keep cam0").split()
+    slots, shape = (asked[asked.index(each) + 1] for each in ("--slots", "--shape"))
+    return gpuring.create(
+        name, slots=int(slots), shape=[*map(int, shape.split(","))], dtype="u1",
+        meta=[("pts", "i8")], device="host",
+    )  # fmt: skip
+
+
+def test_a_camera_in_cpp_a_consumer_in_c_and_one_in_python(name, run):
+    done(run(f"{command('cc -std=c99 watch.c')} {WARNINGS}"))
+    done(run(f"{command('c++ -std=c++17 camera.cpp')} {WARNINGS}"))
+    with make(name) as ring, ring.consumer() as frames:
+        watch = run(command("./watch").replace("cam0", name))
+        poll(lambda: len(ring.stats().subscriptions) == 2)
+        camera = run(f"{command('./camera').replace('cam0', name)} 10")
+        for k in range(10):
+            with frames.acquire(20) as slot:
+                assert (slot.meta["pts"], slot.array[3, 5]) == (k, (5 + k) % 256)
+        assert done(camera) == ""
+        seen = [line.split() for line in done(watch).splitlines()]
+        assert [(int(seq), int(pts)) for seq, pts, _ in seen] == [(8 + k, k) for k in range(10)]
+
+
+def test_a_ring_that_c_creates(name, run):
+    done(run(f"{command('cc -std=c99 keep.c')} {WARNINGS}"))
+    keep = run(command("./keep").replace("cam0", name))
+    with gpuring.attach(name, timeout=20) as ring, ring.consumer() as frames:
+        assert ring.spec == slot_layout.make(shape=(480, 640), dtype="u1", meta=[("pts", "<i8")])
+        assert done(keep) == ""
+        with pytest.raises(gpuring.EndOfStream):
+            frames.acquire(20)
+
+
+def test_a_consumer_in_rust(name, run):
+    if not shutil.which("rustc"):
+        pytest.skip("no rustc")
+    done(run(f"{command('rustc watch.rs')} --edition 2021 -D warnings"))
+    with make(name) as ring:
+        watch = run(command("./watch").replace("cam0", name))
+        poll(lambda: ring.stats().subscriptions)
+        with ring.producer() as producer, producer.claim(5) as slot:
+            slot.array[:] = 2
+        assert done(watch) == f"8 {2 * 480 * 640}\n"
+
+
+def test_pkg_config(name, run):
+    if not shutil.which("pkg-config"):
+        pytest.skip("no pkg-config")
+    folder = done(run("python -m gpuring.config --pkg-config")).strip()
+    done(run(command("cc watch.c"), PKG_CONFIG_PATH=folder))
+    with make(name) as ring:
+        watch = run(f"./watch {name}")
+        poll(lambda: ring.stats().subscriptions)
+        ring.producer().close()
+        assert done(watch) == ""
+
+
+@pytest.mark.slow
+def test_cmake(name, run, tmp_path):
+    if not shutil.which("cmake"):
+        pytest.skip("no cmake")
+    (asked,) = (block for kind, block in SHOWN if kind == "cmake")
+    (tmp_path / "CMakeLists.txt").write_text(
+        "cmake_minimum_required(VERSION 3.20...4.0)\nproject(camera LANGUAGES CXX)\n"
+        "set(CMAKE_CXX_STANDARD 17)\nadd_executable(camera camera.cpp)\n" + asked
+    )
+    done(run("cmake -S . -B made"))
+    done(run("cmake --build made"))
+    with make(name) as ring, ring.consumer() as frames:
+        done(run(f"made/camera {name} 1"))
+        assert frames.acquire(20).meta["pts"] == 0
+
+
+def test_the_version_is_that_of_the_package():
+    found = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.M)
+    assert found
+    file = ROOT / "gpuring" / "include" / "pkgconfig" / "gpuring.pc"
+    assert f"Version: {found[1]}\n" in file.read_text()

@@ -1,0 +1,88 @@
+"""Drives tests/native/programs/puppet.c, which does with gpuring.h what it is told."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import signal
+import subprocess
+from pathlib import Path
+
+PATIENCE_S = 60.0
+
+
+class Puppet:
+    """A process of it."""
+
+    def __init__(self, program: Path) -> None:
+        self._process = subprocess.Popen(
+            [program],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            bufsize=1,
+            errors="surrogateescape",
+        )
+        self.pid = self._process.pid
+
+    def __call__(self, *command: object) -> str:
+        """What it answers."""
+        self.tell(*command)
+        return self.hear()
+
+    def tell(self, *command: object) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(" ".join(map(str, command)) + "\n")
+        self._process.stdin.flush()
+
+    def hear(self) -> str:
+        assert self._process.stdout is not None
+        ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE_S)
+        assert ready, f"it said nothing for {PATIENCE_S} s"
+        line = self._process.stdout.readline()
+        assert line.endswith("\n"), f"it has ended: {self._process.wait(PATIENCE_S)}"
+        return line[:-1]
+
+    def ok(self, *command: object) -> dict[str, str]:
+        """What it answers, if it could do it: words by what stands before their "="."""
+        status, *words = self(*command).split(" ")
+        assert status == "GPURING_OK", " ".join([status, *words])
+        return dict(word.split("=") for word in words if "=" in word)
+
+    def refused(self, *command: object) -> tuple[str, str]:
+        """The status, and the words of the error."""
+        status, _, text = self(*command).partition(" ")
+        assert status != "GPURING_OK"
+        return status.removeprefix("GPURING_"), text
+
+    def until_stopped(self) -> None:
+        """Waits until it has stopped itself (its `stop-at`)."""
+        info = os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+        assert info is not None
+        assert info.si_code == os.CLD_STOPPED
+
+    def go_on(self) -> None:
+        os.kill(self.pid, signal.SIGCONT)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(PATIENCE_S)
+
+    def end(self) -> None:
+        """Ends it in order.  Sanitizers say then what it has lost."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        try:
+            assert self._process.wait(PATIENCE_S) == 0
+        finally:
+            self.clear()
+
+    def clear(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            self._process.kill()
+        self._process.wait(PATIENCE_S)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()

@@ -1,0 +1,172 @@
+"""Rings that a program in C has created: whole for everybody, and gone when it closes them."""
+
+from __future__ import annotations
+
+import stat
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gpuring
+from gpuring import slot_layout
+from gpuring.registry import leftovers
+from tests.helpers.rings import put, small_ring
+from tests.helpers.support import segments_of
+
+IMAGE = ("array", "|u1", 4, 6, ",", ";", "pts", "<i8", ",")
+
+
+def test_python_reads_in_a_ring_that_c_has_created(name, puppet):
+    c = puppet()
+    c.ok("create", name, 4, 0o600, *IMAGE)
+    with gpuring.attach(name) as ring, ring.consumer() as frames:
+        assert ring.spec == slot_layout.make(shape=(4, 6), dtype="u1", meta=[("pts", "<i8")])
+        assert (ring.slots, ring.memory, ring.sync) == (4, "host", "host")
+        c.ok("produce", "-")
+        c.ok("claim", 0, 0, 0)
+        c.ok("publish", 0, 1, 7, 99)
+        with frames.acquire(5) as slot:
+            assert (slot.array == 7).all()
+            assert slot.meta["pts"] == 99
+        assert c.refused("detach")[0] == "INVALID"
+        c.ok("close", 0)
+        c.ok("detach")
+        assert segments_of(name) == []
+        with pytest.raises(gpuring.EndOfStream):
+            frames.acquire(5)
+        with pytest.raises(gpuring.RingClosed):
+            ring.producer()
+    c.end()
+
+
+def test_several_fields_lie_where_python_puts_them(name, puppet):
+    c = puppet()
+    c.ok(
+        "create", name, 2, 0o600, "y", "|u1", 3, 5, ",", 'q"\\', "<f4", 2, ",", "b", "bfloat16", 3,
+        ",", "s", '[["a","<f4"],["b","|u1",[2]]]', 4, ",", ";",
+        "pts", "<i8", ",", "box", "<f4", 2, 2, ",",
+    )  # fmt: skip
+    dtype = np.dtype([("a", "<f4"), ("b", "u1", (2,))])
+    fields = {"y": ((3, 5), "u1"), 'q"\\': (2, "f4"), "b": (3, "bfloat16"), "s": (4, dtype)}
+    with gpuring.attach(name) as ring:
+        meta = [("pts", "<i8"), ("box", "<f4", (2, 2))]
+        assert ring.spec == slot_layout.make(fields=fields, meta=meta)
+    c.ok("detach")
+
+
+def test_a_name_that_is_taken_is_not_taken_away(name, puppet):
+    one, other = puppet(), puppet()
+    with small_ring(name):
+        status, text = one.refused("create", name, 4, 0o600, *IMAGE)
+        assert status == "EXISTS"
+        assert f"ring '{name}' exists" in text
+    one.ok("create", name, 4, 0o600, *IMAGE)
+    with pytest.raises(gpuring.RingExists, match=rf"created by pid {one.pid} \(alive\)"):
+        gpuring.create(name, slots=2, shape=4, dtype="u1", device="host")
+    one.kill()
+    assert other.refused("create", name, 4, 0o600, *IMAGE)[0] == "EXISTS"
+    with small_ring(name, slots=3) as ring:  # as for any creator that was killed
+        assert gpuring.attach(name).slots == ring.slots == 3
+    other.ok("create", name, 4, 0o600, *IMAGE)
+    with gpuring.create(name, slots=5, shape=4, dtype="u1", device="host", replace=True):
+        assert other.refused("produce", "-")[0] == "CLOSED"
+        other.ok("detach")  # the name is that of the other ring by now
+        assert gpuring.attach(name).slots == 5
+
+
+def test_a_program_that_ends_without_a_close_has_died(name, puppet):
+    c = puppet()
+    c.ok("create", name, 4, 0o600, *IMAGE)
+    c.ok("produce", "-")
+    c.ok("claim", 0, 0, 0)
+    c.ok("publish", 0, 1, 1, 1)
+    with gpuring.attach(name) as ring, ring.consumer(start="oldest") as frames:
+        c.kill()
+        frames.acquire(5).release()
+        with pytest.raises(gpuring.PeerLost):
+            frames.acquire(20)
+    assert segments_of(name) == []  # the last one has taken them away
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        ((0, 0o600, *IMAGE), "slots"),
+        ((1025, 0o600, *IMAGE), "slots"),
+        ((4, 0o7777, *IMAGE), "permission bits"),
+        ((4, 0o600), "at least one field"),
+        ((4, 0o600, "a", "|O8", ","), "no such dtype"),
+        ((4, 0o600, "a", "|u1", 0, ","), "positive"),
+        ((4, 0o600, "a\udcff", "|u1", ","), "UTF-8"),
+        ((4, 0o600, "a", "|u1", ",", "a", "|u1", ","), "two fields have one name"),
+    ],
+)
+def test_what_is_wrong_leaves_nothing(name, puppet, arguments, told):
+    c = puppet()
+    status, text = c.refused("create", name, *arguments)
+    assert status == "INVALID"
+    assert told in text
+    assert segments_of(name) == []
+    c.ok("create", name, 4, 0o600, *IMAGE)
+    c.ok("detach")
+    c.end()
+
+
+def test_the_mode_is_what_was_asked_for(name, puppet):
+    c = puppet()
+    c.ok("create", name, 4, 0o660, *IMAGE)
+    modes = {stat.S_IMODE(Path("/dev/shm", each).stat().st_mode) for each in segments_of(name)}
+    assert modes == {0o660}
+    c.ok("detach")
+
+
+# ---- a kill at each step -------------------------------------------------------------------------
+
+CREATES = ["create: slots made", "create: slots named", "create: header made", "create: named"]
+CLOSES = ["close: slots removed", "close: locked", "close: removed"]
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(400)
+@pytest.mark.parametrize("step", [*CREATES, *CLOSES])
+def test_a_kill_at_each_step_leaves_a_whole_ring_or_what_the_next_tidying_takes(
+    name, puppets, sanitized, step
+):
+    c = puppets(sanitized)
+    c("stop-at", step)
+    if step in CLOSES:
+        c.ok("create", name, 4, 0o600, *IMAGE)
+        c.tell("detach")
+    else:
+        c.tell("create", name, 4, 0o600, *IMAGE)
+    c.until_stopped()
+    there = segments_of(name)
+    if step == "close: slots removed":  # before their header is
+        assert there == [f"gpuring.{name}"]
+    if step == "create: slots named":
+        assert leftovers.tidy(lambda each: each == name) == []  # somebody makes them
+    c.kill()
+    try:
+        gpuring.attach(name).close()
+    except gpuring.RingNotFound:
+        assert step != "create: named"
+    if there:
+        with small_ring(name) as ring, ring.producer() as producer:
+            put(producer, 1)
+    leftovers.tidy(lambda each: each == name)
+    assert segments_of(name) == []
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(400)
+def test_of_two_that_create_at_once_one_gets_the_name(name, puppets, sanitized):
+    one = puppets(sanitized)
+    one("stop-at", "create: header made")
+    one.tell("create", name, 4, 0o600, *IMAGE)
+    one.until_stopped()
+    with small_ring(name):
+        one.go_on()
+        assert one.hear().startswith("GPURING_EXISTS")
+        assert len(segments_of(name)) == 2
+    one.end()
