@@ -21,7 +21,7 @@ from gpuring.native.blocked import on_blocked
 from gpuring.native.clock import now_ns, seconds
 from gpuring.native.device import Device, Driver
 from gpuring.native.exchange import Descriptor, fetch, offer
-from gpuring.native.files import File, MappedFile, NameWatch, exchange
+from gpuring.native.files import File, MappedFile, NameWatch, exchange, rename_new
 from gpuring.native.header import (
     GATES,
     MAX_FAR_NBYTES,
@@ -130,6 +130,6 @@ __all__ = [
     "fetch", "find", "give_name", "has_durable", "has_name", "header_path", "in_use", "is_name",
     "join_consumer", "join_producer", "lock", "look", "make_slots", "name_is_locked", "now_ns",
     "offer", "on_blocked", "open_slots", "owed", "read_header", "read_spec", "ready", "refuse_room",
-    "remove_file", "remove_own", "seconds", "select", "settle", "settled", "slots_path",
-    "subscribe", "unlock", "unnamed", "unnamed_file", "unsubscribe",
+    "remove_file", "remove_own", "rename_new", "seconds", "select", "settle", "settled",
+    "slots_path", "subscribe", "unlock", "unnamed", "unnamed_file", "unsubscribe",
 ]  # fmt: skip

@@ -18,11 +18,13 @@ cdef extern from *:
     #include <sys/syscall.h>
     #include <unistd.h>
     /* The C library of old systems has no renameat2, and the kernel has had it since 3.15. */
-    static int exchange_names(const char *one, const char *other) {
-        return (int)syscall(SYS_renameat2, AT_FDCWD, one, AT_FDCWD, other, 2u /* RENAME_EXCHANGE */);
+    static int renamed(const char *one, const char *other, unsigned how) {
+        return (int)syscall(SYS_renameat2, AT_FDCWD, one, AT_FDCWD, other, how);
     }
+    enum { NO_REPLACE = 1, EXCHANGE = 2 };
     """
-    int exchange_names(const char *, const char *)
+    enum: NO_REPLACE, EXCHANGE
+    int renamed(const char *, const char *, unsigned how)
 
 
 _open = weakref.WeakSet()
@@ -83,7 +85,14 @@ cdef File file_of(int fd):
 def exchange(one, other):
     """Two files exchange their names in one step.  Raises OSError: FileNotFoundError if one of the two is not there."""
     cdef bytes mine = os.fsencode(one), its = os.fsencode(other)
-    if exchange_names(mine, its):
+    if renamed(mine, its, EXCHANGE):
+        PyErr_SetFromErrnoWithFilenameObject(OSError, one)
+
+
+def rename_new(one, other):
+    """A file gets another name in one step.  Raises OSError: FileExistsError if another file has that."""
+    cdef bytes mine = os.fsencode(one), its = os.fsencode(other)
+    if renamed(mine, its, NO_REPLACE):
         PyErr_SetFromErrnoWithFilenameObject(OSError, one)
 
 

@@ -134,12 +134,14 @@ def give_name(
 ) -> None:
     """Gives the name to the whole header in `file`.  Calls `closed` with the header of each ring
     that makes way, when that is closed.  Raises what make_way() raises."""
-    while True:
-        try:
-            return segment.give_name(file, segment.header_name(name))
-        except FileExistsError:
-            if _take_away(name, closed, replace, file):
-                return None
+    try:
+        return segment.give_name(file, segment.header_name(name))
+    except FileExistsError:
+        pass
+    with segment.spare_name(name, file) as spare:  # before anything is closed: there may be no room
+        while not (_take_away(name, closed, replace, spare) or segment.rename_if_free(spare, name)):
+            pass
+    return None
 
 
 def _may_replace(name: str, named: Named, replace: bool | None) -> None:
@@ -199,13 +201,13 @@ def _take_away(
     name: str,
     closed: Callable[[Header], object] | None,
     replace: bool | None = True,
-    heir: File | None = None,
+    spare: str = "",
 ) -> bool:
     """Takes the name from its ring.  Unless `closed` is None it closes the ring, and calls that
     with its header; it answers whether that has to stay findable (earlier.py).  `replace` says
-    which ring may be taken away, as in create().  `heir` is the header that has the name from then
-    on, without a moment in which nobody has it: another one that is made meanwhile finds this one.
-    Without an heir nobody attaches any more.  Returns False if there was no ring."""
+    which ring may be taken away, as in create().  The header that is called `spare` has the ring's
+    name from then on, without a moment in which nobody has it: another one that is made meanwhile
+    finds this one.  Without it nobody attaches any more.  Returns False if there was no ring."""
     while True:
         try:
             named = segment.look(segment.header_name(name))
@@ -213,24 +215,21 @@ def _take_away(
             return False
         with named:
             _may_replace(name, named, replace)
-            with named.open(os.O_RDWR) as file, contextlib.ExitStack() as stack:
+            with named.open(os.O_RDWR) as file:
                 locked = locks.lock_name(file.fd, _PATIENCE_S)  # False if its holder was stopped
                 if not named.has_name:
                     continue
                 # Under the lock, so that of two processes that start at once one finds the other's.
                 if replace is None and not (locked and _is_abandoned(file)):
                     raise _taken(name)
-                spare = ""
-                if heir is not None:  # before anything is closed, for there may be no room for it
-                    spare = stack.enter_context(segment.spare_name(name, heir))
                 epoch, keep = (None, False) if named.odd else _end(file, closed)
-                if epoch is not None and heir is None:
+                if epoch is not None and not spare:
                     _retire(file)
                 _remove_slots(name, epoch)
                 # If we were stopped, another process may have gone on, or tidied up.
                 if spare and not (named.has_name and segment.rename(spare, name, keep)):
                     continue
-                if epoch is not None and spare and not keep:  # an heir could read it until now
+                if epoch is not None and spare and not keep:  # the next one could read it so far
                     with contextlib.suppress(OSError):  # it is closed, so nobody attaches anyway
                         _retire(file)
                 if named.has_name and not spare:

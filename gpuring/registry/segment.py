@@ -17,13 +17,13 @@ import errno
 import os
 import re
 import secrets
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import posix_ipc
 
 from gpuring import native
-from gpuring.errors import RingIncompatible, RingNotFound
+from gpuring.errors import RingError, RingIncompatible, RingNotFound
 from gpuring.native import File, Missing, Named
 from gpuring.registry import locks
 
@@ -151,7 +151,8 @@ def give_name(file: File, segment: str) -> None:
 
 @contextlib.contextmanager
 def spare_name(name: str, header: File) -> Iterator[str]:
-    """A name for the header of a ring, which `rename` makes its own.  Raises OSError.
+    """A name for the header of a ring, which `rename` makes its own.  Raises OSError.  A file that
+    has lost its only name can get none any more, so it has this one until it has its own.
 
     It is locked like that of slots that somebody is making.  If who made it is killed, clean()
     finds it.
@@ -182,9 +183,31 @@ def rename(spare: str, name: str, keep: bool = False) -> bool:
     return True
 
 
-def _exchange(one: str, other: str) -> bool:
+def rename_if_free(spare: str, name: str) -> bool:
+    """Makes the header with this spare name the ring's, if nothing has its name.  Raises RingError
+    if somebody has tidied the spare name away."""
+    spare, name = path_of(spare), path_of(header_name(name))
     try:
-        native.exchange(one, other)
+        if not _done(native.rename_new, spare, name):
+            os.link(spare, name)  # it has two names until its spare one is tidied
+    except FileExistsError:
+        return False
+    except FileNotFoundError:
+        raise RingError(
+            f"{spare} was removed while this process was about to give it the name {name}. Create "
+            "the ring again"
+        ) from None
+    return True
+
+
+def _exchange(one: str, other: str) -> bool:
+    return _done(native.exchange, one, other)
+
+
+def _done(how: Callable[[str, str], None], one: str, other: str) -> bool:
+    """False if the system cannot do that."""
+    try:
+        how(one, other)
     except OSError as error:
         if error.errno not in (errno.EINVAL, errno.ENOSYS):  # as a sandbox has it
             raise
