@@ -214,8 +214,12 @@ static enum gr_result leave(struct gr_peer *me, int64_t patience_ns) {
     if (is_gone(me)) return give_up(me);
     if (state_of(gr_load_relaxed(&entry->word)) == GR_LIVE) { /* else an earlier call did it */
         if (gr_traced(ring)) gr_trace(me, 0, GR_DID_LEAVE, 0, 0, 0);
-        if (me->self.role == GR_PRODUCER) gr_count_producers(ring, me->self.number, GR_LEFT);
-        else atomic_fetch_add_explicit(&ring->sub[me->self.u].redo, 1, memory_order_seq_cst);
+        if (me->self.role == GR_PRODUCER) {
+            gr_clear_dead_producers(ring);
+            gr_count_producers(ring, me->self.number, GR_LEFT);
+        } else {
+            atomic_fetch_add_explicit(&ring->sub[me->self.u].redo, 1, memory_order_seq_cst);
+        }
         GR_FAULT("leave: counted");
         /* [edge L, leaver] partner: gr_begin. */
         gr_store_sc(&entry->word, peer_word(GR_LEAVING, me->self.role, me->self.u));

@@ -208,6 +208,20 @@ def test_a_producer_that_was_leaving_has_left(name, stranger):
         assert peek(ring, "head", "producers") == producers(left=1, end=LEFT)
 
 
+def test_a_producer_that_died_first_is_not_the_last_one(name, stranger):
+    """Nobody else is there who clears it before the last one leaves."""
+    with make(name) as ring:
+        dead = stranger("produce", name, 1, 1, paused=True)
+        dead.said("claimed 8")
+        last = stranger("produce", name, 2, 1, paused=True)
+        last.said("claimed 9")
+        dead.kill()
+        last.step()
+        assert last.end() == "done"
+        assert peek(ring, "head", "producers") == producers(left=1, died=1, end=LEFT)
+        assert stranger("consume", name, "x", "lossless", "oldest").end() == "ended"
+
+
 def test_a_ring_that_was_closed_has_ended_though_its_producer_died(name, stranger):
     ring = make(name)
     reader = stranger("consume", name, "x", "lossless", "next", paused=True)
