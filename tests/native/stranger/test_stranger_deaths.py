@@ -8,7 +8,7 @@ import gpuring
 from tests.helpers.compiled import needs_compiler
 from tests.helpers.processes import poll
 from tests.helpers.rings import waiters
-from tests.helpers.support import locked, peek, poke
+from tests.helpers.support import locked, peek, poke, set_fence
 from tests.native.stranger import (
     Frame,
     drain,
@@ -164,6 +164,26 @@ def test_many_deaths_are_counted_from_0(name, stranger):
         assert ring.stats().reaps == 10
         assert peek(ring, "head", "producers") == producers(died=10, end=DIED)
         assert sorted(each.pid for each in ring.stats().deaths) == sorted(pids[2:])
+
+
+def test_a_client_raises_the_fence_of_who_died_before_it_did(name, stranger):
+    """Killed between the two stores of its promise.  Its number and the slot are free again."""
+    with make(name, slots=2) as ring:
+        dead = stranger("produce", name, 1, 3, paused=True)
+        p = dead.number()
+        for seq in (2, 3):
+            dead.said(f"claimed {seq}")
+            dead.step()
+        dead.said("claimed 4")
+        with locked(name):
+            dead.kill()
+            set_fence(ring, p, 0, (2 << 16) - 1)
+        writer = stranger("produce", name, 2, 4)
+        assert writer.number() == p
+        assert writer.end() == "done"
+        assert [each.seq for each in writer.frames] == [5, 6, 7, 8]
+        (death,) = ring.stats().deaths
+        assert (death.voided, death.torn) == (1, 0)
 
 
 # ---- a reaper before it was killed ---------------------------------------------------------------
