@@ -136,6 +136,7 @@ class Membership(Subscriptions):
         if self.fix("A1"):
             yield lock(self.lock, me.tag)
         if me.role == PRODUCER:
+            yield from self._clear_dead_producers(me.p)
             yield from self._count_producers(me.p, LEFT)
         yield store(self.peer[me.p], peer_word(LEAVING, me.role, me.u))
         if me.role == CONSUMER:
@@ -196,6 +197,21 @@ class Membership(Subscriptions):
         if self.fix("A2"):
             yield store(self.lock, 0)
         # ring, unconditionally
+
+    def _clear_dead_producers(self, but):
+        """Under LOCK, so that who dies first is counted first (E9)."""
+        words = yield load_all(*self.peer, *self.byte)
+        entries, bytes_ = words[: self.peers], words[self.peers :]
+        dead = tuple(
+            p
+            for p in range(self.peers)
+            if p != but and entries[p] >> 2 & 3 == PRODUCER and bytes_[p] == 0
+        )
+        words = entries = bytes_ = None
+        for p in dead:
+            if not self.clocks or (yield load(self.process[p])) == 0:  # GPU gone
+                yield from self._reap(p, (yield load(self.peer[p])))
+        p = dead = None
 
     def _reap(self, p, entry):
         role, u = entry >> 2 & 3, entry >> 4

@@ -71,6 +71,18 @@ def test_the_last_producer_decides_how_it_ended(segment, last):
     assert reader.acquire() == ENDS[last]
 
 
+def test_a_producer_that_died_first_is_not_the_last_one(segment):
+    """E9: nobody had cleared it when the last one left."""
+    ring = segment(4)
+    reader, dead, last = ring.consumer(), ring.producer(), ring.producer()
+    assert dead.claim() == 4
+    dead.die(unnoticed=False)
+    assert last.peer.leave() == 0
+    assert ring.peek("peer", "word", dead.number) == 0
+    assert reader.acquire() == native.ENDED
+    assert ring.peek("head", "producers") == 1 << 40 | 1 << 16 | 1  # one died, one left last
+
+
 def test_a_producer_that_had_left_and_is_killed_before_its_entry_is_free_has_left(segment):
     """D6: it counted itself in the first stage of leave; what the reaper finds is LEAVING."""
     ring = segment(4)

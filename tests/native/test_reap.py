@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import mmap
 import os
 import signal
@@ -14,7 +15,7 @@ from gpuring.native import Header
 from gpuring.native.snapshot import snapshot
 from tests.helpers import raw_verbs
 from tests.helpers.promise import promise
-from tests.helpers.support import Pipe, pack, poll
+from tests.helpers.support import Pipe, lock, pack, poll
 
 
 def test_the_living_are_left_alone(segment):
@@ -391,6 +392,22 @@ def test_a_reaped_peer_that_leaves_takes_nobody_with_it(segment):
         zombie.peer.leave()
     assert ring.bytes() == before
     assert heir.put(1) == [4]
+
+
+def test_the_heir_of_a_reaped_peer_that_leaves_goes_on(segment):
+    """The heir has joined through the same handle, so nothing but that knows that it lives."""
+    ring = segment(4)
+    process = ring.process()
+    zombie = ring.producer(process)
+    lock(process.lock_fd, zombie.number, fcntl.F_UNLCK)
+    ring.process().reap()
+    heir = ring.producer(process)
+    assert heir.number == zombie.number
+    assert zombie.peer.leave() == native.REAPED
+    process.reap()
+    assert heir.put(1) == [4]
+    with pytest.raises(BlockingIOError):
+        ring.hold(heir.number)
 
 
 ROUNDS_AT = 4000  # an unused byte range of the first page

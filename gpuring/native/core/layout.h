@@ -74,7 +74,7 @@ struct gr_death {
     gr_word time_ns;  /* CLOCK_MONOTONIC */
     gr_word pid;
     gr_word peer;     /* its peer word: role and subscription */
-    gr_word number;
+    gr_word number;   /* that of the peer */
     gr_word voided;   /* claims that became void */
     /* published frames whose GPU work was not finished; sync "event": whose fence nobody had
      * raised, so some of them may be whole */
@@ -151,7 +151,7 @@ struct gr_head {
      * 2 died */
     gr_word producers;
     /* superset of subscriptions in use; number `u` is bit `u mod 64` of word `u / 64`, set before
-     * sub[u] is in use and cleared after it (gr_each_sub says why that is enough) */
+     * sub[u] is in use and cleared after it */
     gr_word sub_mask[GR_MASK_WORDS];
     gr_word reaps; /* dead peers cleared */
     /* verbs write events until then (CLOCK_MONOTONIC); 0: they do not. It is here because claim and
@@ -198,8 +198,8 @@ struct gr_sub {
      * and what it has lost is owed; else 0 */
     gr_word resume;
     /* durable: frames that were lost while nobody read, of earlier rings of this name too, until a
-     * member is done with the frame that told it; bit 63 (GR_COUNTED): those from `resume` on are
-     * among them; bit 62 (GR_SETTLED): those of `earlier` are. Writer: under LOCK; members, -= n */
+     * member is done with the frame that told it; bit 63: those from `resume` on are among them;
+     * bit 62: those of `earlier` are. Writer: under LOCK; members, -= n */
     gr_word owed;
     /* durable: 0; 1: rings that had this name earlier may still owe it something; else the part of
      * an epoch that says which of them is being settled */
@@ -271,7 +271,7 @@ struct gr_take {
  * LOCK. */
 struct gr_tear {
     /* id of the last owner of that peer number who died with work pending on the slot, 0 if none
-     * did; only rises; bit 63 (GR_MARKING) is set while `reached` is being written */
+     * did; only rises; bit 63 is set while `reached` is being written */
     gr_word id;
     gr_word reached; /* what that owner's fence had reached then; later values never were reached */
 };
@@ -281,9 +281,9 @@ struct gr_tear {
 struct gr_trace_event {
     gr_word turn;    /* how many events came before it, plus 1; stored last. 0: it is being written */
     gr_word time_ns; /* CLOCK_MONOTONIC */
-    gr_word what;    /* thread id (32) | enum gr_event_kind (32) */
+    gr_word what;    /* thread id (32) | kind (32) */
     gr_word who;     /* pid (32) | low half of the peer's id (32) */
-    gr_word about[4]; /* what it is depends on the kind (trace.h) */
+    gr_word about[4]; /* what it is depends on the kind */
 };
 
 /* The events of one peer number, of all its owners. The k-th is in k mod GR_TRACE_EVENTS. */

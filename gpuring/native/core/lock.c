@@ -78,14 +78,12 @@ void gr_unlock(struct gr_ring *ring) {
 
 /* ---- who is alive ---------------------------------------------------------------------------- */
 
-/* The bit is set before the entry is LIVE, and cleared after it is FREE. So another thread of this
- * process that sees the entry LIVE also sees the bit: release; partner: gr_is_ours. Without the
- * bit it would take this peer for dead, because F_OFD_GETLK does not report one's own locks (A6).
+/* The id is set before the entry is LIVE, and cleared after it is FREE. So another thread of this
+ * process that sees the entry LIVE also sees the id: release; partner: gr_is_ours. Without it that
+ * thread would take this peer for dead, because F_OFD_GETLK does not report one's own locks (A6).
  * A leave at that very moment is noticed under LOCK (A3: death is checked again there). */
-void gr_set_mine(struct gr_ring *ring, uint32_t p, bool mine) {
-    gr_word *word = &ring->mine[p / 64];
-    uint64_t bit = bit_of(p), bits = gr_load_relaxed(word);
-    gr_store_release(word, mine ? bits | bit : bits & ~bit);
+void gr_set_mine(struct gr_ring *ring, uint32_t p, uint64_t id) {
+    gr_store_release(&ring->mine[p], id);
 }
 
 bool gr_peer_alive(struct gr_ring *ring, uint32_t p) {

@@ -38,10 +38,10 @@ bool gr_attached(struct gr_ring *ring); /* whether there is another handle, in a
 
 /* Whether the peer has joined through this handle. Partner: gr_set_mine. */
 static inline bool gr_is_ours(const struct gr_ring *ring, uint32_t p) {
-    return gr_load_acquire(&ring->mine[p / 64]) & bit_of(p);
+    return gr_load_acquire(&ring->mine[p]) != 0;
 }
 
 /* What follows is called under LOCK. */
-void gr_set_mine(struct gr_ring *ring, uint32_t p, bool mine);
+void gr_set_mine(struct gr_ring *ring, uint32_t p, uint64_t id);
 void gr_count_producers(struct gr_ring *ring, uint32_t without, enum gr_end how);
 bool gr_has_other_member(struct gr_ring *ring, uint32_t u, uint32_t p);

@@ -47,11 +47,11 @@ static enum gr_result enter(struct gr_ring *ring, struct gr_peer *me) {
         if (state_of(gr_load_acquire(&entry->word)) != GR_FREE || !drained(ring, p)) continue;
         if (gr_lock_byte(ring->lock_fd, F_WRLCK, (int)p) != 0) continue;
         GR_FAULT("join: byte locked");
-        gr_set_mine(ring, p, true);
         atomic_fetch_or_explicit(&head->peer_mask[p / 64], bit_of(p), memory_order_seq_cst);
         me->ring = ring;
         me->self.number = p;
         me->self.id = gr_load_relaxed(&head->joins) + 1;
+        gr_set_mine(ring, p, me->self.id);
         me->wait.spin_ns = GR_SPIN_MAX_NS;
         gr_store_relaxed(&head->joins, me->self.id);
         gr_store_relaxed(&entry->id, me->self.id);
@@ -172,9 +172,11 @@ static bool is_gone(const struct gr_peer *me) {
 }
 
 /* The peer was reaped although it lives, because its byte lost its lock. Or another thread has
- * left with it as well. */
+ * left with it as well. Its number may be that of a later peer of this handle by now, which goes
+ * on. So the byte stays as it is, too. */
 static enum gr_result give_up(struct gr_peer *me) {
-    if (!me->self.left) gr_set_mine(me->ring, me->self.number, false);
+    if (gr_load_relaxed(&me->ring->mine[me->self.number]) == me->self.id)
+        gr_set_mine(me->ring, me->self.number, 0);
     me->self.left = true;
     gr_unlock(me->ring);
     return GR_REAPED;
@@ -212,8 +214,12 @@ static enum gr_result leave(struct gr_peer *me, int64_t patience_ns) {
     if (is_gone(me)) return give_up(me);
     if (state_of(gr_load_relaxed(&entry->word)) == GR_LIVE) { /* else an earlier call did it */
         if (gr_traced(ring)) gr_trace(me, 0, GR_DID_LEAVE, 0, 0, 0);
-        if (me->self.role == GR_PRODUCER) gr_count_producers(ring, me->self.number, GR_LEFT);
-        else atomic_fetch_add_explicit(&ring->sub[me->self.u].redo, 1, memory_order_seq_cst);
+        if (me->self.role == GR_PRODUCER) {
+            gr_clear_dead_producers(ring);
+            gr_count_producers(ring, me->self.number, GR_LEFT);
+        } else {
+            atomic_fetch_add_explicit(&ring->sub[me->self.u].redo, 1, memory_order_seq_cst);
+        }
         GR_FAULT("leave: counted");
         /* [edge L, leaver] partner: gr_begin. */
         gr_store_sc(&entry->word, peer_word(GR_LEAVING, me->self.role, me->self.u));
@@ -235,7 +241,7 @@ static enum gr_result leave(struct gr_peer *me, int64_t patience_ns) {
     GR_FAULT("leave: freed");
     atomic_fetch_and_explicit(&ring->head->peer_mask[me->self.number / 64],
                               ~bit_of(me->self.number), memory_order_seq_cst);
-    gr_set_mine(ring, me->self.number, false);
+    gr_set_mine(ring, me->self.number, 0);
     me->self.left = true;
     gr_lock_byte(ring->lock_fd, F_UNLCK, (int)me->self.number);
     gr_unlock(ring);

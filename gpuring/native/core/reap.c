@@ -268,6 +268,14 @@ static enum gr_result reap(struct gr_ring *ring, uint32_t p, bool *reaped) {
     return GR_OK;
 }
 
+/* For a producer that leaves, before it counts itself: whoever is counted last says how the stream
+ * ended (E9). On a GPU ring a death counts from when the process is gone. */
+void gr_clear_dead_producers(struct gr_ring *ring) {
+    for (uint32_t p = 0; p < ring->max_peers; p++)
+        if (role_of(gr_load_acquire(&ring->peer[p].word)) == GR_PRODUCER && is_dead(ring, p))
+            clear_dead(ring, p);
+}
+
 static enum gr_result reap_orphans(struct gr_ring *ring) {
     if (!has_orphans(ring)) return GR_OK;
     enum gr_result result = gr_lock(ring, 0);

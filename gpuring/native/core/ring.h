@@ -96,7 +96,7 @@ struct gr_ring {
     /* LOCK alone does not exclude the threads of one process, because they share lock_fd. */
     pthread_mutex_t mutex;
     int64_t join_patience_ns; /* how long a join waits for LOCK */
-    gr_word mine[GR_MASK_WORDS]; /* bits of the peers of this handle; written under LOCK */
+    gr_word mine[GR_MAX_PEERS]; /* by number: id of the peer of this handle, or 0; under LOCK */
     /* [number * 8]: how many verbs of that peer are in progress, in all threads (peer.h). */
     gr_word inside[GR_MAX_PEERS * (GR_LINE / 8)];
     uint64_t pid, start, pidns;

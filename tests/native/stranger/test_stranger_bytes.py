@@ -20,7 +20,7 @@ from tests.helpers.layout import FIELDS, SIZES
 from tests.helpers.processes import PATIENCE_S
 from tests.helpers.promise import promise
 from tests.helpers.rings import waiters
-from tests.helpers.support import segments_of
+from tests.helpers.support import poke, segments_of
 from tests.native.stranger import WORDS, drain, make, produce
 
 pytestmark = needs_compiler
@@ -111,6 +111,17 @@ def test_a_client_removes_a_ring_whoever_uses_it(name, stranger):
             assert gpuring.attach(name).stats().epoch == other.stats().epoch
 
 
+@pytest.mark.parametrize("field", ["closed", "magic"])
+def test_a_client_goes_on_where_another_one_was_killed_that_removed_the_ring(name, stranger, field):
+    with make(name) as ring, header(name).open("rb") as file:
+        poke(ring, "head", field, int(field == "closed"))
+        assert stranger("remove", name).end() == "closed"
+        assert segments_of(name) == []
+        data = file.read(4096)
+        for word, value in (("closed", 1), ("magic", 0)):
+            assert struct.unpack_from("<Q", data, FIELDS["head", word].offset) == (value,)
+
+
 # ---- what the client has to leave alone ----------------------------------------------------------
 
 
@@ -176,7 +187,9 @@ def test_a_header_may_be_longer_by_the_tables_of_traces(name, stranger, more, fi
     "It changes nothing, removes nothing, and says both numbers.",
     "Rings of several versions live beside each other on one host, under different names.",
 )
-@pytest.mark.parametrize("version", [native.VERSION - 1, native.VERSION + 1])
+@pytest.mark.parametrize(
+    "version", [native.VERSION - 1, native.VERSION + 1], ids=["older", "newer"]
+)
 def test_another_version_is_refused(name, stranger, version):
     with make(name):
         set_version(name, version)

@@ -8,7 +8,7 @@ import gpuring
 from tests.helpers.compiled import needs_compiler
 from tests.helpers.processes import poll
 from tests.helpers.rings import waiters
-from tests.helpers.support import locked, peek, poke
+from tests.helpers.support import locked, peek, poke, set_fence
 from tests.native.stranger import (
     Frame,
     drain,
@@ -166,6 +166,26 @@ def test_many_deaths_are_counted_from_0(name, stranger):
         assert sorted(each.pid for each in ring.stats().deaths) == sorted(pids[2:])
 
 
+def test_a_client_raises_the_fence_of_who_died_before_it_did(name, stranger):
+    """Killed between the two stores of its promise.  Its number and the slot are free again."""
+    with make(name, slots=2) as ring:
+        dead = stranger("produce", name, 1, 3, paused=True)
+        p = dead.number()
+        for seq in (2, 3):
+            dead.said(f"claimed {seq}")
+            dead.step()
+        dead.said("claimed 4")
+        with locked(name):
+            dead.kill()
+            set_fence(ring, p, 0, (2 << 16) - 1)
+        writer = stranger("produce", name, 2, 4)
+        assert writer.number() == p
+        assert writer.end() == "done"
+        assert [each.seq for each in writer.frames] == [5, 6, 7, 8]
+        (death,) = ring.stats().deaths
+        assert (death.voided, death.torn) == (1, 0)
+
+
 # ---- a reaper before it was killed ---------------------------------------------------------------
 
 
@@ -206,6 +226,20 @@ def test_a_producer_that_was_leaving_has_left(name, stranger):
         assert stranger("consume", name, "x", "lossless", "next").end() == "ended"
         assert ring.stats().reaps == 1
         assert peek(ring, "head", "producers") == producers(left=1, end=LEFT)
+
+
+def test_a_producer_that_died_first_is_not_the_last_one(name, stranger):
+    """Nobody else is there who clears it before the last one leaves."""
+    with make(name) as ring:
+        dead = stranger("produce", name, 1, 1, paused=True)
+        dead.said("claimed 8")
+        last = stranger("produce", name, 2, 1, paused=True)
+        last.said("claimed 9")
+        dead.kill()
+        last.step()
+        assert last.end() == "done"
+        assert peek(ring, "head", "producers") == producers(left=1, died=1, end=LEFT)
+        assert stranger("consume", name, "x", "lossless", "oldest").end() == "ended"
 
 
 def test_a_ring_that_was_closed_has_ended_though_its_producer_died(name, stranger):

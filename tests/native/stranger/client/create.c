@@ -110,19 +110,19 @@ void close_and_remove(const char *name) {
     lock_byte(lock_fd, F_UNLCK, NAME);
 }
 
-/* What any other process may do that has attached. */
-bool remove_ring(const char *name) {
+/* What any other process may do, also where somebody was killed while he did it. */
+void remove_ring(const char *name) {
     char path[256], path_slots[256];
     path_of_header(path, name);
-    path_of_slots(path_slots, name, head->epoch);
-    lock_name();
-    const bool is_this = has_name(path);
-    if (is_this) {
+    for (bool is_this = false; !is_this; unmap_header()) {
+        if (!map_header(name)) fail("there is no such ring");
+        path_of_slots(path_slots, name, head->epoch);
+        lock_name();
+        is_this = has_name(path);
+        if (!is_this) continue;
         close_ring();
         head->magic = 0;
         unlink(path_slots);
         unlink(path);
     }
-    close(lock_fd);
-    return is_this;
 }

@@ -102,8 +102,7 @@ int main(int argc, char **argv) {
         pause_for_input();
         close_and_remove(name);
     } else if (strcmp(what, "remove") == 0) {
-        do wait_for_ring(name);
-        while (!remove_ring(name));
+        remove_ring(name);
     } else {
         const bool produces = strcmp(what, "produce") == 0;
         const char *mode = produces ? "" : argv[4];

@@ -230,6 +230,12 @@ bool join(uint64_t role, const char *subscription, const char *from) {
 
 bool is_mine(void) { return state_of(peer[me].word) == LIVE && peer[me].id == my_id; }
 
+/* Who is counted last says how the stream ended. */
+static void clear_dead_producers(void) {
+    for (uint64_t p = 0; p < peers; p++)
+        if (role_of(peer[p].word) == PRODUCER && is_dead(p)) clear_peer(p);
+}
+
 void leave(void) {
     uint64_t w = peer[me].word;
     take_lock();
@@ -237,8 +243,10 @@ void leave(void) {
         unlock();
         return;
     }
-    if (role_of(w) == PRODUCER) count_producers(me, LEFT);
-    else sub[u].redo += 1;
+    if (role_of(w) == PRODUCER) {
+        clear_dead_producers();
+        count_producers(me, LEFT);
+    } else sub[u].redo += 1;
     peer[me].word = LEAVING << 16 | (w & 0xffff);
     if (role_of(w) == CONSUMER && !has_other_member(u, me)) lose_last_member(u);
     unlock();

@@ -139,10 +139,10 @@ static void read_spec(void) {
         fail("its slots have another size");
 }
 
-/* False: the ring is not there, or is about to go. */
-bool attach(const char *name) {
+/* Maps the header that has this name, with the shared lock on byte 259. False: there is none. */
+bool map_header(const char *name) {
     char path[256];
-    struct stat st, of_slots;
+    struct stat st;
     union {
         struct head head;
         uint8_t page[4096];
@@ -175,20 +175,32 @@ bool attach(const char *name) {
     close(mapped);
     close(fd);
     find_tables(of, base);
+    return true;
+}
+void unmap_header(void) {
+    munmap(head, head->nbytes);
+    close(lock_fd);
+}
+
+/* False: the ring is not there, or is about to go. */
+bool attach(const char *name) {
+    char path[256];
+    struct stat st, of_slots;
+    if (!map_header(name)) return false;
     int slots = -1;
     if (head->magic == MAGIC && !head->closed && !is_locked(NAME)) {
-        path_of_slots(path, name, of->epoch);
+        path_of_slots(path, name, head->epoch);
         slots = open(path, O_RDWR | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
     }
     if (slots < 0) {
-        munmap(base, nbytes);
-        close(lock_fd);
+        unmap_header();
         return false;
     }
-    if (fstat(slots, &of_slots) != 0 || !S_ISREG(of_slots.st_mode) || of_slots.st_nlink > 1 ||
-        of_slots.st_uid != st.st_uid || (uint64_t)of_slots.st_size != n * of->slot_nbytes)
+    if (fstat(lock_fd, &st) != 0 || fstat(slots, &of_slots) != 0 || !S_ISREG(of_slots.st_mode) ||
+        of_slots.st_nlink > 1 || of_slots.st_uid != st.st_uid ||
+        (uint64_t)of_slots.st_size != n * head->slot_nbytes)
         fail("its slots are something else");
-    payload = map(slots, n * of->slot_nbytes);
+    payload = map(slots, n * head->slot_nbytes);
     close(slots);
     read_spec();
     return true;

@@ -138,13 +138,15 @@ int open_again(int fd);
 uint8_t *map(int fd, uint64_t nbytes);
 void path_of_header(char path[256], const char *name);
 void path_of_slots(char path[256], const char *name, const uint8_t epoch[16]);
+bool map_header(const char *name); /* false: nothing has the name */
+void unmap_header(void);
 bool attach(const char *name); /* false: it is not there, or is about to go */
 
 /* ---- create.c -------------------------------------------------------------------------------- */
 
 void create(const char *name, uint32_t slots, uint64_t words_of_a_frame);
 void close_and_remove(const char *name);
-bool remove_ring(const char *name); /* false: another one has the name */
+void remove_ring(const char *name);
 
 /* ---- members.c: the peer --------------------------------------------------------------------- */
 
