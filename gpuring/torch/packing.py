@@ -24,6 +24,7 @@ from gpuring.ring import inner
 from gpuring.ring.attaching import attach
 from gpuring.torch import progress, stacking
 from gpuring.torch.parcel import (
+    ALIGNMENT,
     SMALL_NBYTES,
     Kind,
     Layout,
@@ -113,9 +114,9 @@ class _Draft:
 
     def where(self, leaf: Leaf) -> int | None:
         """The first byte of a tensor that lies in this slot as its kind says.  None: it lies
-        elsewhere, or has gaps there."""
+        elsewhere, is not aligned, or has gaps."""
         begin = self._offset(leaf)
-        if begin is None or isinstance(leaf, np.ndarray):
+        if begin is None or begin % ALIGNMENT or isinstance(leaf, np.ndarray):
             return None
         plain = leaf.is_contiguous() and not leaf.is_conj() and not leaf.is_neg()
         return begin if plain else None

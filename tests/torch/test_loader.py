@@ -326,6 +326,7 @@ class Box:
 VIEWS = {
     "gaps": lambda x: [x, x[..., ::2]],
     "begin": lambda x: [x, x[:1, :1]],
+    "odd byte": lambda x: [x.flatten().view(torch.uint8)[1:9], torch.arange(3.0)],
     "conjugate": lambda x: [torch.conj(x * 1j)],
 }
 
