@@ -154,7 +154,7 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
                 batch = ExceptionWrapper(where="in the main process of DataLoader")
         return number, batch
 
-    def _next_data(self) -> Any:
+    def __next__(self) -> Any:
         if self._broken:
             raise RuntimeError(
                 "this iterator of a DataLoader was interrupted while it took a batch, which may be "
@@ -162,7 +162,7 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
             )
         self._data_queue.waits = False
         try:
-            return super()._next_data()
+            return super().__next__()
         except RuntimeError as error:
             if not str(error).startswith("DataLoader worker") or not (where := self._deaths()):
                 raise
