@@ -9,7 +9,9 @@ Names of torch that are not public are used here, in packing.py and in inlet.py,
 from __future__ import annotations
 
 import copy
+import itertools
 import reprlib
+from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
 import numpy as np
@@ -27,6 +29,9 @@ from gpuring.torch.progress import Progress, Task
 from gpuring.torch.queues import FromThread, with_queues
 
 T_co = TypeVar("T_co", covariant=True)
+
+DEATH_S = 1.0
+"""For so long a worker whose connections have ended may still seem to be alive."""
 
 
 class DataLoader(data.DataLoader[T_co]):
@@ -153,6 +158,21 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
             except Exception:  # such as no memory: raised when it is the turn of the batch
                 batch = ExceptionWrapper(where="in the main process of DataLoader")
         return number, batch
+
+    def _try_get_data(self, timeout: float = _utils.MP_STATUS_CHECK_INTERVAL) -> Any:
+        try:
+            return super()._try_get_data(timeout)
+        except (OSError, EOFError) as error:
+            # Tensors that had no slot are fetched from their worker.  It may be about to end.
+            working = [*itertools.compress(self._workers, self._workers_status)]
+            ended = wait([worker.sentinel for worker in working], DEATH_S)
+            gone = [worker for worker in working if worker.sentinel in ended]
+            if not gone:
+                raise
+            for worker in gone:
+                worker.join()  # it closes its files before it has an exit code
+            pids = ", ".join(str(worker.pid) for worker in gone)
+            raise RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly") from error
 
     def __next__(self) -> Any:
         if self._broken:

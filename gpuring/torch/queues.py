@@ -18,6 +18,8 @@ from multiprocessing import get_context, queues
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
+from torch._utils import ExceptionWrapper
+
 from gpuring.torch.parcel import Pickled
 
 if TYPE_CHECKING:
@@ -44,7 +46,7 @@ class Queue(queues.Queue):  # type: ignore[type-arg]
 
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
         """Raises what pickle raises."""
-        data = ForkingPickler.dumps(obj)
+        data = _pickled(obj)
         if not self._written(data):
             super().put(Pickled(bytes(data)), block, timeout)
 
@@ -93,6 +95,17 @@ class FromThread:
         if not there:
             raise queue.Empty
         return self._source.get()
+
+
+def _pickled(obj: Any) -> Any:
+    """An exception of a worker that cannot be pickled becomes a RuntimeError with its text."""
+    try:
+        return ForkingPickler.dumps(obj)
+    except Exception:
+        if not (isinstance(obj, tuple) and isinstance(obj[-1], ExceptionWrapper)):
+            raise
+        obj[-1].exc_type = RuntimeError
+        return ForkingPickler.dumps(obj)
 
 
 def with_queues(context: BaseContext | None) -> BaseContext:

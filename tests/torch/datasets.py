@@ -7,6 +7,7 @@ import signal
 import sys
 from collections import namedtuple
 from dataclasses import dataclass
+from multiprocessing import resource_sharer
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,31 @@ class Wrong(Numbered):
     def __getitem__(self, k: int) -> Any:
         if k == 13:
             raise KeyError("sample 13")
+        return super().__getitem__(k)
+
+
+class WrongInItsOwnWay(Numbered):
+    def __getitem__(self, k: int) -> Any:
+        class OfNoModuleError(Exception):
+            """It cannot be pickled."""
+
+        if k == 13:
+            raise OfNoModuleError("sample 13")
+        return super().__getitem__(k)
+
+
+class Unreachable(Numbered):
+    """When its worker is at sample 2, it stays there, and nobody can fetch anything from it."""
+
+    def __init__(self, there: Any) -> None:
+        super().__init__()
+        self._there = there
+
+    def __getitem__(self, k: int) -> Any:
+        if k == 2:
+            resource_sharer.stop()
+            self._there.set()
+            signal.pause()
         return super().__getitem__(k)
 
 

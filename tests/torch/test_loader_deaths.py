@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import multiprocessing
 import multiprocessing.connection
 import multiprocessing.queues
 import os
@@ -12,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -106,6 +108,25 @@ def test_a_worker_that_waited_for_a_task_was_at_no_sample():
     with pytest.raises(RuntimeError, match="killed by signal"):  # by torch's handler of SIGCHLD
         assert not poll(batches._workers[1].kill)
     assert re.match(r"Worker 1 \(pid \d+\) was at no sample, and had", batches._deaths())
+
+
+def test_a_worker_that_dies_while_a_batch_is_fetched_from_it_is_named(monkeypatch):
+    """The first batch has no slot, so its tensors are fetched from the worker.  That seems to be
+    alive when its connections have ended."""
+    monkeypatch.setattr(loader, "DEATH_S", PATIENCE_S)
+    there = multiprocessing.Event()
+    loading = DataLoader(
+        datasets.Unreachable(there), 2, num_workers=1, multiprocessing_context="fork"
+    )
+    batches = iter(loading)
+    assert there.wait(PATIENCE_S)
+    killer = threading.Timer(0.1, batches._workers[0].kill)
+    killer.start()
+    try:
+        with pytest.raises(RuntimeError, match=r"^DataLoader worker .* at sample 2, in batch 1"):
+            next(batches)
+    finally:
+        killer.join()
 
 
 class Narrow(loader.Inlet):
