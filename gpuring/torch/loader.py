@@ -27,6 +27,7 @@ from gpuring.torch.packing import Packing
 from gpuring.torch.parcel import Parcel, is_laid, put_together, take_apart
 from gpuring.torch.progress import Progress, Task
 from gpuring.torch.queues import FromThread, with_queues
+from gpuring.torch.starting import Start
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -120,10 +121,11 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         self._inlet = Inlet(loader._need, loader.num_workers, slots, loader.device)
         self._asked: dict[int, Any] = {}
         """The samples of the batches that workers may be at."""
-        loader.collate_fn = Packing(loader.collate_fn, self._inlet.name, arrays=not on_gpu)
+        packing = Packing(loader.collate_fn, self._inlet.name, arrays=not on_gpu)
+        loader.collate_fn = packing
         loader.multiprocessing_context = with_queues(loader.multiprocessing_context)
-        self._progress = Progress(loader.num_workers, loader.worker_init_fn)
-        loader.worker_init_fn = self._progress
+        self._progress = Progress(loader.num_workers)
+        loader.worker_init_fn = Start(self._progress, packing, loader.worker_init_fn)
         self._broken = False
         """Whether an interrupt may have lost a batch."""
         super().__init__(loader)
@@ -132,7 +134,8 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
 
     @property
     def broken(self) -> bool:
-        return self._broken
+        """Whether another loop needs other workers."""
+        return self._broken or any(worker.exitcode is not None for worker in self._workers)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._broken = not first_iter

@@ -203,7 +203,7 @@ def over(memory: torch.Tensor, begin: int, kind: Kind) -> Leaf:
         array: np.ndarray[Any, Any] = np.ndarray(kind.shape, kind.dtype, memory.numpy().data, begin)
         return array
     tensor: torch.Tensor = torch.empty(0, dtype=kind.dtype, device=memory.device)
-    offset, rest = divmod(memory.storage_offset() + begin, kind.dtype.itemsize)
+    offset, rest = divmod(int(memory.storage_offset()) + begin, kind.dtype.itemsize)
     if rest:
         raise ValueError(f"a tensor of {kind.dtype} cannot begin at byte {begin}")
     tensor.set_(memory.untyped_storage(), offset, kind.shape, kind.strides)

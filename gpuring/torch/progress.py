@@ -6,6 +6,7 @@ of a task's samples does the latter, because torch's worker goes over it from on
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from multiprocessing.sharedctypes import RawArray
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -21,6 +22,10 @@ LOADS, COLLATES, DONE = range(3)
 
 _mine = memoryview(array("q", [-1, 0, -1, DONE]))
 """The words of the worker that this process is."""
+
+
+def _join() -> None:
+    """Joins this worker's ring.  Other processes have none."""
 
 
 class _Samples(list[Any]):
@@ -47,6 +52,8 @@ class Task:
 def _begin(number: int, asked: Any, several: bool) -> Any:
     first = _mine[_NOW] + 1 if number > _mine[_TASK] else 0  # 0: another epoch
     _mine[_TASK], _mine[_FIRST], _mine[_NOW], _mine[_PHASE] = number, first, first, LOADS
+    with contextlib.suppress(OSError):  # if it comes again, it is an error of the batch
+        _join()
     return _Samples(asked) if several else asked
 
 
@@ -67,21 +74,18 @@ class Place(NamedTuple):
 
 
 class Progress:
-    """The words of all workers.  It is the worker_init_fn of each."""
+    """The words of all workers."""
 
-    def __init__(self, workers: int, init: Callable[[int], None] | None) -> None:
-        """`init`: the user's own worker_init_fn."""
+    def __init__(self, workers: int) -> None:
         self._words = RawArray("q", [*_mine] * workers)
-        self._init = init
 
     def _of(self, worker: int) -> memoryview:
         return memoryview(self._words).cast("B").cast("q")[_WORDS * worker :][:_WORDS]
 
-    def __call__(self, worker: int) -> None:
-        global _mine  # noqa: PLW0603
-        _mine = self._of(worker)
-        if self._init is not None:
-            self._init(worker)
+    def start(self, worker: int, join: Callable[[], None]) -> None:
+        """This process is that worker.  It calls `join` whenever it begins with a task."""
+        global _mine, _join
+        _mine, _join = self._of(worker), join
 
     def place(self, worker: int) -> Place:
         task, first, now, phase = self._of(worker)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections import namedtuple
 from dataclasses import dataclass
 from multiprocessing import resource_sharer
@@ -16,6 +18,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import gpuring.torch
+from tests.helpers.processes import poll
 
 Pair = namedtuple("Pair", "a b")
 
@@ -99,6 +102,19 @@ class Unreachable(Numbered):
             resource_sharer.stop()
             self._there.set()
             signal.pause()
+        return super().__getitem__(k)
+
+
+class Gated(Numbered):
+    """From some sample on it waits for the gate."""
+
+    def __init__(self, gate: Any, first: int) -> None:
+        super().__init__()
+        self._gate, self._first = gate, first
+
+    def __getitem__(self, k: int) -> Any:
+        if k >= self._first:
+            self._gate.wait()
         return super().__getitem__(k)
 
 
@@ -201,5 +217,27 @@ def main(kind: str) -> None:
                 sys.stdin.read()
 
 
+def go_on() -> None:
+    """A program that goes on with its loop after a Ctrl-C.  It says the pids of its workers when it
+    waits for them, and then how many batches came after it, and how many in the next loop."""
+    gate = multiprocessing.Event()
+    loader: Any = gpuring.torch.DataLoader(
+        Gated(gate, 8), 4, num_workers=2, persistent_workers=True, multiprocessing_context="fork"
+    )
+    batches = iter(loader)
+    next(batches), next(batches)
+
+    def tell() -> None:
+        assert poll(lambda: batches._data_queue.waits)
+        print(*(worker.pid for worker in batches._workers), flush=True)
+
+    threading.Thread(target=tell).start()
+    try:
+        next(batches)
+    except KeyboardInterrupt:
+        gate.set()
+    print(len(list(batches)), len(list(loader)))
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    go_on() if sys.argv[1] == "goes on" else main(sys.argv[1])

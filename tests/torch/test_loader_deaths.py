@@ -50,6 +50,14 @@ def test_a_killed_worker_is_named(persistent):
     assert poll(lambda: not any(map(runs, pids)))
 
 
+def test_after_a_death_another_loop_has_other_workers():
+    loading = DataLoader(datasets.Numbered(), 2, num_workers=2, persistent_workers=True)
+    batches = iter(loading)
+    with pytest.raises(RuntimeError, match="killed by signal"):
+        assert not poll(batches._workers[1].kill)
+    assert len(list(loading)) == 20
+
+
 EVEN_FIRST = [*range(0, 40, 2), *range(1, 40, 2)]
 PLACES = {
     "spawned": (
@@ -187,6 +195,32 @@ def test_ctrl_c_leaves_nothing(kind):
         assert not left_by(process.pid)
 
 
+def test_after_the_ctrl_c_of_a_terminal_a_loop_goes_on():
+    """It goes to the workers, too."""
+    with program("goes on") as (process, workers):
+        os.killpg(process.pid, signal.SIGINT)
+        said, _ = process.communicate(timeout=PATIENCE_S)
+        assert said.split() == ["8", "10"]
+        assert poll(lambda: not any(map(runs, workers)))
+
+
+class Handlers(datasets.Numbered):
+    def __getitem__(self, k):
+        return signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def ignore(_worker):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@pytest.mark.parametrize("init", [None, ignore])
+def test_what_a_worker_does_at_a_ctrl_c_is_the_users(init):
+    """Without a handler of theirs it is none that other programs inherit."""
+    assert next(iter(DataLoader(Handlers(), None, num_workers=1, worker_init_fn=init))) is bool(
+        init
+    )
+
+
 class SignalInTorch(Signal):
     """… and of torch's loader, and of the queues."""
 
@@ -251,6 +285,19 @@ def test_if_all_are_killed_at_once_nothing_is_left():
         process.wait(PATIENCE_S)
         assert poll(lambda: not any(map(runs, workers)))
         assert not left_by(process.pid)
+
+
+def test_a_worker_takes_the_name_of_its_ring_away_before_it_loads():
+    gate = multiprocessing.Event()
+    gate.set()
+    loading = DataLoader(datasets.Gated(gate, 0), 4, num_workers=2, multiprocessing_context="fork")
+    list(loading)
+    gate.clear()
+    batches = iter(loading)
+    assert set(batches._inlet._rings) == {0, 1}
+    assert poll(lambda: not datasets.rings())
+    gate.set()
+    assert len(list(batches)) == 10
 
 
 def test_a_worker_without_a_batch_has_no_ring():
