@@ -1,7 +1,8 @@
 """What each worker is at, in memory that the main process still has when the worker was killed.
 
 A worker writes down which task it takes from its queue, and which sample of it it loads.  The list
-of a task's samples does the latter, because torch's worker goes over it from one to the next.
+of a task's samples does the latter, because torch's worker goes over it from one to the next.  What
+a dataset with `__getitems__` does with the list nobody knows, so it gets an ordinary one.
 """
 
 from __future__ import annotations
@@ -41,20 +42,20 @@ class Task:
     """What the main process puts into the queue of a worker.  When the worker takes it out, it is
     what the sampler gave, and the worker has begun with it."""
 
-    def __init__(self, number: int, asked: Any, *, several: bool) -> None:
-        """`several`: it is a list of samples."""
-        self._number, self._asked, self._several = number, asked, several
+    def __init__(self, number: int, asked: Any, *, one_by_one: bool) -> None:
+        """`one_by_one`: it is a list of samples, and the worker goes over it."""
+        self._number, self._asked, self._one_by_one = number, asked, one_by_one
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _begin, (self._number, self._asked, self._several)
+        return _begin, (self._number, self._asked, self._one_by_one)
 
 
-def _begin(number: int, asked: Any, several: bool) -> Any:
+def _begin(number: int, asked: Any, one_by_one: bool) -> Any:
     first = _mine[_NOW] + 1 if number > _mine[_TASK] else 0  # 0: another epoch
     _mine[_TASK], _mine[_FIRST], _mine[_NOW], _mine[_PHASE] = number, first, first, LOADS
     with contextlib.suppress(OSError):  # if it comes again, it is an error of the batch
         _join()
-    return _Samples(asked) if several else asked
+    return _Samples(asked) if one_by_one else asked
 
 
 def enter(phase: int) -> None:

@@ -2,7 +2,8 @@
 
 They are those of multiprocessing, with two differences.
 
-* What is small is written where it is put, if the pipe has room.  Otherwise a thread writes it.
+* What is small is written where it is put, if nobody else is writing, and the pipe has room.
+  Otherwise a thread writes it.
   The thread costs more than the copy of a small batch, because it takes the interpreter's lock.
 * A `get` with a timeout waits first, and takes then.  If a Ctrl-C comes while it waits, nothing was
   taken.  If it comes elsewhere, nobody knows, and an iterator that went on might wait for ever.
@@ -59,10 +60,13 @@ class Queue(queues.Queue):  # type: ignore[type-arg]
             self._to_write.register(self._writer.fileno(), select.POLLOUT)
         if not self._sem.acquire(False):
             return False
-        with self._wlock:
-            if self._to_write.poll(0):
-                self._writer.send_bytes(data)
-                return True
+        if self._wlock.acquire(False):  # else another process may be writing something large
+            try:
+                if self._to_write.poll(0):
+                    self._writer.send_bytes(data)
+                    return True
+            finally:
+                self._wlock.release()
         self._sem.release()
         return False
 

@@ -125,6 +125,14 @@ class Deadly(Numbered):
         return super().__getitem__(k)
 
 
+class DeadlyAtOnce(Deadly):
+    """It gets the samples of a batch at once, and begins with the last."""
+
+    def __getitems__(self, samples: list[int]) -> list[Any]:
+        assert type(samples) is list
+        return [self[k] for k in reversed(samples)]
+
+
 class DeadlyStream(IterableDataset[Any]):
     """Worker 1 dies at the sample after six others."""
 

@@ -72,6 +72,14 @@ PLACES = {
         lambda: DataLoader(Subset(datasets.Deadly(), EVEN_FIRST), 4, num_workers=2),
         "Worker 0 {} was at sample 26, in batch 6, and had",
     ),
+    "at once": (
+        lambda: DataLoader(datasets.DeadlyAtOnce(), 4, num_workers=2),
+        "Worker 1 {} was at one of the samples of batch 3, and had",
+    ),
+    "a part of at once": (
+        lambda: DataLoader(Subset(datasets.DeadlyAtOnce(), EVEN_FIRST), 4, num_workers=2),
+        "Worker 0 {} was at one of the samples of batch 6, and had",
+    ),
     "indices that are no list": (
         lambda: DataLoader(
             datasets.Deadly(), batch_sampler=[(k, k + 1) for k in range(0, 40, 2)], num_workers=2
