@@ -136,6 +136,7 @@ def test_a_worker_that_dies_while_a_batch_is_fetched_from_it_is_named(monkeypatc
     )
     batches = iter(loading)
     assert there.wait(PATIENCE_S)
+    of_torch = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # only the main thread has it
     killer = threading.Timer(0.1, batches._workers[0].kill)
     killer.start()
     try:
@@ -143,6 +144,7 @@ def test_a_worker_that_dies_while_a_batch_is_fetched_from_it_is_named(monkeypatc
             next(batches)
     finally:
         killer.join()
+        signal.signal(signal.SIGCHLD, of_torch)
 
 
 class Narrow(loader.Inlet):
