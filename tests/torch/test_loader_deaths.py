@@ -259,10 +259,10 @@ def check_interrupted(interrupt: SignalInTorch, loading: DataLoader[object], at:
     assert seen == EVERY, interrupt.where
 
 
-@pytest.mark.deadline(60)
+@pytest.mark.deadline(25)
 def test_after_a_ctrl_c_a_loop_goes_on_or_raises():
     loading = DataLoader(datasets.Numbered(12), 2, num_workers=1, persistent_workers=True)
-    for interrupt in at_each_place(SignalInTorch, step=3):
+    for interrupt in at_each_place(SignalInTorch, step=5):
         check_interrupted(interrupt, loading, 2)
     del loading
     gc.collect()
