@@ -7,6 +7,7 @@
     inlet.py      the main process's end of the workers' rings
     queues.py     requests to workers, and results from them
     progress.py   what each worker is at
+    starting.py   what a worker does first
 
 Each worker has a ring of its own, which the main process makes.  What a worker has no slot for
 travels as in torch.  The page "Loading data" has the whole of it.  Needs `gpuring[torch]`.

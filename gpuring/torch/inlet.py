@@ -4,8 +4,8 @@ The main process makes the rings, so they go when it closes them, whatever becam
 How large the slots must be is known from the first batch of a worker.  A batch that is larger asks
 for another ring, with larger slots.
 
-A ring has a name only until its worker has joined.  So nothing stays in /dev/shm, not even if all
-processes are killed at once.
+A ring has a name only until its worker has joined, which it does before it loads its next batch.
+Only if all processes are killed at once before that, it stays in /dev/shm.
 
 A batch is copied out of its slot as soon as its parcel is there, also if its turn comes later.  So
 a worker that is ahead never has a slot for which another one would have to wait, and users may keep
@@ -77,8 +77,8 @@ class Inlet:
 
     def prepare(self, worker: int) -> None:
         """Makes the ring of a worker that is about to be asked for a batch, if it has none that is
-        large enough, and it is known how large that is.  The worker joins before it has done that
-        batch, and takes the name away."""
+        large enough, and it is known how large that is.  The worker joins when it begins with its
+        next batch, and takes the name away."""
         with self._lock:
             ring, generation = self._rings.get(worker), self._generations[worker]
             if self._need.nbytes and (ring is None or ring.generation < generation):

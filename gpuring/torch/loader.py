@@ -9,7 +9,9 @@ Names of torch that are not public are used here, in packing.py and in inlet.py,
 from __future__ import annotations
 
 import copy
+import itertools
 import reprlib
+from multiprocessing.connection import wait
 from typing import Any, TypeVar
 
 import numpy as np
@@ -25,8 +27,12 @@ from gpuring.torch.packing import Packing
 from gpuring.torch.parcel import Parcel, is_laid, put_together, take_apart
 from gpuring.torch.progress import Progress, Task
 from gpuring.torch.queues import FromThread, with_queues
+from gpuring.torch.starting import Start
 
 T_co = TypeVar("T_co", covariant=True)
+
+DEATH_S = 1.0
+"""For so long a worker whose connections have ended may still seem to be alive."""
 
 
 class DataLoader(data.DataLoader[T_co]):
@@ -115,10 +121,11 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         self._inlet = Inlet(loader._need, loader.num_workers, slots, loader.device)
         self._asked: dict[int, Any] = {}
         """The samples of the batches that workers may be at."""
-        loader.collate_fn = Packing(loader.collate_fn, self._inlet.name, arrays=not on_gpu)
+        packing = Packing(loader.collate_fn, self._inlet.name, arrays=not on_gpu)
+        loader.collate_fn = packing
         loader.multiprocessing_context = with_queues(loader.multiprocessing_context)
-        self._progress = Progress(loader.num_workers, loader.worker_init_fn)
-        loader.worker_init_fn = self._progress
+        self._progress = Progress(loader.num_workers)
+        loader.worker_init_fn = Start(self._progress, packing, loader.worker_init_fn)
         self._broken = False
         """Whether an interrupt may have lost a batch."""
         super().__init__(loader)
@@ -127,7 +134,8 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
 
     @property
     def broken(self) -> bool:
-        return self._broken
+        """Whether another loop needs other workers."""
+        return self._broken or any(worker.exitcode is not None for worker in self._workers)
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:
         self._broken = not first_iter
@@ -143,7 +151,15 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         index = super()._next_index()
         self._asked[self._send_idx] = index
         self._asked.pop(self._send_idx - 4 * self._num_workers * self._prefetch_factor, None)
-        return Task(self._send_idx, index, several=self._auto_collation and type(index) is list)
+        one_by_one = self._one_by_one() and type(index) is list
+        return Task(self._send_idx, index, one_by_one=one_by_one)
+
+    def _one_by_one(self) -> bool:
+        """Whether workers go over the samples of a batch from one to the next."""
+        dataset = self._dataset
+        if type(dataset) is data.Subset:  # it does so where the dataset below would
+            dataset = dataset.dataset
+        return self._auto_collation and not callable(getattr(dataset, "__getitems__", None))
 
     def _get_data(self) -> Any:
         number, batch = super()._get_data()
@@ -154,7 +170,22 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
                 batch = ExceptionWrapper(where="in the main process of DataLoader")
         return number, batch
 
-    def _next_data(self) -> Any:
+    def _try_get_data(self, timeout: float = _utils.MP_STATUS_CHECK_INTERVAL) -> Any:
+        try:
+            return super()._try_get_data(timeout)
+        except (OSError, EOFError) as error:
+            # Tensors that had no slot are fetched from their worker.  It may be about to end.
+            working = [*itertools.compress(self._workers, self._workers_status)]
+            ended = wait([worker.sentinel for worker in working], DEATH_S)
+            gone = [worker for worker in working if worker.sentinel in ended]
+            if not gone:
+                raise
+            for worker in gone:
+                worker.join()  # it closes its files before it has an exit code
+            pids = ", ".join(str(worker.pid) for worker in gone)
+            raise RuntimeError(f"DataLoader worker (pid(s) {pids}) exited unexpectedly") from error
+
+    def __next__(self) -> Any:
         if self._broken:
             raise RuntimeError(
                 "this iterator of a DataLoader was interrupted while it took a batch, which may be "
@@ -162,7 +193,7 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
             )
         self._data_queue.waits = False
         try:
-            return super()._next_data()
+            return super().__next__()
         except RuntimeError as error:
             if not str(error).startswith("DataLoader worker") or not (where := self._deaths()):
                 raise
@@ -201,7 +232,7 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         asked = self._asked.get(task)
         if not self._auto_collation:
             return f"was at sample {reprlib.repr(asked)}"
-        if type(asked) is list:
+        if type(asked) is list and self._one_by_one():
             return f"was at sample {reprlib.repr(asked[step])}, in batch {task}"
         return f"was at one of the samples of batch {task}"
 

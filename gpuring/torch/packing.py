@@ -24,6 +24,7 @@ from gpuring.ring import inner
 from gpuring.ring.attaching import attach
 from gpuring.torch import progress, stacking
 from gpuring.torch.parcel import (
+    ALIGNMENT,
     SMALL_NBYTES,
     Kind,
     Layout,
@@ -113,9 +114,9 @@ class _Draft:
 
     def where(self, leaf: Leaf) -> int | None:
         """The first byte of a tensor that lies in this slot as its kind says.  None: it lies
-        elsewhere, or has gaps there."""
+        elsewhere, is not aligned, or has gaps."""
         begin = self._offset(leaf)
-        if begin is None or isinstance(leaf, np.ndarray):
+        if begin is None or begin % ALIGNMENT or isinstance(leaf, np.ndarray):
             return None
         plain = leaf.is_contiguous() and not leaf.is_conj() and not leaf.is_neg()
         return begin if plain else None
@@ -154,6 +155,13 @@ class _Draft:
             self._slot = None
 
 
+def _worker() -> int:
+    """The number of the worker that this process is."""
+    info = get_worker_info()
+    assert info is not None
+    return info.id
+
+
 class Packing:
     """The collate_fn of a worker."""
 
@@ -174,9 +182,8 @@ class Packing:
         return packed
 
     def _packed(self, samples: Any) -> Any:
-        info = get_worker_info()
-        assert info is not None
-        draft = _Draft(self._joined(info.id))
+        self.join()
+        draft = _Draft(self._outlet)
         try:
             batch = self._collated(samples, draft)
             rest, leaves = take_apart(batch, self._is_leaf)
@@ -188,20 +195,20 @@ class Packing:
             if layout is not None and published is not None:
                 sent, self._layout = layout if layout is not self._layout else None, layout
                 seq, nbytes = published
-                return Parcel(self._inlet, info.id, self._generation, nbytes, seq, sent)
+                return Parcel(self._inlet, _worker(), self._generation, nbytes, seq, sent)
             loose = Pickled.of([draft.kept(leaf) for leaf in leaves])
             draft.abandon()
             if nbytes:  # else a larger slot would not help
                 self._leave()
-            return Parcel(self._inlet, info.id, self._generation, nbytes, 0, Layout(rest), loose)
+            return Parcel(self._inlet, _worker(), self._generation, nbytes, 0, Layout(rest), loose)
         finally:
             draft.abandon()
 
-    def _joined(self, worker: int) -> _Outlet | None:
+    def join(self) -> None:
+        """Joins this worker's ring, if there is one."""
         if self._outlet is None:
             with contextlib.suppress(RingError):
-                self._outlet = _Outlet(ring_name(self._inlet, worker, self._generation))
-        return self._outlet
+                self._outlet = _Outlet(ring_name(self._inlet, _worker(), self._generation))
 
     def _leave(self) -> None:
         """The next ring is to be larger."""

@@ -197,11 +197,14 @@ def aligned(nbytes: int) -> int:
 
 
 def over(memory: torch.Tensor, begin: int, kind: Kind) -> Leaf:
-    """The leaf that lies at a byte of `memory`.  For autograd it is no view of another tensor."""
+    """The leaf that lies at a byte of `memory`.  For autograd it is no view of another tensor.
+    Raises ValueError if that byte cannot be the first of a tensor of its dtype."""
     if not isinstance(kind.dtype, torch.dtype):
         array: np.ndarray[Any, Any] = np.ndarray(kind.shape, kind.dtype, memory.numpy().data, begin)
         return array
     tensor: torch.Tensor = torch.empty(0, dtype=kind.dtype, device=memory.device)
-    offset = (memory.storage_offset() + begin) // kind.dtype.itemsize
+    offset, rest = divmod(int(memory.storage_offset()) + begin, kind.dtype.itemsize)
+    if rest:
+        raise ValueError(f"a tensor of {kind.dtype} cannot begin at byte {begin}")
     tensor.set_(memory.untyped_storage(), offset, kind.shape, kind.strides)
     return tensor

@@ -1,11 +1,13 @@
 """What each worker is at, in memory that the main process still has when the worker was killed.
 
 A worker writes down which task it takes from its queue, and which sample of it it loads.  The list
-of a task's samples does the latter, because torch's worker goes over it from one to the next.
+of a task's samples does the latter, because torch's worker goes over it from one to the next.  What
+a dataset with `__getitems__` does with the list nobody knows, so it gets an ordinary one.
 """
 
 from __future__ import annotations
 
+import contextlib
 from array import array
 from multiprocessing.sharedctypes import RawArray
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +25,10 @@ _mine = memoryview(array("q", [-1, 0, -1, DONE]))
 """The words of the worker that this process is."""
 
 
+def _join() -> None:
+    """Joins this worker's ring.  Other processes have none."""
+
+
 class _Samples(list[Any]):
     """Those of a task.  Whoever goes over them has it written down."""
 
@@ -36,18 +42,20 @@ class Task:
     """What the main process puts into the queue of a worker.  When the worker takes it out, it is
     what the sampler gave, and the worker has begun with it."""
 
-    def __init__(self, number: int, asked: Any, *, several: bool) -> None:
-        """`several`: it is a list of samples."""
-        self._number, self._asked, self._several = number, asked, several
+    def __init__(self, number: int, asked: Any, *, one_by_one: bool) -> None:
+        """`one_by_one`: it is a list of samples, and the worker goes over it."""
+        self._number, self._asked, self._one_by_one = number, asked, one_by_one
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _begin, (self._number, self._asked, self._several)
+        return _begin, (self._number, self._asked, self._one_by_one)
 
 
-def _begin(number: int, asked: Any, several: bool) -> Any:
+def _begin(number: int, asked: Any, one_by_one: bool) -> Any:
     first = _mine[_NOW] + 1 if number > _mine[_TASK] else 0  # 0: another epoch
     _mine[_TASK], _mine[_FIRST], _mine[_NOW], _mine[_PHASE] = number, first, first, LOADS
-    return _Samples(asked) if several else asked
+    with contextlib.suppress(OSError):  # if it comes again, it is an error of the batch
+        _join()
+    return _Samples(asked) if one_by_one else asked
 
 
 def enter(phase: int) -> None:
@@ -67,21 +75,18 @@ class Place(NamedTuple):
 
 
 class Progress:
-    """The words of all workers.  It is the worker_init_fn of each."""
+    """The words of all workers."""
 
-    def __init__(self, workers: int, init: Callable[[int], None] | None) -> None:
-        """`init`: the user's own worker_init_fn."""
+    def __init__(self, workers: int) -> None:
         self._words = RawArray("q", [*_mine] * workers)
-        self._init = init
 
     def _of(self, worker: int) -> memoryview:
         return memoryview(self._words).cast("B").cast("q")[_WORDS * worker :][:_WORDS]
 
-    def __call__(self, worker: int) -> None:
-        global _mine  # noqa: PLW0603
-        _mine = self._of(worker)
-        if self._init is not None:
-            self._init(worker)
+    def start(self, worker: int, join: Callable[[], None]) -> None:
+        """This process is that worker.  It calls `join` whenever it begins with a task."""
+        global _mine, _join
+        _mine, _join = self._of(worker), join
 
     def place(self, worker: int) -> Place:
         task, first, now, phase = self._of(worker)

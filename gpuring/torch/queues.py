@@ -2,7 +2,8 @@
 
 They are those of multiprocessing, with two differences.
 
-* What is small is written where it is put, if the pipe has room.  Otherwise a thread writes it.
+* What is small is written where it is put, if nobody else is writing, and the pipe has room.
+  Otherwise a thread writes it.
   The thread costs more than the copy of a small batch, because it takes the interpreter's lock.
 * A `get` with a timeout waits first, and takes then.  If a Ctrl-C comes while it waits, nothing was
   taken.  If it comes elsewhere, nobody knows, and an iterator that went on might wait for ever.
@@ -17,6 +18,8 @@ import select
 from multiprocessing import get_context, queues
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
+
+from torch._utils import ExceptionWrapper
 
 from gpuring.torch.parcel import Pickled
 
@@ -44,7 +47,7 @@ class Queue(queues.Queue):  # type: ignore[type-arg]
 
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
         """Raises what pickle raises."""
-        data = ForkingPickler.dumps(obj)
+        data = _pickled(obj)
         if not self._written(data):
             super().put(Pickled(bytes(data)), block, timeout)
 
@@ -57,10 +60,13 @@ class Queue(queues.Queue):  # type: ignore[type-arg]
             self._to_write.register(self._writer.fileno(), select.POLLOUT)
         if not self._sem.acquire(False):
             return False
-        with self._wlock:
-            if self._to_write.poll(0):
-                self._writer.send_bytes(data)
-                return True
+        if self._wlock.acquire(False):  # else another process may be writing something large
+            try:
+                if self._to_write.poll(0):
+                    self._writer.send_bytes(data)
+                    return True
+            finally:
+                self._wlock.release()
         self._sem.release()
         return False
 
@@ -93,6 +99,17 @@ class FromThread:
         if not there:
             raise queue.Empty
         return self._source.get()
+
+
+def _pickled(obj: Any) -> Any:
+    """An exception of a worker that cannot be pickled becomes a RuntimeError with its text."""
+    try:
+        return ForkingPickler.dumps(obj)
+    except Exception:
+        if not (isinstance(obj, tuple) and isinstance(obj[-1], ExceptionWrapper)):
+            raise
+        obj[-1].exc_type = RuntimeError
+        return ForkingPickler.dumps(obj)
 
 
 def with_queues(context: BaseContext | None) -> BaseContext:

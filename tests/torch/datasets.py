@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
+import threading
 from collections import namedtuple
 from dataclasses import dataclass
+from multiprocessing import resource_sharer
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +18,7 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 import gpuring.torch
+from tests.helpers.processes import poll
 
 Pair = namedtuple("Pair", "a b")
 
@@ -76,11 +80,57 @@ class Wrong(Numbered):
         return super().__getitem__(k)
 
 
+class WrongInItsOwnWay(Numbered):
+    def __getitem__(self, k: int) -> Any:
+        class OfNoModuleError(Exception):
+            """It cannot be pickled."""
+
+        if k == 13:
+            raise OfNoModuleError("sample 13")
+        return super().__getitem__(k)
+
+
+class Unreachable(Numbered):
+    """When its worker is at sample 2, it stays there, and nobody can fetch anything from it."""
+
+    def __init__(self, there: Any) -> None:
+        super().__init__()
+        self._there = there
+
+    def __getitem__(self, k: int) -> Any:
+        if k == 2:
+            resource_sharer.stop()
+            self._there.set()
+            signal.pause()
+        return super().__getitem__(k)
+
+
+class Gated(Numbered):
+    """From some sample on it waits for the gate."""
+
+    def __init__(self, gate: Any, first: int) -> None:
+        super().__init__()
+        self._gate, self._first = gate, first
+
+    def __getitem__(self, k: int) -> Any:
+        if k >= self._first:
+            self._gate.wait()
+        return super().__getitem__(k)
+
+
 class Deadly(Numbered):
     def __getitem__(self, k: int) -> Any:
         if k == 13 and get_worker_info() is not None:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().__getitem__(k)
+
+
+class DeadlyAtOnce(Deadly):
+    """It gets the samples of a batch at once, and begins with the last."""
+
+    def __getitems__(self, samples: list[int]) -> list[Any]:
+        assert type(samples) is list
+        return [self[k] for k in reversed(samples)]
 
 
 class DeadlyStream(IterableDataset[Any]):
@@ -175,5 +225,27 @@ def main(kind: str) -> None:
                 sys.stdin.read()
 
 
+def go_on() -> None:
+    """A program that goes on with its loop after a Ctrl-C.  It says the pids of its workers when it
+    waits for them, and then how many batches came after it, and how many in the next loop."""
+    gate = multiprocessing.Event()
+    loader: Any = gpuring.torch.DataLoader(
+        Gated(gate, 8), 4, num_workers=2, persistent_workers=True, multiprocessing_context="fork"
+    )
+    batches = iter(loader)
+    next(batches), next(batches)
+
+    def tell() -> None:
+        assert poll(lambda: batches._data_queue.waits)
+        print(*(worker.pid for worker in batches._workers), flush=True)
+
+    threading.Thread(target=tell).start()
+    try:
+        next(batches)
+    except KeyboardInterrupt:
+        gate.set()
+    print(len(list(batches)), len(list(loader)))
+
+
 if __name__ == "__main__":
-    main(sys.argv[1])
+    go_on() if sys.argv[1] == "goes on" else main(sys.argv[1])

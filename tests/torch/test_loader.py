@@ -202,6 +202,16 @@ def test_an_error_of_a_worker_comes_where_torch_raises_it():
     assert texts[0] == texts[1]
 
 
+def test_an_error_that_cannot_be_pickled_is_a_runtime_error_with_its_text():
+    """torch's loader waits for the batch."""
+    batches = iter(DataLoader(datasets.WrongInItsOwnWay(), 4, num_workers=2, timeout=20))
+    seen = [next(batches)[1].tolist() for _ in range(3)]
+    with pytest.raises(RuntimeError, match=r"(?s)worker process 1\..*OfNoModuleError: sample 13"):
+        next(batches)
+    seen += [k.tolist() for _, k in batches]
+    assert seen == [[*range(k, k + 4)] for k in range(0, 40, 4) if k != 12]
+
+
 def test_a_copy_that_fails_is_an_error_of_its_batch(monkeypatch):
     """As where a GPU has no memory left.  The loop goes on."""
     opened = inlet.Inlet.open
@@ -326,6 +336,7 @@ class Box:
 VIEWS = {
     "gaps": lambda x: [x, x[..., ::2]],
     "begin": lambda x: [x, x[:1, :1]],
+    "odd byte": lambda x: [x.flatten().view(torch.uint8)[1:9], torch.arange(3.0)],
     "conjugate": lambda x: [torch.conj(x * 1j)],
 }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import multiprocessing
 import multiprocessing.connection
 import multiprocessing.queues
 import os
@@ -12,6 +13,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -48,6 +50,14 @@ def test_a_killed_worker_is_named(persistent):
     assert poll(lambda: not any(map(runs, pids)))
 
 
+def test_after_a_death_another_loop_has_other_workers():
+    loading = DataLoader(datasets.Numbered(), 2, num_workers=2, persistent_workers=True)
+    batches = iter(loading)
+    with pytest.raises(RuntimeError, match="killed by signal"):
+        assert not poll(batches._workers[1].kill)
+    assert len(list(loading)) == 20
+
+
 EVEN_FIRST = [*range(0, 40, 2), *range(1, 40, 2)]
 PLACES = {
     "spawned": (
@@ -61,6 +71,14 @@ PLACES = {
     "all of a batch at once": (
         lambda: DataLoader(Subset(datasets.Deadly(), EVEN_FIRST), 4, num_workers=2),
         "Worker 0 {} was at sample 26, in batch 6, and had",
+    ),
+    "at once": (
+        lambda: DataLoader(datasets.DeadlyAtOnce(), 4, num_workers=2),
+        "Worker 1 {} was at one of the samples of batch 3, and had",
+    ),
+    "a part of at once": (
+        lambda: DataLoader(Subset(datasets.DeadlyAtOnce(), EVEN_FIRST), 4, num_workers=2),
+        "Worker 0 {} was at one of the samples of batch 6, and had",
     ),
     "indices that are no list": (
         lambda: DataLoader(
@@ -106,6 +124,27 @@ def test_a_worker_that_waited_for_a_task_was_at_no_sample():
     with pytest.raises(RuntimeError, match="killed by signal"):  # by torch's handler of SIGCHLD
         assert not poll(batches._workers[1].kill)
     assert re.match(r"Worker 1 \(pid \d+\) was at no sample, and had", batches._deaths())
+
+
+def test_a_worker_that_dies_while_a_batch_is_fetched_from_it_is_named(monkeypatch):
+    """The first batch has no slot, so its tensors are fetched from the worker.  That seems to be
+    alive when its connections have ended."""
+    monkeypatch.setattr(loader, "DEATH_S", PATIENCE_S)
+    there = multiprocessing.Event()
+    loading = DataLoader(
+        datasets.Unreachable(there), 2, num_workers=1, multiprocessing_context="fork"
+    )
+    batches = iter(loading)
+    assert there.wait(PATIENCE_S)
+    of_torch = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # only the main thread has it
+    killer = threading.Timer(0.1, batches._workers[0].kill)
+    killer.start()
+    try:
+        with pytest.raises(RuntimeError, match=r"^DataLoader worker .* at sample 2, in batch 1"):
+            next(batches)
+    finally:
+        killer.join()
+        signal.signal(signal.SIGCHLD, of_torch)
 
 
 class Narrow(loader.Inlet):
@@ -166,6 +205,32 @@ def test_ctrl_c_leaves_nothing(kind):
         assert not left_by(process.pid)
 
 
+def test_after_the_ctrl_c_of_a_terminal_a_loop_goes_on():
+    """It goes to the workers, too."""
+    with program("goes on") as (process, workers):
+        os.killpg(process.pid, signal.SIGINT)
+        said, _ = process.communicate(timeout=PATIENCE_S)
+        assert said.split() == ["8", "10"]
+        assert poll(lambda: not any(map(runs, workers)))
+
+
+class Handlers(datasets.Numbered):
+    def __getitem__(self, k):
+        return signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+
+
+def ignore(_worker):
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+
+@pytest.mark.parametrize("init", [None, ignore])
+def test_what_a_worker_does_at_a_ctrl_c_is_the_users(init):
+    """Without a handler of theirs it is none that other programs inherit."""
+    assert next(iter(DataLoader(Handlers(), None, num_workers=1, worker_init_fn=init))) is bool(
+        init
+    )
+
+
 class SignalInTorch(Signal):
     """… and of torch's loader, and of the queues."""
 
@@ -191,8 +256,6 @@ def check_interrupted(interrupt: SignalInTorch, loading: DataLoader[object], at:
             next(batches)
         return
     seen += [k.tolist() for _, k in batches]
-    if len(seen) < len(EVERY):
-        seen.insert(at, EVERY[at])  # torch had it, and was just returning it
     assert seen == EVERY, interrupt.where
 
 
@@ -232,6 +295,19 @@ def test_if_all_are_killed_at_once_nothing_is_left():
         process.wait(PATIENCE_S)
         assert poll(lambda: not any(map(runs, workers)))
         assert not left_by(process.pid)
+
+
+def test_a_worker_takes_the_name_of_its_ring_away_before_it_loads():
+    gate = multiprocessing.Event()
+    gate.set()
+    loading = DataLoader(datasets.Gated(gate, 0), 4, num_workers=2, multiprocessing_context="fork")
+    list(loading)
+    gate.clear()
+    batches = iter(loading)
+    assert set(batches._inlet._rings) == {0, 1}
+    assert poll(lambda: not datasets.rings())
+    gate.set()
+    assert len(list(batches)) == 10
 
 
 def test_a_worker_without_a_batch_has_no_ring():

@@ -16,7 +16,7 @@ from torch.utils.data._utils import worker
 
 import gpuring
 from gpuring.torch.packing import Packing, ring_name
-from gpuring.torch.parcel import ALIGNMENT, SMALL_NBYTES, over, put_together
+from gpuring.torch.parcel import ALIGNMENT, SMALL_NBYTES, Kind, over, put_together
 
 
 @pytest.fixture
@@ -92,6 +92,15 @@ def test_tensors_are_aligned(packs):
     assert all(begin % ALIGNMENT == 0 for begin in begins)
     assert [tensor.numel() for tensor in unpacked(parcel, frame)] == sizes
     assert all((t == k).all() for k, t in enumerate(unpacked(parcel, frame)))
+
+
+def test_a_tensor_at_a_byte_where_none_can_begin_is_refused():
+    memory = torch.arange(16, dtype=torch.uint8)
+    assert over(memory, 4, Kind(torch.uint8, (2,))).tolist() == [4, 5]
+    assert over(memory[4:], 4, Kind(torch.int32, (1,))).view(torch.uint8).tolist() == [8, 9, 10, 11]
+    for begin in (1, 2, 3):
+        with pytest.raises(ValueError, match="cannot begin at byte"):
+            over(memory, begin, Kind(torch.int32, (1,)))
 
 
 def test_large_tensors_have_pieces_of_their_own(packs):

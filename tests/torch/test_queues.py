@@ -43,6 +43,15 @@ def test_what_a_pipe_has_no_room_for_stays_in_order(made, first):
         made.get(timeout=0)
 
 
+@pytest.mark.deadline(10)
+def test_nobody_waits_while_another_process_writes(made):
+    with made._wlock:
+        made.put("small")
+        with pytest.raises(queue.Empty):
+            made.get(timeout=0)
+    assert made.get(timeout=PATIENCE_S) == "small"
+
+
 def test_what_cannot_be_pickled_is_an_error_of_who_puts_it(made):
     with pytest.raises((AttributeError, TypeError)):
         made.put(threading.Lock())
