@@ -18,7 +18,6 @@ Reader *reader_new(gpuring_ring *ring, const gpuring_consumer_options *options,
     reader->slots = info.slots;
     reader->fd = fd;
     reader->consumer = consumer;
-    reader->delay = G_MAXUINT64;
     metadata_of(&reader->metadata, ring);
     g_mutex_init(&reader->turn);
     return reader;
@@ -49,7 +48,8 @@ void reader_release(Reader *reader, gpuring_slot *slot) {
 
 gboolean reader_may_lend(Reader *reader) {
     g_mutex_lock(&reader->turn);
-    const gboolean is_soon = reader->delay < reader->slots / 2;
+    const gboolean is_soon =
+        reader->returned >= reader->slots && reader->delay < reader->slots / 2;
     g_mutex_unlock(&reader->turn);
     return is_soon;
 }
@@ -67,7 +67,8 @@ static void come_back(gpointer data) {
     Loan *loan = data;
     Reader *reader = loan->reader;
     g_mutex_lock(&reader->turn);
-    reader->delay = reader->newest - loan->seq;
+    reader->returned++;
+    reader->delay = MAX(reader->delay, reader->newest - loan->seq);
     if (!loan->bytes) gpuring_release(reader->consumer, &loan->slot, NULL);
     g_mutex_unlock(&reader->turn);
     g_free(loan->bytes);

@@ -4,8 +4,8 @@
  * made under a mutex, and waits for nothing. Who waits for a frame does so at a descriptor.
  *
  * A slot that a buffer keeps holds up the producers when they have come around. An encoder that looks
- * ahead frees no frame before it has many more, and so would never get them. Therefore a frame is
- * handed out without a copy only if frames came back soon enough before
+ * ahead frees no frame before it has many more, and so would never get them. Therefore frames are
+ * copied until as many as the ring has slots came back, and for ever if one of them came back late
  * (docs/decisions/0032-elements-of-gstreamer.md).
  */
 #pragma once
@@ -22,8 +22,9 @@ typedef struct Reader {
     /*< private >*/
     GMutex turn; /* of all below */
     gpuring_consumer *consumer;
-    guint64 newest; /* the sequence that was acquired last */
-    guint64 delay;  /* how many more were acquired before the last buffer came back */
+    guint64 newest;   /* the sequence that was acquired last */
+    guint64 returned; /* how many buffers came back */
+    guint64 delay;    /* how many more were acquired before one came back, at most */
 } Reader;
 
 /* Takes the ring over, also if it fails. */

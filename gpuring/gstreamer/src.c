@@ -208,8 +208,8 @@ static GstBuffer *lent(GpuringSrc *self, const gpuring_slot *slot) {
     return buffer;
 }
 
-/* Copies it to where GStreamer expects it, and releases the slot. */
-static GstBuffer *copied(GpuringSrc *self, gpuring_slot *slot) {
+/* Copies it to where GStreamer expects it. */
+static GstBuffer *copied(GpuringSrc *self, const gpuring_slot *slot) {
     const Layout *layout = &self->layout;
     const gsize nbytes =
         layout->is_video ? GST_VIDEO_INFO_SIZE(&layout->video) : nbytes_of(self, slot);
@@ -222,10 +222,8 @@ static GstBuffer *copied(GpuringSrc *self, gpuring_slot *slot) {
                       (const char *)slot->data + layout->offset[p], layout->row_nbytes[p],
                       layout->row_nbytes[p], layout->shape[p][0]);
         else memcpy(bytes, slot->data, nbytes);
-    const guint64 seq = slot->seq;
-    reader_release(self->reader, slot);
     GstBuffer *buffer = gst_buffer_new();
-    gst_buffer_append_memory(buffer, reader_give(self->reader, seq, bytes, nbytes));
+    gst_buffer_append_memory(buffer, reader_give(self->reader, slot->seq, bytes, nbytes));
     return buffer;
 }
 
@@ -271,6 +269,8 @@ static void set_times(GpuringSrc *self, const gpuring_slot *slot, GstBuffer *buf
     GST_BUFFER_DURATION(buffer) = duration;
     GST_BUFFER_OFFSET(buffer) = slot->seq;
     if (slot->lost) GST_BUFFER_FLAG_SET(buffer, GST_BUFFER_FLAG_DISCONT);
+    /* What has no time gets that of its arrival. */
+    gst_base_src_set_do_timestamp(GST_BASE_SRC(self), !GST_CLOCK_TIME_IS_VALID(pts));
     if (!GST_CLOCK_TIME_IS_VALID(pts)) return;
     if (self->segment.format != GST_FORMAT_TIME || pts < self->segment.position)
         begin_segment(self, pts);
@@ -386,7 +386,7 @@ static void set_property(GObject *object, guint id, const GValue *value, GParamS
         self->subscription = g_value_dup_string(value);
         break;
     case PROP_FOLLOW: self->follows = g_value_get_boolean(value); break;
-    case PROP_CAPS: gst_caps_replace(&self->given, (GstCaps *)gst_value_get_caps(value)); break;
+    case PROP_CAPS: gst_caps_replace(&self->given, (GstCaps *)(gpointer)gst_value_get_caps(value)); break;
     case PROP_TIMEBASE:
         self->timebase[0] = gst_value_get_fraction_numerator(value);
         self->timebase[1] = gst_value_get_fraction_denominator(value);
@@ -442,7 +442,6 @@ static void gpuring_src_init(GpuringSrc *self) {
     gst_segment_init(&self->segment, GST_FORMAT_UNDEFINED);
     gst_base_src_set_format(GST_BASE_SRC(self), GST_FORMAT_TIME);
     gst_base_src_set_live(GST_BASE_SRC(self), TRUE);
-    gst_base_src_set_do_timestamp(GST_BASE_SRC(self), TRUE); /* of frames that have no pts */
 }
 
 static void add_properties(GObjectClass *of) {
