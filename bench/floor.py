@@ -19,7 +19,7 @@ from typing import Any
 
 from gpuring.cli.measure.crew import Crew
 from gpuring.cli.measure.figures import VERIFICATION_FAILED, Distribution, Figure, Value
-from gpuring.cli.measure.patterns import SOURCE as KERNELS
+from gpuring.cli.measure.kernels import SOURCE as KERNELS
 
 SOURCE = Path(__file__).with_name("floor.cu")
 PROGRAM = "floor"

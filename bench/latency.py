@@ -14,7 +14,7 @@ from gpuring.cli.bench import latency
 from gpuring.cli.measure.attempt import Wrong
 from gpuring.cli.measure.crew import Crew, Pipe
 from gpuring.cli.measure.figures import Figure
-from gpuring.cli.measure.patterns import cuda_tools
+from gpuring.cli.measure.kernels import cupy_tools
 from gpuring.cli.measure.settings import Settings
 
 BUSY_NS = 200_000
@@ -46,7 +46,7 @@ def third_process(crew: Crew) -> Iterator[None]:
 def occupy(pipe: Pipe) -> tuple[int, float]:
     """Keeps the GPU busy until it is told to end, with at most two kernels in flight.  Sends how
     many there were, and for how long."""
-    tools = cuda_tools()
+    tools = cupy_tools()
     runtime = tools.cupy.cuda.runtime
     device = tools.cupy.cuda.Device()
     blocks = 2 * int(device.attributes["MultiProcessorCount"])  # of 1024 threads: fills them

@@ -85,9 +85,9 @@ class OnGpu:
     """All words, each by a kernel.  The metadata of a request tells the engine what they are."""
 
     def __init__(self) -> None:
-        from gpuring.cli.measure.patterns import cuda_tools
+        from gpuring.cli.measure.kernels import cupy_tools
 
-        tools = cuda_tools()
+        tools = cupy_tools()
         self._stream = tools.stream
         self._wrong = tools.cupy.zeros(1, tools.cupy.uint64)
         self._stream.synchronize()

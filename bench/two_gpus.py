@@ -28,7 +28,8 @@ from bench import options
 from gpuring.cli.measure import stored
 from gpuring.cli.measure.crew import Crew, Pipe
 from gpuring.cli.measure.figures import Distribution, Figure
-from gpuring.cli.measure.patterns import cuda_tools, pattern_for
+from gpuring.cli.measure.kernels import cupy_tools
+from gpuring.cli.measure.patterns import pattern_for
 from gpuring.cli.measure.settings import SLOTS, remove_rings, ring_name
 from gpuring.memory import kinds
 from gpuring.memory.cuda import device_for
@@ -137,7 +138,7 @@ def per_second(stream: Any, frames: int, enqueue: Callable[[int], None]) -> floa
 def plain(_: Pipe, owner: int, reader: int, nbytes: int, frames: int) -> dict[str, float]:
     """What the reader does, with buffers of the other GPU that are there already."""
     use(reader)
-    tools = cuda_tools()
+    tools = cupy_tools()
     cupy, runtime, words = tools.cupy, tools.cupy.cuda.runtime, nbytes // 8
     try:
         runtime.deviceEnablePeerAccess(owner)

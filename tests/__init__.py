@@ -33,9 +33,11 @@ What each of them can find, and has found in code that was broken on purpose:
   fake_cuda.c is a driver whose GPU does its work later and in any order.
 * helpers/fake_driver.py is a driver for Python's tests of the order of GPU work (native/device,
   ring/batch): it notes its calls, refuses some, and finishes work when a test says so.
+* native/stranger has a client in C that was written from docs/abi.md alone, beside Python programs.
 * native/test_failing_calls.py has each call to the system fail in turn.
 * `storm` kills, stops and interrupts processes of every role at random, for as long as you say.
-* service/test_service_signals.py raises at every place where Python runs signal handlers.  A run
+* service/test_service_signals.py raises at every place where Python runs signal handlers, and
+  torch/test_loader_deaths.py also in torch's loader.  A run
   of the tests has some of them; all, by step 1 in `signals()`, take minutes.
 * registry/test_name_races.py tries kills, and two operations on one name, at each line.
   registry/strangers acts as another user, with a /dev/shm that is full or read-only, and
@@ -44,7 +46,7 @@ What each of them can find, and has found in code that was broken on purpose:
 * `gpu` has kernels that hold a stream or check a frame, deaths with GPU work pending, containers
   (root) and two GPUs.  Times that are to be kept need the GPU to themselves:
   GPURING_FIGURES=figures.jsonl pytest tests/gpu/test_gpu_death.py.
-* native/test_layout.py and `docs` hold the pages to the code: the tables of the protocol, links,
+* native/test_layout.py and `docs` hold the pages to the code: the tables of fields, links,
   programs, and that everything public is in the reference.
 """
 

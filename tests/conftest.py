@@ -39,6 +39,9 @@ if sys.dont_write_bytecode:
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# JAX takes three quarters of a GPU for itself, and other tests run beside.
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+
 # How long an example takes, says something of the machine only.
 settings.register_profile("gpuring", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gpuring")

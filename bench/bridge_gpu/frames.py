@@ -9,7 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 import gpuring
-from gpuring.cli.measure import patterns
+from gpuring.cli.measure import kernels
 from gpuring.memory.frameworks import load_cupy
 
 NBYTES = 16 << 20
@@ -81,7 +81,7 @@ class HostContent:
 
 class GpuContent:
     def __init__(self, cupy: Any) -> None:
-        source = patterns.SOURCE.read_text()
+        source = kernels.SOURCE.read_text()
         self._stamp, self._check = (cupy.RawKernel(source, each) for each in ("stamp", "check"))
         self._wrong = cupy.zeros(1, "u8")
         self._try(cupy.empty(WORDS, "u8"))

@@ -15,7 +15,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from gpuring.cli.measure.patterns import SOURCE
+from gpuring.cli.measure.kernels import SOURCE
 
 SMALL = 4096
 LARGE = 6 << 20

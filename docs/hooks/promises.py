@@ -21,7 +21,7 @@ HEAD = """# Who holds what
 A test quotes the sentences that it holds, and fails if one of them is untrue. Where no test can
 hold a sentence, this page says why: it *introduces* what follows, *points* to another page,
 *defines* a word, *advises* the reader, or says what the *platform* does (Linux, CUDA and its
-driver). What was *measured* names a file of `bench/results`.
+driver) or what *releases* will keep to. What was *measured* names a file of `bench/results`.
 """
 
 

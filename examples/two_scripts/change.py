@@ -5,6 +5,14 @@ import sys
 
 import gpuring
 
+try:
+    from torch import from_dlpack
+except ImportError:
+
+    def from_dlpack(slot):
+        return slot.array  # CuPy's on a GPU, and NumPy's in host memory
+
+
 argparse.ArgumentParser(description=__doc__).parse_args()
 gpuring.exit_on_sigterm()
 print("waiting for send.py, in another terminal", file=sys.stderr)
@@ -16,4 +24,4 @@ with (
 ):
     for number in numbers:
         with squares.claim() as slot:
-            slot.array[...] = number.array**2
+            from_dlpack(slot)[...] = from_dlpack(number) ** 2

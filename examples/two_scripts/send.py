@@ -9,15 +9,14 @@ import gpuring
 
 argparse.ArgumentParser(description=__doc__).parse_args()
 gpuring.exit_on_sigterm()
+device = "cuda"
 try:
-    import cupy
-
-    cupy.cuda.Device()  # raises without a GPU
-    device = "cuda"
-except Exception:
+    gpuring.create("numbers.probe", slots=1, shape=8, dtype="f4", device=device).close()
+except gpuring.DeviceError:
     device = "host"
-    print("no GPU here, so this runs on host memory with NumPy", flush=True)
+    print("no GPU here, so this runs on host memory", flush=True)
 
+square = np.empty(8, "f4")
 with (
     gpuring.create("numbers", slots=2, shape=8, dtype="f4", device=device) as there,
     gpuring.create("squares", slots=2, shape=8, dtype="f4", device=device) as back,
@@ -29,4 +28,5 @@ with (
         with numbers.claim() as slot:
             slot.copy_from(np.full(8, n, "f4"))
         with squares.acquire() as slot:
-            print(n, "came back as", slot.array)
+            slot.copy_to(square)
+            print(n, "came back as", square)

@@ -5,7 +5,6 @@ The copies are asynchronous where the memory allows it.
 
 from __future__ import annotations
 
-import contextlib
 import math
 import threading
 from collections.abc import Callable, Sequence
@@ -17,8 +16,9 @@ import numpy as np
 from gpuring.arrays.interchange import kind_of
 from gpuring.arrays.streams import LEGACY_DEFAULT, PER_THREAD, current
 from gpuring.errors import DeviceError
-from gpuring.memory import Given, driver, gpu_work
+from gpuring.memory import Given, frameworks, gpus
 from gpuring.native import dlpack
+from gpuring.native.gpu import DONE, Event, Gpu, Refused
 from gpuring.slot_layout import Field
 
 Order = Callable[[int, Sequence[int]], None]
@@ -122,16 +122,16 @@ def _wait_for_copy(
         for each in others:
             _follow(stream, gpu, each, gpu)
 
-    with driver.current(gpu):
+    with gpus.current(gpu):
         stream = current(gpu)
         found = _open(other, stream, gpu, behind)
         _check(ring, field, frame, found, what)
         layout = _layout_of(found, frame.dtype.itemsize)
         slot, into = frame.ctypes.data, not into_slot
         try:
-            _copy(found.pointer, slot, layout, stream, into=into)
-            gpu_work.synchronize(stream)
-        except driver.Refused as error:
+            _copy(gpus.gpu(gpu), found.pointer, slot, layout, stream, into=into)
+            gpus.gpu(gpu).synchronize(stream)
+        except Refused as error:
             where = "from" if into_slot else "to"
             raise DeviceError(
                 f"ring {ring!r}: the copy {where} GPU {gpu} failed ({error})"
@@ -139,13 +139,10 @@ def _wait_for_copy(
 
 
 def _follow(stream: int, home: int, other: int, gpu: int) -> None:
-    """Makes `stream` of GPU `home` wait for all work so far on `other` of GPU `gpu`.  The handle of
-    a default stream means that of the current device, so each is used where its device is."""
-    with driver.current(gpu):
-        event = gpu_work.Event(gpu)
-        event.record(other)
-    with driver.current(home):
-        event.hold(stream)
+    """Makes `stream` of GPU `home` wait for all work so far on `other` of GPU `gpu`."""
+    event = Event(gpus.gpu(gpu))
+    event.record(other)
+    gpus.gpu(home).follow(stream, event)
 
 
 def _is_on_gpu(array: Any) -> bool:
@@ -161,7 +158,7 @@ def _gpu_of(array: Any) -> int:
     if hasattr(array, "__dlpack_device__"):
         return int(array.__dlpack_device__()[1])
     pointer = array.__cuda_array_interface__["data"][0]
-    return gpu_work.device_of(pointer)
+    return gpus.gpu(frameworks.current_device()).device_of(pointer)
 
 
 def _open(source: Any, stream: int | None, home: int | None, order: Order) -> _Other:
@@ -205,9 +202,10 @@ def _open(source: Any, stream: int | None, home: int | None, order: Order) -> _O
 
 
 def _capsule(source: Any, stream: int | None) -> Any:
-    with contextlib.suppress(TypeError):  # older libraries do not know max_version
+    try:
         return source.__dlpack__(stream=stream, max_version=(1, 0))
-    return source.__dlpack__(stream=stream)
+    except TypeError:  # older libraries do not know max_version
+        return source.__dlpack__(stream=stream)
 
 
 def _from_cuda_interface(
@@ -223,7 +221,7 @@ def _from_cuda_interface(
     if theirs is not None and theirs <= PER_THREAD and gpu != home:
         _follow(stream, home, theirs, gpu)
     elif theirs is not None and theirs != (stream or LEGACY_DEFAULT):
-        with driver.current(home):
+        with gpus.current(home):
             order(stream, (theirs,))
     dtype, shape = np.dtype(interface["typestr"]), tuple(interface["shape"])
     strides = interface.get("strides")
@@ -248,15 +246,16 @@ def _check(ring: str, field: Field, frame: Any, other: _Other, what: str) -> Non
         raise ValueError(
             f"ring {ring!r}: the frame has shape {frame.shape}, the {what} {other.shape}"
         )
-    wanted = field.extended or str(frame.dtype)
     if other.kind is not None:
         if other.kind != kind_of(field):
             raise TypeError(
-                f"ring {ring!r}: the frame is {wanted}, the {what} has DLPack type code "
-                f"{other.kind[0]} of {other.kind[1]} bits"
+                f"ring {ring!r}: the frame is {field.extended or frame.dtype}, the {what} has "
+                f"DLPack type code {other.kind[0]} of {other.kind[1]} bits"
             )
     elif other.dtype != frame.dtype:
-        raise TypeError(f"ring {ring!r}: the frame is {wanted}, the {what} {other.dtype}")
+        raise TypeError(
+            f"ring {ring!r}: the frame is {field.extended or frame.dtype}, the {what} {other.dtype}"
+        )
     if other.read_only and what != "source":
         raise ValueError(f"ring {ring!r}: the {what} is read-only")
 
@@ -312,7 +311,7 @@ def _layout_of(other: _Other, itemsize: int) -> Layout:
     return layout
 
 
-def _copy(other: int, slot: int, layout: Layout, stream: int, *, into: bool) -> None:
+def _copy(gpu: Gpu, other: int, slot: int, layout: Layout, stream: int, *, into: bool) -> None:
     """Enqueues a copy between `other`, which has this layout, and a slot, which is contiguous.
 
     `into` says that it goes into `other`.
@@ -320,45 +319,46 @@ def _copy(other: int, slot: int, layout: Layout, stream: int, *, into: bool) -> 
     width, rows, pitch = layout
     if pitch == width or rows == 1:
         to, source = (other, slot) if into else (slot, other)
-        gpu_work.copy(to, source, width * rows, stream)
+        gpu.copy(to, source, width * rows, stream)
     elif into:
-        gpu_work.copy_rows(other, pitch, slot, width, width, rows, stream)
+        gpu.copy_rows(other, pitch, slot, width, width, rows, stream)
     else:
-        gpu_work.copy_rows(slot, width, other, pitch, width, rows, stream)
+        gpu.copy_rows(slot, width, other, pitch, width, rows, stream)
 
 
 def _enqueue(frame: Any, other: _Other, stream: int, order: Order, *, into_slot: bool) -> None:
     layout = _layout_of(other, frame.dtype.itemsize)
     home = frame.device.id
     try:
-        with driver.current(home):  # a default stream means that of the current device
+        gpu = gpus.gpu(home)
+        with gpu.current():  # a default stream means that of the current device
             order(stream, ())
-            _copy(other.pointer, frame.data.ptr, layout, stream, into=not into_slot)
-            after = _keep(home, stream, other)
+        _copy(gpu, other.pointer, frame.data.ptr, layout, stream, into=not into_slot)
+        after = _keep(gpu, stream, other)
         if other.gpu not in (None, home) and not into_slot:
-            with driver.current(other.gpu):  # its library works there, and not on our stream
-                after.hold(current(other.gpu))
-    except driver.Refused as error:
+            there = gpus.gpu(other.gpu)  # its library works there, and not on our stream
+            there.follow(current(other.gpu), after)
+    except Refused as error:
         what = "into" if into_slot else "out of"
         raise DeviceError(f"the copy {what} the slot cannot be enqueued ({error})") from error
 
 
 _lock = threading.Lock()
-_kept: list[tuple[gpu_work.Event, _Other]] = []
+_kept: list[tuple[Event, _Other]] = []
 """Arrays of copies that may be running, with an event after each copy.  A library that gets its
 memory back orders the next use of it behind its own stream, not behind ours."""
 
 
-def _keep(device: int, stream: int, source: _Other) -> gpu_work.Event:
+def _keep(gpu: Gpu, stream: int, source: _Other) -> Event:
     """Keeps an array until the copy is done.  Returns the event after it."""
     with _lock:
-        before = list(_kept)
-        _kept[:] = [each for each in before if each[0].query() != gpu_work.DONE]
-        done = {event for event, _ in before} - {event for event, _ in _kept}
-        event = next((each for each in done if each.device == device), None)
-        if event is None:
-            event = gpu_work.Event(device)
+        done = [each for each in _kept if each[0].query() == DONE]
+        for each in done:
+            _kept.remove(each)
+        here = [event for event, _ in done if event.device == gpu.ordinal]
+        event = here[0] if here else Event(gpu)
         event.record(stream)
         _kept.append((event, source))
-    del before  # without the lock, because the end of a source may run any code, even another copy
+    # What was done is dropped without the lock.  The end of a source may run any code, even another
+    # copy.
     return event

@@ -15,7 +15,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from gpuring.arrays.streams import LEGACY_DEFAULT, as_cupy
-from gpuring.memory import driver, gpu_work
+from gpuring.memory import gpus
 from gpuring.memory.frameworks import Span
 from gpuring.native import dlpack
 from gpuring.slot_layout import EXTENDED, Field
@@ -127,6 +127,5 @@ def _copy(array: Any, stream: int | None) -> Any:
 
     device, nbytes = array.device.id, array.nbytes
     made = cuda.uninterrupted(device, functools.partial(cuda.plain, nbytes, device))
-    with driver.current(device):
-        gpu_work.copy(made.ptr, array.data.ptr, nbytes, on)
+    gpus.gpu(device).copy(made.ptr, array.data.ptr, nbytes, on)
     return Span(made.ptr, array.shape, array.dtype, device, made)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuring.memory import driver, frameworks, gpu_work
+from gpuring.memory import frameworks, gpus
 
 LEGACY_DEFAULT = 1
 """How DLPack and the CUDA array interface write CUDA's legacy default stream.  Its handle is 0, and
@@ -53,8 +53,7 @@ def handle(stream: Any) -> int:
 
 def synchronize(device: int, stream: int) -> None:
     """Waits for all work so far on a stream of GPU `device`.  Raises DeviceError."""
-    with driver.current(device):
-        gpu_work.synchronize(stream)
+    gpus.gpu(device).synchronize(stream)
 
 
 class _Handle:

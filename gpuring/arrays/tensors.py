@@ -9,7 +9,7 @@ from typing import Any
 
 from gpuring.arrays.streams import as_cupy, current
 from gpuring.errors import DeviceError
-from gpuring.memory import driver, frameworks
+from gpuring.memory import frameworks, gpus
 from gpuring.memory.frameworks import Span
 from gpuring.native import dlpack
 from gpuring.slot_layout import Field
@@ -27,7 +27,7 @@ def empty(shape: tuple[int, ...], field: Field, device: int, stream: int | None)
     cupy = frameworks.cupy()
     if cupy is not None:
         on = contextlib.nullcontext() if stream is None else as_cupy(stream)
-        with driver.current(device), on:
+        with gpus.current(device), on:
             return cupy.empty(shape, field.dtype)
     torch = load_torch()
     raw = current(device) if stream is None else stream

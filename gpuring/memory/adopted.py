@@ -7,15 +7,36 @@ allocation, so a part of one is refused: others would get what else is in it.
 
 from __future__ import annotations
 
+import weakref
+
 from gpuring.errors import DeviceError
-from gpuring.memory import Given, cuda, driver
+from gpuring.memory import Given, cuda, driver, gpus
 from gpuring.memory.cuda_ipc import IpcMemory
 from gpuring.memory.cuda_vmm import VmmMemory
+from gpuring.native.gpu import Refused
+
+_rings: weakref.WeakKeyDictionary[cuda.Kept, tuple[int, int, str]] = weakref.WeakKeyDictionary()
+"""What rings of this process have of such memory: the device, the address, and the ring's name."""
 
 
-def adopt(given: Given, epoch: bytes, slots: int, slot_nbytes: int) -> cuda.CudaMemory:
-    """Slots at the beginning of it.  Raises ValueError if it is too small, and DeviceError if it
-    cannot be shared."""
+def adopt(given: Given, ring: str, epoch: bytes, slots: int, slot_nbytes: int) -> cuda.CudaMemory:
+    """Slots of `ring` at the beginning of it.  Raises ValueError if it is too small or another ring
+    has it, and DeviceError if it cannot be shared."""
+    with cuda.lock:
+        for device, ptr, other in _rings.values():
+            if (device, ptr) == (given.device, given.ptr):
+                raise ValueError(
+                    f"memory= has the slots of ring {other!r} already, and two rings would "
+                    "overwrite each other's frames. Close that ring, also in other processes, or "
+                    "allocate other memory"
+                )
+        made = _adopt(given, epoch, slots, slot_nbytes)
+        assert made._kept is not None
+        _rings[made._kept] = given.device, given.ptr, ring
+    return made
+
+
+def _adopt(given: Given, epoch: bytes, slots: int, slot_nbytes: int) -> cuda.CudaMemory:
     ptr, device = given.ptr, given.device
     if given.nbytes < slots * slot_nbytes:
         raise ValueError(
@@ -23,7 +44,7 @@ def adopt(given: Given, epoch: bytes, slots: int, slot_nbytes: int) -> cuda.Cuda
             f"{slots * slot_nbytes}"
         )
     try:
-        with driver.current(device):
+        with gpus.current(device):
             base, whole = driver.allocation_of(ptr)
             if base != ptr:
                 raise DeviceError(
@@ -38,11 +59,9 @@ def adopt(given: Given, epoch: bytes, slots: int, slot_nbytes: int) -> cuda.Cuda
                     "cupy.cuda.using_allocator(None))"
                 )
             driver.finish()  # the first frames come behind what was done with it
-            descriptor = driver.export_mapped(ptr)
-            if descriptor is not None:
-                return VmmMemory.over(descriptor, whole, epoch, slots, slot_nbytes, device)
-            return IpcMemory.over(ptr, given.owner, slots, slot_nbytes, device)
-    except driver.Refused as error:
+        mapped = VmmMemory.over(ptr, whole, epoch, slots, slot_nbytes, device)
+        return mapped or IpcMemory.over(ptr, given.owner, slots, slot_nbytes, device)
+    except Refused as error:
         raise DeviceError(
             f"memory= cannot be shared with other processes ({error}). Memory of cudaMalloc can, "
             "and virtual memory that was made to be exported as a file descriptor. That of "

@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from gpuring.arguments import integer
 from gpuring.errors import DeviceError, RingClosed
-from gpuring.memory import driver, frameworks
+from gpuring.memory import driver, frameworks, gpus
 from gpuring.native import Driver
+from gpuring.native.gpu import Refused
 
 if TYPE_CHECKING:
     from gpuring.slot_layout import Field
@@ -110,9 +111,9 @@ def is_integrated(device: int) -> bool:
 def is_there(ordinal: int | None) -> int:
     """The GPU `ordinal`, or the current one, if this process sees it.  Else raises DeviceError."""
     try:
-        count = driver.count()
+        count = gpus.count()
         device = frameworks.current_device() if ordinal is None else ordinal
-    except driver.Refused as error:
+    except Refused as error:
         raise _no_gpu(error) from None
     if device >= count:
         raise DeviceError(
@@ -121,7 +122,7 @@ def is_there(ordinal: int | None) -> int:
     return device
 
 
-def _no_gpu(error: driver.Refused) -> DeviceError:
+def _no_gpu(error: Refused) -> DeviceError:
     why = {
         _NO_DEVICE: f"the NVIDIA driver shows none ({_visible()})",
         _NOT_INITIALIZED: "CUDA does not start; after fork() it cannot: use the 'spawn' method",
@@ -160,7 +161,7 @@ def uninterrupted(device: int, make: Callable[[], Made]) -> Made:
     """
 
     def on_device() -> Made:
-        with driver.current(device):
+        with gpus.current(device):
             return make()
 
     with ThreadPoolExecutor(1) as thread:
@@ -179,7 +180,7 @@ def allocated(nbytes: int, device: int, make: Callable[[], Made], instead: str =
     says then what to do.  `instead` is one more thing."""
     try:
         return uninterrupted(device, make)
-    except driver.Refused as error:
+    except Refused as error:
         stop = "stop who else uses that GPU"
         raise DeviceError(
             f"allocating {nbytes / 2**20:.0f} MiB for the slots on GPU {device} failed ({error}). "
@@ -219,7 +220,7 @@ class Mapping(Kept):
 
 def _undo(undo: Callable[[], None], device: int, pid: int) -> None:
     if os.getpid() == pid:  # after fork() a child may not touch CUDA
-        with contextlib.suppress(Exception), driver.current(device):
+        with contextlib.suppress(Exception), gpus.current(device):
             undo()
 
 
@@ -336,7 +337,7 @@ class CudaMemory:
 
 def ordinal_of(device_uuid: bytes) -> int | None:
     """The GPU of this UUID.  None: this process does not see it."""
-    return next((d for d in range(driver.count()) if Driver().uuid(d) == device_uuid), None)
+    return next((d for d in range(gpus.count()) if Driver().uuid(d) == device_uuid), None)
 
 
 def owner_of(device: int, wanted: bytes, ring: str) -> int:
@@ -345,7 +346,7 @@ def owner_of(device: int, wanted: bytes, ring: str) -> int:
     if mine == wanted:
         return device
     owner = ordinal_of(wanted)
-    if owner is not None and driver.can_reach(device, owner):
+    if owner is not None and gpus.can_reach(device, owner):
         return owner
     if owner is None:
         how, fix = "cannot be seen", "Make that GPU visible to this process"

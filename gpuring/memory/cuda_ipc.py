@@ -17,8 +17,9 @@ import functools
 import weakref
 
 from gpuring.errors import DeviceError
-from gpuring.memory import cuda, driver
+from gpuring.memory import cuda, driver, gpus
 from gpuring.native import Driver
+from gpuring.native.gpu import Refused
 
 _INVALID_VALUE, _INVALID_CONTEXT, _MAP_FAILED, _INVALID_HANDLE = 1, 201, 205, 400  # CUresult
 _CREATOR_GONE = (_INVALID_VALUE, _INVALID_CONTEXT, _MAP_FAILED, _INVALID_HANDLE)
@@ -42,7 +43,7 @@ class IpcMemory(cuda.CudaMemory):
         mapping = cuda.allocated(nbytes, device, make)
         try:
             return cls._exported(mapping, slots, slot_nbytes)
-        except driver.Refused as error:
+        except Refused as error:
             raise DeviceError(
                 f"GPU {device} cannot share memory between processes by CUDA IPC ({error}). "
                 "Virtualised GPUs and some sandboxes cannot. Use device='host'"
@@ -56,7 +57,7 @@ class IpcMemory(cuda.CudaMemory):
     @classmethod
     def _exported(cls, mapping: cuda.Mapping, slots: int, slot_nbytes: int) -> IpcMemory:
         device_uuid = Driver().uuid(mapping.device)
-        with driver.current(mapping.device):
+        with gpus.current(mapping.device):
             handle = driver.export_plain(mapping.ptr)
         with cuda.lock:
             _created[handle] = mapping
@@ -82,18 +83,18 @@ class IpcMemory(cuda.CudaMemory):
             with cuda.lock:
                 mapping = _created.get(handle)
                 if mapping is not None:
-                    driver.let_reach(device, owner)
+                    gpus.let_reach(device, owner)
                 else:
                     mapping = _imported.get((handle, device))
                 if mapping is None:
                     mapping = cuda.uninterrupted(device, opened)
                     _imported[handle, device] = mapping
-        except driver.Refused as error:
+        except Refused as error:
             raise _cannot_open(ring, error) from error
         return cls(mapping, wanted, device)
 
 
-def _cannot_open(ring: str, error: driver.Refused) -> DeviceError:
+def _cannot_open(ring: str, error: Refused) -> DeviceError:
     if error.status in _CREATOR_GONE:
         return DeviceError(
             f"ring {ring!r}: its GPU memory cannot be opened ({error}): its creator is probably "

@@ -14,8 +14,9 @@ import weakref
 from collections.abc import Callable
 
 from gpuring.errors import DeviceError
-from gpuring.memory import cuda, driver
+from gpuring.memory import cuda, driver, gpus
 from gpuring.native import Descriptor, Driver
+from gpuring.native.gpu import Refused
 
 
 class _Allocation(cuda.Mapping):
@@ -107,9 +108,9 @@ class PoolMemory(cuda.CudaMemory):
 def _reached(here: _Allocation, device: int, ring: str) -> _Allocation:
     """The allocation that this process has under one device, under another one as well."""
     try:
-        with driver.current(device):
+        with gpus.current(device):
             driver.let_reach_pool(here.pool, device)
-    except driver.Refused as error:
+    except Refused as error:
         raise DeviceError(f"ring {ring!r}: opening its GPU memory failed ({error})") from error
     return _Allocation(here.pool, here.ptr, here.descriptor, device, here)
 
@@ -122,6 +123,6 @@ def _imported(descriptor: Descriptor, handle: bytes, device: int, ring: str) -> 
 
     try:
         return cuda.uninterrupted(device, imported)
-    except driver.Refused as error:
+    except Refused as error:
         descriptor.close()
         raise DeviceError(f"ring {ring!r}: opening its GPU memory failed ({error})") from error

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from gpuring.errors import DeviceError, RingIncompatible
 from gpuring.memory import cuda, driver
 from gpuring.native import Descriptor, Driver
+from gpuring.native.gpu import Refused
 
 _SIZE_NBYTES = 8
 """The bytes of the handle that have the size."""
@@ -49,7 +50,7 @@ class _Slab(cuda.Kept):
 
         try:
             mapping = cuda.uninterrupted(self.device, mapped)
-        except driver.Refused as error:
+        except Refused as error:
             use = "reading and writing" if writable else "reading"
             raise DeviceError(
                 f"{self.nbytes / 2**20:.0f} MiB of slots cannot be mapped into GPU {self.device} "
@@ -98,16 +99,17 @@ class VmmMemory(cuda.CudaMemory):
 
     @classmethod
     def over(
-        cls,
-        descriptor: Descriptor,
-        nbytes: int,
-        epoch: bytes,
-        slots: int,
-        slot_nbytes: int,
-        device: int,
-    ) -> VmmMemory:
-        """Slots in virtual memory of `nbytes` bytes.  Raises DeviceError."""
-        return cls._of(_Slab(descriptor, nbytes, device), epoch, slots, slot_nbytes)
+        cls, ptr: int, nbytes: int, epoch: bytes, slots: int, slot_nbytes: int, device: int
+    ) -> VmmMemory | None:
+        """Slots in virtual memory of `nbytes` bytes at an address.  None: it is other memory.
+        Raises Refused, DeviceError."""
+
+        def exported() -> _Slab | None:
+            descriptor = driver.export_mapped(ptr)
+            return None if descriptor is None else _Slab(descriptor, nbytes, device)
+
+        slab = cuda.uninterrupted(device, exported)
+        return None if slab is None else cls._of(slab, epoch, slots, slot_nbytes)
 
     @classmethod
     def _of(cls, slab: _Slab, epoch: bytes, slots: int, slot_nbytes: int) -> VmmMemory:

@@ -1,11 +1,8 @@
-"""The CUDA driver by ctypes: which GPUs there are, their contexts, and memory of every kind.
+"""The CUDA driver by ctypes: memory of every kind.
 
-These calls are made when a ring is created, opened or given up.  gpu_work.py has those for frames.
-`import gpuring` loads no driver, and neither does this module.  Names and structures are those of
-cuda.h.
-
-Every call needs a context, and `current` makes that of a GPU current in this thread.  It is the
-primary context of the GPU, which CuPy, torch and everything else above CUDA's runtime use as well.
+These calls are made when a ring is created, opened or given up.  native/gpu.pyx has those for
+frames.  `import gpuring` loads no driver, and neither does this module.  Names and structures are
+those of cuda.h.  Calls need a current context, and gpus.py makes that of a GPU current.
 
 What allocates or maps leaves nothing behind if it raises.  But a Ctrl-C in the middle of it would,
 so it is called within `uninterrupted` (cuda.py).
@@ -20,6 +17,7 @@ from typing import Any
 
 from gpuring.errors import DeviceError
 from gpuring.native import Descriptor
+from gpuring.native.gpu import Refused
 
 _FILE_DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 _PINNED = 1  # CU_MEM_ALLOCATION_TYPE_PINNED
@@ -32,7 +30,7 @@ EXPORT_NBYTES = 64
 """sizeof(CUmemPoolPtrExportData)"""
 
 # CUresult
-_INVALID_VALUE, _INVALID_CONTEXT, _PEER_ACCESS_ALREADY_ENABLED = 1, 201, 704
+_INVALID_VALUE = 1
 
 # CUdevice_attribute
 INTEGRATED, HOST_REGISTER_SUPPORTED, CAN_USE_64_BIT_STREAM_MEM_OPS = 18, 99, 122
@@ -67,15 +65,6 @@ class _PoolProps(ctypes.Structure):
         ("usage", ctypes.c_ushort),
         ("reserved", ctypes.c_ubyte * 54),
     )
-
-
-class Refused(DeviceError):
-    """The driver refused a call.  The text names the call and the status."""
-
-    def __init__(self, text: str, status: int = 0) -> None:
-        super().__init__(text)
-        self.status = status
-        """The CUresult.  0: the driver has no such call."""
 
 
 @functools.cache
@@ -115,69 +104,6 @@ def ask(name: str, *args: Any) -> int:
     except AttributeError:
         raise Refused(f"this NVIDIA driver has no {name}") from None
     return int(function(*args))
-
-
-# ---- GPUs and their contexts ---------------------------------------------------------------------
-
-
-def count() -> int:
-    """How many GPUs this process sees.  Raises Refused, as all of these do."""
-    number = ctypes.c_int()
-    call("cuDeviceGetCount", ctypes.byref(number))
-    return number.value
-
-
-def current_device() -> int | None:
-    """The GPU whose context is current in this thread.  None: no context is."""
-    device = ctypes.c_int()
-    status = ask("cuCtxGetDevice", ctypes.byref(device))
-    if status == _INVALID_CONTEXT:
-        return None
-    check("cuCtxGetDevice", status)
-    return device.value
-
-
-def can_reach(device: int, other: int) -> bool:
-    """Whether GPU `device` has peer access to the memory of GPU `other`."""
-    able = ctypes.c_int()
-    call("cuDeviceCanAccessPeer", ctypes.byref(able), device, other)
-    return bool(able.value)
-
-
-def let_reach(device: int, other: int) -> None:
-    """Lets GPU `device` reach the memory of GPU `other`, as to open a handle does by itself."""
-    if device != other:
-        with current(device):
-            status = ask("cuCtxEnablePeerAccess", _context(other), 0)
-        if status != _PEER_ACCESS_ALREADY_ENABLED:
-            check("cuCtxEnablePeerAccess", status)
-
-
-@functools.cache
-def _context(device: int) -> ctypes.c_void_p:
-    """The primary context of a GPU, which is there from now on until the process ends."""
-    context = ctypes.c_void_p()
-    call("cuDevicePrimaryCtxRetain", ctypes.byref(context), device)
-    return context
-
-
-class current:
-    """A block in which GPU `device` is the current one of this thread.  After it the one before is
-    again."""
-
-    def __init__(self, device: int) -> None:
-        self._device = device
-
-    def __enter__(self) -> None:
-        call("cuCtxPushCurrent_v2", _context(self._device))
-
-    def __exit__(self, *_: object) -> None:
-        call("cuCtxPopCurrent_v2", ctypes.byref(ctypes.c_void_p()))
-
-
-def use(device: int) -> None:
-    """Makes GPU `device` the current one of this thread for good."""
-    call("cuCtxSetCurrent", _context(device))
 
 
 def finish() -> None:

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 from gpuring.errors import DeviceError
-from gpuring.memory import driver
+from gpuring.memory import gpus
 
 if TYPE_CHECKING:
     import numpy as np
@@ -67,7 +67,7 @@ def current_device() -> int:
     ask = _torch("_cuda_getDevice")
     if ask is not None and sys.modules["torch"].cuda.is_initialized():
         return int(ask())
-    return driver.current_device() or 0
+    return gpus.current_device() or 0
 
 
 def current_stream(device: int) -> tuple[Callable[[], Any], Any]:

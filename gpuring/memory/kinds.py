@@ -96,11 +96,11 @@ def create(kind: str, epoch: bytes, slots: int, slot_nbytes: int, device: int) -
     return memory
 
 
-def adopt(given: Given, epoch: bytes, slots: int, slot_nbytes: int) -> CudaMemory:
-    """Slots in memory of the user's.  Raises ValueError, DeviceError."""
+def adopt(given: Given, ring: str, epoch: bytes, slots: int, slot_nbytes: int) -> CudaMemory:
+    """Slots of `ring` in memory of the user's.  Raises ValueError, DeviceError."""
     from gpuring.memory.adopted import adopt
 
-    return adopt(given, epoch, slots, slot_nbytes)
+    return adopt(given, ring, epoch, slots, slot_nbytes)
 
 
 def _class_of(kind: str) -> Any:

@@ -21,6 +21,7 @@ import numpy as np
 from gpuring.memory import cuda, driver
 from gpuring.memory.host import HostMemory
 from gpuring.native import File
+from gpuring.native.gpu import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -70,7 +71,7 @@ class PinnedMemory(HostMemory):
 
         try:
             mapping = cuda.uninterrupted(device, registered)
-        except driver.Refused as error:
+        except Refused as error:
             return self.unregistered(device, error.status or NOT_SUPPORTED, str(error))
         return RegisteredMemory(self, mapping, len(pages), self._slot_nbytes)
 
@@ -110,7 +111,7 @@ _stuck: list[Any] = []
 def _unregister(pages: Any) -> None:
     try:
         driver.unregister(pages.ctypes.data)
-    except driver.Refused:
+    except Refused:
         _stuck.append(pages)
 
 
@@ -125,6 +126,11 @@ class RegisteredMemory(cuda.CudaMemory):
         nobody = cuda.Slots(host.handle, host.device_uuid, nbytes // slot_nbytes, slot_nbytes)
         super().__init__(mapping, nobody, mapping.device)
         self._host = host
+
+    @property
+    def host(self) -> PinnedMemory:
+        """The same slots, for copies that take the CPU's addresses."""
+        return self._host
 
     @property
     def descriptor(self) -> int:

@@ -5,7 +5,7 @@ host/              what a ring is to the operating system: its files, its descri
 api/               the functions of gpuring.h, for programs in C
 names, diagnosis   a ring by its name, its slots, its description, and errors, as host/ has them
 c.pxd              what Cython knows of their headers
-header, device, peer, joining, waits, notifier, exchange, files, clock
+header, device, gpu, peer, joining, waits, notifier, exchange, files, clock
                    the binding: one Python call is one transition of the C library
 results            what a verb returns where it does not succeed
 subscriptions      those that stay without a member
@@ -14,6 +14,7 @@ tracer             events of what peers do, for who traces a ring
 ranges             verbs as ranges of NVTX, if a program asks for them
 snapshot, dlpack, signals
                    a header for people, capsules, the end of a dropped object
+streamed           copies past the caches
 """
 
 from gpuring.native.blocked import on_blocked

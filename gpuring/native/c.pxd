@@ -383,11 +383,40 @@ cdef extern from "host/diagnosis.h" nogil:
     void gh_add_torn(gh_text *, const char *, uint64_t *, size_t, bint)
 
 cdef extern from "device/driver.h" nogil:
+    enum: CU_OK, CU_INVALID_CONTEXT, CU_EVENT_NO_TIMING, CU_STREAM_NON_BLOCKING, CU_DEVICE_ORDINAL, CU_UNIFIED
+    struct gd_rows:
+        int kind
+        uint64_t device
+        size_t pitch
+    struct gd_copy_2d:
+        gd_rows source, to
+        size_t width, rows
     struct gd_driver:
         uint32_t made_count
-        int (*init)(unsigned)
+        int (*init)(unsigned) noexcept nogil
         int (*device_get_attribute)(int *, int, int)
         int (*device_get_uuid)(void *, int)
+        int (*primary_retain)(void **, int) noexcept nogil
+        int (*ctx_get_device)(int *) noexcept nogil
+        int (*ctx_set_current)(void *) noexcept nogil
+        int (*ctx_push)(void *) noexcept nogil
+        int (*ctx_pop)(void **) noexcept nogil
+        int (*ctx_synchronize)() noexcept nogil
+        int (*copy)(uint64_t, uint64_t, size_t, void *) noexcept nogil
+        int (*copy_rows)(const gd_copy_2d *, void *) noexcept nogil
+        int (*fill)(uint64_t, unsigned char, size_t, void *) noexcept nogil
+        int (*pointer_get_attribute)(void *, int, uint64_t) noexcept nogil
+        int (*host_alloc)(void **, size_t) noexcept nogil
+        int (*host_free)(void *) noexcept nogil
+        int (*stream_create)(void **, unsigned) noexcept nogil
+        int (*stream_destroy)(void *) noexcept nogil
+        int (*stream_synchronize)(void *) noexcept nogil
+        int (*stream_wait_event)(void *, void *, unsigned) noexcept nogil
+        int (*event_create)(void **, unsigned) noexcept nogil
+        int (*event_destroy)(void *) noexcept nogil
+        int (*event_record)(void *, void *) noexcept nogil
+        int (*event_query)(void *) noexcept nogil
+        int (*event_synchronize)(void *) noexcept nogil
     bint gd_driver_fill(gd_driver *, void *(*)(void *, const char *) noexcept, void *, const char **) noexcept
     gd_driver *gd_driver_load(const char **, gr_bool *)
     const char *gd_status_name(const gd_driver *, int)
@@ -464,3 +493,6 @@ cdef extern from "device/verbs.h" nogil:
     gr_result gd_release(gd_peer *, gd_call *, unsigned)
     gr_result gd_leave(gd_peer *, gd_call *, unsigned)
     gr_result gd_put_back(gd_peer *, uint32_t, bint)
+
+cdef extern from "core/streamed.h" nogil:
+    void gr_copy_streamed(void *to, const void *source, size_t nbytes)

@@ -19,9 +19,9 @@ def place_of(name: str, timeout_s: float) -> AbstractContextManager[Any]:
     header = directory.look(segment.check_name(name), timeout_s)
     if header.on_host:
         return contextlib.nullcontext()
-    from gpuring.memory import cuda, driver
+    from gpuring.memory import cuda, gpus
 
     cuda.device_for(None)
     mine = cuda.ordinal_of(header.device_uuid)
     # None: attach says what is missing.
-    return contextlib.nullcontext() if mine is None else driver.current(mine)
+    return contextlib.nullcontext() if mine is None else gpus.current(mine)

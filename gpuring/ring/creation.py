@@ -167,11 +167,16 @@ def create_of(
         )
     if device == "host" and memory != "pinned" and (sync != "auto" or gate or memory != "auto"):
         raise ValueError("sync=, gate= and memory= are for GPU rings; a host ring needs none")
+    why = ""
     if device != "host" and memory != "pinned":
-        device, memory = _kind_on_gpu(device, memory, given)
+        device, memory, why = _kind_on_gpu(device, memory, given)
     pinned = memory == "pinned"
     if pinned and sync == "event":
-        raise ValueError('a pinned ring has sync="timeline": peers without a GPU have no events')
+        auto = f'memory="auto" takes "pinned" here ({why}), and ' if why else ""
+        raise ValueError(
+            f'{auto}a pinned ring has sync="timeline": peers without a GPU have no events. Leave '
+            "sync= out"
+        )
 
     directory.make_way(name, replace)
     epoch = secrets.token_bytes(16)
@@ -196,7 +201,7 @@ def create_of(
             if given is None:
                 mapped = kinds.create(memory, *of_slots, ordinal)
             else:
-                mapped = kinds.adopt(given, *of_slots)
+                mapped = kinds.adopt(given, name, *of_slots)
         debug.plant(mapped, described, slots)
         with segment.unnamed(mode) as file:
             header = Header.create(
@@ -240,17 +245,19 @@ def create_of(
             making.close()
 
 
-def _kind_on_gpu(device: str | int | None, memory: str, given: Given | None) -> tuple[int, str]:
-    """The ordinal of the GPU, and the kind of memory that a ring there gets.  Raises DeviceError,
-    TypeError, ValueError."""
+def _kind_on_gpu(
+    device: str | int | None, memory: str, given: Given | None
+) -> tuple[int, str, str]:
+    """The ordinal of the GPU, the kind of memory that a ring there gets, and why.  Raises
+    DeviceError, TypeError, ValueError."""
     from gpuring.memory import cuda
 
     if given is None:
         ordinal = cuda.device_for(device)
-        return ordinal, kinds.choose(memory, ordinal)[0]
+        return (ordinal, *kinds.choose(memory, ordinal))
     if device is not None and cuda.device_for(device) != given.device:
         raise ValueError(f"memory= is on GPU {given.device}, and device= is {device!r}")
-    return given.device, memory
+    return given.device, memory, "it was given"
 
 
 def _order_on_gpu(described: Spec, device: int, sync: str, gate: str | None) -> tuple[str, str]:

@@ -27,11 +27,11 @@ import numpy as np
 
 from gpuring.arrays.streams import current
 from gpuring.errors import DeviceError, OverrunWarning, StaleViewWarning
-from gpuring.memory import Memory, driver, gpu_work
+from gpuring.memory import Memory, gpus
 from gpuring.memory.frameworks import Span
-from gpuring.ring import caller
+from gpuring.ring import caller, slot_bytes
 from gpuring.ring.batch import still_open
-from gpuring.slot_layout import ARRAY, SLOT_ALIGNMENT, Field, Spec
+from gpuring.slot_layout import ARRAY, SLOT_ALIGNMENT, Spec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -57,45 +57,10 @@ def plant(memory: Memory, spec: Spec, slots: int) -> None:
     if not spec.canary_nbytes:
         return
     for index in range(slots):
-        _fill(_canary(memory, spec, index), CANARY, 0)
+        slot_bytes.fill(slot_bytes.canary(memory, spec, index), CANARY, 0)
     if memory.mapped:
         assert memory.device is not None
-        with driver.current(memory.device):
-            driver.finish()  # others may look at once
-
-
-def _end(spec: Spec) -> int:
-    return spec.fields[-1].offset + spec.fields[-1].nbytes
-
-
-def _frame(memory: Memory, spec: Spec, index: int) -> Any:
-    """The bytes of a slot without its canary, as an array of NumPy or CuPy, or a Span."""
-    whole = Field("", (_end(spec),), np.dtype("u1"), 0)
-    return memory.array(index, whole, whole.shape, writable=True)
-
-
-def _canary(memory: Memory, spec: Spec, index: int) -> Any:
-    """Those of its canary.  A reader, too, restores a canary that it found written over."""
-    behind = Field("", (spec.slot_nbytes - _end(spec),), np.dtype("u1"), _end(spec))
-    return memory.array(index, behind, behind.shape, writable=True)
-
-
-def _fill(array: Any, value: int, stream: int) -> None:
-    if isinstance(array, np.ndarray):
-        array[...] = value
-    else:
-        with driver.current(array.device.id):
-            gpu_work.fill(array.data.ptr, value, array.nbytes, stream)
-
-
-def _read(array: Any, stream: int) -> Any:
-    if isinstance(array, np.ndarray):
-        return array.copy()
-    now = np.empty(array.shape, array.dtype)
-    with driver.current(array.device.id):
-        gpu_work.copy(now.ctypes.data, array.data.ptr, now.nbytes, stream)
-        gpu_work.synchronize(stream)
-    return now
+        gpus.gpu(memory.device).finish()  # others may look at once
 
 
 # ---- one frame -----------------------------------------------------------------------------------
@@ -210,9 +175,9 @@ class WatchedSlot(Slot):
     def _begin_watch(self, spec: Spec) -> None:
         """Called when the slot is prepared."""
         self._spec = spec
-        self._frame = _frame(self._memory, spec, self.index)
+        self._frame = slot_bytes.frame(self._memory, spec, self.index)
         if spec.canary_nbytes:
-            self._canary = _canary(self._memory, spec, self.index)
+            self._canary = slot_bytes.canary(self._memory, spec, self.index)
         self._whole = None  # so that every access comes to _over()
 
     def _succeed(self, before: WatchedSlot) -> None:
@@ -234,7 +199,7 @@ class WatchedSlot(Slot):
         self._lease = Lease(self, call)
         self._check_canary(f"before it was {self._verbs[0]} here")
         if self._verbs[0] == "claimed":
-            _fill(self._frame, POISON, self._stream)
+            slot_bytes.fill(self._frame, POISON, self._stream)
 
     def _end_lease(self) -> None:
         """Called when the slot is about to be given back."""
@@ -273,10 +238,10 @@ class WatchedSlot(Slot):
             self._check_stream(self._stream)
             self._import_on(current(self._device.ordinal))
             self._import_on(self._stream)
-        now = _read(self._canary, self._stream)
+        now = slot_bytes.read(self._canary, self._stream)
         written = np.flatnonzero(now != CANARY)
         if written.size:
-            _fill(self._canary, CANARY, self._stream)
+            slot_bytes.fill(self._canary, CANARY, self._stream)
             caller.warn(
                 f"{self._lease}: somebody wrote up to {written[-1] + 1} bytes beyond the slot's "
                 f"end, {when}; or up to {now.size - written[0]} bytes before the next slot",

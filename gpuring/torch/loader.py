@@ -12,15 +12,19 @@ import copy
 import reprlib
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
+from torch._utils import ExceptionWrapper
 from torch.utils import data
-from torch.utils._pytree import tree_map
 from torch.utils.data import _utils, dataloader
 
 from gpuring.errors import DeviceError
+from gpuring.torch import progress
 from gpuring.torch.inlet import Inlet, Need
 from gpuring.torch.packing import Packing
-from gpuring.torch.parcel import Parcel
+from gpuring.torch.parcel import Parcel, is_laid, put_together, take_apart
+from gpuring.torch.progress import Progress, Task
+from gpuring.torch.queues import FromThread, with_queues
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -36,8 +40,8 @@ class DataLoader(data.DataLoader[T_co]):
 
     A batch has memory of its own, so it may be kept.  Tensors are laid out without gaps.  What
     cannot lie in a slot (sparse and quantized tensors, those that require a gradient) travels as in
-    torch, and stays in host memory.  If a worker is killed, the RuntimeError says which batches it
-    had still to deliver.
+    torch, and stays in host memory.  If a worker is killed, the RuntimeError says which sample it
+    was at.
     """
 
     def __init__(self, *args: Any, device: str | torch.device | None = None, **kwargs: Any) -> None:
@@ -48,6 +52,12 @@ class DataLoader(data.DataLoader[T_co]):
             raise DeviceError("this torch has no CUDA: leave device= out")
         self._need = Need()
         super().__init__(*args, **kwargs)
+
+    def __iter__(self) -> Any:
+        if isinstance(self._iterator, _OverWorkers) and self._iterator.broken:
+            self._iterator._shutdown_workers()  # persistent ones
+            self._iterator = None
+        return super().__iter__()
 
     def _get_iterator(self) -> Any:
         if self.device is None and not self.num_workers:
@@ -71,10 +81,31 @@ class _InThisProcess(dataloader._SingleProcessDataLoaderIter):
         self._device = loader.device
 
     def _next_data(self) -> Any:
-        return tree_map(self._moved, super()._next_data())
+        rest, leaves = take_apart(super()._next_data(), _is_array)
+        return put_together(rest, [self._moved(leaf) for leaf in leaves])
 
     def _moved(self, leaf: Any) -> Any:
-        return leaf.to(self._device) if type(leaf) is torch.Tensor else leaf
+        """What workers would lay into a slot."""
+        if not is_laid(leaf):
+            return leaf
+        return leaf.resolve_conj().resolve_neg().to(self._device)
+
+
+def _is_array(obj: Any) -> bool:
+    return isinstance(obj, (torch.Tensor, np.ndarray))
+
+
+class _ToWorker:
+    """The queue to a worker."""
+
+    def __init__(self, queue: Any, number: int, inlet: Inlet) -> None:
+        self._queue, self._number, self._inlet = queue, number, inlet
+        self.cancel_join_thread, self.close = queue.cancel_join_thread, queue.close
+
+    def put(self, what: Any) -> None:
+        if isinstance(what, tuple):  # it is asked for a batch
+            self._inlet.prepare(self._number)
+        self._queue.put(what)
 
 
 class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
@@ -85,45 +116,94 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         self._asked: dict[int, Any] = {}
         """The samples of the batches that workers may be at."""
         loader.collate_fn = Packing(loader.collate_fn, self._inlet.name, arrays=not on_gpu)
+        loader.multiprocessing_context = with_queues(loader.multiprocessing_context)
+        self._progress = Progress(loader.num_workers, loader.worker_init_fn)
+        loader.worker_init_fn = self._progress
+        self._broken = False
+        """Whether an interrupt may have lost a batch."""
         super().__init__(loader)
-        self._inlet.begin()
+        if self._pin_memory:
+            self._data_queue: Any = FromThread(self._data_queue)
+
+    @property
+    def broken(self) -> bool:
+        return self._broken
+
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:
+        self._broken = not first_iter
+        if first_iter:
+            self._index_queues: list[Any] = [
+                _ToWorker(each, number, self._inlet)
+                for number, each in enumerate(self._index_queues)
+            ]
+        super()._reset(loader, first_iter)
+        self._broken = False
 
     def _next_index(self) -> Any:
         index = super()._next_index()
         self._asked[self._send_idx] = index
         self._asked.pop(self._send_idx - 4 * self._num_workers * self._prefetch_factor, None)
-        return index
+        return Task(self._send_idx, index, several=self._auto_collation and type(index) is list)
 
     def _get_data(self) -> Any:
         number, batch = super()._get_data()
         if isinstance(batch, Parcel):
-            batch = self._inlet.open(batch, pinned=False)
+            try:
+                batch = self._inlet.open(batch, pinned=False)
+            except Exception:  # such as no memory: raised when it is the turn of the batch
+                batch = ExceptionWrapper(where="in the main process of DataLoader")
         return number, batch
 
     def _next_data(self) -> Any:
+        if self._broken:
+            raise RuntimeError(
+                "this iterator of a DataLoader was interrupted while it took a batch, which may be "
+                "lost. Begin another loop"
+            )
+        self._data_queue.waits = False
         try:
             return super()._next_data()
         except RuntimeError as error:
             if not str(error).startswith("DataLoader worker") or not (where := self._deaths()):
                 raise
             raise RuntimeError(f"{str(error).rstrip().rstrip('.')}. {where}") from error
+        except Exception:
+            raise
+        except BaseException:
+            self._broken = not self._data_queue.waits
+            raise
 
     def _deaths(self) -> str:
-        """What the workers that did not end in order have not delivered, the first of which they
-        were most likely at."""
+        """What the workers that did not end in order were at, and what they have not delivered."""
         said = []
         for number, worker in enumerate(self._workers):
             if worker.exitcode:
+                missing = [task for task, info in self._task_info.items() if info == (number,)]
                 batches = [
                     f"batch {task} (samples {reprlib.repr(self._asked.get(task))})"
-                    for task, info in self._task_info.items()
-                    if info == (number,)
+                    for task in missing
                 ]
                 said.append(
-                    f"Worker {number} (pid {worker.pid}) had not delivered "
-                    f"{' and '.join(batches) or 'anything that is waited for'}."
+                    f"Worker {number} (pid {worker.pid}) {self._was_at(number, missing)}, and had "
+                    f"not delivered {' and '.join(batches) or 'anything that is waited for'}."
                 )
         return " ".join(said)
+
+    def _was_at(self, worker: int, missing: list[int]) -> str:
+        """`missing`: the batches that it had not delivered."""
+        task, before, step, phase = self._progress.place(worker)
+        if task not in missing:
+            return "was at no sample"
+        if phase != progress.LOADS:
+            return f"{'was collating' if phase == progress.COLLATES else 'had packed'} batch {task}"
+        if self._dataset_kind == dataloader._DatasetKind.Iterable:
+            return f"was at the sample after {before + step} others, in batch {task}"
+        asked = self._asked.get(task)
+        if not self._auto_collation:
+            return f"was at sample {reprlib.repr(asked)}"
+        if type(asked) is list:
+            return f"was at sample {reprlib.repr(asked[step])}, in batch {task}"
+        return f"was at one of the samples of batch {task}"
 
     def _shutdown_workers(self) -> None:
         try:

@@ -19,15 +19,20 @@ from torch.utils.data import default_collate, get_worker_info
 from torch.utils.data._utils import collate
 
 from gpuring.errors import RingError
+from gpuring.registry.directory import unlink
 from gpuring.ring import inner
 from gpuring.ring.attaching import attach
+from gpuring.torch import progress, stacking
 from gpuring.torch.parcel import (
     SMALL_NBYTES,
     Kind,
+    Layout,
     Leaf,
     Parcel,
+    Pickled,
     aligned,
-    can_be_laid,
+    is_laid,
+    is_laid_with_arrays,
     over,
     take_apart,
 )
@@ -53,6 +58,8 @@ class _Outlet:
             self._ring.close()
             raise RingError(f"ring {name!r} has no reader yet")
         self._producer = self._ring.producer()
+        with contextlib.suppress(RingError, OSError):  # the main process has just removed it
+            unlink(name)
         only = self._ring.spec.fields[0]
         memory = inner.memory(self._ring)
         self.nbytes: int = only.shape[0]
@@ -127,12 +134,16 @@ class _Draft:
         # torch forgets on the way that a tensor is the conjugate, or the negative, of its memory.
         return leaf.resolve_conj().resolve_neg()
 
-    def publish(self) -> tuple[int, int]:
-        """Returns the sequence of the frame, and how many bytes it has."""
+    def publish(self) -> tuple[int, int] | None:
+        """Returns the sequence of the frame, and how many bytes it has.  None: the main process has
+        left."""
         assert self._slot is not None
         inner.set_shape(self._slot, (self._end,))
         seq: int = self._slot.seq
-        self._slot.publish()
+        try:
+            self._slot.publish()
+        except RingError:
+            return None
         self._slot = None
         return seq, self._end
 
@@ -150,28 +161,39 @@ class Packing:
         """`arrays`: NumPy's lie in slots, too."""
         self._collate_fn = collate_fn
         self._inlet = inlet
-        self._arrays = arrays
+        self._is_leaf = is_laid_with_arrays if arrays else is_laid
         self._generation = 0
         self._outlet: _Outlet | None = None
+        self._layout: Layout | None = None
+        """Of the last frame."""
 
     def __call__(self, samples: Any) -> Any:
+        progress.enter(progress.COLLATES)
+        packed = self._packed(samples)
+        progress.enter(progress.DONE)
+        return packed
+
+    def _packed(self, samples: Any) -> Any:
         info = get_worker_info()
         assert info is not None
         draft = _Draft(self._joined(info.id))
         try:
             batch = self._collated(samples, draft)
-            rest, leaves = take_apart(batch, arrays=self._arrays)
+            rest, leaves = take_apart(batch, self._is_leaf)
             if not leaves:
-                return batch
-            parcel = Parcel(self._inlet, info.id, self._generation, rest)
-            parcel.nbytes = draft.needed(leaves)
-            if not _lay(leaves, draft, parcel):
-                parcel.leaves = [draft.kept(leaf) for leaf in leaves]
-                draft.abandon()
-                if parcel.nbytes:  # else a larger slot would not help
-                    self._leave()
-                parcel.generation = self._generation
-            return parcel
+                return Pickled(rest)
+            nbytes = draft.needed(leaves)
+            layout = _lay(rest, leaves, draft, self._layout) if nbytes else None
+            published = None if layout is None else draft.publish()
+            if layout is not None and published is not None:
+                sent, self._layout = layout if layout is not self._layout else None, layout
+                seq, nbytes = published
+                return Parcel(self._inlet, info.id, self._generation, nbytes, seq, sent)
+            loose = Pickled.of([draft.kept(leaf) for leaf in leaves])
+            draft.abandon()
+            if nbytes:  # else a larger slot would not help
+                self._leave()
+            return Parcel(self._inlet, info.id, self._generation, nbytes, 0, Layout(rest), loose)
         finally:
             draft.abandon()
 
@@ -196,28 +218,19 @@ class Packing:
             return default_collate(samples)
 
         def stack(batch: Any, *, collate_fn_map: Any = None) -> torch.Tensor:
-            first = batch[0]
-            if all(
-                type(each) is torch.Tensor
-                and can_be_laid(each)
-                and each.dtype is first.dtype
-                and each.shape == first.shape
-                for each in batch
-            ):
-                room = draft.place(Kind(first.dtype, (len(batch), *first.shape)))
+            if stacking.alike(batch):
+                room = draft.place(Kind(batch[0].dtype, (len(batch), *batch[0].shape)))
                 if room is not None:
-                    return torch.stack(batch, 0, out=room[1])  # type: ignore[arg-type]
+                    return stacking.stack(batch, room[1])
             stacked: torch.Tensor = collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
             return stacked
 
         return collate.collate(samples, collate_fn_map={**known, torch.Tensor: stack})
 
 
-def _lay(leaves: list[Leaf], draft: _Draft, parcel: Parcel) -> bool:
-    """Copies into the slot what does not lie there yet, publishes it, and writes down where it is.
-    False: there is no slot, or no room in it."""
-    if not parcel.nbytes:
-        return False
+def _lay(rest: bytes, leaves: list[Leaf], draft: _Draft, before: Layout | None) -> Layout | None:
+    """Copies into the slot what does not lie there yet.  Returns how it lies there, which is the
+    layout `before` if it is the same.  None: there is no slot, or no room in it."""
     kinds = [Kind.of(leaf) for leaf in leaves]
     begins = [draft.where(leaf) for leaf in leaves]
     large_ones_first = sorted(range(len(leaves)), key=lambda k: kinds[k].nbytes < SMALL_NBYTES)
@@ -225,23 +238,20 @@ def _lay(leaves: list[Leaf], draft: _Draft, parcel: Parcel) -> bool:
         if begins[k] is None:
             room = draft.place(kinds[k])
             if room is None:
-                return False
+                return None
             begins[k], target = room
             if isinstance(target, np.ndarray):
                 target[...] = leaves[k]
             else:
                 target.copy_(leaves[k])  # type: ignore[arg-type]
     laid = [begin for begin in begins if begin is not None]
-    parcel.pieces, numbers = _pieces(laid, kinds)
-    parcel.places = [
-        (number, begin - parcel.pieces[number][0], kind)
+    pieces, numbers = _pieces(laid, kinds)
+    places = (
+        (number, begin - pieces[number][0], kind)
         for number, begin, kind in zip(numbers, laid, kinds, strict=True)
-    ]
-    try:
-        parcel.seq, parcel.nbytes = draft.publish()
-    except RingError:  # the main process has left
-        return False
-    return True
+    )
+    layout = Layout(rest, tuple(pieces), tuple(places))
+    return before if layout == before else layout
 
 
 def _pieces(begins: list[int], kinds: list[Kind]) -> tuple[list[tuple[int, int]], list[int]]:

@@ -15,7 +15,6 @@ import io
 import math
 import pickle
 import weakref
-from dataclasses import dataclass, field
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -23,7 +22,7 @@ import numpy as np
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 Leaf = torch.Tensor | np.ndarray
 """What may lie in a slot."""
@@ -73,8 +72,36 @@ class Kind(NamedTuple):
         )
 
 
-@dataclass
-class Parcel:
+class Pickled:
+    """What torch's queue is to carry, pickled already.  It comes out as what it was.
+
+    So what cannot be pickled, or has no room in /dev/shm, is an error of the batch.  In a queue it
+    would be one of the worker, or be dropped by a thread for which nobody waits.
+    """
+
+    def __init__(self, data: bytes) -> None:
+        self._data = data
+
+    @classmethod
+    def of(cls, obj: Any) -> Pickled:
+        return cls(bytes(ForkingPickler.dumps(obj)))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return pickle.loads, (self._data,)
+
+
+class Layout(NamedTuple):
+    """What batches that are made alike have in common.  It is sent when it changes."""
+
+    rest: bytes
+    """A batch without its leaves."""
+    pieces: tuple[tuple[int, int], ...] = ()
+    """The bytes of the frame that each piece has: from, to."""
+    places: tuple[tuple[int, int, Kind], ...] = ()
+    """Of each leaf the number of its piece, its first byte there, and what it is."""
+
+
+class Parcel(NamedTuple):
     """What goes through the queue."""
 
     inlet: str
@@ -82,17 +109,14 @@ class Parcel:
     worker: int
     generation: int
     """Which ring of the worker's this is, or was to be."""
-    rest: bytes
-    nbytes: int = 0
+    nbytes: int
     """So many bytes of a slot the leaves take."""
-    leaves: Sequence[Leaf] = ()
-    """The leaves themselves, if there was no slot that is large enough."""
-    seq: int = 0
+    seq: int
     """The frame that has the leaves.  0: none."""
-    pieces: list[tuple[int, int]] = field(default_factory=list)
-    """The bytes of the frame that each piece has: from, to."""
-    places: list[tuple[int, int, Kind]] = field(default_factory=list)
-    """Of each leaf the number of its piece, its first byte there, and what it is."""
+    layout: Layout | None
+    """None: that of the worker's frame before."""
+    leaves: Sequence[Leaf] | Pickled = ()
+    """The leaves themselves, if there was no slot that is large enough."""
 
     def pin_memory(self, _device: object = None) -> Any:
         """The batch, in pinned memory.  torch's thread for pinned memory calls this, as it does of
@@ -101,18 +125,14 @@ class Parcel:
 
 
 class _Packer(ForkingPickler):
-    def __init__(self, file: io.BytesIO, *, arrays: bool) -> None:
+    def __init__(self, file: io.BytesIO, is_leaf: Callable[[Any], bool]) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
-        self.leaves: list[Leaf] = []
+        self.leaves: list[Any] = []
         self._numbers: dict[int, int] = {}
-        self._arrays = arrays
+        self._is_leaf = is_leaf
 
     def persistent_id(self, obj: Any) -> int | None:
-        kind = type(obj)
-        if not (
-            (kind is torch.Tensor and can_be_laid(obj))
-            or (kind is np.ndarray and self._arrays and _is_plain(obj))
-        ):
+        if not self._is_leaf(obj):
             return None
         number = self._numbers.setdefault(id(obj), len(self.leaves))
         if number == len(self.leaves):
@@ -121,25 +141,35 @@ class _Packer(ForkingPickler):
 
 
 class _Unpacker(pickle.Unpickler):
-    def __init__(self, rest: bytes, leaves: Sequence[Leaf]) -> None:
+    def __init__(self, rest: bytes, leaves: Sequence[Any]) -> None:
         super().__init__(io.BytesIO(rest))
         self._leaves = leaves
 
-    def persistent_load(self, pid: int) -> Leaf:
+    def persistent_load(self, pid: int) -> Any:
         return self._leaves[pid]
 
 
-def take_apart(batch: Any, *, arrays: bool) -> tuple[bytes, list[Leaf]]:
-    """The batch without its leaves, and these.  `arrays`: NumPy's are leaves, too."""
+def take_apart(batch: Any, is_leaf: Callable[[Any], bool]) -> tuple[bytes, list[Any]]:
+    """The batch without its leaves, and these."""
     file = io.BytesIO()
-    packer = _Packer(file, arrays=arrays)
+    packer = _Packer(file, is_leaf)
     packer.dump(batch)
     return file.getvalue(), packer.leaves
 
 
-def put_together(rest: bytes, leaves: Sequence[Leaf]) -> Any:
+def put_together(rest: bytes, leaves: Sequence[Any]) -> Any:
     """Undoes take_apart."""
     return _Unpacker(rest, leaves).load()
+
+
+def is_laid(obj: Any) -> bool:
+    """Whether it is a tensor that a slot may have."""
+    return type(obj) is torch.Tensor and can_be_laid(obj)
+
+
+def is_laid_with_arrays(obj: Any) -> bool:
+    """The same, or an array of NumPy."""
+    return is_laid(obj) or (type(obj) is np.ndarray and _is_plain(obj))
 
 
 def can_be_laid(tensor: torch.Tensor) -> bool:

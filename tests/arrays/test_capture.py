@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import warnings
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
@@ -269,13 +270,14 @@ def test_a_source_lives_while_nobody_can_tell_that_it_was_copied(monkeypatch):
         def query(self):
             return status
 
-    monkeypatch.setattr(copying.gpu_work, "Event", Event)
+    monkeypatch.setattr(copying, "Event", Event)
     monkeypatch.setattr(copying, "_kept", [])
-    events = [copying._keep(0, P, source) for source in sources]
+    gpu = SimpleNamespace(ordinal=0)
+    events = [copying._keep(gpu, P, source) for source in sources]
     assert [source for _, source in copying._kept] == sources
     assert len(set(events)) == 2
     status = 0
-    assert copying._keep(0, P, None) in events  # which are used again, as it takes long to make one
+    assert copying._keep(gpu, P, None) in events  # used again, as it takes long to make one
     assert [source for _, source in copying._kept] == [None]
 
 

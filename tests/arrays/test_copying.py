@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import pytest
 
 import gpuring
 from gpuring.arrays import copying
-from gpuring.memory import driver, frameworks
+from gpuring.memory import frameworks
 from tests.helpers.arrays import array_of
-from tests.memory.fake_gpu import Gpu
+from tests.memory.fake_gpu import Gpu, forget
 
 FRAME = np.arange(24, dtype="i4").reshape(4, 6)
 
@@ -256,9 +258,8 @@ def test_a_default_stream_is_that_of_the_slots_gpu(monkeypatch, current, into_sl
     """Its handle means the stream of whichever GPU is current."""
     gpus = Gpu()
     gpus.stack = [current]
-    monkeypatch.setattr(driver, "_library", lambda: gpus)
-    driver._context.cache_clear()
-    monkeypatch.setattr(frameworks, "cupy", lambda: None)
+    monkeypatch.setitem(sys.modules, "cupy", None)
+    gpus.put_in_place(monkeypatch)
     monkeypatch.setattr(copying, "_kept", [])
     slot, array = FRAME.copy(), FRAME.copy()
     frame = frameworks.Span(slot.ctypes.data, FRAME.shape, FRAME.dtype, 0, None)
@@ -272,5 +273,4 @@ def test_a_default_stream_is_that_of_the_slots_gpu(monkeypatch, current, into_sl
     assert ordered == [0]
     assert [each for each in gpus.called if each[0] in work] == expected[: 2 if into_slot else 3]
     assert gpus.stack == [current]
-    copying._kept.clear()  # while this driver is there
-    driver._context.cache_clear()
+    forget()

@@ -22,7 +22,8 @@ from gpuring.cli.bench import summary, throughput
 from gpuring.cli.measure import settings, stored
 from gpuring.cli.measure.attempt import Wrong
 from gpuring.cli.measure.figures import QUANTILES, Distribution, Figure
-from gpuring.cli.measure.patterns import DriverKernel, HostPattern
+from gpuring.cli.measure.kernels import DriverKernel
+from gpuring.cli.measure.patterns import HostPattern
 from gpuring.cli.measure.stored import Run
 
 
@@ -248,8 +249,7 @@ def test_a_kernel_launch_passes_its_arguments(monkeypatch):
     driver = SimpleNamespace(CUfunction=int, CUstream=int, cuLaunchKernel=launch)
     monkeypatch.setitem(sys.modules, "cuda", SimpleNamespace(bindings=None))
     monkeypatch.setitem(sys.modules, "cuda.bindings", SimpleNamespace(driver=driver))
-    function = SimpleNamespace(kernel=SimpleNamespace(ptr=77))
-    kernel = DriverKernel(function, SimpleNamespace(ptr=5), 0, 512, 0, 1 << 60)
+    kernel = DriverKernel(77, 5, 0, 512, 0, 1 << 60)
     kernel.launch(1 << 47, 9)
     kernel.launch(1 << 46, 10)
     kernel.launch_over(1 << 45, 1025, 11)

@@ -13,6 +13,7 @@ from gpuring.cli.measure import settings
 from gpuring.cli.measure.attempt import attempt
 from gpuring.cli.measure.crew import Crew, RoleFailed
 from gpuring.cli.measure.figures import Figure
+from gpuring.cli.measure.kernels import Words
 from gpuring.cli.measure.settings import Place
 
 
@@ -86,8 +87,8 @@ def fake_gpu(monkeypatch):
     """A GPU that notes launches, is busy once after each of them, and finds `wrong` words."""
     gpu = SimpleNamespace(launched=[], queries=[], wrong=0)
 
-    def zeros(n, dtype):
-        return SimpleNamespace(data=SimpleNamespace(ptr=64 * n), get=lambda stream: [gpu.wrong])
+    def zeros(n):
+        return Words(64 * n, lambda: gpu.wrong)
 
     def kernel(name, launch, *arguments):
         def go(pointer, seq):
@@ -96,10 +97,9 @@ def fake_gpu(monkeypatch):
 
         return SimpleNamespace(launch=go)
 
-    runtime = SimpleNamespace(streamQuery=lambda stream: gpu.queries.pop(0))
-    cupy = SimpleNamespace(zeros=zeros, uint64=None, cuda=SimpleNamespace(runtime=runtime))
-    stream = SimpleNamespace(ptr=7, synchronize=lambda: None)
-    tools = SimpleNamespace(cupy=cupy, stream=stream, kernel=kernel)
+    tools = SimpleNamespace(
+        zeros=zeros, busy=lambda: gpu.queries.pop(0), finish=lambda: None, kernel=kernel
+    )
     monkeypatch.setattr(beneath, "cuda_tools", lambda: tools)
     return gpu
 

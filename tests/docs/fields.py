@@ -1,4 +1,4 @@
-"""The table of fields in docs/protocol.md, made from gpuring/native/core/layout.h.
+"""The table of fields in docs/abi.md, made from gpuring/native/core/layout.h.
 
 `python -m tests.docs.fields` writes it into the page.
 """
@@ -10,7 +10,7 @@ import re
 from tests import ROOT
 from tests.helpers.layout import FIELDS, TABLES
 
-PAGE = ROOT / "docs" / "protocol.md"
+PAGE = ROOT / "docs" / "abi.md"
 
 _HEAD = """\
 | table | field | offset | size | writer | meaning |
@@ -30,7 +30,7 @@ def table() -> str:
 
 
 def page() -> str:
-    """docs/protocol.md with the table as it should be."""
+    """docs/abi.md with the table as it should be."""
     before, head, behind = PAGE.read_text().partition(_HEAD)
     assert head, f"{PAGE} has no such table"
     return before + table() + re.sub(r"\A(\|.*\n)*", "", behind)

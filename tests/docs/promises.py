@@ -26,8 +26,10 @@ PAGES = {
     "README.md": ROOT / "README.md",
     "failure.md": ROOT / "docs" / "failure.md",
     "services.md": ROOT / "docs" / "services.md",
+    "abi.md": ROOT / "docs" / "abi.md",
 }
-"""Of the README only the section Limits."""
+SECTIONS = {"README.md": "Limits", "abi.md": "Stability"}
+"""Of these pages only one section."""
 
 _BOLD = re.compile(r"\*\*[^*]+\*\*")
 _CODE = re.compile(r"`[^`]*`")
@@ -59,7 +61,7 @@ class Quotation(NamedTuple):
 
 def promised(page: str) -> list[Sentence]:
     found = read(PAGES[page].read_text())
-    return [each for each in found if page != "README.md" or each.heading == "Limits"]
+    return [each for each in found if SECTIONS.get(page, each.heading) == each.heading]
 
 
 def read(text: str) -> Iterator[Sentence]:

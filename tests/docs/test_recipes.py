@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from gpuring.memory import frameworks
 from tests import ROOT
 from tests.helpers.support import poll
 
@@ -63,9 +64,9 @@ def _runs() -> list[object]:
     return runs
 
 
-def _need(code: str, kind: str) -> None:
+def _need(code: str) -> None:
     """Skips where a library of a recipe is not installed."""
-    if "import cupy" in code or (kind == "cuda" and re.search(r"\.array\b|slot\[", code)):
+    if "import cupy" in code:
         pytest.importorskip("cupy", reason="its arrays are CuPy's")
     for module in re.findall(r"^(?:import|from) ([\w.]+)", code, re.M):
         package = module.partition(".")[0]
@@ -78,6 +79,13 @@ def _need(code: str, kind: str) -> None:
             cuda.compile_ptx(lambda: None, ())
         except AttributeError as error:  # an older Numba beside a newer NumPy
             pytest.skip(f"numba does not compile here: {error}")
+
+
+def _for_torch(code: str, kind: str) -> str:
+    """What the page says to write where a GPU is used by torch alone."""
+    if kind == "host" or frameworks.cupy() is not None or "slot.array" not in code:
+        return code
+    return "import torch\n" + code.replace("slot.array", "torch.from_dlpack(slot)")
 
 
 @pytest.fixture
@@ -102,10 +110,11 @@ def test_those_for_a_gpu_are_python_too():
 
 @pytest.mark.parametrize(("recipe", "kind"), _runs())
 def test_recipe(recipe, kind, name, run):
-    _need(recipe.code, kind)
     assert recipe.printed, "a recipe shows what comes of it"
     code = recipe.code if recipe.whole else SETUP.code + recipe.code
     code = code.replace('"cam0"', repr(name)).replace('device = "cuda"', f'device = "{kind}"')
+    code = _for_torch(code, kind)
+    _need(code)
     assert run(code, PATIENCE_S if kind == "host" else 2 * PATIENCE_S) == recipe.printed
 
 
@@ -130,9 +139,10 @@ def serve():
 
 
 def test_a_page_over_a_ring(place, name, serve):
-    _need(WEB.code, "cuda" if place.on_gpu else "host")
+    code = _for_torch(WEB.code, "cuda" if place.on_gpu else "host")
+    _need(code)
     namespace: dict[str, Any] = {}
-    exec(WEB.code.replace('"cam0"', repr(name)), namespace)
+    exec(code.replace('"cam0"', repr(name)), namespace)
     with (
         place.create(name, slots=4, shape=(3, 4), dtype="f4", meta=[("pts", "i8")]) as ring,
         ring.producer() as producer,

@@ -15,7 +15,8 @@ from typing import Any
 import numpy as np
 
 from gpuring.arrays import streams
-from gpuring.memory import driver, frameworks, gpu_work
+from gpuring.cli.measure import nvrtc
+from gpuring.memory import driver, frameworks, gpus
 from gpuring.ring import inner
 from gpuring.ring.slot import Slot
 
@@ -118,14 +119,13 @@ def on_gpu(device: int) -> Any:
 
 def synchronize() -> None:
     """Waits for all work of this process on the current GPU."""
-    with driver.current(frameworks.current_device()):
-        driver.finish()
+    gpus.gpu(frameworks.current_device()).finish()
 
 
 def free_nbytes() -> int:
     """How much memory is free on the current GPU."""
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
-    with driver.current(frameworks.current_device()):
+    with gpus.current(frameworks.current_device()):
         driver.call("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
     return free.value
 
@@ -142,9 +142,9 @@ def empty(words: int) -> Any:
 def zeros(words: int) -> Any:
     """Zeros, whatever stream uses them next."""
     array, stream = empty(words), current_stream()
-    with driver.current(frameworks.current_device()):
-        gpu_work.fill(span(array)[0], 0, 8 * words, stream)
-        gpu_work.synchronize(stream)
+    gpu = gpus.gpu(frameworks.current_device())
+    gpu.fill(span(array)[0], 0, 8 * words, stream)
+    gpu.synchronize(stream)
     return array
 
 
@@ -190,45 +190,22 @@ def span(what: Any) -> tuple[int, int]:
 class _Kernel:
     """A kernel on one GPU that is launched as one of CuPy.  All its arguments are 64-bit words."""
 
-    def __init__(self, cubin: bytes, name: str, device: int) -> None:
-        self._device, self._function = device, ctypes.c_void_p()
-        module = ctypes.c_void_p()
-        with driver.current(device):
-            driver.call("cuModuleLoadData", ctypes.byref(module), cubin)
-            driver.call("cuModuleGetFunction", ctypes.byref(self._function), module, name.encode())
+    def __init__(self, source: str, name: str, device: int) -> None:
+        self._device = device
+        self._function = ctypes.c_void_p(nvrtc.function(source, name, device))
 
     def __call__(self, grid: Any, block: Any, args: Any, *, stream: Any) -> None:
         words = [ctypes.c_uint64(int(each)) for each in args]
         given = (ctypes.c_void_p * len(words))(*map(ctypes.addressof, words))
         sizes = [ctypes.c_uint(n) for n in (*grid, 1, 1, *block, 1, 1, 0)]  # no shared memory
-        with driver.current(self._device):
+        with gpus.current(self._device):
             on = ctypes.c_void_p(stream.ptr)
             driver.call("cuLaunchKernel", self._function, *sizes, on, given, None)
 
 
 @cache
-def _cubin(source: str, device: int) -> bytes:
-    from cuda.bindings import nvrtc
-
-    def answer(status: Any, *found: Any) -> Any:
-        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
-            raise RuntimeError(f"NVRTC: {status}")
-        return found[0] if found else None
-
-    major, minor = ctypes.c_int(), ctypes.c_int()
-    for number, attribute in ((major, 75), (minor, 76)):  # COMPUTE_CAPABILITY_MAJOR and _MINOR
-        driver.call("cuDeviceGetAttribute", ctypes.byref(number), attribute, device)
-    program = answer(*nvrtc.nvrtcCreateProgram(source.encode(), b"tests.cu", 0, [], []))
-    options = [f"--gpu-architecture=sm_{major.value}{minor.value}".encode()]
-    answer(*nvrtc.nvrtcCompileProgram(program, len(options), options))
-    cubin = bytes(answer(*nvrtc.nvrtcGetCUBINSize(program)))
-    answer(*nvrtc.nvrtcGetCUBIN(program, cubin))
-    return cubin
-
-
-@cache
 def _kernel_without_cupy(source: str, name: str, device: int) -> _Kernel:
-    return _Kernel(_cubin(source, device), name, device)
+    return _Kernel(source, name, device)
 
 
 @cache

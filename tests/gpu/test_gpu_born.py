@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gpuring
-from gpuring.memory import driver
+from gpuring.memory import driver, gpus
 from tests.helpers.support import segments_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(300)]
@@ -150,7 +150,7 @@ def test_memory_of_cudamalloc_is_taken(cupy, name, children):
 
 def test_virtual_memory_is_taken(cupy, name, children):
     nbytes = max(SLOTS * NBYTES, driver.granularity(0))
-    with driver.current(0):
+    with gpus.current(0):
         ptr = mapped(nbytes)
     memory = cupy.cuda.UnownedMemory(ptr, nbytes, None, 0)
     own = cupy.ndarray((nbytes,), "u1", cupy.cuda.MemoryPointer(memory, 0))

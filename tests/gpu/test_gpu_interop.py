@@ -6,7 +6,6 @@ before it is opened.  Where `order=False`, the order is taken away, and the test
 
 from __future__ import annotations
 
-import os
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,7 +16,6 @@ from tests.gpu import library, ordering
 from tests.helpers import raw_verbs
 from tests.helpers.arrays import array_of, to_host
 
-os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 pytestmark = pytest.mark.gpu
 WORDS = 1 << 16
 LIMIT_S = 20

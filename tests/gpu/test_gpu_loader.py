@@ -13,6 +13,7 @@ import torch
 
 from gpuring.torch import DataLoader
 from tests.torch import datasets
+from tests.torch.test_loader import same
 
 pytestmark = [
     pytest.mark.gpu,
@@ -58,6 +59,30 @@ def test_without_workers():
     for number, (images, labels) in enumerate(DataLoader(datasets.Numbered(), 4, device="cuda")):
         assert images.is_cuda
         assert right(images, labels, 4 * number)
+
+
+@pytest.mark.parametrize("collate", [datasets.as_record, datasets.as_box, datasets.odd])
+def test_a_batch_is_the_same_with_workers_and_without(collate):
+    alone, over_workers = (
+        list(DataLoader(datasets.Numbered(), 4, num_workers=n, collate_fn=collate, device="cuda"))
+        for n in (0, 2)
+    )
+    assert same(alone, over_workers)
+    assert devices(alone) == devices(over_workers)
+    assert "cuda:0" in devices(alone)
+
+
+def devices(batch: Any) -> list[str]:
+    """Of all tensors in it, in order."""
+    if isinstance(batch, torch.Tensor):
+        return [str(batch.device)]
+    if isinstance(batch, (datasets.Box, datasets.Record)):
+        return devices(vars(batch))
+    if isinstance(batch, dict):
+        return devices(list(batch.values()))
+    if isinstance(batch, (list, tuple)):
+        return [each for part in batch for each in devices(part)]
+    return []
 
 
 def test_structures_on_the_gpu():
@@ -121,5 +146,5 @@ def test_ragged_batches_on_the_gpu():
 
 def test_a_killed_worker():
     loader = DataLoader(datasets.Deadly(), 2, num_workers=2, device="cuda")
-    with pytest.raises(RuntimeError, match=r"Worker 0 .* batch 6 \(samples"):
+    with pytest.raises(RuntimeError, match=r"Worker 0 .* at sample 13, .* batch 6 \(samples"):
         list(loader)

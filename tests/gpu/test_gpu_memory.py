@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import gpuring
-from gpuring.memory import driver, gpu_work, kinds
+from gpuring.memory import gpus, kinds
 from gpuring.native import dlpack
 from tests.gpu import library
 from tests.gpu.ordering import tools
@@ -98,9 +98,8 @@ def by_torch(slot):
 
 def by_memset(slot):
     ptr, nbytes = library.span(slot)
-    with driver.current(0):
-        gpu_work.fill(ptr, 0, nbytes, 0)
-        gpu_work.synchronize(0)
+    gpus.gpu(0).fill(ptr, 0, nbytes, 0)
+    gpus.gpu(0).synchronize(0)
 
 
 def by_copy(slot):
@@ -113,9 +112,8 @@ def by_copy_from_the_host(slot):
 
 def _copy(slot, source):
     ptr, nbytes = library.span(slot)
-    with driver.current(0):
-        gpu_work.copy(ptr, source, nbytes, 0)
-        gpu_work.synchronize(0)
+    gpus.gpu(0).copy(ptr, source, nbytes, 0)
+    gpus.gpu(0).synchronize(0)
 
 
 WAYS = {

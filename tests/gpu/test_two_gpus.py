@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import gpuring
-from gpuring.memory import driver, kinds
+from gpuring.memory import gpus, kinds
 from gpuring.native import Driver
 from gpuring.ring import inner
 from gpuring.slot_layout import ARRAY
@@ -41,9 +41,9 @@ COPIED_WORDS = 1 << 20
 
 @pytest.fixture(autouse=True)
 def _two_gpus():
-    if driver.count() < 2:
+    if gpus.count() < 2:
         pytest.skip("needs two GPUs")
-    if not (driver.can_reach(0, 1) and driver.can_reach(1, 0)):
+    if not (gpus.can_reach(0, 1) and gpus.can_reach(1, 0)):
         pytest.skip("the two GPUs have no peer access")
     with library.on_gpu(0):
         yield
@@ -252,7 +252,7 @@ def test_a_gpu_that_is_not_visible_is_named(name, children, monkeypatch):
 @pytest.mark.parametrize("kind", kinds.ON_GPU)
 def test_without_peer_access_attach_says_what_to_do_and_that_works(kind, name, monkeypatch):
     """The driver's answer is all that is not real."""
-    monkeypatch.setattr(driver, "can_reach", lambda *_: False)
+    monkeypatch.setattr(gpus, "can_reach", lambda *_: False)
     with make(name, 0, kind) as ring:
         with pytest.raises(gpuring.DeviceError, match=r"is GPU 0 and cannot be reached") as caught:
             gpuring.attach(name, device=1)

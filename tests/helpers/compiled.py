@@ -41,11 +41,7 @@ def build(
     not compiled beside it.
     api: with all of the library, and the real driver if there is one.
     """
-    if any("-fsanitize" in flag for flag in flags):
-        (place / "empty.c").write_text("int main(void) { return 0; }")
-        tried = [str(CC), *flags, "empty.c", "-o", "empty"]
-        if subprocess.run(tried, cwd=place, check=False, capture_output=True).returncode:
-            pytest.skip("no such sanitizer here")
+    _need_sanitizers(place, flags)
     _copy(place, edits)
     edited = {name for name, _, _ in edits}
     anew = any(name.endswith(".h") for name in edited)  # every file may use it
@@ -76,6 +72,21 @@ def build(
         objects = pool.map(compiled, (each for each in sources if each.name not in included))
         _compile(place, *flags, "-o", "program", *objects, "-ldl")
     return place / "program"
+
+
+def build_alone(place: Path, folder: Path, flags: list[str]) -> Path:
+    """Compiles the C files of a folder, which need nothing of ours."""
+    _need_sanitizers(place, flags)
+    _compile(place, *flags, "-o", "program", *sorted(folder.glob("*.c")))
+    return place / "program"
+
+
+def _need_sanitizers(place: Path, flags: list[str]) -> None:
+    if any("-fsanitize" in flag for flag in flags):
+        (place / "empty.c").write_text("int main(void) { return 0; }")
+        tried = [str(CC), *flags, "empty.c", "-o", "empty"]
+        if subprocess.run(tried, cwd=place, check=False, capture_output=True).returncode:
+            pytest.skip("no such sanitizer here")
 
 
 def run(

@@ -110,7 +110,8 @@ class Driver:
             "cuIpcGetEventHandle": (self._get_handle, _p, _p),
             "cuIpcOpenEventHandle": (self._open_handle, _p, Handle),
         }
-        self._functions = {name: self._make(*made) for name, made in functions.items()}
+        copies = dict.fromkeys(raw_verbs.driver_symbols(), (self._nothing,))  # nobody makes any
+        self._functions = {name: self._make(*made) for name, made in (copies | functions).items()}
         _tables.append(self._functions)
         self.addresses = {
             name: ctypes.cast(made, _p).value for name, made in self._functions.items()

@@ -1,8 +1,9 @@
-"""KeyboardInterrupt at every opcode of the package's Python."""
+"""KeyboardInterrupt at every opcode of the package's Python, or where CPython looks for signals."""
 
 from __future__ import annotations
 
 import dis
+import functools
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,6 +44,8 @@ class Interrupt:
     """
 
     IN_DROPS = False
+    FILES: tuple[str, ...] = (PACKAGE,)
+    """The beginnings of their paths."""
 
     def __init__(self, k: int) -> None:
         self._left = k
@@ -51,7 +54,7 @@ class Interrupt:
         self.raised = False
 
     def _call(self, frame: FrameType, _event: str, _arg: Any) -> Any:
-        if self.where or not frame.f_code.co_filename.startswith(PACKAGE):
+        if self.where or not frame.f_code.co_filename.startswith(self.FILES):
             return None
         if collected(frame) and not self.IN_DROPS:
             return None
@@ -95,13 +98,83 @@ def collected(frame: FrameType | None) -> bool:
     return False
 
 
+LOOKS = {
+    dis.opmap[name]
+    for name in dis.opmap
+    if name in ("RESUME", "CALL", "CALL_FUNCTION_EX", "CALL_KW", "CALL_METHOD", "CALL_FUNCTION")
+    or "JUMP_BACKWARD" in name
+}
+
+
+@functools.cache
+def handlers(code: CodeType) -> list[tuple[int, int, int]]:
+    """Where exceptions go, by ranges of opcodes."""
+    table = getattr(dis, "_parse_exception_table", lambda _: [])(code)
+    return [(entry.start, entry.end, entry.target) for entry in table]
+
+
+def handler(code: CodeType, lasti: int) -> int | None:
+    found = [target for start, end, target in handlers(code) if start <= lasti < end]
+    return found[-1] if found else None
+
+
+class Signal(Interrupt):
+    """KeyboardInterrupt at the k-th place in the package's Python where CPython runs handlers.
+
+    That is the end of such an opcode, and here the beginning of the next one.  Where the two have
+    different handlers of exceptions, as at the end of a `with` that returns, it is left out.
+    """
+
+    def __init__(self, k: int) -> None:
+        super().__init__(k)
+        self._before: dict[FrameType, int] = {}  # what runs in each frame; -1: nothing yet
+
+    def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if not collected(frame):
+            self._before[frame] = -1
+            return super()._call(frame, event, arg)
+        return None
+
+    def _looks(self, frame: FrameType) -> bool:
+        code, now, before = frame.f_code, frame.f_lasti, self._before.get(frame)
+        self._before[frame] = now
+        if before is None or before == -1:
+            return before == -1
+        looks = code.co_code[before] in LOOKS
+        return looks and handler(code, before) == handler(code, now)
+
+    def _opcode(self, frame: FrameType, event: str, arg: Any) -> Any:
+        if event == "opcode" and self._looks(frame) and not self.where:
+            self._left -= 1
+            if not self._left:
+                code = frame.f_code
+                file = Path(code.co_filename).name
+                self.where = f"{file}:{frame.f_lineno} {code.co_name} opcode {frame.f_lasti}"
+                raise KeyboardInterrupt
+        return self._opcode
+
+    def __enter__(self) -> None:
+        self._tracing = sys.gettrace()
+        sys.settrace(self._call)
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
+        sys.settrace(self._tracing)
+        self._before.clear()
+        self.raised = kind is KeyboardInterrupt
+        return self.raised
+
+
 def interrupts(step: int = 1) -> Iterator[Interrupt]:
     """One for each (or every step-th) opcode of the call in their `with`, and one too late."""
     yield from at_each_place(Interrupt, step)
 
 
+def signals(step: int = 1) -> Iterator[Signal]:
+    yield from at_each_place(Signal, step)
+
+
 def at_each_place(kind: Callable[[int], OneInterrupt], step: int = 1) -> Iterator[OneInterrupt]:
-    """Up to the first that comes too late twice.  CPython 3.14 traces the opcodes of a function
+    """Up to the first that comes too late twice.  CPython 3.13 traces the opcodes of a function
     only from its second call on.  Fails if no interrupt came at all."""
     k = 1
     while True:

@@ -33,8 +33,9 @@ class Field(NamedTuple):
     meaning: str
 
 
-def read(header: str) -> dict[tuple[str, str], Field]:
-    """The fields by their table and name, in the order in which they lie."""
+def read(header: str) -> tuple[dict[tuple[str, str], Field], dict[str, int]]:
+    """The fields by their table and name, in the order in which they lie, and the sizes of the
+    tables' elements."""
     found, sizes = {}, dict(_SIZES)
     numbers = {name: int(n) for name, n in re.findall(r"(GR_\w+) = (\d+)", header)}
     for before, struct, body in _STRUCT.findall(header):
@@ -48,7 +49,7 @@ def read(header: str) -> dict[tuple[str, str], Field]:
                     found[table, piece["name"]] = Field(at, nbytes, writer, meaning)
                 end = at + nbytes
             sizes[f"gr_{table}"] = end
-    return found
+    return found, {table: sizes[f"gr_{table}"] for table in TABLES}
 
 
 def _fields(body: str, writer: str) -> Iterator[tuple[re.Match[str], str, str]]:
@@ -73,4 +74,4 @@ def _parts(comment: str) -> tuple[str, str]:
     return meaning.rstrip(" ."), writer.rstrip(" .")
 
 
-FIELDS = read(HEADER.read_text())
+FIELDS, SIZES = read(HEADER.read_text())

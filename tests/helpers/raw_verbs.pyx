@@ -3,11 +3,13 @@ header that tests look at.
 
 An editable install builds this module beside its source.  No wheel has it.
 """
+from libc.signal cimport SIGINT
+from libc.signal cimport raise_ as c_raise
 from libc.stdint cimport INT64_MAX, uint32_t, uint64_t
 
 from gpuring.native.c cimport *
 from gpuring.native.clock cimport deadline_of
-from gpuring.native.device cimport Device
+from gpuring.native.device cimport Device, Driver
 from gpuring.native.header cimport Header
 from gpuring.native.peer cimport ABANDON, ACQUIRE, CLAIM, LATEST, PUBLISH, RELEASE, Peer, verb
 from gpuring.ring.slot cimport Slot
@@ -78,6 +80,36 @@ def driver_symbols():
     cdef gd_driver driver
     gd_driver_fill(&driver, _note, <void *>names, &missing)
     return names
+
+
+cdef int pushed = 0
+
+
+cdef int _push(void *context) noexcept nogil:
+    global pushed
+    pushed += 1
+    return c_raise(SIGINT)
+
+
+cdef int _pop(void **context) noexcept nogil:
+    global pushed
+    pushed -= 1
+    return 0
+
+
+cdef int _do_nothing() noexcept nogil:
+    return 0
+
+
+def interrupting_driver():
+    """A Driver that does nothing.  Ctrl-C is pressed whenever a context is pushed."""
+    table = dict.fromkeys(driver_symbols(), <size_t>&_do_nothing)
+    return Driver(table | {"cuCtxPushCurrent_v2": <size_t>&_push, "cuCtxPopCurrent_v2": <size_t>&_pop})
+
+
+def pushed_contexts():
+    """How many of them were not popped."""
+    return pushed
 
 
 cdef void *_note(void *names, const char *symbol) noexcept with gil:

@@ -7,7 +7,6 @@ import random
 import selectors
 import struct
 import time
-from pathlib import Path
 from typing import Any
 
 import gpuring
@@ -86,8 +85,7 @@ def bells(ring: gpuring.Ring) -> int:
 
 def _peek(ring: gpuring.Ring, field: str) -> int:
     offset = FIELDS["head", field].offset
-    with Path(f"/dev/shm/gpuring.{ring.name}").open("rb") as header:
-        return int(struct.unpack_from("<I", os.pread(header.fileno(), 4, offset))[0])
+    return int(struct.unpack_from("<I", os.pread(ring._header.lock_fd, 4, offset))[0])
 
 
 def readable(endpoint: Any, timeout: float = 0) -> bool:

@@ -30,16 +30,15 @@ from gpuring.ring.creation import create_of
 from gpuring.ring.slot import Slot
 from tests.helpers import raw_verbs
 from tests.helpers.arrays import array_of, assign, to_host
-from tests.helpers.layout import FIELDS
+from tests.helpers.layout import FIELDS, SIZES
 from tests.helpers.processes import Child, Pipe, open_files, poll
 
 __all__ = [
     "HOST", "ON_GPU", "PLACES", "STREAM_GATED", "Actor", "Child", "Pipe", "Place", "Segment",
     "create_far", "has_slot_without_gil", "lock", "locked", "one_thread_at_a_time", "open_files",
-    "pack", "poll", "segments_of", "set_fence", "tear", "unpack",
+    "pack", "peek", "poke", "poll", "segments_of", "set_fence", "tear", "unpack",
 ]  # fmt: skip
 
-_ROW = {"head": 0, "link": 64, "sub": 192, "peer": 256, "slot": 128, "take": 16, "tear": 16}
 _PAGE = 4096
 LOCK_BYTE = 256
 
@@ -49,11 +48,11 @@ WORD_PHASES = {"slot": SLOT_PHASES, "take": TAKE_PHASES}
 def _tables(slots: int, max_peers: int, max_subscriptions: int) -> dict[str, int]:
     """Returns where each table of a header begins."""
     sub = _PAGE
-    peer = sub + max_subscriptions * _ROW["sub"]
-    slot = peer + max_peers * _ROW["peer"]
-    take = slot + slots * _ROW["slot"]
-    tear = -(-(take + slots * max_subscriptions * _ROW["take"]) // 64) * 64
-    work = -(-(tear + slots * max_peers * _ROW["tear"]) // 64) * 64
+    peer = sub + max_subscriptions * SIZES["sub"]
+    slot = peer + max_peers * SIZES["peer"]
+    take = slot + slots * SIZES["slot"]
+    tear = -(-(take + slots * max_subscriptions * SIZES["take"]) // 64) * 64
+    work = -(-(tear + slots * max_peers * SIZES["tear"]) // 64) * 64
     fence = -(-(work + 8 * slots * max_peers) // _PAGE) * _PAGE
     return {
         "head": 0, "sub": sub, "peer": peer, "slot": slot, "take": take, "tear": tear, "work": work,
@@ -164,7 +163,7 @@ class Segment:
         if table in ("work", "fence"):
             return self.table[table] + 8 * row, "<Q"
         offset, nbytes, *_ = FIELDS[table, field]
-        return self.table[table] + row * _ROW[table] + offset, "<I" if nbytes == 4 else "<Q"
+        return self.table[table] + row * SIZES[table] + offset, "<I" if nbytes == 4 else "<Q"
 
     def peek(self, table: str, field: str, row: int = 0) -> int:
         offset, form = self.at(table, field, row)
@@ -319,28 +318,41 @@ def locked(name: str) -> Iterator[None]:
 def tear(ring: gpuring.Ring, seq: int) -> None:
     """Marks a frame as torn, as a reaper of its producer does.  Its record must still be there."""
     header = ring._header
-    slots, peers = header.slots, header.max_peers
-    table, index = _tables(slots, peers, header.max_subscriptions), seq % slots
-    slot = table["slot"] + _ROW["slot"] * index
-    path = Path(f"/dev/shm/gpuring.{ring.name}")
-    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as words:
-        by, value = (
-            struct.unpack_from("<Q", words, slot + FIELDS["slot", field].offset)[0]
-            for field in ("producer", "fence")
-        )
-        assert value >> 16 == seq
-        number = [raw_verbs.peer_id(header, p) for p in range(peers)].index(by)
-        at = table["tear"] + _ROW["tear"] * (index * peers + number)
-        struct.pack_into("<QQ", words, at, by, value - 1)
+    peers, index = header.max_peers, seq % header.slots
+    by, value = peek(ring, "slot", "producer", index), peek(ring, "slot", "fence", index)
+    assert value >> 16 == seq
+    number = [raw_verbs.peer_id(header, p) for p in range(peers)].index(by)
+    for field, written in (("id", by), ("reached", value - 1)):
+        poke(ring, "tear", field, written, index * peers + number)
+
+
+def peek(ring: gpuring.Ring, table: str, field: str, row: int = 0) -> int:
+    """A word of a ring that has a name."""
+    with _words(ring) as (words, tables):
+        at = tables[table] + row * SIZES[table] + FIELDS[table, field].offset
+        return int(struct.unpack_from("<Q", words, at)[0])
+
+
+def poke(ring: gpuring.Ring, table: str, field: str, value: int, row: int = 0) -> None:
+    with _words(ring) as (words, tables):
+        at = tables[table] + row * SIZES[table] + FIELDS[table, field].offset
+        struct.pack_into("<Q", words, at, value)
 
 
 def set_fence(ring: gpuring.Ring, peer: int, index: int, value: int) -> None:
     """Writes the word of a peer's fence on a slot."""
+    with _words(ring) as (words, tables):
+        at = tables["fence"] + 8 * (index * ring._header.max_peers + peer)
+        struct.pack_into("<Q", words, at, value)
+
+
+@contextlib.contextmanager
+def _words(ring: gpuring.Ring) -> Iterator[tuple[mmap.mmap, dict[str, int]]]:
     header = ring._header
-    at = _tables(header.slots, header.max_peers, header.max_subscriptions)["fence"]
+    tables = _tables(header.slots, header.max_peers, header.max_subscriptions)
     path = Path(f"/dev/shm/gpuring.{ring.name}")
     with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as words:
-        struct.pack_into("<Q", words, at + 8 * (index * header.max_peers + peer), value)
+        yield words, tables
 
 
 @contextlib.contextmanager

@@ -1,25 +1,50 @@
-"""GPUs that are made up: they only count what they have, and copy at once."""
+"""GPUs that are made up: they only count what they have, and copy at once.
+
+The package calls the driver by ctypes, and its C library by a table of functions.  Both are here.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import mmap
 import os
 import uuid
 from collections.abc import Callable
 from itertools import count
 from types import SimpleNamespace
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
+from gpuring import native
+from gpuring.memory import cuda, cuda_ipc, cuda_pool, cuda_vmm, driver, frameworks, gpus
 from gpuring.native import Descriptor
+from gpuring.ring import ordering
+from tests.helpers import raw_verbs
+
+if TYPE_CHECKING:
+    import pytest
 
 CONTEXT = 1000
 """The address of the context of GPU 0.  Those of others follow it."""
+_p = ctypes.c_void_p
+_tables: list[Any] = []
+"""The functions of all tables: objects that are dropped late call them."""
 UUIDS = [uuid.UUID(int=k).bytes for k in range(1, 3)]
+
+
+def put(pointer: int, kind: Any, value: Any) -> None:
+    ctypes.cast(pointer, ctypes.POINTER(kind))[0] = value
+
+
+def forget() -> None:
+    """What the package remembers of the driver."""
+    gc.collect()
+    gpus.gpu.cache_clear()
+    frameworks.cupy.cache_clear()
 
 
 class GpuArray:
@@ -55,7 +80,23 @@ class Gpu:
         """Functions, and the device that was current."""
         self._addresses = count(1 << 21, 1 << 21)
         self.stack = [0]
-        """The current device, and those before it.  Of a Ctrl-C nothing is known here."""
+        """The current device, and those before it."""
+        functions = {name: self._function(name) for name in raw_verbs.driver_symbols()}
+        _tables.append(functions)
+        self.table = native.Driver(
+            {name: ctypes.cast(each, _p).value or 0 for name, each in functions.items()}
+        )
+
+    def _function(self, name: str) -> Any:
+        arguments = self.ARGUMENTS.get(name, ())
+        return ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(getattr(self, name))
+
+    def put_in_place(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Makes it the driver of this process.  `forget` has to be called afterwards."""
+        monkeypatch.setattr(driver, "_library", lambda: self)
+        for module in (gpus, cuda, cuda_ipc, cuda_pool, cuda_vmm, ordering):
+            monkeypatch.setattr(module, "Driver", lambda: self.table)
+        forget()
 
     @property
     def device(self) -> int:
@@ -177,17 +218,35 @@ class Gpu:
         if self.device:  # the memory is on GPU 0
             self.reached.append(self.device)
 
-    def _copies(self, to: Any, source: Any, nbytes: Any, _: Any) -> None:
-        ctypes.memmove(to.value, source.value, nbytes.value)
+    # ---- what those of the table do ------------------------------------------------------------
+
+    def _copies(self, to: int, source: int, nbytes: int, _: int) -> None:
+        ctypes.memmove(to, source, nbytes)
 
     def _waits(self, stream: Any) -> None:
-        self.waited_for.append(stream.value or 0)
+        """By either way."""
+        self.waited_for.append(getattr(stream, "value", stream) or 0)
 
-    def _pushes(self, context: Any) -> None:
-        self.stack.append(context.value - CONTEXT)
+    def _pushes(self, context: int) -> None:
+        self.stack.append(context - CONTEXT)
 
-    def _asks_for_context(self, out: Any, device: int) -> None:
-        out._obj.value = CONTEXT + device
+    def _makes(self, out: int, _: int) -> None:
+        put(out, _p, next(self._addresses))
+
+    ARGUMENTS: ClassVar[dict[str, tuple[Any, ...]]] = {
+        "cuDeviceGetUuid_v2": (_p, ctypes.c_int),
+        "cuDevicePrimaryCtxRetain": (_p, ctypes.c_int),
+        "cuCtxGetDevice": (_p,),
+        "cuCtxPushCurrent_v2": (_p,),
+        "cuCtxPopCurrent_v2": (_p,),
+        "cuMemcpyAsync": (ctypes.c_uint64, ctypes.c_uint64, ctypes.c_size_t, _p),
+        "cuMemcpy2DAsync_v2": (_p, _p),
+        "cuStreamCreate": (_p, ctypes.c_uint),
+        "cuEventCreate": (_p, ctypes.c_uint),
+        "cuStreamSynchronize": (_p,),
+        "cuPointerGetAttribute": (_p, ctypes.c_int, ctypes.c_uint64),
+    }
+    """Of the functions of the table that do something here."""
 
     GIVE_BACK: ClassVar[dict[str, Callable[..., int | None]]] = {
         "cuCtxPopCurrent_v2": lambda gpu, _: gpu.stack.pop() and 0,
@@ -201,11 +260,14 @@ class Gpu:
         "cuMemHostUnregister": _takes,
     }
     ASK: ClassVar[dict[str, Callable[..., int | None]]] = {
-        "cuGetErrorName": lambda *_: 0,
+        "cuInit": _nothing,
+        "cuDeviceGetAttribute": _nothing,
+        "cuGetErrorName": _nothing,
         "cuDeviceGetCount": lambda gpu, out: setattr(out._obj, "value", 2),
         "cuDeviceCanAccessPeer": lambda gpu, out, *_: setattr(out._obj, "value", 1),
-        "cuDevicePrimaryCtxRetain": _asks_for_context,
-        "cuCtxGetDevice": lambda gpu, out: setattr(out._obj, "value", gpu.device),
+        "cuDeviceGetUuid_v2": lambda gpu, out, k: ctypes.memmove(out, UUIDS[k], 16) and 0,
+        "cuDevicePrimaryCtxRetain": lambda gpu, out, k: put(out, _p, CONTEXT + k),
+        "cuCtxGetDevice": lambda gpu, out: put(out, ctypes.c_int, gpu.device),
     }
     CALLS: ClassVar[dict[str, Callable[..., int | None]]] = {
         "cuCtxPushCurrent_v2": _pushes,
@@ -230,7 +292,8 @@ class Gpu:
         "cuMemHostGetDevicePointer_v2": _points,
         "cuMemcpyAsync": _copies,
         "cuStreamSynchronize": _waits,
-        "cuPointerGetAttribute": lambda gpu, out, *_: setattr(out._obj, "value", 0),
+        "cuStreamCreate": _makes,
+        "cuEventCreate": _makes,
         **GIVE_BACK,
         **ASK,
     }

@@ -18,8 +18,9 @@ import pytest
 
 from gpuring.arrays import copying, streams
 from gpuring.errors import DeviceError
-from gpuring.memory import driver, frameworks, gpu_work
-from tests.memory.fake_gpu import Gpu
+from gpuring.memory import frameworks, gpus
+from gpuring.native.gpu import Event, Stream
+from tests.memory.fake_gpu import Gpu, forget
 
 OF_CUPY, OF_TORCH, OF_DRIVER = 0x10, 0x20, 0
 
@@ -29,16 +30,12 @@ def driven(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
     """The driver, on whose GPU 1 this thread is, and no library."""
     made = Gpu()
     made.stack = [1]
-    monkeypatch.setattr(driver, "_library", lambda: made)
     monkeypatch.setitem(sys.modules, "cupy", None)
     for name in ("torch", "torch._C"):
         monkeypatch.delitem(sys.modules, name, raising=False)
-    driver._context.cache_clear()
-    frameworks.cupy.cache_clear()
+    made.put_in_place(monkeypatch)
     yield made
-    gc.collect()
-    driver._context.cache_clear()
-    frameworks.cupy.cache_clear()
+    forget()
 
 
 def add_cupy(monkeypatch: pytest.MonkeyPatch, **runtime: Any) -> None:
@@ -90,7 +87,7 @@ def test_a_torch_that_has_no_cuda_or_does_not_use_it_says_nothing(
 
 def test_without_a_context_the_current_gpu_is_the_first(driven: Gpu) -> None:
     driven.CALLS = Gpu.CALLS | {"cuCtxGetDevice": lambda *_: 201}  # type: ignore[misc]
-    assert driver.current_device() is None
+    assert gpus.current_device() is None
     assert frameworks.current_device() == 0
 
 
@@ -132,7 +129,7 @@ def test_the_context_before_is_current_again_also_after_an_error(driven: Gpu) ->
         within.append(list(driven.stack))
         raise ZeroDivisionError
 
-    with pytest.raises(ZeroDivisionError), driver.current(0):
+    with pytest.raises(ZeroDivisionError), gpus.current(0):
         fails()
     assert within == [[1, 0]]
     assert driven.stack == [1]
@@ -142,10 +139,8 @@ def test_rows_at_a_pitch_are_copied_as_cuda_h_has_it(driven: Gpu) -> None:
     """CUDA_MEMCPY2D: eight words a side, of which the driver reads the device pointers."""
     seen: list[tuple[int, ...]] = []
 
-    def copies(_gpu: Gpu, what: Any, stream: Any) -> None:
-        assert ctypes.sizeof(what._obj) == 16 * 8
-        seen.append(tuple((ctypes.c_uint64 * 16).from_buffer_copy(what._obj)))
-        assert stream.value == 0x77
+    def copies(_gpu: Gpu, what: int, stream: int) -> None:
+        seen.append((*(ctypes.c_uint64 * 16).from_address(what), stream))
 
     driven.CALLS = Gpu.CALLS | {"cuMemcpy2DAsync_v2": copies}  # type: ignore[misc]
     source = copying._Other(0x5000, (2, 3), (32, 4), np.dtype("f4"), None, 0, None)
@@ -155,13 +150,12 @@ def test_rows_at_a_pitch_are_copied_as_cuda_h_has_it(driven: Gpu) -> None:
     unified = 4
     there = (0, 0, unified, 0, 0x5000, 0, 32)
     slot = (0, 0, unified, 0, 0x9000, 0, 12)
-    assert seen == [(*there, *slot, 12, 2), (*slot, *there, 12, 2)]
+    assert seen == [(*there, *slot, 12, 2, 0x77), (*slot, *there, 12, 2, 0x77)]
     copying._kept.clear()
 
 
 def test_events_and_streams_are_given_back_on_their_device(driven: Gpu) -> None:
-    with driver.current(0):
-        made = [gpu_work.Event(0), gpu_work.Stream(0)]
+    made = [Event(gpus.gpu(0)), Stream(gpus.gpu(0))]
     driven.called.clear()
     made.clear()
     gc.collect()

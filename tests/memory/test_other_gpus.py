@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from gpuring.errors import DeviceError
-from gpuring.memory import cuda, driver
+from gpuring.memory import cuda, gpus
 
 UUIDS = [uuid.UUID(int=k).bytes for k in range(1, 4)]
 
@@ -20,8 +20,8 @@ UUIDS = [uuid.UUID(int=k).bytes for k in range(1, 4)]
 def reach(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, int]]:
     """Three GPUs, and which of them has access to which other one."""
     pairs: set[tuple[int, int]] = set()
-    monkeypatch.setattr(driver, "count", lambda: len(UUIDS))
-    monkeypatch.setattr(driver, "can_reach", lambda device, peer: (device, peer) in pairs)
+    monkeypatch.setattr(gpus, "count", lambda: len(UUIDS))
+    monkeypatch.setattr(gpus, "can_reach", lambda device, peer: (device, peer) in pairs)
     monkeypatch.setattr(cuda, "Driver", lambda: SimpleNamespace(uuid=UUIDS.__getitem__))
     return pairs
 

@@ -9,18 +9,19 @@ import contextlib
 import gc
 import mmap
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
 import pytest
 
 from gpuring.errors import DeviceError
-from gpuring.memory import cuda
+from gpuring.memory import Given, adopted, cuda
 from gpuring.memory.cuda import CudaMemory, Slots
 from gpuring.memory.pinned import PinnedMemory, RegisteredMemory, UnregisteredMemory
 from tests.helpers.interrupted import interrupts
 from tests.memory.fake_gpu import UUIDS, Gpu
-from tests.memory.test_memory_kinds import EPOCH, KINDS, NBYTES, SLOTS
+from tests.memory.test_memory_kinds import EPOCH, FIELD, KINDS, NBYTES, SLOTS
 
 HANDLE = (SLOTS * NBYTES).to_bytes(8, "little").ljust(64, b"\0")
 
@@ -37,6 +38,7 @@ def quick(gpu: Gpu) -> Iterator[None]:
 
 def left(gpu: Gpu) -> tuple[dict[int, str], int]:
     gc.collect()
+    assert gpu.stack == [0]
     return gpu.has, gpu.open_fds()
 
 
@@ -85,6 +87,63 @@ def test_a_driver_that_refuses_any_call_leaves_nothing(
     assert calls > 0
     del memory
     assert left(gpu) == ({}, 0)
+
+
+# ---- memory of the user's ------------------------------------------------------------------------
+
+
+@pytest.fixture
+def virtual(gpu: Gpu) -> Given:
+    """Virtual memory, of which a descriptor is made."""
+    nbytes = cuda.rounded(SLOTS * NBYTES)
+
+    def tells(_gpu: Gpu, base: Any, size: Any, at: Any) -> None:
+        base._obj.value, size._obj.value = at.value, nbytes
+
+    gpu.CALLS = gpu.CALLS | {  # type: ignore[misc]
+        "cuMemGetAddressRange_v2": tells,
+        "cuMemRetainAllocationHandle": lambda gpu, out, _: gpu._gives(out, "retained"),
+    }
+    return Given(1 << 30, nbytes, 0, None)
+
+
+@pytest.fixture
+def plain(gpu: Gpu, virtual: Given) -> Given:
+    gpu.CALLS = gpu.CALLS | {"cuMemRetainAllocationHandle": lambda *_: 1}  # type: ignore[misc]
+    return virtual
+
+
+def adopt(given: Given, ring: str = "cam0") -> CudaMemory:
+    return adopted.adopt(given, ring, EPOCH, SLOTS, NBYTES)
+
+
+@pytest.mark.parametrize("of", ["virtual", "plain"])
+def test_memory_that_a_ring_has_is_not_given_to_a_second_one(
+    gpu: Gpu, of: str, request: pytest.FixtureRequest
+) -> None:
+    given = request.getfixturevalue(of)
+    memory = adopt(given)
+    array = memory.array(0, FIELD, FIELD.shape, writable=True)
+    with pytest.raises(ValueError, match="the slots of ring 'cam0' already"):
+        adopt(given, "cam1")
+    adopt(replace(given, ptr=2 << 30), "cam2")
+    memory.close(others=False, then=lambda: None)
+    del memory
+    with pytest.raises(ValueError, match="the slots of ring 'cam0' already"):
+        adopt(given, "cam1")  # because of the array
+    del array
+    adopt(given, "cam1")
+    assert left(gpu) == ({}, 0)
+
+
+def test_a_ctrl_c_while_memory_is_adopted_leaves_nothing(gpu: Gpu, virtual: Given) -> None:
+    for interrupt in interrupts():
+        memory = None
+        with interrupt:
+            memory = adopt(virtual)
+        assert bool(gpu.has) is (memory is not None), interrupt.where
+        del memory
+        assert left(gpu) == ({}, 0), interrupt.where
 
 
 # ---- slots of the host that are registered -------------------------------------------------------

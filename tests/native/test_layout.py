@@ -1,4 +1,4 @@
-"""docs/protocol.md says where every byte is, and so does the C core: the two must agree."""
+"""docs/abi.md says where every byte is, and so does the C core: the two must agree."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from gpuring.native.snapshot import SLOT_PHASES, TAKE_PHASES
 from tests.docs import fields
 from tests.helpers import raw_verbs
 from tests.helpers.compiled import CC, needs_compiler
-from tests.helpers.layout import FIELDS, HEADER, TABLES
+from tests.helpers.layout import FIELDS, HEADER, SIZES, TABLES
+from tests.helpers.promise import promise
 from tests.helpers.support import Segment
 
 TEXT = fields.PAGE.read_text()
-LAYOUT = TEXT.partition("\n## Layout\n")[2].partition("\n## ")[0]
+LAYOUT, WORDS = (
+    TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0] for heading in ("Layout", "Words")
+)
 
 
 def rows(text: str) -> list[list[str]]:
@@ -27,7 +30,7 @@ def rows(text: str) -> list[list[str]]:
 
 def constants() -> dict[str, int]:
     block = re.search(r"^```\s*constants\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
-    assert block, "docs/protocol.md has no block labelled `constants`"
+    assert block, "docs/abi.md has no block labelled `constants`"
     pairs = re.findall(r"^(\w+)\s*=\s*(0x[0-9a-f]+|\d+)", block[1], re.MULTILINE)
     return {name: int(value, 0) for name, value in pairs}
 
@@ -40,8 +43,12 @@ def test_every_field_stands_where_the_document_says():
 @needs_compiler
 def test_every_field_lies_where_a_compiler_puts_it(tmp_path):
     lines = ['#include "core/layout.h"']
+    structs = {table: f"struct gr_{table}{'_entry' * (table == 'peer')}" for table in TABLES}
+    for table, nbytes in SIZES.items():
+        if table != "head":  # the fields do not fill its page
+            lines.append(f'_Static_assert(sizeof({structs[table]}) == {nbytes}, "{table}");')
     for (table, name), field in FIELDS.items():
-        struct = f"struct gr_{table}{'_entry' * (table == 'peer')}"
+        struct = structs[table]
         for found, said in (
             (f"offsetof({struct}, {name})", field.offset),
             (f"sizeof((({struct} *)0)->{name})", field.nbytes),
@@ -53,6 +60,7 @@ def test_every_field_lies_where_a_compiler_puts_it(tmp_path):
     subprocess.run([str(CC), "-std=c11", include, "-fsyntax-only", str(source)], check=True)
 
 
+@promise("abi.md", "The **layout version** is `head.version`, now 8.")
 def test_every_documented_constant_is_the_cores():
     documented = constants()
     for name in ("VERSION", "MAX_SLOTS", "MAX_PEERS", "MAX_SUBSCRIPTIONS"):
@@ -63,11 +71,19 @@ def test_every_documented_constant_is_the_cores():
         if getattr(native, name, None) != value
     }
     assert not differing
+    magic = re.search(r"GR_MAGIC UINT64_C\((\w+)\)", HEADER.read_text())
+    assert magic
+    for said in (
+        f"The **layout version** is `head.version`, now {native.VERSION}.",
+        f"If `version` is not {native.VERSION}, stop",
+        f"`magic` is the number {magic[1]}.",
+    ):
+        assert said in TEXT
 
 
 @pytest.mark.parametrize("table", ["slot", "take"])
 def test_every_documented_phase_is_the_cores(table):
-    said = re.search(rf"[Pp]hases of a {table} word: ([^.]*)\.", LAYOUT)
+    said = re.search(rf"[Pp]hases of a {table} word: ([^.]*)\.", WORDS)
     assert said
     numbers = {name.lower(): int(n) for n, name in re.findall(r"(\d+) (\w+)", said[1])}
     phases = SLOT_PHASES if table == "slot" else TAKE_PHASES
@@ -78,9 +94,7 @@ def test_the_documented_tables_are_where_they_are(segment: type[Segment]):
     """Where support.py computes them to be from the document's element sizes and alignments."""
     elements = {row[0]: row[2] for row in rows(LAYOUT) if row[0] in TABLES and len(row) == 3}
     sizes = {t: int(m[0]) for t, e in elements.items() if (m := re.findall(r"(\d+) bytes", e))}
-    assert sizes == {
-        "sub": 192, "peer": 192, "slot": 128, "take": 16, "tear": 16, "trace_table": 266240,
-    }  # fmt: skip
+    assert sizes == {table: SIZES[table] for table in elements if table != "head"}
     for slots, peers, subs in (
         (1, 1, 1),
         (3, 5, 7),

@@ -182,6 +182,7 @@ def test_an_interrupted_end_of_a_batch_leaves_nothing_after_close(name, end):
         with small_ring(name, 2) as ring, ring.consumer() as reader:
             producer = ring.producer()
             with interrupt:
+                producer.claim_many(2, 0).abandon()  # 3.13 traces no function's first call
                 getattr(producer.claim_many(2, 0), end)()
             producer.close()
             assert names(ring, producer.peer) == [], interrupt.where

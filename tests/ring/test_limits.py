@@ -12,7 +12,7 @@ import pytest
 
 import gpuring
 from gpuring import slot_layout
-from gpuring.memory import cuda, cuda_vmm, driver, frameworks, kinds
+from gpuring.memory import cuda, cuda_vmm, driver, frameworks, gpus, kinds
 from gpuring.ring import creation
 from tests import ROOT
 from tests.helpers import commands
@@ -172,7 +172,7 @@ def gpu(monkeypatch):
     """What the driver would say of one."""
     asked = SimpleNamespace(attribute=lambda *_: 0)
     monkeypatch.setattr(cuda, "Driver", lambda: asked)
-    monkeypatch.setattr(driver, "count", lambda: 1)
+    monkeypatch.setattr(gpus, "count", lambda: 1)
     monkeypatch.setattr(frameworks, "current_device", lambda: 0)
     return asked
 
@@ -201,6 +201,17 @@ def test_auto_takes_what_a_gpu_without_ipc_has(without_ipc, monkeypatch, has_vmm
     assert taken == ("vmm" if has_vmm else "pinned")
     assert without_ipc in why
     assert ("no vmm" in why) is not has_vmm
+
+
+def test_events_where_auto_takes_pinned_are_refused_with_what_to_do(without_ipc, monkeypatch, name):
+    monkeypatch.setattr(cuda_vmm, "lacks", lambda _: "the GPU has no vmm")
+    with pytest.raises(ValueError, match="peers without a GPU have no events") as caught:
+        gpuring.create(name, **SMALL | {"device": "cuda", "sync": "event"})
+    said = str(caught.value)
+    assert said.startswith('memory="auto" takes "pinned" here (')
+    assert without_ipc in said
+    assert said.endswith("Leave sync= out")
+    assert segments_of(name) == []
 
 
 def test_ipc_that_was_asked_for_is_refused_without_ipc(without_ipc, name):

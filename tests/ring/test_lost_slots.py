@@ -91,6 +91,21 @@ def test_what_somebody_has_stays_his(ring, keep):
         assert drain(reader) == ([2] if unseen else [])
 
 
+def test_an_array_of_several_keeps_its_frame(name):
+    fields = {"left": (4, "u1"), "right": (4, "u1")}
+    with (
+        gpuring.create(name, slots=2, fields=fields, device="host") as ring,
+        ring.producer() as producer,
+        ring.consumer() as reader,
+    ):
+        producer.claim(0).publish()
+        kept = reader.acquire(0)["right"]
+        with pytest.raises(gpuring.RingTimeout):
+            reader.acquire(0)
+        assert [seq for _, seq in reader._peer.holding()] == [2]
+        del kept
+
+
 def test_close_gives_a_frame_that_nobody_has_seen_to_another_member(ring):
     with ring.producer() as producer, ring.consumer("x") as other:
         reader = ring.consumer("x")

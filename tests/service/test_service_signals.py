@@ -11,20 +11,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import dis
-import functools
 import gc
-import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
-from types import CodeType, FrameType
-from typing import Any
 
 import pytest
 
 import gpuring
-from tests.helpers.interrupted import Interrupt, at_each_place, collected, interrupts
+from tests.helpers.interrupted import Signal, interrupts, signals
 from tests.helpers.promise import promise
 from tests.helpers.rings import waiters
 from tests.helpers.support import poll
@@ -32,78 +26,10 @@ from tests.service import services
 from tests.service.services import ask, in_thread, serve
 from tests.service.test_service_interrupt import serve_once
 
-LOOKS = {
-    dis.opmap[name]
-    for name in dis.opmap
-    if name in ("RESUME", "CALL", "CALL_FUNCTION_EX", "CALL_KW", "CALL_METHOD", "CALL_FUNCTION")
-    or "JUMP_BACKWARD" in name
-}
 PATIENCE_S = 60
 
 # What was interrupted before its first line.  (Who records the warning keeps the coroutine.)
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
-
-
-@functools.cache
-def handlers(code: CodeType) -> list[tuple[int, int, int]]:
-    """Where exceptions go, by ranges of opcodes."""
-    table = getattr(dis, "_parse_exception_table", lambda _: [])(code)
-    return [(entry.start, entry.end, entry.target) for entry in table]
-
-
-def handler(code: CodeType, lasti: int) -> int | None:
-    found = [target for start, end, target in handlers(code) if start <= lasti < end]
-    return found[-1] if found else None
-
-
-class Signal(Interrupt):
-    """KeyboardInterrupt at the k-th place in the package's Python where CPython runs handlers.
-
-    That is the end of such an opcode, and here the beginning of the next one.  Where the two have
-    different handlers of exceptions, as at the end of a `with` that returns, it is left out.
-    """
-
-    def __init__(self, k: int) -> None:
-        super().__init__(k)
-        self._before: dict[FrameType, int] = {}  # what runs in each frame; -1: nothing yet
-
-    def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if not collected(frame):
-            self._before[frame] = -1
-            return super()._call(frame, event, arg)
-        return None
-
-    def _looks(self, frame: FrameType) -> bool:
-        code, now, before = frame.f_code, frame.f_lasti, self._before.get(frame)
-        self._before[frame] = now
-        if before is None or before == -1:
-            return before == -1
-        looks = code.co_code[before] in LOOKS
-        return looks and handler(code, before) == handler(code, now)
-
-    def _opcode(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if event == "opcode" and self._looks(frame) and not self.where:
-            self._left -= 1
-            if not self._left:
-                code = frame.f_code
-                file = Path(code.co_filename).name
-                self.where = f"{file}:{frame.f_lineno} {code.co_name} opcode {frame.f_lasti}"
-                raise KeyboardInterrupt
-        return self._opcode
-
-    def __enter__(self) -> None:
-        self._tracing = sys.gettrace()
-        sys.settrace(self._call)
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> bool:
-        sys.settrace(self._tracing)
-        self._before.clear()
-        self.raised = kind is KeyboardInterrupt
-        return self.raised
-
-
-def signals(step: int = 1) -> Iterator[Signal]:
-    yield from at_each_place(Signal, step)
 
 
 @pytest.fixture

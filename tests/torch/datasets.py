@@ -6,6 +6,7 @@ import os
 import signal
 import sys
 from collections import namedtuple
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,45 @@ class Deadly(Numbered):
         if k == 13 and get_worker_info() is not None:
             os.kill(os.getpid(), signal.SIGKILL)
         return super().__getitem__(k)
+
+
+class DeadlyStream(IterableDataset[Any]):
+    """Worker 1 dies at the sample after six others."""
+
+    def __iter__(self) -> Any:
+        for k in range(40):
+            if k == 6 and get_worker_info().id == 1:
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield torch.tensor(k)
+
+
+def deadly_collate(samples: list[Any]) -> Any:
+    if samples[0][1] == 12:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return samples
+
+
+@dataclass
+class Record:
+    """A batch of a user's own type."""
+
+    images: Any
+    rest: Any
+
+
+def as_record(samples: list[Any]) -> Any:
+    images = torch.stack([image for image, _ in samples]).float()
+    labels = torch.tensor([k for _, k in samples])
+    return Record(
+        images,
+        {
+            "labels": [labels, labels],
+            "inner": Record(labels[::2].clone(), "text"),
+            "sparse": images.to_sparse(),
+            "gradient": torch.ones(2, requires_grad=True),
+            "array": np.arange(3),
+        },
+    )
 
 
 class Box:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import shutil
+import subprocess
+import sys
 import warnings
 from typing import Any
 
@@ -18,7 +21,8 @@ from torch.utils.data._utils import collate
 
 import gpuring
 from gpuring.torch import DataLoader, inlet, packing, parcel
-from tests.helpers.processes import open_files, poll
+from tests.helpers.commands import environment
+from tests.helpers.processes import PATIENCE_S, open_files, poll
 from tests.torch import datasets
 
 
@@ -40,8 +44,8 @@ def same(a: Any, b: Any) -> bool:
         return list(a) == list(b) and all(same(a[key], b[key]) for key in a)
     if isinstance(a, (list, tuple)):
         return len(a) == len(b) and all(map(same, a, b))
-    if isinstance(a, datasets.Box):
-        return same(a.tensor, b.tensor)
+    if isinstance(a, (datasets.Box, datasets.Record)):
+        return same(vars(a), vars(b))
     return bool(a == b)
 
 
@@ -83,7 +87,9 @@ def test_structures(laid):
     assert laid[True] + laid[False] == 20
 
 
-@pytest.mark.parametrize("collate", [datasets.as_list, datasets.as_box, datasets.odd])
+@pytest.mark.parametrize(
+    "collate", [datasets.as_list, datasets.as_box, datasets.as_record, datasets.odd]
+)
 def test_own_collate(collate, laid):
     expected, found = both(datasets.Numbered(), 4, num_workers=2, collate_fn=collate, epochs=2)
     if collate is datasets.odd:
@@ -200,6 +206,20 @@ def test_without_workers_it_is_torchs_own():
     assert same(*both(datasets.Structures(), 4))
 
 
+def test_without_workers_the_device_reaches_into_objects():
+    """The device has no memory here, which is enough to see what goes there."""
+    loader: Any = DataLoader(datasets.Numbered(), 4, collate_fn=datasets.as_record)
+    loader.device = torch.device("meta", 0)
+    for record in loader:
+        assert type(record) is type(record.rest["inner"]) is datasets.Record
+        assert record.rest["labels"][0] is record.rest["labels"][1]
+        moved = (record.images, record.rest["labels"][0], record.rest["inner"].images)
+        assert all(each.is_meta for each in moved)
+        stays = (record.rest["sparse"], record.rest["gradient"])  # as where workers lay batches
+        assert not any(each.is_meta for each in stays)
+        assert record.rest["array"].tolist() == [0, 1, 2]
+
+
 def test_without_room_for_a_ring_batches_travel_as_in_torch(monkeypatch, laid):
     def refuse(*_: Any, **__: Any) -> Any:
         raise OSError(28, "No space left on device")
@@ -209,6 +229,37 @@ def test_without_room_for_a_ring_batches_travel_as_in_torch(monkeypatch, laid):
         expected, found = both(datasets.Numbered(), 3, num_workers=2)
     assert same(expected, found)
     assert not laid[True]
+
+
+WITHOUT_ROOM = """
+from gpuring.torch import DataLoader
+from tests.torch import datasets
+
+loader = DataLoader(
+    datasets.Numbered(40, 3, 300, 300), 8, num_workers=2, collate_fn=datasets.as_list
+)
+try:
+    list(loader)
+except RuntimeError as error:
+    print("unable to allocate shared memory" in str(error))
+"""
+
+
+def test_without_any_room_in_dev_shm_the_loop_raises():
+    """torch's queue would drop the batch, and the loop would wait for ever."""
+    mounting = ["unshare", "--mount", "sh", "-c"]
+    mounting += ['mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"', "sh"]
+    if not shutil.which("unshare") or subprocess.run([*mounting, "true"], check=False).returncode:
+        pytest.skip("no mounts of its own")
+    done = subprocess.run(
+        [*mounting, sys.executable, "-c", WITHOUT_ROOM],
+        env=environment(),
+        timeout=PATIENCE_S,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.split() == ["True"]
 
 
 def test_an_argument_that_is_no_gpu():

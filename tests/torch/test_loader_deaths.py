@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import functools
 import gc
+import multiprocessing.connection
+import multiprocessing.queues
 import os
 import re
 import signal
@@ -17,8 +19,12 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
+from torch.utils.data import Subset
+
 from gpuring.torch import DataLoader, loader
 from tests.helpers.commands import environment
+from tests.helpers.interrupted import Interrupt, Signal, at_each_place
 from tests.helpers.processes import PATIENCE_S, poll, runs
 from tests.helpers.rings import waiters
 from tests.torch import datasets
@@ -32,7 +38,7 @@ def test_a_killed_worker_is_named(persistent):
     with pytest.raises(RuntimeError) as caught:
         list(batches)
     text = str(caught.value)
-    assert f"Worker 0 (pid {pids[0]}) had not delivered batch " in text
+    assert f"Worker 0 (pid {pids[0]}) was at sample 13, in batch 6, and had not deliv" in text
     assert "batch 6 (samples [12, 13])" in text
     assert "batch 7" not in text
     assert re.match(r"DataLoader worker \(pid(\(s\))? ?\d+\)", text)
@@ -40,6 +46,66 @@ def test_a_killed_worker_is_named(persistent):
     gc.collect()
     assert not datasets.rings()
     assert poll(lambda: not any(map(runs, pids)))
+
+
+EVEN_FIRST = [*range(0, 40, 2), *range(1, 40, 2)]
+PLACES = {
+    "spawned": (
+        lambda: DataLoader(datasets.Deadly(), 2, num_workers=2, multiprocessing_context="spawn"),
+        "Worker 0 {} was at sample 13, in batch 6, and had",
+    ),
+    "no batches": (
+        lambda: DataLoader(datasets.Deadly(), None, num_workers=2),
+        "Worker 1 {} was at sample 13, and had",
+    ),
+    "all of a batch at once": (
+        lambda: DataLoader(Subset(datasets.Deadly(), EVEN_FIRST), 4, num_workers=2),
+        "Worker 0 {} was at sample 26, in batch 6, and had",
+    ),
+    "indices that are no list": (
+        lambda: DataLoader(
+            datasets.Deadly(), batch_sampler=[(k, k + 1) for k in range(0, 40, 2)], num_workers=2
+        ),
+        "Worker 0 {} was at one of the samples of batch 6, and had",
+    ),
+    "stream": (
+        lambda: DataLoader(datasets.DeadlyStream(), 4, num_workers=2),
+        "Worker 1 {} was at the sample after 6 others, in batch 3, and had",
+    ),
+    "stream without batches": (
+        lambda: DataLoader(datasets.DeadlyStream(), None, num_workers=2),
+        "Worker 1 {} was at the sample after 6 others, in batch 13, and had",
+    ),
+    "collate": (
+        lambda: DataLoader(
+            datasets.Numbered(), 4, num_workers=2, collate_fn=datasets.deadly_collate
+        ),
+        "Worker 1 {} was collating batch 3, and had",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    "what",
+    [pytest.param(what, marks=pytest.mark.slow if what == "spawned" else ()) for what in PLACES],
+)
+def test_what_a_killed_worker_was_at_is_said(what):
+    make, says = PLACES[what]
+    with pytest.raises(RuntimeError) as caught:
+        list(make())
+    text = re.sub(r"\(pid \d+\)", "{}", str(caught.value))
+    assert says in text
+
+
+def test_a_worker_that_waited_for_a_task_was_at_no_sample():
+    """It had been at one in the epoch before."""
+    loading = DataLoader(datasets.Numbered(4), 2, num_workers=2, persistent_workers=True)
+    list(loading)
+    loading.batch_sampler.batch_size = 4  # from now on there is nothing to do for worker 1
+    batches = iter(loading)
+    with pytest.raises(RuntimeError, match="killed by signal"):  # by torch's handler of SIGCHLD
+        assert not poll(batches._workers[1].kill)
+    assert re.match(r"Worker 1 \(pid \d+\) was at no sample, and had", batches._deaths())
 
 
 class Narrow(loader.Inlet):
@@ -92,13 +158,64 @@ def left_by(pid: int) -> list[str]:
 @pytest.mark.parametrize("kind", ["waits", "loads", "persistent"])
 def test_ctrl_c_leaves_nothing(kind):
     with program(kind) as (process, workers):
-        assert left_by(process.pid)
         os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate(timeout=PATIENCE_S)
         assert process.returncode in (1, -signal.SIGINT)
         assert "KeyboardInterrupt" in said
         assert poll(lambda: not any(map(runs, workers)))
         assert not left_by(process.pid)
+
+
+class SignalInTorch(Signal):
+    """… and of torch's loader, and of the queue that it takes from."""
+
+    FILES = (
+        *Signal.FILES,
+        str(Path(torch.utils.data.__file__).parent),
+        multiprocessing.queues.__file__,
+        multiprocessing.connection.__file__,
+    )
+
+
+EVERY = [[k, k + 1] for k in range(0, 12, 2)]
+
+
+def check_interrupted(interrupt: Interrupt, loading: DataLoader[object], at: int) -> None:
+    """Interrupts the call for batch `at` of a new loop, and goes on with it."""
+    batches = iter(loading)
+    seen = [next(batches)[1].tolist() for _ in range(at)]
+    with interrupt:
+        seen.append(next(batches)[1].tolist())
+    if batches.broken:
+        with pytest.raises(RuntimeError, match="was interrupted"):
+            next(batches)
+        return
+    seen += [k.tolist() for _, k in batches]
+    if isinstance(interrupt, SignalInTorch) and len(seen) < len(EVERY):
+        seen.insert(at, EVERY[at])  # torch had it, and was just returning it
+    assert seen == EVERY, interrupt.where
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.deadline(60)
+@pytest.mark.parametrize("kind", [SignalInTorch, Interrupt])
+def test_after_a_ctrl_c_a_loop_goes_on_or_raises(kind):
+    loading = DataLoader(datasets.Numbered(12), 2, num_workers=1, persistent_workers=True)
+    for interrupt in at_each_place(kind, step=5):
+        check_interrupted(interrupt, loading, 2)
+    del loading
+    gc.collect()
+    assert not datasets.rings()
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(120)
+@pytest.mark.parametrize("kind", [SignalInTorch, Interrupt])
+def test_after_a_ctrl_c_while_a_ring_is_made_a_loop_goes_on_or_raises(kind):
+    for interrupt in at_each_place(kind, step=29):
+        check_interrupted(interrupt, DataLoader(datasets.Numbered(12), 2, num_workers=1), 0)
+        gc.collect()
+        assert not datasets.rings(), interrupt.where
 
 
 @pytest.mark.slow(keep=1)
@@ -110,3 +227,19 @@ def test_workers_of_a_killed_process_end_and_take_its_rings_along(kind):
         process.wait(PATIENCE_S)
         assert poll(lambda: not any(map(runs, workers)))
         assert not left_by(process.pid)
+
+
+def test_if_all_are_killed_at_once_nothing_is_left():
+    with program("waits") as (process, workers):
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait(PATIENCE_S)
+        assert poll(lambda: not any(map(runs, workers)))
+        assert not left_by(process.pid)
+
+
+def test_a_worker_without_a_batch_has_no_ring():
+    loading = DataLoader(datasets.Numbered(8), 4, num_workers=3)
+    list(loading)
+    batches = iter(loading)
+    assert set(batches._inlet._rings) == {0, 1}
+    assert len(list(batches)) == 2

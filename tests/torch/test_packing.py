@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from multiprocessing.reduction import ForkingPickler
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from torch.utils.data._utils import worker
 
 import gpuring
 from gpuring.torch.packing import Packing, ring_name
-from gpuring.torch.parcel import ALIGNMENT, SMALL_NBYTES, Parcel, over, put_together
+from gpuring.torch.parcel import ALIGNMENT, SMALL_NBYTES, over, put_together
 
 
 @pytest.fixture
@@ -31,7 +32,7 @@ def packs(name, monkeypatch):
     ):
         packing: Any = None
 
-        def pack(collate: Any, samples: Any) -> tuple[Parcel, Any]:
+        def pack(collate: Any, samples: Any) -> tuple[Any, Any]:
             nonlocal packing
             packing = Packing(collate, name, arrays=True)
             parcel = packing(samples)
@@ -45,9 +46,15 @@ def packs(name, monkeypatch):
         packing._leave()
 
 
-def unpacked(parcel: Parcel, frame: Any) -> Any:
-    pieces = [torch.from_numpy(frame[begin:end]) for begin, end in parcel.pieces]
-    return put_together(parcel.rest, [over(pieces[k], at, kind) for k, at, kind in parcel.places])
+def sent(obj: Any) -> Any:
+    """As it comes out of a queue."""
+    return ForkingPickler.loads(ForkingPickler.dumps(obj))
+
+
+def unpacked(parcel: Any, frame: Any) -> Any:
+    rest, pieces, places = parcel.layout
+    memory = [torch.from_numpy(frame[begin:end]) for begin, end in pieces]
+    return put_together(rest, [over(memory[k], at, kind) for k, at, kind in places])
 
 
 def test_the_default_collate_stacks_into_the_slot(packs, monkeypatch):
@@ -81,7 +88,7 @@ def test_tensors_are_aligned(packs):
     sizes = [1, 3, 70_000, 5, 100_000, 255]
     samples = [torch.full((n,), k, dtype=torch.uint8) for k, n in enumerate(sizes)]
     parcel, frame = packs(list, samples)
-    begins = [parcel.pieces[piece][0] + at for piece, at, _ in parcel.places]
+    begins = [parcel.layout.pieces[piece][0] + at for piece, at, _ in parcel.layout.places]
     assert all(begin % ALIGNMENT == 0 for begin in begins)
     assert [tensor.numel() for tensor in unpacked(parcel, frame)] == sizes
     assert all((t == k).all() for k, t in enumerate(unpacked(parcel, frame)))
@@ -90,7 +97,7 @@ def test_tensors_are_aligned(packs):
 def test_large_tensors_have_pieces_of_their_own(packs):
     sizes = [1, SMALL_NBYTES, 2, SMALL_NBYTES, 3]
     parcel, _ = packs(list, [torch.zeros(n, dtype=torch.uint8) for n in sizes])
-    pieces = [piece for piece, _, _ in parcel.places]
+    pieces = [piece for piece, _, _ in parcel.layout.places]
     assert pieces[0] == pieces[2] == pieces[4]
     assert len({*pieces}) == 3
 
@@ -100,11 +107,11 @@ def test_a_batch_that_is_too_large_travels_by_itself(packs):
     parcel, _ = packs(default_collate, samples)
     assert (parcel.seq, parcel.generation) == (0, 1)
     assert parcel.nbytes == 3 << 19
-    batch = put_together(parcel.rest, parcel.leaves)
+    batch = put_together(parcel.layout.rest, sent(parcel.leaves))
     assert torch.equal(batch, torch.stack(samples))
 
 
 def test_a_batch_of_no_tensors_is_left_alone(packs):
     packed = Packing(default_collate, "nobody", arrays=True)(["a", "b"])
-    assert packed == ["a", "b"]
+    assert sent(packed) == ["a", "b"]
     packs(default_collate, [torch.ones(1)])

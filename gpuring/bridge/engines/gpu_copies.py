@@ -11,16 +11,17 @@ from collections.abc import Iterator
 from typing import Any
 
 from gpuring.bridge.engines.contract import EngineError
-from gpuring.memory import driver, gpu_work
+from gpuring.memory import gpus
+from gpuring.native.gpu import DONE, NOT_READY, Event, Gpu, Refused, Stream
 
 
 @contextlib.contextmanager
-def on_gpu(gpu: int) -> Iterator[None]:
-    """Calls to the driver.  Their errors become EngineErrors."""
+def on_gpu(gpu: int) -> Iterator[Gpu]:
+    """Calls to the driver, under this GPU.  Their errors become EngineErrors."""
     try:
-        with driver.current(gpu):
-            yield
-    except driver.Refused as error:
+        with gpus.current(gpu):
+            yield gpus.gpu(gpu)
+    except Refused as error:
         raise EngineError(f"GPU {gpu}: {error}") from error
 
 
@@ -30,27 +31,27 @@ class Copies:
     def __init__(self, gpu: int) -> None:
         """Raises EngineError."""
         self._gpu = gpu
-        self._pending: deque[tuple[Any, gpu_work.Event]] = deque()
+        self._pending: deque[tuple[Any, Event]] = deque()
         """(name, event) in the order of the stream."""
-        self._events: list[gpu_work.Event] = []
+        self._events: list[Event] = []
         """Events that are used again."""
-        with on_gpu(gpu):
-            self._stream = gpu_work.Stream(gpu)
+        with on_gpu(gpu) as made:
+            self._stream = Stream(made)
 
     def start(self, name: Any, to: int, source: int, nbytes: int) -> None:
         """Enqueues a copy from address to address.  Raises EngineError."""
-        with on_gpu(self._gpu):
-            gpu_work.copy(to, source, nbytes, self._stream.handle)
-            self._mark(name)
+        with on_gpu(self._gpu) as gpu:
+            gpu.copy(to, source, nbytes, self._stream.handle)
+            self._mark(name, gpu)
 
     def mark(self, name: Any) -> None:
         """Enqueues a copy of nothing: it is done when all those before it are.  Raises
         EngineError."""
-        with on_gpu(self._gpu):
-            self._mark(name)
+        with on_gpu(self._gpu) as gpu:
+            self._mark(name, gpu)
 
-    def _mark(self, name: Any) -> None:
-        event = self._events.pop() if self._events else gpu_work.Event(self._gpu)
+    def _mark(self, name: Any, gpu: Gpu) -> None:
+        event = self._events.pop() if self._events else Event(gpu)
         event.record(self._stream.handle)
         self._pending.append((name, event))
 
@@ -65,9 +66,9 @@ class Copies:
         names = []
         while self._pending:
             status = self._pending[0][1].query()
-            if status == gpu_work.NOT_READY:
+            if status == NOT_READY:
                 break
-            if status != gpu_work.DONE:
+            if status != DONE:
                 raise EngineError(f"a copy on GPU {self._gpu} failed: CUresult {status}")
             names.append(self._next())
         return names
@@ -87,6 +88,6 @@ class Copies:
     def close(self) -> None:
         """Waits for those that are pending, and forgets them.  Raises nothing: on a GPU that has
         failed nothing is copied any more."""
-        with contextlib.suppress(EngineError), on_gpu(self._gpu):
-            gpu_work.synchronize(self._stream.handle)
+        with contextlib.suppress(EngineError), on_gpu(self._gpu) as gpu:
+            gpu.synchronize(self._stream.handle)
         self._pending.clear()

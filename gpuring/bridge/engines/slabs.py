@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from gpuring.bridge.engines.contract import Slab
-from gpuring.memory import driver
+from gpuring.memory import gpus
 from gpuring.ring import inner
 from gpuring.ring.ring import Ring
 from gpuring.slot_layout import Field, Spec
@@ -27,7 +27,7 @@ def slab_of(ring: Ring, *, writable: bool) -> Slab:
     array = inner.memory(ring).array(0, whole, (nbytes,), writable=writable)
     on_host = not inner.memory(ring).mapped
     if not on_host:
-        driver.use(array.device.id)
+        gpus.gpu(array.device.id).use()
     return Slab(
         pointer=array.ctypes.data if on_host else int(array.data.ptr),
         slots=ring.slots,

@@ -112,7 +112,7 @@ def why_no_gpu(pipe: Pipe) -> str:
     """Empty if rings and kernels work on a GPU here."""
     from gpuring.memory import cuda
 
-    from ..measure.patterns import cuda_tools
+    from ..measure.kernels import cuda_tools
 
     usable, reason = cuda.available()
     if not usable:

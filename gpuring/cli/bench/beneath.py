@@ -26,7 +26,7 @@ from pathlib import Path
 from ..measure.attempt import Wrong, attempt
 from ..measure.crew import Crew, Pipe
 from ..measure.figures import Distribution, Figure
-from ..measure.patterns import WORDS, cuda_tools
+from ..measure.kernels import WORDS, cuda_tools
 from ..measure.settings import SLOTS, Place, Settings
 from . import latency, throughput, wakeup
 
@@ -171,13 +171,12 @@ def _work(kernel: bool) -> Callable[[int], None]:
     if not kernel:
         return lambda n: None
     tools = cuda_tools()
-    memory = tools.cupy.zeros(WORDS, tools.cupy.uint64)
-    query, stream = tools.cupy.cuda.runtime.streamQuery, tools.stream
+    memory, busy = tools.zeros(WORDS), tools.busy
     stamp = tools.kernel("stamp", "driver", 0, WORDS, 0)
 
     def work(n: int) -> None:
-        stamp.launch(int(memory.data.ptr), n)
-        while query(stream.ptr):
+        stamp.launch(memory.ptr, n)
+        while busy():
             pass
 
     work(0)
@@ -242,12 +241,11 @@ def both_sides(pipe: Pipe, seconds: float) -> list[int]:
     """Stamps and checks frames on one stream; the times at which each stride of them was launched,
     which a full queue holds up."""
     tools, clock = cuda_tools(), time.monotonic_ns
-    words = tools.cupy.zeros(WORDS, tools.cupy.uint64)
-    wrong = tools.cupy.zeros(1, tools.cupy.uint64)
-    pointer = int(words.data.ptr)
+    words, wrong = tools.zeros(WORDS), tools.zeros(1)
+    pointer = words.ptr
     stamp = tools.kernel("stamp", "driver", pointer, WORDS, 0)
-    check = tools.kernel("check", "driver", pointer, WORDS, 0, int(wrong.data.ptr))
-    tools.stream.synchronize()
+    check = tools.kernel("check", "driver", pointer, WORDS, 0, wrong.ptr)
+    tools.finish()
     n, marks = 0, [clock()]
     end = marks[0] + int(seconds * 1e9)
     while marks[-1] < end:
@@ -256,6 +254,6 @@ def both_sides(pipe: Pipe, seconds: float) -> list[int]:
             check.launch(pointer, n)
             n += 1
         marks.append(clock())
-    if int(wrong.get(stream=tools.stream)[0]):
+    if wrong.first():
         raise RuntimeError("a kernel found wrong words in its own process")
     return marks

@@ -17,7 +17,8 @@ from typing import Any
 from ..measure.attempt import attempt, expect_right
 from ..measure.crew import Crew, Pipe
 from ..measure.figures import Distribution, Figure, Value
-from ..measure.patterns import WORDS, cuda_tools, pattern_for
+from ..measure.kernels import WORDS, cuda_tools
+from ..measure.patterns import pattern_for
 from ..measure.settings import SLOTS, Place, Settings, create, ring_name
 
 GROUP = "transitions"
@@ -190,9 +191,10 @@ def _launches(crew: Crew, laps: int, blank: Figure) -> Iterator[Figure]:
 
 def measure_launches(pipe: Pipe, laps: int) -> dict[str, list[float]]:
     tools = cuda_tools()
-    words = tools.cupy.zeros(WORDS, tools.cupy.uint64)
-    pointer, found = int(words.data.ptr), {}
-    for program, launch in (("cupy", "cupy"), ("cuda-bindings", "driver")):
+    words = tools.zeros(WORDS)
+    pointer, found = words.ptr, {}
+    for launch in tools.launches:
+        program = "cuda-bindings" if launch == "driver" else launch
         kernel = tools.kernel("stamp", launch, pointer, WORDS, 0)
         ns = []
         for lap in range(laps + WARM_UP):
@@ -200,7 +202,7 @@ def measure_launches(pipe: Pipe, laps: int) -> dict[str, list[float]]:
             for k in range(SLOTS):
                 kernel.launch(pointer, k)
             took = time.perf_counter_ns() - start
-            tools.stream.synchronize()
+            tools.finish()
             if lap >= WARM_UP:
                 ns.append(took / SLOTS)
         found[program] = ns

@@ -8,9 +8,10 @@ The exit status is 0 for PASS and 1 for FAIL.
 """
 
 # clip        the video                    roles    what each process does
-# arithmetic  what is computed per frame   crew     the processes together
-# records     what they report             table    the live table
-# verdict     against a second decode      pictures, figures   PNG and JSON files
+# arithmetic  what is computed per frame   arrays   the library that computes it
+# records     what they report             crew     the processes together
+# verdict     against a second decode      table    the live table
+# pictures, figures                        PNG and JSON files
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ import gpuring
 from gpuring.cli.options import add_order, count, positive, slots
 from gpuring.cli.text import columns, complain, wrap
 from gpuring.cli.trouble import CommandError, message, need
-from gpuring.memory import frameworks
+from gpuring.memory import frameworks, gpus
 
 if TYPE_CHECKING:
     from .records import Job, Outcome
@@ -139,7 +140,7 @@ def _play(args: argparse.Namespace) -> int:
             f"{clip.path.name}: {clip.width} × {clip.height}, {clip.codec}. {clip.credit}".rstrip()
         )
         _say(_pace(fps, clip.rate))
-        arrays = "numpy" if ring.memory == "host" else "cupy"
+        arrays = "numpy" if ring.memory == "host" else _on_gpu()
         job = Job(ring=ring.name, clip=clip, loops=args.loops, fps=fps, arrays=arrays)
         outcome = _run_crew(args, job, ring)
     return PASSED if _judge(args, outcome, why) else FAILED
@@ -229,21 +230,32 @@ def _choose_device(asked: str) -> tuple[str, str]:
     return "host", "no usable GPU: " + re.split(r"[;.,]? (?:or use|Use) device='host'", reason)[0]
 
 
+def _on_gpu() -> str:
+    """The library that computes on a GPU."""
+    return "torch" if frameworks.cupy() is None else "cupy"
+
+
 def _can_compute() -> tuple[bool, str]:
-    """Whether CuPy can compile kernels here: the ring needs none, the demo's consumers do.
+    """Whether CuPy or torch can compute on the GPU: the ring need not, the demo's consumers do.
 
     With the GPU's name, or with what is missing.
     """
+    import numpy as np
+
+    from .arrays import arrays
+
     try:
-        cupy = frameworks.load_cupy()
-        if int((cupy.arange(5, dtype=cupy.uint64) * cupy.uint64(2)).sum()) == 20:
-            runtime = cupy.cuda.runtime
-            return True, runtime.getDeviceProperties(runtime.getDevice())["name"].decode()
+        kind = arrays(_on_gpu())
+        doubled = kind.from_host(np.arange(5)) * 2
+        if kind.to_host(kind.sum(doubled.reshape(1, -1), 1, "i8"))[0] == 20:
+            return True, gpus.name(frameworks.current_device())
         return False, "the GPU computes 2 * (0 + 1 + 2 + 3 + 4) wrongly"
     except gpuring.DeviceError as error:
         return False, str(error)
     except Exception as error:  # NVRTC or its headers are missing: many types, by CuPy's version
         first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        if _on_gpu() == "torch":
+            return False, f"torch cannot compute on the GPU ({first})"
         return False, (
             f"CuPy cannot compile kernels ({first}): pip install 'cupy-cuda12x[ctk]', or cuda13x"
         )

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .arrays import Arrays
 from .clip import Clip
 
 Ints = NDArray[np.int64]
@@ -24,7 +25,7 @@ class Job:
     fps: float | None
     """Frames published per second; None: as fast as the lossless readers allow."""
     arrays: str
-    """Module of the slots' arrays: "numpy" or "cupy"."""
+    """Whose arrays the consumers compute with: "numpy", "cupy" or "torch"."""
 
 
 @dataclass(frozen=True)
@@ -97,8 +98,8 @@ class Album:
             self.stride *= 2
         self.kept.append((seq, image))
 
-    def pictures(self) -> list[Picture]:
-        return [Picture(seq, to_host(image)) for seq, image in self.kept]
+    def pictures(self, kind: Arrays) -> list[Picture]:
+        return [Picture(seq, kind.to_host(image)) for seq, image in self.kept]
 
 
 class Book:
@@ -122,9 +123,11 @@ class Book:
         self.lost.append(lost)
         self.lost_sum += lost
 
-    def report(self, name: str, pid: int, xp: Any, album: Album | None = None) -> Report:
+    def report(self, name: str, pid: int, kind: Arrays, album: Album | None = None) -> Report:
         """The book as arrays.  Waits for the GPU, if results live there."""
-        values = to_host(xp.stack(self.values)) if self.values else np.zeros((len(self.seq), 0))
+        values = np.zeros((len(self.seq), 0))
+        if self.values:
+            values = kind.to_host(kind.concatenate(self.values)).reshape(len(self.seq), -1)
         return Report(
             name=name,
             pid=pid,
@@ -134,14 +137,8 @@ class Book:
             latency_ns=np.array(self.latency_ns, np.int64),
             lost=np.array(self.lost, np.int64),
             values=values.astype(np.uint64),
-            pictures=album.pictures() if album else [],
+            pictures=album.pictures(kind) if album else [],
         )
-
-
-def to_host(array: Any) -> NDArray[Any]:
-    """A NumPy array of a NumPy or CuPy one."""
-    host: NDArray[Any] = array if isinstance(array, np.ndarray) else array.get()
-    return host
 
 
 @dataclass(frozen=True)

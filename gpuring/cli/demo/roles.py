@@ -6,10 +6,10 @@ producer waits for the parent's "go": so nobody misses the first frame.  It retu
 
 from __future__ import annotations
 
-import importlib
 import os
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +17,7 @@ import gpuring
 
 from ..measure.crew import Pipe
 from .arithmetic import EdgeMeasure, FrameMeasure, checksum, thumbnail, weights
+from .arrays import Arrays, arrays
 from .records import Album, Book, Job, Progress, Report
 
 VIEW_S = 0.015
@@ -47,6 +48,10 @@ def enter(pipe: Pipe, name: str, job: Job) -> Report:
         return ROLES[name](name, ring, job, Line(pipe))
 
 
+def _blank(job: Job, kind: Arrays) -> Any:
+    return kind.from_host(np.zeros(job.clip.shape, np.uint8))
+
+
 def produce(name: str, ring: gpuring.Ring, job: Job, line: Line) -> Report:
     book = Book()
     with ring.producer() as producer:
@@ -58,56 +63,53 @@ def produce(name: str, ring: gpuring.Ring, job: Job, line: Line) -> Report:
                     due = book.published_ns[0] * 1e-9 + len(book.seq) / job.fps
                     time.sleep(max(0.0, due - time.monotonic()))
                 with producer.claim() as slot:
-                    if job.arrays == "numpy":
-                        slot.array[...] = image
-                    else:
-                        slot.array.set(image)
+                    slot.copy_from(image)
                     slot.meta["pts"] = pts
                     seq = slot.seq
                 book.note(seq, pts, time.monotonic_ns(), 0.0, 0)
                 line.progress(book)
-    return book.report(name, os.getpid(), np)
+    return book.report(name, os.getpid(), arrays("numpy"))
 
 
 def analyse(name: str, ring: gpuring.Ring, job: Job, line: Line) -> Report:
     """Lossless: brightness and motion of every frame."""
-    xp = importlib.import_module(job.arrays)
-    FrameMeasure(job.clip.shape, xp)(xp.zeros(job.clip.shape, xp.uint8))  # compiles GPU kernels
-    measure, book = FrameMeasure(job.clip.shape, xp), Book()
+    kind = arrays(job.arrays)
+    FrameMeasure(job.clip.shape, kind)(_blank(job, kind))  # compiles or loads GPU kernels
+    measure, book = FrameMeasure(job.clip.shape, kind), Book()
     with ring.consumer("analyser") as frames:
         line.pipe.send("ready")
         for slot in frames:
             age_s = slot.age
             book.note(slot.seq, int(slot.meta["pts"]), slot.time_ns, age_s, slot.lost)
-            book.values.append(measure(slot.array))
+            book.values.append(measure(kind.of(slot)))
             line.progress(book)
-    return book.report(name, os.getpid(), xp)
+    return book.report(name, os.getpid(), kind)
 
 
 def find_edges(name: str, ring: gpuring.Ring, job: Job, line: Line) -> Report:
     """Lossless, and two processes share the work: edge maps."""
-    xp = importlib.import_module(job.arrays)
-    measure, book, album = EdgeMeasure(job.clip.shape, xp), Book(), Album()
-    thumbnail(measure(xp.zeros(job.clip.shape, xp.uint8))[0], THUMBNAIL_COLUMNS)
+    kind = arrays(job.arrays)
+    measure, book, album = EdgeMeasure(job.clip.shape, kind), Book(), Album()
+    thumbnail(measure(_blank(job, kind))[0], THUMBNAIL_COLUMNS, kind)
     with ring.consumer("edges") as frames:
         line.pipe.send("ready")
         for slot in frames:
             age_s = slot.age
             book.note(slot.seq, int(slot.meta["pts"]), slot.time_ns, age_s, slot.lost)
-            edges, values = measure(slot.array)
+            edges, values = measure(kind.of(slot))
             book.values.append(values)
             if album.wants():
-                album.add(slot.seq, thumbnail(edges, THUMBNAIL_COLUMNS))
+                album.add(slot.seq, thumbnail(edges, THUMBNAIL_COLUMNS, kind))
             line.progress(book)
-    return book.report(name, os.getpid(), xp, album)
+    return book.report(name, os.getpid(), kind, album)
 
 
 def view(name: str, ring: gpuring.Ring, job: Job, line: Line) -> Report:
     """Lossy: always the newest frame, at the pace of a display."""
-    xp = importlib.import_module(job.arrays)
-    weight, book, album = weights(int(np.prod(job.clip.shape)), xp), Book(), Album()
-    blank = xp.zeros(job.clip.shape, xp.uint8)
-    checksum(blank, weight, xp), thumbnail(blank, THUMBNAIL_COLUMNS)
+    kind = arrays(job.arrays)
+    weight, book, album = weights(int(np.prod(job.clip.shape)), kind), Book(), Album()
+    blank = _blank(job, kind)
+    checksum(blank, weight, kind), thumbnail(blank, THUMBNAIL_COLUMNS, kind)
     with ring.consumer("viewer", lossless=False) as frames:
         line.pipe.send("ready")
         while True:
@@ -118,12 +120,13 @@ def view(name: str, ring: gpuring.Ring, job: Job, line: Line) -> Report:
             with slot:
                 age_s = slot.age
                 book.note(slot.seq, int(slot.meta["pts"]), slot.time_ns, age_s, slot.lost)
-                book.values.append(checksum(slot.array, weight, xp))
+                frame = kind.of(slot)
+                book.values.append(checksum(frame, weight, kind))
                 if album.wants():
-                    album.add(slot.seq, thumbnail(slot.array, THUMBNAIL_COLUMNS))
+                    album.add(slot.seq, thumbnail(frame, THUMBNAIL_COLUMNS, kind))
             line.progress(book)
             time.sleep(VIEW_S)
-    return book.report(name, os.getpid(), xp, album)
+    return book.report(name, os.getpid(), kind, album)
 
 
 ROLES: dict[str, Callable[[str, gpuring.Ring, Job, Line], Report]] = {

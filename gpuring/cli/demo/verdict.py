@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from gpuring.cli.text import counted
 
 from .arithmetic import EDGE_COLUMNS, FRAME_COLUMNS, MOTION, EdgeMeasure, FrameMeasure, luma
+from .arrays import NumPy
 from .clip import Clip
 from .records import Ints, Report, Words
 
@@ -66,15 +67,15 @@ class Verdict:
 
 def reference(clip: Clip) -> Reference:
     """Decodes `clip` and computes with NumPy what the consumers should have found."""
-    measure = FrameMeasure(clip.shape, np)
-    edge_measure = EdgeMeasure(clip.shape, np)
+    kind = NumPy()
+    measure, edge_measure = FrameMeasure(clip.shape, kind), EdgeMeasure(clip.shape, kind)
     pts: list[int] = []
     frames: list[Words] = []
     edges: list[Future[tuple[NDArray[np.uint8], Words]]] = []
     first = last = np.zeros(clip.shape[:2], np.uint8)
     with ThreadPoolExecutor(WORKERS) as pool:  # NumPy computes without the GIL
         for stamp, image in clip.frames():
-            last = luma(image, np)
+            last = luma(image, kind)
             first = last if not pts else first
             pts.append(stamp)
             frames.append(measure(image, last))
@@ -83,8 +84,8 @@ def reference(clip: Clip) -> Reference:
                 edges[-4 * WORKERS].result()
     return Reference(
         pts=np.array(pts, np.int64),
-        frames=np.array(frames, np.uint64),
-        edges=np.array([future.result()[1] for future in edges], np.uint64),
+        frames=np.array(frames).astype(np.uint64),
+        edges=np.array([future.result()[1] for future in edges]).astype(np.uint64),
         wrap_motion=int(np.abs(first.astype(np.int64) - last).sum()),
     )
 

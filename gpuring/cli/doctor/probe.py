@@ -20,7 +20,8 @@ import numpy as np
 import gpuring
 from gpuring.cli.measure.crew import Crew, Pipe, RoleFailed
 from gpuring.cli.text import seconds
-from gpuring.memory import cuda, driver, gpu_work
+from gpuring.memory import cuda, gpus
+from gpuring.native.gpu import Stream
 from gpuring.registry import directory
 
 from .finding import Finding
@@ -131,26 +132,27 @@ class _Stream:
     """A stream of the current GPU, and memory for what is done on it."""
 
     def __init__(self, ordinal: int) -> None:
-        self._stream = gpu_work.Stream(ordinal)
+        self._gpu = gpus.gpu(ordinal)
+        self._stream = Stream(self._gpu)
         self.handle = self._stream.handle
         make = functools.partial(cuda.plain, _BACKLOG_NBYTES, ordinal)
         self._scratch = cuda.uninterrupted(ordinal, make)
 
     def fill(self, ptr: int, value: int) -> None:
-        gpu_work.fill(ptr, value, NBYTES, self.handle)
+        self._gpu.fill(ptr, value, NBYTES, self.handle)
 
     def read(self, ptr: int) -> Any:
         """What is at an address, by way of memory of the GPU."""
         copy = np.empty(NBYTES, "u1")
-        gpu_work.copy(self._scratch.ptr, ptr, NBYTES, self.handle)
-        gpu_work.copy(copy.ctypes.data, self._scratch.ptr, NBYTES, self.handle)
-        gpu_work.synchronize(self.handle)
+        self._gpu.copy(self._scratch.ptr, ptr, NBYTES, self.handle)
+        self._gpu.copy(copy.ctypes.data, self._scratch.ptr, NBYTES, self.handle)
+        self._gpu.synchronize(self.handle)
         return copy
 
     def keep_busy(self) -> None:
         """Gives it work to do before it comes to the frame."""
         for k in range(_BACKLOG):
-            gpu_work.fill(self._scratch.ptr, k, _BACKLOG_NBYTES, self.handle)
+            self._gpu.fill(self._scratch.ptr, k, _BACKLOG_NBYTES, self.handle)
 
 
 @contextlib.contextmanager
@@ -160,7 +162,7 @@ def _stream(ordinal: int | None) -> Iterator[_Stream | None]:
         yield None
         return
     cuda.device_for(ordinal)
-    with driver.current(ordinal):
+    with gpus.current(ordinal):
         yield _Stream(ordinal)
 
 

@@ -40,12 +40,12 @@ def machine_card() -> dict[str, Any]:
 
 
 def _revision() -> str:
-    """Of the checkout that gpuring is run from, if it is one."""
+    """What GPURING_REVISION says, and else that of the checkout that gpuring is run from."""
+    if said := os.environ.get("GPURING_REVISION"):
+        return said
     root = Path(gpuring.__file__).parents[1]
     here = _output("git", "-C", str(root), "rev-parse", "--show-toplevel", "HEAD").splitlines()
-    if len(here) == 2 and Path(here[0]).resolve() == root.resolve():
-        return here[1]
-    return os.environ.get("GPURING_REVISION", "unknown")
+    return here[1] if len(here) == 2 and Path(here[0]).resolve() == root.resolve() else "unknown"
 
 
 def _output(*command: str) -> str:

@@ -1,6 +1,6 @@
 /* What processes say to each other at the sockets of exchange_socket.c, and to whom.
  *
- * "Handing descriptors on" in docs/protocol.md has the message. Each side sends its own as soon as
+ * "Handing descriptors on" in docs/abi.md has the message. Each side sends its own as soon as
  * it is connected, and waits for none first. Who may write the header may have the slots. The
  * kernel checks this when a client connects, because the socket has the mode of the header; and
  * each side asks for the user of the other (gr_may_be_peer), because a stranger may have put the

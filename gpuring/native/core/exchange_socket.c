@@ -1,5 +1,5 @@
 /* Where the processes of a ring meet to hand descriptors to each other: a Unix socket for each, in
- * a directory of the ring (docs/protocol.md, "Handing descriptors on"):
+ * a directory of the ring (docs/abi.md, "Handing descriptors on"):
  *
  *   /dev/shm/gpuring+EPOCH/PIDNS-PID-START      all in hexadecimal digits, as in the header
  *

@@ -21,6 +21,7 @@ bool gd_driver_fill(struct gd_driver *driver, void *(*find)(void *library, const
         memcpy(&driver->name, &found, sizeof found);                                               \
     } while (0);
     GD_FUNCTIONS(FILL)
+    GD_COPIES(FILL)
 #undef FILL
     return true;
 }

@@ -1,9 +1,9 @@
 /* The CUDA driver as this library uses it: a table of functions.
  *
  * driver.c fills it from libcuda with dlopen, and tests fill it with a driver of their own.
- * Nothing else in the package calls CUDA from C or links to it. Names, arguments and results are
- * those of cuda.h. Handles (CUcontext, CUstream, CUevent) are plain pointers here; CUresult and
- * CUdevice are ints.
+ * Nothing else in the package calls CUDA from C or links to it, but for ../gpu.pyx, which has the
+ * package's own copies. Names, arguments and results are those of cuda.h. Handles (CUcontext,
+ * CUstream, CUevent) are plain pointers here; CUresult and CUdevice are ints.
  */
 #pragma once
 
@@ -30,7 +30,10 @@ enum {
     CU_EVENT_INTERPROCESS = 4,
     CU_WAIT_64 = 4,                   /* CUstreamBatchMemOpType */
     CU_WRITE_64 = 5,
-    CU_IPC_HANDLE = 64                /* sizeof(CUipcEventHandle) */
+    CU_IPC_HANDLE = 64,               /* sizeof(CUipcEventHandle) */
+    CU_STREAM_NON_BLOCKING = 1,
+    CU_DEVICE_ORDINAL = 9,            /* CUpointer_attribute */
+    CU_UNIFIED = 4                    /* CUmemorytype: the driver finds out where an address is */
 };
 
 struct gd_ipc_handle {
@@ -46,6 +49,21 @@ struct gd_mem_op {
     uint64_t alias, pad3;
 };
 _Static_assert(sizeof(struct gd_mem_op) == 48, "CUstreamBatchMemOpParams: a union of six words");
+
+/* CUDA_MEMCPY2D: rows of `width` bytes, each `pitch` bytes behind the one before. */
+struct gd_rows {
+    size_t x, y;
+    int kind; /* CUmemorytype */
+    void *host;
+    uint64_t device;
+    void *array;
+    size_t pitch;
+};
+struct gd_copy_2d {
+    struct gd_rows source, to;
+    size_t width, rows;
+};
+_Static_assert(sizeof(struct gd_copy_2d) == 16 * 8, "CUDA_MEMCPY2D");
 
 #define GD_FUNCTIONS(F)                                                                            \
     F(init, "cuInit", (unsigned flags))                                                            \
@@ -80,6 +98,21 @@ _Static_assert(sizeof(struct gd_mem_op) == 48, "CUstreamBatchMemOpParams: a unio
     F(ipc_get_event_handle, "cuIpcGetEventHandle", (struct gd_ipc_handle *handle, void *event))    \
     F(ipc_open_event_handle, "cuIpcOpenEventHandle", (void **event, struct gd_ipc_handle handle))
 
+/* Copies and fills of the package itself. This library calls none of them. */
+#define GD_COPIES(F)                                                                               \
+    F(copy, "cuMemcpyAsync", (uint64_t to, uint64_t source, size_t nbytes, void *stream))          \
+    F(copy_rows, "cuMemcpy2DAsync_v2", (const struct gd_copy_2d *copy, void *stream))              \
+    F(fill, "cuMemsetD8Async",                                                                     \
+      (uint64_t pointer, unsigned char value, size_t nbytes, void *stream))                        \
+    F(pointer_get_attribute, "cuPointerGetAttribute",                                              \
+      (void *value, int attribute, uint64_t pointer))                                              \
+    F(host_alloc, "cuMemAllocHost_v2", (void **address, size_t nbytes))                            \
+    F(host_free, "cuMemFreeHost", (void *address))                                                 \
+    F(stream_create, "cuStreamCreate", (void **stream, unsigned flags))                            \
+    F(stream_destroy, "cuStreamDestroy_v2", (void *stream))                                        \
+    F(stream_synchronize, "cuStreamSynchronize", (void *stream))                                   \
+    F(event_synchronize, "cuEventSynchronize", (void *event))
+
 /* An interprocess event that this process made. Later peers use it again, and it is never
  * destroyed: to query an imported event whose original was destroyed is undefined (CUDA Runtime
  * API, cudaIpcOpenEventHandle), and another process may do so at any time. */
@@ -94,6 +127,7 @@ struct gd_own_event {
 struct gd_driver {
 #define MEMBER(name, symbol, arguments) int(*name) arguments;
     GD_FUNCTIONS(MEMBER)
+    GD_COPIES(MEMBER)
 #undef MEMBER
     /* Guards the fields below. No driver call that could wait for a stream is made under it. */
     pthread_mutex_t mutex;

@@ -10,6 +10,7 @@ import pytest
 import gpuring
 from gpuring.errors import DeviceError
 from gpuring.memory import cuda, driver
+from gpuring.native.gpu import Refused
 from gpuring.ring import ordering
 from tests.gpu import library
 from tests.gpu.ordering import tools
@@ -47,7 +48,7 @@ def test_an_array_keeps_the_mapping_and_the_last_one_gives_it_back(name, monkeyp
 
 
 def refuse(*_):
-    raise driver.Refused("cuMemHostRegister_v2: CUDA_ERROR_OPERATING_SYSTEM (304)", 304)
+    raise Refused("cuMemHostRegister_v2: CUDA_ERROR_OPERATING_SYSTEM (304)", 304)
 
 
 def no_device(*_):

@@ -35,6 +35,8 @@ def test_python_reads_in_a_ring_that_c_has_created(name, puppet):
         assert segments_of(name) == []
         with pytest.raises(gpuring.EndOfStream):
             frames.acquire(5)
+        with pytest.raises(gpuring.RingClosed):
+            ring.producer()
     c.end()
 
 

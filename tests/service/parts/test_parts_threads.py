@@ -11,13 +11,13 @@ import pytest
 
 import gpuring
 from gpuring.service.mailbox import Mailbox
-from tests.helpers.interrupted import at_each_place
+from tests.helpers.interrupted import at_each_place, signals
 from tests.helpers.promise import promise
 from tests.helpers.support import poll
 from tests.ring.test_interrupt import InterruptOfALoop
 from tests.service.parts import PATIENCE_S, part, read, take, value
 from tests.service.services import ask_here, in_thread, send, serve, up
-from tests.service.test_service_signals import quick, signals
+from tests.service.test_service_signals import quick
 
 assert quick  # a fixture
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from gpuring.bridge.engines.contract import EngineError, Slab
 from gpuring.bridge.engines.nixl.bounce_buffer import BounceBuffer
-from gpuring.memory import driver
+from gpuring.memory import gpus
 
 _log = logging.getLogger("gpuring.bridge")
 _PACKAGES = ("nixl_cu13", "nixl_cu12")
@@ -149,7 +149,7 @@ def host() -> str:
 
 def current(gpu: int | None) -> Any:
     """Makes the GPU current.  UCX takes the context that is."""
-    return contextlib.nullcontext() if gpu is None else driver.current(gpu)
+    return contextlib.nullcontext() if gpu is None else gpus.current(gpu)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from gpuring.bridge.engines.nixl import bounce_buffer, mapped_memory
 from gpuring.bridge.engines.nixl.agent import End, current, host, release, translated
 from gpuring.bridge.engines.nixl.offer import Offer
 from gpuring.bridge.engines.nixl.write_permits import WritePermit
-from gpuring.memory import driver
+from gpuring.memory import gpus
 
 _PASSIVE = frozenset({"tcp", "self", "rc", "ud", "dc", "ib", "cuda_copy", "gdr_copy"})
 """Transports of UCX that write nothing into another process once its agent is gone."""
@@ -191,8 +191,8 @@ class Sender(End):
         had_agent = self.agent is not None
         self.destroy()
         if had_agent and self.slab.gpu is not None:
-            with contextlib.suppress(Exception), driver.current(self.slab.gpu):
-                driver.finish()
+            with contextlib.suppress(Exception):
+                gpus.gpu(self.slab.gpu).finish()
         self.give_back()
         if self._permit is not None:
             self._permit.let_go()

@@ -16,7 +16,7 @@ from gpuring.bridge.engines.contract import Channel, EngineError, Slab
 from gpuring.bridge.engines.gpu_copies import Copies, on_gpu
 from gpuring.bridge.engines.zmq.host import Counting
 from gpuring.bridge.network import wire
-from gpuring.memory import gpu_work
+from gpuring.native.gpu import Gpu, PinnedBuffer
 
 DEPTH = 32
 """How many parts there is pinned memory for: 32 MiB."""
@@ -25,10 +25,10 @@ DEPTH = 32
 class Buffer:
     """Pinned memory for one part."""
 
-    def __init__(self, gpu: int) -> None:
-        self._memory = gpu_work.PinnedBuffer(gpu, wire.MAX_PART)
-        self.pointer = self._memory.handle
-        self.array = np.ctypeslib.as_array(self._memory.bytes)
+    def __init__(self, gpu: Gpu) -> None:
+        memory = PinnedBuffer(gpu, wire.MAX_PART)
+        self.pointer = memory.handle
+        self.array = np.frombuffer(memoryview(memory), np.uint8)
 
 
 class Staging:
@@ -45,8 +45,8 @@ class Staging:
         """Pinned memory that nobody uses.  None if there is none now."""
         if not self._free and self._made < DEPTH:
             self._made += 1
-            with on_gpu(self._gpu):
-                return Buffer(self._gpu)
+            with on_gpu(self._gpu) as gpu:
+                return Buffer(gpu)
         return self._free.pop() if self._free else None
 
     def fileno(self) -> int:

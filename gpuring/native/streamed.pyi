@@ -1,0 +1,3 @@
+"""Types of streamed.pyx."""
+
+def gather(to: int, addresses: list[int], nbytes: int) -> None: ...

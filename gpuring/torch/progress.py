@@ -1,0 +1,88 @@
+"""What each worker is at, in memory that the main process still has when the worker was killed.
+
+A worker writes down which task it takes from its queue, and which sample of it it loads.  The list
+of a task's samples does the latter, because torch's worker goes over it from one to the next.
+"""
+
+from __future__ import annotations
+
+from array import array
+from multiprocessing.sharedctypes import RawArray
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+_TASK, _FIRST, _NOW, _PHASE, _WORDS = range(5)
+"""The words of a worker: the number of its task, that of the task's first sample and that of the
+sample that it is at, counted over its tasks of this epoch, and a phase."""
+
+LOADS, COLLATES, DONE = range(3)
+
+_mine = memoryview(array("q", [-1, 0, -1, DONE]))
+"""The words of the worker that this process is."""
+
+
+class _Samples(list[Any]):
+    """Those of a task.  Whoever goes over them has it written down."""
+
+    def __iter__(self) -> Iterator[Any]:
+        words = _mine
+        for words[_NOW], sample in enumerate(super().__iter__(), words[_FIRST]):  # noqa: B020
+            yield sample
+
+
+class Task:
+    """What the main process puts into the queue of a worker.  When the worker takes it out, it is
+    what the sampler gave, and the worker has begun with it."""
+
+    def __init__(self, number: int, asked: Any, *, several: bool) -> None:
+        """`several`: it is a list of samples."""
+        self._number, self._asked, self._several = number, asked, several
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _begin, (self._number, self._asked, self._several)
+
+
+def _begin(number: int, asked: Any, several: bool) -> Any:
+    first = _mine[_NOW] + 1 if number > _mine[_TASK] else 0  # 0: another epoch
+    _mine[_TASK], _mine[_FIRST], _mine[_NOW], _mine[_PHASE] = number, first, first, LOADS
+    return _Samples(asked) if several else asked
+
+
+def enter(phase: int) -> None:
+    """This worker has all samples of its task (COLLATES), or has done it."""
+    _mine[_PHASE] = phase
+
+
+class Place(NamedTuple):
+    """What a worker was at."""
+
+    task: int
+    before: int
+    """So many samples it had loaded in this epoch, before those of the task."""
+    step: int
+    """… and so many of the task."""
+    phase: int
+
+
+class Progress:
+    """The words of all workers.  It is the worker_init_fn of each."""
+
+    def __init__(self, workers: int, init: Callable[[int], None] | None) -> None:
+        """`init`: the user's own worker_init_fn."""
+        self._words = RawArray("q", [*_mine] * workers)
+        self._init = init
+
+    def _of(self, worker: int) -> memoryview:
+        return memoryview(self._words).cast("B").cast("q")[_WORDS * worker :][:_WORDS]
+
+    def __call__(self, worker: int) -> None:
+        global _mine  # noqa: PLW0603
+        _mine = self._of(worker)
+        if self._init is not None:
+            self._init(worker)
+
+    def place(self, worker: int) -> Place:
+        task, first, now, phase = self._of(worker)
+        return Place(task, first, now - first, phase)

@@ -1,0 +1,102 @@
+"""The queues of an iterator: requests to each worker, and results from all of them.
+
+They are those of multiprocessing, with two differences.
+
+* What is small is written where it is put, if the pipe has room.  Otherwise a thread writes it.
+  The thread costs more than the copy of a small batch, because it takes the interpreter's lock.
+* A `get` with a timeout waits first, and takes then.  If a Ctrl-C comes while it waits, nothing was
+  taken.  If it comes elsewhere, nobody knows, and an iterator that went on might wait for ever.
+"""
+
+from __future__ import annotations
+
+import copy
+import functools
+import queue
+import select
+from multiprocessing import get_context, queues
+from multiprocessing.reduction import ForkingPickler
+from typing import TYPE_CHECKING, Any
+
+from gpuring.torch.parcel import Pickled
+
+if TYPE_CHECKING:
+    from multiprocessing.context import BaseContext
+
+_ROOM = 4096 - 4
+"""Bytes.  A pipe that can be written to takes PIPE_BUF bytes, with the length in front."""
+
+
+class Queue(queues.Queue):  # type: ignore[type-arg]
+    """Has one reader."""
+
+    waits = False
+    """Whether all that its reader has done since it set this to False is a wait."""
+    _thread: Any
+    _closed: bool
+    _sem: Any
+    _wlock: Any
+    _reader: Any
+    _writer: Any
+    """These are multiprocessing's."""
+    _to_read: select.poll | None = None
+    _to_write: select.poll | None = None
+
+    def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
+        """Raises what pickle raises."""
+        data = ForkingPickler.dumps(obj)
+        if not self._written(data):
+            super().put(Pickled(bytes(data)), block, timeout)
+
+    def _written(self, data: Any) -> bool:
+        # Behind what the thread has still to write it must stay.
+        if self._thread is not None or len(data) > _ROOM or self._closed:
+            return False
+        if self._to_write is None:
+            self._to_write = select.poll()
+            self._to_write.register(self._writer.fileno(), select.POLLOUT)
+        if not self._sem.acquire(False):
+            return False
+        with self._wlock:
+            if self._to_write.poll(0):
+                self._writer.send_bytes(data)
+                return True
+        self._sem.release()
+        return False
+
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:
+        if not block or timeout is None:
+            return super().get(block, timeout)
+        if self._to_read is None:
+            self._to_read = select.poll()
+            self._to_read.register(self._reader.fileno(), select.POLLIN)
+        self.waits = True
+        there = self._to_read.poll(1e3 * timeout)
+        self.waits = False
+        if not there:
+            raise queue.Empty
+        return super().get()
+
+
+class FromThread:
+    """The queue of torch's thread for pinned memory, to be read in the same way."""
+
+    def __init__(self, source: queue.Queue[Any]) -> None:
+        self._source = source
+        self.waits = False
+
+    def get(self, timeout: float) -> Any:
+        self.waits = True
+        with self._source.not_empty:
+            there = self._source.not_empty.wait_for(self._source._qsize, timeout)
+        self.waits = False
+        if not there:
+            raise queue.Empty
+        return self._source.get()
+
+
+def with_queues(context: BaseContext | None) -> BaseContext:
+    """A context whose queues are these.  None: of the default start method."""
+    ours = copy.copy(get_context() if context is None else context.get_context())
+    ours.Queue = functools.partial(Queue, ctx=ours)  # type: ignore[method-assign]
+    return ours
