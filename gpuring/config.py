@@ -3,7 +3,8 @@
     cc camera.c $(python -m gpuring.config --cflags --libs)
 
 `--cmake` prints the folder for CMake's `gpuring_DIR`, `--pkg-config` the one for PKG_CONFIG_PATH,
-and `--gst-plugin-path` the one for GST_PLUGIN_PATH, if the elements of GStreamer were built.  A program that was linked with `--libs` finds the library where it is now.
+and `--gst-plugin-path` the one for GST_PLUGIN_PATH, if the elements of GStreamer were built.  A
+program that was linked with `--libs` finds the library where it is now.
 """
 
 from __future__ import annotations

@@ -13,6 +13,7 @@ from tests.helpers.commands import gpuring as command
 from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.rings import small_ring
 
+META = [("pts", "i8"), ("caps", "S512")]
 GRAY = "video/x-raw,format=GRAY8,width=64,height=36,framerate=25/1"
 SHOWN = "fakesink silent=false sync=false"
 
@@ -213,14 +214,39 @@ def of_size(width, height, form, frames):
     return f"videotestsrc num-buffers={frames} ! {caps}"
 
 
+def widths_in(said):
+    return re.findall(r"fakesink0\.\S+sink: caps = .*?width=\(int\)(\d+)", said)
+
+
 def test_smaller_pictures_go_into_the_same_ring(name, launch):
     sizes = [(64, 36), (32, 18), (64, 36)]
     parts = " ".join(f"{of_size(*each, 'RGB', 4)} ! c." for each in sizes)
-    sink = launch(f"concat name=c ! gpuringsink ring={name} readers=1 {parts}")
+    source = launch(f"gpuringsrc ring={name} ! fakesink", "-v")
+    sink = launch(f"concat name=c ! gpuringsink ring={name} readers=2 {parts}")
     with gpuring.attach(name, timeout=PATIENCE_S) as ring, ring.consumer() as frames:
         shapes = [slot.array.shape for slot in frames]
     assert shapes == [(height, width, 3) for width, height in sizes for _ in range(4)]
     sink.end()
+    assert widths_in(source.end()) == ["64", "32", "64"]
+
+
+def test_times_and_pictures_of_a_frame_belong_together(name, launch):
+    """The producer takes the slot again as soon as it may."""
+    with small_ring(name, slots=2, shape=(4, 8), meta=META) as ring, ring.producer() as producer:
+        through = launch(
+            f"gpuringsrc ring={name} copy=true ! gpuringsink ring={name}-b slots=512 readers=1"
+        )
+        poll(lambda: ring.stats().subscriptions)
+        caps = b"video/x-raw,format=GRAY8,width=8,height=4,framerate=25/1"
+        publish(producer, [0], pts=0, caps=caps)
+        with gpuring.attach(f"{name}-b", timeout=PATIENCE_S) as second, second.consumer() as frames:
+            for k in range(1, 300):
+                publish(producer, [k % 256], pts=40_000_000 * k, caps=caps)
+            for k in range(300):
+                with frames.acquire(PATIENCE_S) as slot:
+                    assert (slot.meta["pts"], slot.array[2, 3]) == (40_000_000 * k, k % 256)
+        producer.close()
+        through.end()
 
 
 def test_other_pictures_get_another_ring_and_a_source_follows(name, launch):
@@ -231,8 +257,7 @@ def test_other_pictures_get_another_ring_and_a_source_follows(name, launch):
     sink.end()
     said = source.until("chain", 10)
     assert "chain" not in source.interrupt()
-    widths = re.findall(r"fakesink0\.\S+sink: caps = .*?width=\(int\)(\d+)", said)
-    assert widths == ["64", "96"]
+    assert widths_in(said) == ["64", "96"]
 
 
 def test_a_sink_that_drops_waits_for_nobody(name, launch):
