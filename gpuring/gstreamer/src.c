@@ -72,7 +72,6 @@ static gpuring_status join(GpuringSrc *self, gpuring_ring *ring, gboolean is_nex
     if (!reader) return error->status;
     forget(self);
     self->reader = reader;
-    watch(self, TRUE);
     GST_OBJECT_LOCK(self);
     self->slots = reader->slots;
     GST_OBJECT_UNLOCK(self);
@@ -97,21 +96,18 @@ static gpuring_status open_ring(GpuringSrc *self, gpuring_error *error) {
  * place, so that no frame is missed. */
 static gpuring_status go_on(GpuringSrc *self, gpuring_error *error) {
     gpuring_ring *ring;
-    watch(self, FALSE);
-    if (!wait_for_fd(self->cancel, 100 * GST_MSECOND)) {
-        watch(self, TRUE);
-        return CANCELLED;
-    }
+    watch(self, FALSE); /* it stays readable */
+    if (!wait_for_fd(self->cancel, 100 * GST_MSECOND)) return CANCELLED;
     const gpuring_status status =
         wait_for_ring(self->cancel, self->name, self->timeout_s, &ring, error);
     if (status != GPURING_OK) return status;
     if (!is_same(ring, self->reader->ring)) return join(self, ring, TRUE, error);
     gpuring_detach(ring, NULL);
-    watch(self, TRUE);
     return GPURING_OK;
 }
 
 static gpuring_status next_frame(GpuringSrc *self, gpuring_slot *slot, gpuring_error *error) {
+    if (self->watched.fd < 0) watch(self, TRUE);
     for (;;) {
         const gpuring_status status = reader_acquire(self->reader, slot, error);
         if (status != GPURING_TIMEOUT) return status;
@@ -292,11 +288,14 @@ static GstFlowReturn ended(GpuringSrc *self, gpuring_status status, const gpurin
 }
 
 static gpuring_status acquire(GpuringSrc *self, gpuring_slot *slot, gpuring_error *error) {
+    gboolean is_told = FALSE;
     gpuring_status status = self->reader ? GPURING_OK : open_ring(self, error);
     while (status == GPURING_OK) {
         status = next_frame(self, slot, error);
         if (status == GPURING_OK) return status;
         if (!self->follows || !(is_end(status) || status == GPURING_PEER_LOST)) return status;
+        if (!is_told) post_info(GST_ELEMENT(self), error);
+        is_told = TRUE;
         status = go_on(self, error);
     }
     return status;

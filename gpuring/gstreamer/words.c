@@ -22,9 +22,16 @@ static gint code_of(gpuring_status status) {
     }
 }
 
+static void post(GstElement *element, GstMessageType type, const gpuring_error *error) {
+    gst_element_message_full(element, type, GST_RESOURCE_ERROR, code_of(error->status),
+                             g_strdup(error->text), g_strdup(gpuring_status_name(error->status)),
+                             __FILE__, G_STRFUNC, __LINE__);
+}
+
 void post_error(GstElement *element, const gpuring_error *error) {
-    gst_element_message_full(element, GST_MESSAGE_ERROR, GST_RESOURCE_ERROR,
-                             code_of(error->status), g_strdup(error->text),
-                             g_strdup(gpuring_status_name(error->status)), __FILE__, G_STRFUNC,
-                             __LINE__);
+    post(element, GST_MESSAGE_ERROR, error);
+}
+
+void post_info(GstElement *element, const gpuring_error *error) {
+    post(element, GST_MESSAGE_INFO, error);
 }

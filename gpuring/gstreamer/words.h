@@ -9,5 +9,6 @@
 
 void tell(gpuring_error *error, gpuring_status status, const char *format, ...)
     G_GNUC_PRINTF(3, 4);
-/* Posts an error message with the words of the library. */
+/* Posts a message with the words of the library. */
 void post_error(GstElement *element, const gpuring_error *error);
+void post_info(GstElement *element, const gpuring_error *error);

@@ -14,7 +14,9 @@ from tests.helpers.processes import PATIENCE_S, poll
 META = [("pts", "i8"), ("duration", "i8"), ("caps", "S512")]
 FORMATS = ("NV12", "NV21", "I420", "YV12", "RGB", "BGR", "RGBA", "BGRx", "GRAY8", "GRAY16_LE")
 FRAME_NS = 40_000_000
-SIZES = [(64, 36), (37, 19)]  # rows without gaps in a file, and with gaps
+SIZES = [(64, 36), (325, 241)]
+"""Rows without gaps in a file, and with gaps.  filesink writes one picture of the second size at
+once, and several of the first one."""
 
 
 def video(form, width, height, frames=12):

@@ -142,7 +142,8 @@ def test_a_source_that_reattaches_keeps_its_place_in_a_ring_that_stays(name, lau
         for _ in range(3):
             with ring.producer() as producer:
                 publish(producer, range(10))
-        source.until("chain", 30)
+            said = source.until("INFO", 1)
+            assert said.count("chain") == 10
         assert "chain" not in source.interrupt()
 
 
