@@ -58,7 +58,7 @@ def flag(value: Any, what: str, kind: str = "True or False") -> bool:
 
 def integer(value: Any, what: str, kind: str = "an int") -> int:
     """`value` as an int.  It may be NumPy's.  `what` and `kind` are for the TypeError."""
-    if not isinstance(value, bool):
+    if not isinstance(value, bool | np.bool_):  # NumPy before 2.3 takes its own for numbers
         try:
             return operator.index(value)
         except TypeError:

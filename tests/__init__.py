@@ -32,6 +32,8 @@ What each of them can find, and has found in code that was broken on purpose:
   leaves (threads), lost wake-ups that would hang (wakeups), hostile words, drivers and clients
   (fuzz, device_fuzz, fuzz_offer), and a death at every GR_FAULT (kill, kill_device, link).
   fake_cuda.c is a driver whose GPU does its work later and in any order.
+* native/api has a program in C at one end of a ring and Python at the other (puppet).  Compiled
+  with fault points, it is stopped or killed at each step of an attach, a create and a close.
 * helpers/fake_driver.py is a driver for Python's tests of the order of GPU work (native/device,
   ring/batch): it notes its calls, refuses some, and finishes work when a test says so.
 * native/stranger has a client in C that was written from docs/abi.md alone, beside Python programs.

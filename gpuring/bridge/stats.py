@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+LABEL, LABEL_OF_SUPERVISOR = "bridge", "bridge's supervisor"
+"""What people see of the worker and of the supervisor in a ring."""
+
 
 @dataclass
 class Counts:
@@ -42,6 +45,12 @@ class LinkStats:
     """How many frames were acquired and not acknowledged.  0 on the far side."""
     blocked: str
     """Who keeps the far ring from taking more.  Empty: nobody."""
+    round_trip_s: float | None = None
+    """The shortest round trip to the other host of the last seconds.  None on the near side, which
+    measures none, and as long as there was none."""
+    ahead_s: float | None = None
+    """How far CLOCK_MONOTONIC of the near host is ahead of that of the far one, give or take half
+    of the round trip.  None as above."""
 
 
 @dataclass(frozen=True)

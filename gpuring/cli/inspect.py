@@ -1,7 +1,8 @@
 """Show who is in a ring, what each one holds and for how long, and what was done about the dead.
 
-It reads the ring's header, and if the ring is full those of the others.  It needs no GPU, joins
-nothing and changes nothing.
+A peer is a producer or a consumer.  It has a number in the ring, and a label: what it was called
+when it joined (label=), or else the name of its program.  This command reads the ring's header, and
+if the ring is full those of the others.  It needs no GPU, joins nothing and changes nothing.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def describe(one: RingStats, width: int | None = None, chain: Jam | None = None)
         f"next sequence {one.cursor}, {one.cursor - one.slots} claimed so far, "
         f"{counted(one.reaps, 'dead peer')} cleared",
     ]
-    head += [line for line in (_of_producers(one), gpus(one), link(one)) if line]
+    head += [line for line in (_of_producers(one), gpus(one), link(one), clock(one)) if line]
     head += [unregistered(peer) for peer in one.peers if peer.unregistered]
     if whole is not None:
         calls = f"{whole.calls}, {whole.waiting} of them not taken yet by an engine"
@@ -150,6 +151,17 @@ def link(one: RingStats) -> str:
     return f"{near}, up to its sequence {one.link.seq}{lost}"
 
 
+def clock(one: RingStats) -> str:
+    """What a bridge has measured of the other host's clock.  Else nothing."""
+    if one.link is None or (its := one.link.clock) is None:
+        return ""
+    host, way = printable(one.link.host), "ahead of" if its.ahead_ns >= 0 else "behind"
+    return (
+        f"round trip to {host} {seconds(2 * its.error_ns / 1e9)}; CLOCK_MONOTONIC there is "
+        f"{abs(its.ahead_ns) / 1e9:.6f} s {way} this host's, within {seconds(its.error_ns / 1e9)}"
+    )
+
+
 def death(dead: Death, one: RingStats) -> str:
     """Who died in a ring, and what was done about it."""
     done = [
@@ -184,10 +196,10 @@ def _subscriptions(one: RingStats, width: int | None) -> str:
 
 
 def _members(sub: SubscriptionStats, one: RingStats) -> str:
-    """ "1 (recorder.py, pid 4711), 2 (recorder.py, pid 4712)"."""
+    """ "peer 1 (recorder.py, pid 4711), peer 2 (recorder.py, pid 4712)"."""
     peers = {peer.number: peer for peer in one.peers}
     shown = [peers[number] for number in sub.members[:MOST_MEMBERS]]
-    names = ", ".join(f"{peer.number} ({whose(peer.label, peer.pid)})" for peer in shown)
+    names = ", ".join(f"peer {peer.number} ({whose(peer.label, peer.pid)})" for peer in shown)
     more = len(sub.members) - len(shown)
     return f"{names} and {more} more" if more else names
 

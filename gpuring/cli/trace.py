@@ -3,7 +3,8 @@
 It works on rings that run: nothing is started again, and no program is changed.  It shows who
 wrote and read which frame, who waited for whom, what was lost, and who died.  Without a name it
 traces all rings of this host, whoever uses them: each of their processes writes events meanwhile.
-Ctrl-C ends it early.
+Ctrl-C ends it early.  With --join it puts traces of several hosts, which bridges connect, on one
+time line.
 """
 
 from __future__ import annotations
@@ -29,6 +30,13 @@ if TYPE_CHECKING:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="name", help="rings and services")
     parser.add_argument(
+        "--join",
+        nargs="+",
+        type=Path,
+        metavar="FILE",
+        help="trace nothing, but put these traces of several hosts together",
+    )
+    parser.add_argument(
         "--out",
         type=Path,
         required=True,
@@ -42,6 +50,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     need("perfetto", extra="trace")
+    if args.join is not None:
+        return _join(args)
     from gpuring.tracing.collector import Collector
     from gpuring.tracing.longest import longest
     from gpuring.tracing.perfetto import write
@@ -80,6 +90,29 @@ def run(args: argparse.Namespace) -> int:
     return 1 if collector.trouble else 0
 
 
+def _join(args: argparse.Namespace) -> int:
+    from gpuring.tracing.join import JoinError, join, label
+
+    if args.names:
+        raise ValueError(f"--join takes files, and {args.names[0]!r} is not among them")
+    if len(args.join) < 2:
+        raise ValueError("--join takes two files at least")
+    _check_folder(args.out)
+    try:
+        traces, ways = join(args.join, args.out)
+    except JoinError as error:
+        raise CommandError(str(error)) from None
+    for trace in traces[1:]:
+        moved = f"moved by {trace.shift_ns / 1e9:+.6f} s, within {seconds(trace.error_ns / 1e9)}"
+        print(wrap(f"{label(trace, traces)}: {moved}", columns(), "  "))
+    for way in ways:
+        took = f"{seconds(way.median_s)} in the median, within {seconds(way.error_s)}"
+        line = f"{way.title}: {counted(way.frames, 'frame')}, {took}"
+        print(wrap(line, columns(), "  "))
+    print(f"{args.out}: {nbytes(args.out.stat().st_size)}. Open it at https://ui.perfetto.dev")
+    return 0
+
+
 def _check_folder(file: Path) -> None:
     """Before the trace, which would be lost."""
     folder = file.parent
@@ -95,7 +128,8 @@ def _waits(waits: list[Wait], pids: Mapping[int, str]) -> Iterator[str]:
         took = seconds(each.in_all_s)
         if each.times > 1:
             took = f"{each.times} times, {took} in all, {seconds(each.longest_s)} at the most"
-        yield f"{who} waited for {each.culprit}, in {each.ring}: {took}"
+        before = ", from before the trace on" if each.before else ""
+        yield f"{who} waited for {each.culprit}, in {each.ring}: {took}{before}"
 
 
 def _summary(collector: Collector) -> Iterator[str]:

@@ -23,6 +23,7 @@ from gpuring.registry.jams import STUCK_S, Culprit, Jam, all_wait, jams, named
 _AGAIN_S = 0.05
 """After such a time a second look has to find the same."""
 _STACK = "`py-spy dump --pid {pid}` shows where it is"
+_AGAIN = "Start the program again that created it. It makes a new ring"
 _GO_ON = "If you end it (`kill {pid}`), the others go on without it"
 _ELSEWHERE = " The pid is that of another pid namespace, as of a container: look there"
 WORDS = {
@@ -84,8 +85,21 @@ WORDS = {
         "Service {ring} has no engine, and clients have waited {since}",
         "Start an engine",
     ),
+    "no creator": (
+        "The process that created ring {ring} is dead, the ring has no producer, and readers have "
+        "waited {since}",
+        f"{_AGAIN} of that name. Readers with `reattach=True` go on there, and all others have to "
+        "be started again",
+    ),
+    "dead ring": (
+        "Nobody lives who was in ring {ring}, and nothing has happened there {since}",
+        f"{_AGAIN} of that name. If nobody needs it any more, `gpuring clean {{ring}}` removes "
+        "what is left of it",
+    ),
 }
 """Of each reason: who is to blame, and what to do."""
+_STATE = {"dead ring": "dead"}
+"""What a ring is that is not stuck."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -134,7 +148,7 @@ def _where(jam: Jam) -> object:
 def told(jam: Jam, width: int | None = None) -> str:
     """A jam in sentences: who, since when, the waits one after the other, and what to do."""
     first = jam.culprits[0]
-    stuck = f"{jam.steps[0].ring} is stuck. {blamed(first)}"
+    stuck = f"{jam.steps[0].ring} is {_STATE.get(first.reason, 'stuck')}. {blamed(first)}"
     lines = [wrap(stuck, width, "  "), chain(jam, width)]
     if len(jam.culprits) > 1:
         lines.append("  It is not the only one:")
@@ -155,6 +169,8 @@ def chain(jam: Jam, width: int | None = None) -> str:
 def brief(jam: Jam) -> str:
     """The chain in a line: who waits for what ← whose move it is ← for what that one waits …"""
     first = jam.steps[0]
+    if first.wants == "life":
+        return f"{first.ring} is dead"
     begin = all_wait(first.waiting) if first.waiting else "Somebody waits"
     parts = []
     for step in jam.steps:

@@ -182,6 +182,10 @@ cdef extern from "core/annex.h" nogil:
     bint gr_origin_of "gr_origin"(const gr_slot *, gr_origin *)
     void gr_set_link(gr_ring *, const gr_watermark *)
     bint gr_link(const gr_ring *, gr_watermark *)
+    struct gr_ahead:
+        int64_t ahead_ns, error_ns, time_ns
+    void gr_set_clock(gr_ring *, const gr_ahead *)
+    bint gr_clock(const gr_ring *, gr_ahead *)
     void gr_set_far(gr_ring *, uint32_t, const char *)
     void gr_ask(const gr_peer *)
 

@@ -206,6 +206,21 @@ cdef class Header:
         mark.seq, mark.lost = seq, lost
         gr_set_link(self.ring, &mark)
 
+    def clock(self):
+        """How the clocks of a bridge's two hosts differ, as it was measured last: (by how many nanoseconds the near host's
+        CLOCK_MONOTONIC is ahead, by how many that may be wrong, CLOCK_MONOTONIC of this host then).  None: it was not yet."""
+        cdef gr_ahead clock
+        if not gr_clock(self.ring, &clock):
+            return None
+        return clock.ahead_ns, clock.error_ns, clock.time_ns
+
+    def set_clock(self, int64_t ahead_ns, int64_t error_ns, int64_t time_ns):
+        """The importer of a bridge says what it has measured."""
+        cdef gr_ahead clock
+        self.to_write()
+        clock.ahead_ns, clock.error_ns, clock.time_ns = ahead_ns, error_ns, time_ns
+        gr_set_clock(self.ring, &clock)
+
     def close_ring(self):
         """Closes the ring.  There are no more claims, and readers get the end of the stream after what is there."""
         self.to_write()

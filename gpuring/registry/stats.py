@@ -161,6 +161,26 @@ class InTheWay:
     """For how many seconds it has been held, published, or claimed."""
 
 
+DRIFT = 1e-4
+"""At most so many seconds a second the clocks of two hosts are taken to drift apart."""
+
+
+@dataclass(frozen=True)
+class Clock:
+    """How the clocks of a bridge's two hosts differ.  All is CLOCK_MONOTONIC, in nanoseconds."""
+
+    ahead_ns: int
+    """How far the near host's clock was ahead of this host's."""
+    error_ns: int
+    """How far that may be off: half of the round trip with which it was measured."""
+    time_ns: int
+    """When it was measured, on the clock of this host."""
+
+    def error_at(self, time_ns: int) -> int:
+        """How far it may be off at another time: the clocks drift."""
+        return self.error_ns + round(DRIFT * abs(time_ns - self.time_ns))
+
+
 @dataclass(frozen=True)
 class Link:
     """Where the frames of a ring come from that a bridge fills, and how far it has come."""
@@ -175,6 +195,8 @@ class Link:
     """The sequence of the near ring up to which everything was published here or skipped."""
     lost: int
     """How many sequences of the near ring the bridge has not brought so far."""
+    clock: Clock | None
+    """The clock of the near host.  None: the bridge has not measured it yet."""
 
 
 @dataclass(frozen=True)
@@ -215,6 +237,8 @@ class RingStats:
     """How many producers have left in order so far."""
     producers_died: int
     """How many producers have died so far."""
+    published_s: float | None
+    """How long ago the newest frame was published that the ring has.  None: it has none."""
     in_the_way: InTheWay | None
     """Who keeps the next claim waiting.  None if the next slot is free, or the ring was closed."""
     subscriptions: tuple[SubscriptionStats, ...]

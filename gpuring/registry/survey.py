@@ -63,6 +63,14 @@ def collect(name: str, header: Header) -> stats.RingStats:
         producers_in_all=seen["producers_in_all"],
         producers_left=seen["producers_left"],
         producers_died=seen["producers_died"],
+        published_s=min(
+            (
+                max(0, now - slot["time_ns"]) / 1e9
+                for slot in seen["slots"]
+                if slot["phase"] == "ready"
+            ),
+            default=None,
+        ),
         in_the_way=_in_the_way(header, seen, now),
         subscriptions=tuple(
             _subscription(u, labels[u], sub, seen, now) for u, sub in seen["subscriptions"].items()
@@ -123,7 +131,13 @@ def _link(header: Header) -> stats.Link | None:
     if origin is None:
         return None
     epoch, seq, lost = header.link()
-    return stats.Link(origin["host"], origin["ring"], epoch.hex(), seq, lost)
+    return stats.Link(origin["host"], origin["ring"], epoch.hex(), seq, lost, clock(header))
+
+
+def clock(header: Header) -> stats.Clock | None:
+    """The clock of the host that a bridge brings frames from.  None: it was not measured."""
+    measured = header.clock()
+    return None if measured is None else stats.Clock(*measured)
 
 
 def _subscription(

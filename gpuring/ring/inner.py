@@ -107,6 +107,13 @@ def set_link(ring: Ring, epoch: bytes, seq: int, lost: int) -> None:
     ring._header.set_link(epoch, seq, lost)
 
 
+def set_clock(ring: Ring, ahead_ns: int, error_ns: int, time_ns: int) -> None:
+    """The importer of a bridge says how far the near host's CLOCK_MONOTONIC was ahead at `time_ns`,
+    and by how much that may be wrong."""
+    ring._check_open()
+    ring._header.set_clock(ahead_ns, error_ns, time_ns)
+
+
 # ---- a producer, a consumer ----------------------------------------------------------------------
 
 

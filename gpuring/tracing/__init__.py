@@ -7,5 +7,6 @@
     timeline.py   from events to slices, arrows and counters: calls.py for services, tracks.py for
                   what has a row of its own
     perfetto.py   writes them as a file
+    hosts.py      what a trace says of its host; join.py puts traces of several hosts together
     longest.py    who has waited for whom the longest, for who has only a terminal
 """

@@ -16,12 +16,13 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from gpuring import native
+from gpuring import native, slot_layout
 from gpuring.deadlines import deadline_of, left_s
 from gpuring.errors import RingError
 from gpuring.native import File, Header, Missing, Tracer
 from gpuring.native.tracer import EVENT_NBYTES, TRACE_EVENTS, TRACE_NS
-from gpuring.registry import directory, segment
+from gpuring.registry import directory, segment, survey
+from gpuring.registry.stats import Clock
 from gpuring.tracing import fences
 from gpuring.tracing.fences import Fences
 from gpuring.tracing.who import Known, threads_of
@@ -56,6 +57,8 @@ class TracedRing:
     """By peer number, in the order of their turns."""
     gaps: int = 0
     """How often it was off meanwhile, because this process was stopped."""
+    clocks: list[Clock] = field(default_factory=list)
+    """What a bridge that fills it has measured of the near host's clock, one after the other."""
 
     @property
     def missed(self) -> int:
@@ -75,9 +78,18 @@ class TracedRing:
                 more |= len(events) > TRACE_EVENTS // 4
         return more
 
+    @property
+    def near(self) -> tuple[str, str, str] | None:
+        """Host, name and epoch of the ring that a bridge brings its frames from."""
+        origin, epoch = slot_layout.origin(self.header.spec), self.header.link()[0]
+        return (origin["host"], origin["ring"], epoch.hex()) if origin and epoch else None
+
     def look(self) -> None:
         self.header = Header.read(self.file.fd)
         self.known.look(self.header)
+        clock = survey.clock(self.header)
+        if clock is not None and clock not in self.clocks[-1:]:
+            self.clocks.append(clock)
 
 
 def _begin(name: str, before: int = 0) -> TracedRing:

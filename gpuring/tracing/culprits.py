@@ -27,6 +27,8 @@ def culprit_of(ring: RingState, at: int, about: list[int]) -> tuple[str, Args, s
         culprit = ring.who((number, who & 0xFFFFFFFF))
         name = culprit.name
         args |= {"culprit": name, "culprit's pid": culprit.pid}
+    if reason == native.BY_PRODUCER and ring.is_far:  # it has slots for frames that are to come
+        return f"waits for frame {seq} of {ring.name}", args, "idle"
     if reason == native.BY_PRODUCER:
         return f"waits for {name}, which writes {seq}", args, "waits"
     if reason == native.BY_HOLDER:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from gpuring.tracing.state import BEFORE
 from gpuring.tracing.tracks import Picture
 
 
@@ -17,6 +18,8 @@ class Wait:
     times: int = 0
     in_all_s: float = 0.0
     longest_s: float = 0.0
+    before: bool = False
+    """Whether one of them began before the trace.  It counts from there on."""
 
 
 def longest(picture: Picture) -> list[Wait]:
@@ -30,6 +33,7 @@ def longest(picture: Picture) -> list[Wait]:
         wait = found.setdefault(key, Wait(*key))
         took_s = (it.end_ns - it.begin_ns) / 1e9
         wait.times += 1
+        wait.before |= BEFORE in it.args
         wait.in_all_s += took_s
         wait.longest_s = max(wait.longest_s, took_s)
     return sorted(found.values(), key=lambda each: -each.in_all_s)

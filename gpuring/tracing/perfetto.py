@@ -36,8 +36,16 @@ def _packets(
     picture: Picture, pids: Mapping[int, str], threads: Threads
 ) -> Iterator[protos.TracePacket]:
     yield _clocks()
+    yield from described(picture, pids, threads)
+
+
+def described(
+    picture: Picture, pids: Mapping[int, str], threads: Threads, first: int = 1
+) -> Iterator[protos.TracePacket]:
+    """Its tracks, numbered from `first` on, and behind them what is on them, in the order of
+    time."""
     ids: dict[Track, int] = {}
-    for number, track in enumerate(picture.tracks(), 1):
+    for number, track in enumerate(picture.tracks(), first):
         ids[track] = number
         yield _described(track, ids, pids, threads)
     for _, _, packet in sorted(_events(picture, ids), key=lambda each: each[:2]):

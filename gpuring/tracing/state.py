@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from gpuring.tracing.tracks import Args, Slice, Track
 from gpuring.tracing.who import Known, Who
 
+BEFORE = "began before the trace by"
+"""What an argument of a wait is called that is older than the trace."""
 Key = tuple[int, int]
 """A peer of a ring: its number and the low half of its id."""
 
@@ -19,6 +21,8 @@ class PeerState:
     """By sequence: what it writes or reads."""
     awaits: Slice | None = None
     """What it waits for in an event loop."""
+    awaits_since_ns: int = 0
+    """When that wait, or the last one, began."""
     turn: int = 0
     last_ns: int = 0
 
@@ -33,6 +37,10 @@ class RingState:
     slots: int
     known: Known
     track: Track
+    begun_ns: int
+    """When its trace began."""
+    is_far: bool
+    """Whether a bridge fills it."""
     peers: dict[Key, PeerState] = field(default_factory=dict)
     written: dict[int, Slice] = field(default_factory=dict)
     released: dict[int, Slice] = field(default_factory=dict)
@@ -73,6 +81,8 @@ class ThreadState:
     pid: int
     tid: int
     slice: Slice | None = None
+    waits_since_ns: int = 0
+    """When the wait began that it was in last."""
     wait: dict[tuple[int, Key], tuple[str, Args]] = field(default_factory=dict)
     """What it waits for, by the index of the ring and the peer: in words, and with details."""
     own: list[Slice] = field(default_factory=list)

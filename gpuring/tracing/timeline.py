@@ -10,12 +10,13 @@ import numpy as np
 from gpuring import native
 from gpuring.native.tracer import KINDS
 from gpuring.printable import printable
+from gpuring.tracing import hosts
 from gpuring.tracing.calls import Calls
 from gpuring.tracing.collector import Events, TracedRing
 from gpuring.tracing.culprits import culprit_of, is_in_loop
 from gpuring.tracing.gpu_work import GpuWork
 from gpuring.tracing.hops import Hops
-from gpuring.tracing.state import PeerState, RingState, Seen, ThreadState
+from gpuring.tracing.state import BEFORE, PeerState, RingState, Seen, ThreadState
 from gpuring.tracing.tracks import Args, Picture, Slice
 from gpuring.tracing.who import ID_MASK, Death, Who
 
@@ -56,8 +57,12 @@ class Timeline:
         }
         for k, ring in enumerate(rings):
             track = self.picture.track(("ring", k), f"ring {ring.title}")
-            state = RingState(k, ring.name, ring.title, ring.header.slots, ring.known, track)
+            state = RingState(
+                k, ring.name, ring.title, ring.header.slots, ring.known, track, ring.begun_ns,
+                is_far=ring.near is not None,
+            )  # fmt: skip
             self._rings.append(state)
+            hosts.tell(self.picture, track, ring)
             if any(ring.name == before.name for before in rings[:k]):
                 self.picture.instant(track, f"{ring.name} was made again", ring.begun_ns)
             for who in ring.known.peers.values():
@@ -273,6 +278,8 @@ class Timeline:
             return
         if thread.wait.get(key, ("", {}))[0] == words:
             return  # it still waits for the same
+        since, thread.waits_since_ns = thread.waits_since_ns, seen.about[3]
+        at = _begin_of_wait(seen, args, since)
         waits = {**thread.wait, key: (words, args)}
         if len(waits) > 1:  # gpuring.select
             words, kind = f"waits for any of {len(waits)} rings", "idle"
@@ -280,9 +287,9 @@ class Timeline:
         if thread.slice is not None and key not in thread.wait:  # it has begun just now
             thread.slice.name, thread.slice.args, thread.slice.kind = words, args, kind
         else:
-            self._stop_waiting(thread, seen.at)
+            self._stop_waiting(thread, at)
             track = self.picture.thread(thread.pid, thread.tid)
-            thread.slice = self.picture.begin(track, words, seen.at, kind, args)
+            thread.slice = self.picture.begin(track, words, at, kind, args)
         thread.wait = waits
 
     def _stop_waiting(self, thread: ThreadState, at: int) -> bool:
@@ -299,7 +306,9 @@ class Timeline:
         self._stop_awaiting(peer, seen.at)
         key, process = ("awaits", ring.index, peer.key), self.picture.process(peer.pid)
         track = f"{ring.title}: waits in an event loop"
-        peer.awaits = self.picture.begin_in_lane(key, track, process, words, seen.at, kind, args)
+        since, peer.awaits_since_ns = peer.awaits_since_ns, seen.about[3]
+        at = _begin_of_wait(seen, args, since)
+        peer.awaits = self.picture.begin_in_lane(key, track, process, words, at, kind, args)
 
     def _stop_awaiting(self, peer: PeerState, at: int) -> bool:
         it, peer.awaits = peer.awaits, None
@@ -343,6 +352,17 @@ class Timeline:
                 thread.slice.args["end"] = "still waits"
             self._stop_waiting(thread, at)
             self._stop_own(thread, at)
+
+
+def _begin_of_wait(seen: Seen, args: Args, last_since_ns: int) -> int:
+    """When the slice of a wait begins: with the trace, if the wait is older than that.  Then `args`
+    say so, unless the wait is the last one, which goes on for somebody else."""
+    since_ns = seen.about[3]
+    older_ns = seen.ring.begun_ns - since_ns
+    if older_ns <= 0 or since_ns == last_since_ns:
+        return seen.at
+    args[BEFORE] = f"{older_ns / 1e9:.3f} s"
+    return min(seen.at, seen.ring.begun_ns)
 
 
 def _in_order(rings: Sequence[TracedRing]) -> Iterator[tuple[int, int, int, list[int]]]:

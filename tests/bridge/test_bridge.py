@@ -10,6 +10,7 @@ import mmap
 import os
 import resource
 import signal
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 
 import gpuring
 from gpuring.errors import RingFull
+from gpuring.registry import directory, survey
 from tests.helpers import commands
 from tests.helpers.support import PLACES, poll
 
@@ -219,6 +221,20 @@ def test_a_lossy_importer_never_holds_up_the_producer_and_counts_what_is_lost(ne
 
 
 @pytest.mark.slow
+def test_the_far_side_shows_how_the_clocks_differ(near, far):
+    with both_ends(near, far) as ends:
+        link = poll(lambda: [x for x in ends.into.stats().links if x.round_trip_s])[0]
+        assert abs(link.ahead_s) <= link.round_trip_s / 2  # there is only one clock
+        clock = survey.collect(far, directory.look(far)).link.clock
+        assert clock.error_ns > 0
+        assert "; CLOCK_MONOTONIC there is " in commands.gpuring("inspect", far).stdout
+        metrics = commands.gpuring("metrics", "--once").stdout
+        labels = f'{{host="{socket.gethostname()}",ring="{far}"}}'
+        assert f"gpuring_bridge_round_trip_seconds{labels} 0.0" in metrics
+        assert f"gpuring_bridge_clock_ahead_seconds{labels} " in metrics
+        assert all(link.round_trip_s is None for link in ends.out.stats().links)
+
+
 def test_the_latest_frame_is_taken_whenever_one_can_be_sent(near, far):
     with both_ends(near, far, policy="latest") as ends:
         for n in range(100):

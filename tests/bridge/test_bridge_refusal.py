@@ -222,10 +222,10 @@ def test_an_importer_of_another_version(near):
         bridge.export(near, listen="127.0.0.1:0") as out,
         importer(near, out.address, rcvtimeo=int(1000 * WAIT_S)) as far,
     ):
-        far.socket.send(hello.partition(b"{")[0] + b'{"version": 2}')
+        far.socket.send(hello.partition(b"{")[0] + b'{"version": 3}')
         number, refused = wire.decode(far.socket.recv_multipart())
     assert (number, refused.again) == (7, False)
-    assert "speaks version 2, and this one 1" in refused.reason
+    assert "speaks version 3, and this one 2" in refused.reason
 
 
 def test_half_a_pair_of_keys_is_not_left(tmp_path):

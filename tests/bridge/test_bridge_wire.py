@@ -15,6 +15,7 @@ from gpuring.bridge.network.wire_fields import MAX_NAME
 from gpuring.native import MAX_SPEC_NBYTES
 
 SEQ = st.integers(1, (1 << 48) - 1)
+TIME = st.integers(0, (1 << 63) - 1)
 ANY_TEXT = st.text(st.characters(codec="utf-8"), max_size=60)
 TEXT = ANY_TEXT.filter(str.isprintable)
 NAME = st.text(st.characters(codec="ascii", categories=["L", "N"]), min_size=1, max_size=60)
@@ -39,6 +40,8 @@ MESSAGES = st.one_of(
     st.builds(wire.Begin),
     st.builds(wire.Ping, TEXT, TEXT),
     st.builds(wire.Bye, TEXT, st.booleans()),
+    st.builds(wire.AskTime, TIME),
+    st.builds(wire.Time, TIME, TIME),
 )  # fmt: skip
 SESSION = st.integers(0, (1 << 64) - 1)
 ANYTHING = st.recursive(
@@ -192,6 +195,10 @@ def test_frames_like_those_that_cannot_be(meta):
                 b'{"host": "h", "epoch": null, "seq": 0, "spec": "", "engines": {}}',
             )
         ],
+        [_packed(wire.AskTime.kind, b"")],
+        [_packed(wire.AskTime.kind, struct.pack("<Q", 1 << 63))],
+        [_packed(wire.Time.kind, struct.pack("<QQ", 1, 1 << 63))],
+        [_packed(wire.Time.kind, struct.pack("<QQQ", 1, 1, 1))],
         [_packed(0, b"")],
         [b"gpuring"],
         [],

@@ -44,6 +44,13 @@ def camera(pipe: Pipe, name: str) -> None:
             producer.claim().publish()
 
 
+def creator(pipe: Pipe, name: str) -> None:
+    with small_ring(name) as ring, ring.producer(label="camera") as producer:
+        put(producer, 3)
+        pipe.send()
+        pipe.receive()
+
+
 def reader(pipe: Pipe, name: str, subscription: str) -> None:
     with gpuring.attach(name) as ring, ring.consumer(subscription, label=subscription) as frames:
         pipe.send()
@@ -63,6 +70,16 @@ def stage(pipe: Pipe, name: str, subscription: str, onto: str) -> None:
         for slot in frames:
             with producer.claim() as copy:
                 copy.copy_from(slot.array)
+
+
+def reads_on(pipe: Pipe, name: str, subscription: str) -> None:
+    with (
+        gpuring.attach(name) as ring,
+        ring.consumer(subscription, label=subscription, reattach=True) as frames,
+    ):
+        pipe.send()
+        for _ in frames:
+            pass
 
 
 def keeper(pipe: Pipe, name: str, subscription: str) -> None:
@@ -280,6 +297,31 @@ def a_ring_without_producers(children: Children, name: str) -> Iterator[Blame]:
 
 
 @contextlib.contextmanager
+def a_ring_whose_creator_was_killed(children: Children, name: str) -> Iterator[Blame]:
+    """Somebody reads on, and waits for the next ring of that name."""
+    made_it = up(children(creator, name))
+    viewer = up(children(reads_on, name, "viewer"))
+    try:
+        made_it.kill()
+        yield Blame("no creator", None, "viewer")
+    finally:
+        viewer.kill()
+        gpuring.unlink(name)
+
+
+@contextlib.contextmanager
+def a_ring_in_which_all_are_dead(children: Children, name: str) -> Iterator[Blame]:
+    made_it, viewer = up(children(creator, name)), up(children(busy, name, "viewer"))
+    try:
+        viewer.stop()  # so it does not clear the other one
+        made_it.kill()
+        viewer.kill()
+        yield Blame("dead ring")
+    finally:
+        gpuring.unlink(name)
+
+
+@contextlib.contextmanager
 def a_circle(children: Children, name: str) -> Iterator[Blame]:
     """Each of two processes waits for a slot that the other one keeps."""
     with small_ring(name), small_ring(f"{name}-b"):
@@ -297,6 +339,7 @@ PLANTED: dict[str, Callable[..., Any]] = {
         *(an_engine_that_never_answers, a_client_that_does_not_read, a_service_without_engines),
         *(a_dead_process_that_nobody_clears, a_bridge_whose_other_side_does_not_read),
         *(a_stopped_camera, a_ring_without_producers, a_circle),
+        *(a_ring_whose_creator_was_killed, a_ring_in_which_all_are_dead),
     )
 }
 

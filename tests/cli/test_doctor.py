@@ -52,7 +52,8 @@ def findings(*options, **more):
 def _check_sum(text):
     """The last line counts the findings above it."""
     shown = re.findall(r"^(ok|skip|warn|fail) ", text, re.MULTILINE)
-    words = zip(LEVELS, ("ok", "skipped", "to know", "failed"), strict=True)
+    warnings = "warning" if shown.count("warn") == 1 else "warnings"
+    words = zip(LEVELS, ("ok", "skipped", warnings, "failed"), strict=True)
     counts = ", ".join(f"{shown.count(level)} {word}" for level, word in words)
     assert text.splitlines()[-1] == counts
 

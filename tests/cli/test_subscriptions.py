@@ -70,12 +70,12 @@ def test_inspect_says_who_the_members_are(name, command, monkeypatch, width):
     monkeypatch.setenv("COLUMNS", str(width))
     with small_ring(name) as ring:
         with ring.consumer("rec", label="recorder on disk 2", durable=True) as one:
-            who = f"{one.peer} (recorder on disk 2, pid {os.getpid()})"
+            who = f"peer {one.peer} (recorder on disk 2, pid {os.getpid()})"
             shown = command("inspect", name).stdout
             assert members(shown) == who
             crowd = [ring.consumer("rec", label=f"worker {k}") for k in range(5)]
             shown = command("inspect", name).stdout
-            told = [f"{w.peer} (worker {k}, pid {os.getpid()})" for k, w in enumerate(crowd)]
+            told = [f"peer {w.peer} (worker {k}, pid {os.getpid()})" for k, w in enumerate(crowd)]
             assert members(shown) == f"{', '.join([who, *told[:3]])} and 2 more"
             assert max(map(len, shown.splitlines())) <= width
             for each in crowd:

@@ -73,6 +73,25 @@ def test_a_chain_names_each_wait(name, children):
         assert [peer.label for step in jam.steps for peer in step.waiting] == ["camera", "detector"]
 
 
+def test_a_dead_ring_is_told_since_something_has_happened_there(name, children):
+    with PLANTED["a_ring_in_which_all_are_dead"](children, name):
+        (one,) = look(name)
+        assert one.state == "dead"
+        old = dataclasses.replace(one, created_ns=one.created_ns - 10**12)
+        signs = [one.published_s, *(each.age_s for each in (*one.peers, *one.deaths))]
+        assert jams([old])[0].age_s == min(signs)
+        nobody = dataclasses.replace(old, peers=(), deaths=(), subscriptions=(), published_s=7.0)
+        assert jams([nobody])[0].age_s == 7.0
+
+
+def test_a_producer_is_not_asked_for_where_the_creator_is_dead(name, children):
+    with PLANTED["a_ring_whose_creator_was_killed"](children, name):
+        one = poll(lambda: [each for each in look(name) if not each.producers])[0]
+        step = poll(lambda: jams(look(name)))[0].steps[0]
+        assert blamed(jams(look(name))[0]).reason == "no creator"
+        assert step.why.endswith(f"its creator (pid {one.creator_pid}) is dead")
+
+
 def test_the_same_culprit_is_told_once(name, children):
     with small_ring(f"{name}-a") as one, small_ring(f"{name}-b") as other:
         slow = up(children(two_rings, one.name, other.name))

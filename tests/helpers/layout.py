@@ -12,7 +12,8 @@ from tests import ROOT
 
 HEADER = ROOT / "gpuring" / "native" / "core" / "layout.h"
 TABLES = (
-    "head", "death", "link", "sub", "peer", "slot", "take", "tear", "trace_event", "trace_table",
+    "head", "death", "link", "clock", "sub", "peer", "slot", "take", "tear", "trace_event",
+    "trace_table",
 )  # fmt: skip
 
 _STRUCT = re.compile(r"(/\*(?:(?!\*/).)*\*/\n)?struct gr_(\w+) \{\n(.*?)\n\};", re.DOTALL)

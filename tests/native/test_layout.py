@@ -60,7 +60,7 @@ def test_every_field_lies_where_a_compiler_puts_it(tmp_path):
     subprocess.run([str(CC), "-std=c11", include, "-fsyntax-only", str(source)], check=True)
 
 
-@promise("abi.md", "The **layout version** is `head.version`, now 8.")
+@promise("abi.md", "The **layout version** is `head.version`, now 9.")
 def test_every_documented_constant_is_the_cores():
     documented = constants()
     for name in ("VERSION", "MAX_SLOTS", "MAX_PEERS", "MAX_SUBSCRIPTIONS"):

@@ -52,6 +52,16 @@ def test_the_link_says_what_was_said_last(ring):
     assert inner.link(ring) == (OTHER, 3, 6)
 
 
+def test_the_clock_is_what_was_measured_last(ring):
+    header = inner.header(ring)
+    assert header.clock() is None
+    for ahead in (-(10**15), 5, 10**15):
+        inner.set_clock(ring, ahead, 7, 9)
+        assert header.clock() == (ahead, 7, 9)
+    with gpuring.attach(ring.name) as attached:
+        assert inner.header(attached).clock() == (10**15, 7, 9)
+
+
 def test_an_epoch_has_16_bytes(ring):
     with pytest.raises(ValueError, match="16 bytes, not 3"):
         inner.set_link(ring, b"abc", 1, 0)

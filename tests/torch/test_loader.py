@@ -202,6 +202,25 @@ def test_an_error_of_a_worker_comes_where_torch_raises_it():
     assert texts[0] == texts[1]
 
 
+def test_a_copy_that_fails_is_an_error_of_its_batch(monkeypatch):
+    """As where a GPU has no memory left.  The loop goes on."""
+    opened = inlet.Inlet.open
+
+    def refusing(self: Any, arrived: parcel.Parcel, *, pinned: bool) -> Any:
+        batch = opened(self, arrived, pinned=pinned)
+        if batch[1][0] == 12:
+            raise MemoryError("no room")
+        return batch
+
+    monkeypatch.setattr(inlet.Inlet, "open", refusing)
+    batches = iter(DataLoader(datasets.Numbered(), 4, num_workers=2, timeout=20))
+    seen = [next(batches)[1].tolist() for _ in range(3)]
+    with pytest.raises(MemoryError, match="no room"):
+        next(batches)
+    seen += [k.tolist() for _, k in batches]
+    assert seen == [[*range(k, k + 4)] for k in range(0, 40, 4) if k != 12]
+
+
 def test_without_workers_it_is_torchs_own():
     assert same(*both(datasets.Structures(), 4))
 

@@ -24,7 +24,7 @@ from torch.utils.data import Subset
 
 from gpuring.torch import DataLoader, loader
 from tests.helpers.commands import environment
-from tests.helpers.interrupted import Interrupt, Signal, at_each_place
+from tests.helpers.interrupted import Signal, at_each_place
 from tests.helpers.processes import PATIENCE_S, poll, runs
 from tests.helpers.rings import waiters
 from tests.torch import datasets
@@ -167,7 +167,7 @@ def test_ctrl_c_leaves_nothing(kind):
 
 
 class SignalInTorch(Signal):
-    """… and of torch's loader, and of the queue that it takes from."""
+    """… and of torch's loader, and of the queues."""
 
     FILES = (
         *Signal.FILES,
@@ -180,7 +180,7 @@ class SignalInTorch(Signal):
 EVERY = [[k, k + 1] for k in range(0, 12, 2)]
 
 
-def check_interrupted(interrupt: Interrupt, loading: DataLoader[object], at: int) -> None:
+def check_interrupted(interrupt: SignalInTorch, loading: DataLoader[object], at: int) -> None:
     """Interrupts the call for batch `at` of a new loop, and goes on with it."""
     batches = iter(loading)
     seen = [next(batches)[1].tolist() for _ in range(at)]
@@ -191,17 +191,15 @@ def check_interrupted(interrupt: Interrupt, loading: DataLoader[object], at: int
             next(batches)
         return
     seen += [k.tolist() for _, k in batches]
-    if isinstance(interrupt, SignalInTorch) and len(seen) < len(EVERY):
+    if len(seen) < len(EVERY):
         seen.insert(at, EVERY[at])  # torch had it, and was just returning it
     assert seen == EVERY, interrupt.where
 
 
-@pytest.mark.slow(keep=1)
 @pytest.mark.deadline(60)
-@pytest.mark.parametrize("kind", [SignalInTorch, Interrupt])
-def test_after_a_ctrl_c_a_loop_goes_on_or_raises(kind):
+def test_after_a_ctrl_c_a_loop_goes_on_or_raises():
     loading = DataLoader(datasets.Numbered(12), 2, num_workers=1, persistent_workers=True)
-    for interrupt in at_each_place(kind, step=5):
+    for interrupt in at_each_place(SignalInTorch, step=11):
         check_interrupted(interrupt, loading, 2)
     del loading
     gc.collect()
@@ -210,9 +208,8 @@ def test_after_a_ctrl_c_a_loop_goes_on_or_raises(kind):
 
 @pytest.mark.slow
 @pytest.mark.deadline(120)
-@pytest.mark.parametrize("kind", [SignalInTorch, Interrupt])
-def test_after_a_ctrl_c_while_a_ring_is_made_a_loop_goes_on_or_raises(kind):
-    for interrupt in at_each_place(kind, step=29):
+def test_after_a_ctrl_c_while_a_ring_is_made_a_loop_goes_on_or_raises():
+    for interrupt in at_each_place(SignalInTorch, step=29):
         check_interrupted(interrupt, DataLoader(datasets.Numbered(12), 2, num_workers=1), 0)
         gc.collect()
         assert not datasets.rings(), interrupt.where

@@ -88,6 +88,9 @@ def test_a_frame_is_followed_over_a_bridge(name, tmp_path):
         if hop.args["sequence"] in written:  # else it was claimed before the trace
             assert hop.end_ns == written[hop.args["sequence"]].end_ns
     assert all(each.track.startswith(f"bridge {name} to {far} / ") for each in hops)
+    # A bridge claims slots for frames that are to come, and keeps nobody waiting by that.
+    assert any(each.args["ring"] == far for each in seen.named("waits for frame"))
+    assert not [each for each in seen.named("waits for bridge, pid") if each.args["ring"] == far]
 
 
 def test_two_bridges_of_a_ring_are_told_apart(name, tmp_path):

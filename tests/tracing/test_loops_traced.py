@@ -1,17 +1,21 @@
-"""Waits in event loops: the thread does other things meanwhile, and the trace shows the wait."""
+"""Waits in event loops, where the thread does other things meanwhile, and those that are older than
+the trace."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import selectors
+import time
 
 import pytest
 
 pytest.importorskip("perfetto")
 
 import gpuring
-from tests.cli.planted import up
+from gpuring.tracing.state import BEFORE
+from tests.cli.planted import camera, holder, up
+from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.rings import small_ring
 from tests.tracing.pipelines import paced, stalls, trace
 from tests.tracing.traced import events, tracer_of
@@ -114,6 +118,53 @@ def test_a_claim_in_a_loop_names_the_culprit_and_has_its_arrow(children, name, p
         if each.end_ns - each.begin_ns > 90e6 and "end" not in each.args
     ]
     assert any(each.leads_to for each in stalled)
+
+
+def test_a_wait_in_a_loop_that_is_older_than_the_trace_is_in_it(children, name, path):
+    with small_ring(name):
+        up(children(polls, name))
+        poll(lambda: is_waiting(name, "consumer"))
+        _, seen = trace(path, name)
+    (wait,) = seen.named("waits for frame")
+    assert wait.args[BEFORE]
+    assert wait.args["end"] == "still waits"
+
+
+def is_waiting(name, role):
+    (ring,) = [each for each in gpuring.ls() if each.name == name]
+    return [peer for peer in ring.peers if peer.role == role and peer.waiting]
+
+
+def test_a_wait_that_is_older_than_the_trace_is_in_it_and_in_what_the_command_says(
+    children, name, path
+):
+    with small_ring(name):
+        recorder = up(children(holder, name, "recorder"))
+        source = up(children(camera, name))
+        poll(lambda: is_waiting(name, "producer"))
+        told, seen = trace(path, name, seconds=0.2)
+    (wait,) = of(seen.named("waits for recorder"), source)
+    assert wait.args[BEFORE]
+    assert f"waited for recorder, pid {recorder.pid}, in {name}: " in " ".join(told.split())
+    assert "from before the trace on" in " ".join(told.split())
+
+
+def test_a_sleeper_tells_each_trace_at_once_what_it_waits_for(children, name):
+    """If it told them only when it looks by itself, once a second, they would take too long."""
+    with small_ring(name):
+        up(children(holder, name, "recorder"))
+        up(children(camera, name))
+        (producer,) = poll(lambda: is_waiting(name, "producer"))
+        ends = time.monotonic() + PATIENCE_S / 4
+        for _ in range(50):
+            is_told(name, producer.number)
+            assert time.monotonic() < ends
+
+
+def is_told(name, number):
+    tracer = tracer_of(name)
+    poll(lambda: "wait" in dict(events(tracer, number)))
+    tracer.off()
 
 
 def test_a_wait_that_is_given_up_ends(name):

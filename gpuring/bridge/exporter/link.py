@@ -221,6 +221,8 @@ class Link:
                 session.ended = session.asked = False
             case wire.Ping(blocked, by):
                 self._set_blocked(blocked, by)
+            case wire.AskTime(asked_ns):
+                session.post(wire.Time(asked_ns, native.now_ns()))
             case _:
                 raise wire.WireError(f"a {type(message).__name__} that does not belong here")
 

@@ -14,6 +14,7 @@ from typing import Any, Literal
 
 from gpuring.bridge.exporter.link import Link
 from gpuring.bridge.network import wire
+from gpuring.bridge.stats import LABEL
 from gpuring.bridge.worker import SupervisorPipe
 from gpuring.errors import RingError
 from gpuring.registry.subscriptions import read_elsewhere
@@ -122,7 +123,7 @@ class Links:
                 ring.unsubscribe(subscription)
             consumer = ring.consumer(
                 subscription, lossless=lossless, start=start, gate="host",
-                durable=lossless, patience=patience,
+                durable=lossless, patience=patience, label=LABEL,
             )  # fmt: skip
             inner.expect_end(consumer)  # which the far ring has to be told, also by the next worker
             consumer.fileno()  # it is made now, when the importer can still be refused

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuring.bridge.network.addresses import reserved
+from gpuring.bridge.stats import LABEL_OF_SUPERVISOR
 from gpuring.bridge.supervisor import Bridge, leave, log
 from gpuring.errors import FrameTorn, RingError, RingNotFound
 from gpuring.native.snapshot import snapshot
@@ -180,7 +181,7 @@ class Export(Bridge):
             if inner.epoch(ring) != message["epoch"]:
                 raise RingNotFound(f"ring {ring.name!r} was replaced meanwhile")
             options = {"lossless": message["lossless"], "gate": "host"}
-            consumer = ring.consumer(message["subscription"], **options)
+            consumer = ring.consumer(message["subscription"], label=LABEL_OF_SUPERVISOR, **options)
         except (RingError, ValueError, OSError):
             ring.close()
             raise

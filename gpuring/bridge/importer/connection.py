@@ -12,7 +12,9 @@ from typing import Any
 import zmq
 import zmq.utils.monitor
 
+from gpuring import native
 from gpuring.bridge.engines.contract import EngineError
+from gpuring.bridge.importer.near_clock import NearClock
 from gpuring.bridge.network import keys, multipart, wire
 
 _HUNG_UP = (
@@ -52,6 +54,7 @@ class Connection:
         self.is_answered = False
         """Whether the exporter has said anything."""
         self.near: wire.Welcome | None = None
+        self.clock = NearClock()
         self.is_open = False
         self._open_s = 0.0
         self._mark: tuple[str, int] = ("", 0)
@@ -65,13 +68,21 @@ class Connection:
             raise EngineError(f"{address} cannot be connected to: {error}") from None
 
     def post(self, message: wire.Message) -> None:
+        self._send(message)
+        self.said_s = time.monotonic()
+
+    def ask_time(self) -> None:
+        """If it is time to ask.  It does not count as said: a Ping says more."""
+        if self.is_open and (question := self.clock.ask(native.now_ns())) is not None:
+            self._send(question)
+
+    def _send(self, message: wire.Message) -> None:
         try:
             multipart.send(self.socket, wire.encode(self.number, message))
         except zmq.Again:  # the connection is lost already
             raise EngineError(self.why_lost() or _NOBODY) from None
         except zmq.ZMQError as error:
             raise EngineError(f"the exporter cannot be reached: {error}") from None
-        self.said_s = time.monotonic()
 
     def open(self, mark: tuple[str, int]) -> None:
         """The session begins.  The far ring has everything up to `mark`."""

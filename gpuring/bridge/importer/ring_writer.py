@@ -18,7 +18,7 @@ from gpuring.bridge import engines
 from gpuring.bridge.engines.contract import Receiver, Slab
 from gpuring.bridge.engines.slabs import extent_of, metas_of, nbytes_of, slab_of
 from gpuring.bridge.network import wire
-from gpuring.bridge.stats import Counts
+from gpuring.bridge.stats import LABEL, Counts
 from gpuring.errors import RingFull
 from gpuring.registry.diagnosis import blocking_subscription
 from gpuring.ring import inner
@@ -111,7 +111,7 @@ class RingWriter:
     def join(self) -> None:
         """Joins the far ring as its producer."""
         if self.producer is None:
-            self.producer = self.ring.producer(gate="host")
+            self.producer = self.ring.producer(gate="host", label=LABEL)
 
     def leave(self) -> None:
         """Leaves as a producer, in order.  The claims that nothing was written to are void."""

@@ -11,6 +11,7 @@ import contextlib
 from typing import Any
 
 from gpuring import slot_layout
+from gpuring.bridge.stats import LABEL_OF_SUPERVISOR
 from gpuring.bridge.supervisor import Bridge, leave, log
 from gpuring.errors import RingError, RingExists, RingIncompatible, RingNotFound
 from gpuring.registry import directory, stats, survey
@@ -81,7 +82,7 @@ class Import(Bridge):
         else:
             self._ended = False
             if self._ring is not None and self._producer is None:
-                self._producer = self._ring.producer()
+                self._producer = self._ring.producer(label=LABEL_OF_SUPERVISOR)
             self._say(begun=True)
 
     def _make(self, message: dict[str, Any]) -> None:
@@ -130,7 +131,7 @@ class Import(Bridge):
 
     def _settle(self, ring: Ring) -> None:
         ring.watch()
-        self._producer = ring.producer()
+        self._producer = ring.producer(label=LABEL_OF_SUPERVISOR)
 
     def _leave(self) -> None:
         if self._ring is not None:

@@ -17,15 +17,18 @@ from typing import Any
 import zmq
 import zmq.utils.monitor
 
+from gpuring import native
 from gpuring.bridge import engines
 from gpuring.bridge.engines.contract import EngineError
 from gpuring.bridge.importer.connection import Connection
+from gpuring.bridge.importer.near_clock import ASK_NS
 from gpuring.bridge.importer.ring_writer import RingWriter
 from gpuring.bridge.network import keys, multipart, wire
 from gpuring.bridge.network.addresses import Lookup, NoAddress, is_name
 from gpuring.bridge.stats import Counts, LinkStats
 from gpuring.bridge.worker import BUSY_S, POLLING_S, Fatal, Poller, SupervisorPipe
 from gpuring.errors import RingClosed, RingNotFound
+from gpuring.registry.stats import Clock
 from gpuring.ring import inner
 from gpuring.ring.attaching import attach
 
@@ -73,6 +76,8 @@ class Importer:
         """Whether it was told to stop, and whether another importer of this name follows."""
         self._engine = ""
         self._sessions = 0
+        self._clock: Clock | None = None
+        """What the far ring's header says of the near host's clock."""
 
     # ---- the loop ------------------------------------------------------------------------------
 
@@ -141,7 +146,7 @@ class Importer:
                 return BUSY_S
             if writer.waits_for_gpu:
                 return 0.001
-        return self._timeout_s / 6
+        return min(self._timeout_s / 6, ASK_NS / 1e9)
 
     def _go_on(self, connection: Connection) -> bool:
         """What there is to do while there is a connection.  Returns whether there may be more."""
@@ -163,6 +168,7 @@ class Importer:
         if connection.is_answered and unsaid_s > self._timeout_s / 6:
             blocked = (writer.blocked, writer.blocked_by) if writer is not None else ()
             connection.post(wire.Ping(*blocked))
+        connection.ask_time()
         return more
 
     def _give_up(self) -> None:
@@ -195,7 +201,7 @@ class Importer:
                 self._writer.answer()
 
     def _stats(self) -> dict[str, Any]:
-        writer, connection = self._writer, self._connection
+        writer, connection, clock = self._writer, self._connection, self._clock
         counts = Counts() if writer is None else writer.counts
         stats = LinkStats(
             self._options["name"], self._options["policy"],
@@ -203,6 +209,8 @@ class Importer:
             **(asdict(counts) | {"sessions": self._sessions}),
             credits=writer.in_flight if writer else 0, lag=0,
             blocked=writer.blocked if writer else "",
+            round_trip_s=2 * clock.error_ns / 1e9 if clock else None,
+            ahead_s=clock.ahead_ns / 1e9 if clock else None,
         )  # fmt: skip
         return asdict(stats)
 
@@ -302,7 +310,16 @@ class Importer:
             case _:
                 if self._writer is None or self._writer.session is None:
                     raise wire.WireError(f"a {type(message).__name__} before its time")
+                if isinstance(message, wire.Time):
+                    self._heard_time(connection, self._writer, message)
+                    return
                 self._writer.take(message)
+
+    def _heard_time(self, connection: Connection, writer: RingWriter, said: wire.Time) -> None:
+        clock = connection.clock.heard(said, native.now_ns())
+        if clock is not None and clock != self._clock:
+            self._clock = clock
+            inner.set_clock(writer.ring, clock.ahead_ns, clock.error_ns, clock.time_ns)
 
     # ---- the far ring --------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar
 from gpuring.bridge.network.wire_fields import MAX_NAME, MAX_TEXT, Fields
 from gpuring.native import MAX_META_NBYTES, MAX_NDIM, MAX_SLOTS, MAX_SPEC_NBYTES
 
-VERSION = 1
+VERSION = 2
 """Both sides must speak the same.  HELLO and REFUSE have kept their form since version 1."""
 
 MAX_PART = 1 << 20
@@ -193,13 +193,49 @@ class Bye:
     """Whether another session may begin at once."""
 
 
-Message = Hello | Refuse | Welcome | Open | Flow | Data | Frame | End | Begin | Ping | Bye
+@dataclass(frozen=True)
+class AskTime:
+    """far → near: what time is it there?"""
+
+    kind: ClassVar = 12
+    asked_ns: int
+    """CLOCK_MONOTONIC of the far host, when it asks."""
+
+
+@dataclass(frozen=True)
+class Time:
+    """near → far: the answer, at once."""
+
+    kind: ClassVar = 13
+    asked_ns: int
+    """That of the question."""
+    time_ns: int
+    """CLOCK_MONOTONIC of the near host."""
+
+
+Message = (
+    Hello
+    | Refuse
+    | Welcome
+    | Open
+    | Flow
+    | Data
+    | Frame
+    | End
+    | Begin
+    | Ping
+    | Bye
+    | AskTime
+    | Time
+)
 
 _HEAD = struct.Struct("<7sBQ")
 _MAGIC = b"gpuring"
 _FLOW = struct.Struct("<QI")
 _DATA = struct.Struct("<QQ")
 _FRAME = struct.Struct("<QQQQQ?B")
+_ASK_TIME = struct.Struct("<Q")
+_TIME = struct.Struct("<QQ")
 
 
 def encode(session: int, message: Message) -> list[Any]:
@@ -219,6 +255,10 @@ def encode(session: int, message: Message) -> list[Any]:
             return [head + _json(message), offer]
         case Begin():
             return [head]
+        case AskTime(asked_ns):
+            return [head + _ASK_TIME.pack(asked_ns)]
+        case Time(asked_ns, time_ns):
+            return [head + _TIME.pack(asked_ns, time_ns)]
     return [head + _json(message)]
 
 
@@ -289,6 +329,10 @@ def _read(kind: int, session: int, body: bytes, part: Any) -> Message:
         case Bye.kind:
             said = Fields(body, 2)
             return Bye(said.words("reason"), said.boolean("again"))
+        case AskTime.kind:
+            return AskTime(*_times(_ASK_TIME, body))
+        case Time.kind:
+            return Time(*_times(_TIME, body))
     raise WireError(f"a message of the unknown kind {kind}")
 
 
@@ -347,6 +391,13 @@ def _data(body: bytes, part: Any) -> Data:
     if to_seq > _MAX_SEQ or begin > _MAX_NBYTES or not 0 < len(part) <= MAX_PART:
         raise WireError("data that cannot be")
     return Data(to_seq, begin, part)
+
+
+def _times(of: struct.Struct, body: bytes) -> tuple[int, ...]:
+    times = of.unpack(body)
+    if any(each >> 63 for each in times):
+        raise WireError("a time that cannot be")
+    return times
 
 
 def _frame(body: bytes, part: Any) -> Frame:

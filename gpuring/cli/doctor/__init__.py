@@ -15,7 +15,7 @@ from typing import Any, get_args
 import gpuring
 from gpuring.cli.measure.crew import Crew, RoleFailed
 from gpuring.cli.options import gpu_number
-from gpuring.cli.text import columns
+from gpuring.cli.text import columns, counted
 
 from . import fullness, gpu, host, network, probe
 from .finding import Finding, Level, in_lines
@@ -54,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
         }
         print(json.dumps(document, indent=2))
     else:
-        words = {"ok": "ok", "skip": "skipped", "warn": "to know", "fail": "failed"}
-        print("\n" + ", ".join(f"{counts[level]} {word}" for level, word in words.items()))
+        warnings = counted(counts["warn"], "warning")
+        print(f"\n{counts['ok']} ok, {counts['skip']} skipped, {warnings}, {counts['fail']} failed")
     return 1 if counts["fail"] else 0
 
 

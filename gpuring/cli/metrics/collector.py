@@ -48,6 +48,7 @@ class RingCollector(Collector):
         )
         told = found[: self._max_rings]
         yield from _rings(told)
+        yield from _bridges(told)
         yield from _subscriptions(told)
         yield from _peers(told)
         yield _stuck(found)
@@ -86,6 +87,25 @@ def _rings(rings: Sequence[RingStats]) -> Iterator[Metric]:
             for state in ("alive", "dead"):
                 peers.add_metric([one.name, role, state], states.count((role, state)))
     yield from (info, created, slots, nbytes, closed, creator, claimed, deaths, dropped, peers)
+
+
+def _bridges(rings: Sequence[RingStats]) -> Iterator[Metric]:
+    """Of rings that a bridge fills, as far as it has measured."""
+    labels = ("ring", "host")
+    round_trip = _gauge(
+        "gpuring_bridge_round_trip_seconds", "The shortest one of late to the other host.", labels
+    )
+    ahead = _gauge(
+        "gpuring_bridge_clock_ahead_seconds",
+        "How far CLOCK_MONOTONIC of the other host is ahead; half of the round trip may be wrong.",
+        labels,
+    )
+    for one in rings:
+        if one.link is not None and (clock := one.link.clock) is not None:
+            names = [one.name, printable(one.link.host)]
+            round_trip.add_metric(names, 2 * clock.error_ns / 1e9)
+            ahead.add_metric(names, clock.ahead_ns / 1e9)
+    yield from (round_trip, ahead)
 
 
 def _subscriptions(rings: Sequence[RingStats]) -> Iterator[Metric]:

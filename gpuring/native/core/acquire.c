@@ -329,10 +329,31 @@ static inline enum gr_result begin_taking(struct gr_peer *me) {
     return GR_PRODUCER_DIED;
 }
 
-static inline void trace(const struct gr_peer *me, enum gr_result result) {
-    if (result == GR_OK && gr_traced(me->ring))
-        gr_trace(me, 0, GR_DID_ACQUIRE, me->last.seq, me->last.lost + me->last.upstream,
-                 me->last.redelivered);
+/* How a verb ends, with a frame and without one. They are apart because a common end has to keep the
+ * result, and the position, over the calls that only one of them makes: acquire took 26 ns with it,
+ * and takes 22 ns (bench/tracing.py). */
+
+__attribute__((cold, noinline)) static enum gr_result took_traced(struct gr_peer *me) {
+    gr_trace(me, 0, GR_DID_ACQUIRE, me->last.seq, me->last.lost + me->last.upstream,
+             me->last.redelivered);
+    gr_end(me);
+    return GR_OK;
+}
+
+static inline enum gr_result took(struct gr_peer *me, struct cursor *at) {
+    commit(me, at);
+    if (me->cursor.ended) note_end(me, at->pos, GR_OK);
+    if (gr_traced(me->ring)) return took_traced(me);
+    gr_end(me);
+    return GR_OK;
+}
+
+__attribute__((noinline)) static enum gr_result took_none(struct gr_peer *me, struct cursor *at,
+                                                          enum gr_result result) {
+    commit(me, at);
+    note_end(me, at->pos, result);
+    gr_end(me);
+    return result;
 }
 
 /* Takes the next frame in order. GR_OK: take[u][index] = (seq, me, HELD), and pending[] lists the
@@ -350,13 +371,9 @@ enum gr_result gr_acquire(struct gr_peer *me) {
         if (got != HELD) undo(me, &at, s, found.index, got);
         met(&at, s + 1);
         at.pos = s + 1;
-        if (got == HELD) break;
+        if (got == HELD) return took(me, &at);
     }
-    commit(me, &at);
-    if (result != GR_OK || me->cursor.ended) note_end(me, at.pos, result);
-    trace(me, result);
-    gr_end(me);
-    return result;
+    return took_none(me, &at, result);
 }
 
 /* `latest` passes over frames older than s. What this member had given back among them is lost
@@ -416,9 +433,5 @@ enum gr_result gr_latest(struct gr_peer *me) {
     start_count(me);
     struct cursor at = cursor_of(me);
     result = newest(me, &at);
-    commit(me, &at);
-    if (result != GR_OK || me->cursor.ended) note_end(me, at.pos, result);
-    trace(me, result);
-    gr_end(me);
-    return result;
+    return result == GR_OK ? took(me, &at) : took_none(me, &at, result);
 }

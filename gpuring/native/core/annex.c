@@ -145,6 +145,36 @@ bool gr_link(const struct gr_ring *ring, struct gr_watermark *mark) {
     return true;
 }
 
+/* The importer says what it has measured. A kill before the turn leaves what held before. */
+void gr_set_clock(struct gr_ring *ring, const struct gr_ahead *clock) {
+    struct gr_head *head = ring->head;
+    const uint64_t turn = gr_load_relaxed(&head->clock_turn) + 1;
+    struct gr_clock *to = &head->clocks[turn % 2];
+    /* Release: whoever sees one of these sees the turn before it, too; partner: gr_clock. */
+    gr_store_release(&to->ahead_ns, (uint64_t)clock->ahead_ns);
+    gr_store_release(&to->error_ns, (uint64_t)clock->error_ns);
+    gr_store_release(&to->time_ns, (uint64_t)clock->time_ns);
+    gr_store_release(&head->clock_turn, turn);
+}
+
+/* What was measured last. False: nothing yet. Its three words are of one measurement: the copy that
+ * holds is written again only after a turn. */
+bool gr_clock(const struct gr_ring *ring, struct gr_ahead *clock) {
+    struct gr_head *head = ring->head;
+    uint64_t turn = gr_load_acquire(&head->clock_turn);
+    /* A writer that is always faster is damage, and what was read then is as good as anything. */
+    for (int tries = 0; turn != 0 && tries < 1000; tries++) {
+        struct gr_clock *of = &head->clocks[turn % 2];
+        clock->ahead_ns = (int64_t)gr_load_acquire(&of->ahead_ns);
+        clock->error_ns = (int64_t)gr_load_acquire(&of->error_ns);
+        clock->time_ns = (int64_t)gr_load_acquire(&of->time_ns);
+        const uint64_t now = gr_load_acquire(&head->clock_turn);
+        if (now == turn) break;
+        turn = now;
+    }
+    return turn != 0;
+}
+
 /* Relaxed: any reader may see a mixture of two texts. */
 void gr_set_far(struct gr_ring *ring, uint32_t u, const char far[8 * GR_FAR_WORDS]) {
     gr_write_text(ring->sub[u].far, far, GR_FAR_WORDS);

@@ -5,6 +5,7 @@
  *   where           what                                       writer            reader
  *   slot.origin_*   where a frame comes from                   the importer      readers of the frame
  *   head.links      how far an importer has come               the importer      the next importer
+ *   head.clocks     how the clocks of its two hosts differ     the importer      people, tracers
  *   sub.far         who keeps the far ring from taking more    the exporter      people
  *   peer.asked_ns   when the peer last asked for frames        the peer          people, services
  *
@@ -32,6 +33,14 @@ enum gr_result gr_set_origin(struct gr_peer *me, uint32_t index, uint64_t seq,
 bool gr_origin(const struct gr_slot *slot, struct gr_origin *origin);
 void gr_set_link(struct gr_ring *ring, const struct gr_watermark *mark);
 bool gr_link(const struct gr_ring *ring, struct gr_watermark *mark);
+
+/* How far the near host's CLOCK_MONOTONIC was ahead of this host's at `time_ns`, and by how much
+ * that may be wrong. */
+struct gr_ahead {
+    int64_t ahead_ns, error_ns, time_ns;
+};
+void gr_set_clock(struct gr_ring *ring, const struct gr_ahead *clock);
+bool gr_clock(const struct gr_ring *ring, struct gr_ahead *clock);
 
 /* A member of subscription u says who keeps the far ring of a bridge from taking more. */
 void gr_set_far(struct gr_ring *ring, uint32_t u, const char far[8 * GR_FAR_WORDS]);

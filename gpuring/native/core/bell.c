@@ -25,8 +25,8 @@ int64_t gr_now_coarse_ns(void) { return clock_ns(CLOCK_MONOTONIC_COARSE); }
 /* Call it after the change. [edge D, waker] partner: gr_announce. The change was an sc access, so
  * the load of `waiters` cannot pass it. A stale 0 would leave a sleeper asleep: it would have
  * looked before the change, and announced itself after this load, which sc forbids. */
-void gr_ring_bell(struct gr_ring *ring) {
-    struct gr_head *head = ring->head;
+void gr_ring_bell(struct gr_ring *ring) { gr_ring_bell_of(ring->head); }
+void gr_ring_bell_of(struct gr_head *head) {
     if (atomic_load_explicit(&head->waiters, memory_order_seq_cst) == 0) return;
     atomic_fetch_add_explicit(&head->bell, 1, memory_order_seq_cst);
     GR_FAULT("bell: rung");

@@ -7,6 +7,7 @@
 int64_t gr_now_ns(void);
 int64_t gr_now_coarse_ns(void);
 void gr_ring_bell(struct gr_ring *ring);
+void gr_ring_bell_of(struct gr_head *head);
 /* Bits of peer.waiting: what is counted in head.waiters for the peer. */
 enum { GR_SLEEPING = 1, GR_ARMED = 2 };
 void gr_announce(const struct gr_peer *me, uint64_t bit);

@@ -33,7 +33,7 @@
 #include "atomics.h"
 
 enum {
-    GR_VERSION = 8,
+    GR_VERSION = 9,
     GR_LINE = 64,
     GR_PAGE = 4096,
     GR_MAX_SLOTS = 1024,
@@ -99,6 +99,14 @@ struct gr_link {
     uint64_t reserved;
 };
 
+/* How far the near host's CLOCK_MONOTONIC is ahead of this host's. head.clocks has two of these, and
+ * clock_turn says which one holds (annex.c). Writer: the importer. */
+struct gr_clock {
+    gr_word ahead_ns; /* negative as two's complement */
+    gr_word error_ns; /* at most so far it is off: half of a round trip */
+    gr_word time_ns;  /* CLOCK_MONOTONIC of this host, when that was so */
+};
+
 struct gr_head {
     /* Writer: the creator. */
     /* 0 until all else is there: stored last, with release, before the file has a name; 0 once
@@ -162,6 +170,10 @@ struct gr_head {
      * += 1 */
     alignas(GR_LINE) gr_word link_turn;
     alignas(GR_LINE) struct gr_link links[2]; /* how far a bridge has come, in two copies */
+    /* the copy that holds is `clocks[clock_turn mod 2]`; 0: nothing was measured yet. Writer: the
+     * importer, += 1 */
+    alignas(GR_LINE) gr_word clock_turn;
+    struct gr_clock clocks[2]; /* how the clocks of the two hosts differ, in two copies */
 };
 
 /* Writer: under LOCK. */

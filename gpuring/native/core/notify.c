@@ -130,6 +130,18 @@ static enum gr_result answer_of(const struct gr_notifier *notifier) {
     return result == GR_ENDED || result == GR_PEER_LOST ? GR_BLOCKED : GR_OK;
 }
 
+/* The owner goes on to other things. A trace shows the wait all the same, also one that begins
+ * later than the wait. */
+static void trace_wait(struct gr_notifier *notifier) {
+    uint64_t seq;
+    struct gr_culprit culprit;
+    struct gr_peer *look = &notifier->look;
+    const bool told = look->wait.traced;
+    look->wait.traced = gr_traced(look->ring);
+    if (told || notifier->at_end || !look->wait.traced) return;
+    if (gr_look(look, &seq, &culprit) == GR_BLOCKED) gr_trace_wait(look, &culprit, true);
+}
+
 /* ---- the notifier thread --------------------------------------------------------------------- */
 
 /* Looks on behalf of every armed peer, and lists the bells to sleep at. The bell of a notifier
@@ -156,6 +168,7 @@ static bool look_around(void) {
                 .value = value, .address = address_of(bell), .flags = GR_WAITED_U32};
         gr_tell_of_joins(notifier->look.ring);
         if (answer_of(notifier) != GR_BLOCKED) make_readable(notifier);
+        trace_wait(notifier);
     }
     return all;
 }
@@ -212,13 +225,6 @@ struct gr_notifier *gr_notifier_open(void) {
     return notifier;
 }
 
-/* The owner goes on to other things. A trace shows the wait all the same. */
-static void trace_wait(const struct gr_peer *me) {
-    uint64_t seq;
-    struct gr_culprit culprit;
-    if (gr_look(me, &seq, &culprit) == GR_BLOCKED) gr_trace_wait(me, &culprit, true);
-}
-
 /* GR_BLOCKED: the descriptor is not readable now, and will be when the peer's verb has an answer.
  * Anything else: the verb has an answer, and the descriptor is readable. at_end: of a consumer that
  * has come to the end of the stream; the answer is then that a producer has joined since. */
@@ -246,10 +252,12 @@ enum gr_result gr_notifier_arm(struct gr_notifier *notifier, const struct gr_pee
     if (result != GR_BLOCKED) make_readable(notifier);
     else {
         make_unreadable(notifier); /* whatever made it readable came before this look */
+        notifier->look.wait.begun_ns = gr_now_coarse_ns();
+        notifier->look.wait.traced = false;
+        trace_wait(notifier);
         if (!sleeps_at(bell, value)) kick();
     }
     pthread_mutex_unlock(&mutex);
-    if (result == GR_BLOCKED && !at_end && gr_traced(me->ring)) trace_wait(me);
     return result;
 }
 

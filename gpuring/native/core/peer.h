@@ -101,6 +101,7 @@ struct gr_rhythm {
 struct gr_patience {
     int64_t deadline_ns; /* of the call in progress */
     int64_t begun_ns;    /* when the wait in progress began */
+    bool traced;         /* whether the tracer was told of it that there is now */
     /* How long a wait spins: what gr_set_spin said, or a value that adapts between GR_SPIN_MIN_NS
      * and GR_SPIN_MAX_NS. */
     int64_t spin_ns;

@@ -102,22 +102,26 @@ static bool is_on(const struct gr_ring *ring, int64_t now) {
     return false;
 }
 
+static void trace(const struct gr_peer *me, int64_t now, enum gr_event_kind kind,
+                  const uint64_t about[4]) {
+    if (is_on(me->ring, now) && !gr_forked(me->ring))
+        write_event(me->ring, me->self.number, me->self.id, now, kind, about);
+}
+
 void gr_trace(const struct gr_peer *me, int64_t now_ns, enum gr_event_kind kind, uint64_t a,
               uint64_t b, uint64_t c) {
-    const int64_t now = now_ns ? now_ns : gr_now_ns();
-    if (is_on(me->ring, now) && !gr_forked(me->ring))
-        write_event(me->ring, me->self.number, me->self.id, now, kind,
-                    (const uint64_t[4]){a, b, c, 0});
+    trace(me, now_ns ? now_ns : gr_now_ns(), kind, (const uint64_t[4]){a, b, c, 0});
 }
 
 void gr_trace_wait(const struct gr_peer *me, const struct gr_culprit *culprit, bool in_loop) {
     const uint64_t id = culprit->peer < me->ring->max_peers
                             ? gr_load_relaxed(&me->ring->peer[culprit->peer].id)
                             : 0;
-    gr_trace(me, 0, GR_DID_WAIT,
-             (uint64_t)culprit->reason | (uint64_t)(culprit->peer & 0xffff) << 8 |
-                 (uint64_t)(culprit->subscription & 0xffff) << 24 | (uint64_t)in_loop << 40,
-             culprit->seq, id);
+    const uint64_t word = (uint64_t)culprit->reason | (uint64_t)(culprit->peer & 0xffff) << 8 |
+                          (uint64_t)(culprit->subscription & 0xffff) << 24 |
+                          (uint64_t)in_loop << 40;
+    trace(me, gr_now_ns(), GR_DID_WAIT,
+          (const uint64_t[4]){word, culprit->seq, id, (uint64_t)me->wait.begun_ns});
 }
 
 /* Into the table of one peer of the ring that has events by now. */
@@ -153,7 +157,10 @@ static bool extend(struct gr_tracer *tracer) {
                                     memory_order_seq_cst) != 0;
 }
 bool gr_trace_on(struct gr_tracer *tracer) { return extend(tracer); }
-void gr_trace_off(struct gr_tracer *tracer) { gr_store_sc(&tracer->head->traced_until_ns, 0); }
+void gr_trace_off(struct gr_tracer *tracer) {
+    gr_store_sc(&tracer->head->traced_until_ns, 0);
+    gr_ring_bell_of(tracer->head);
+}
 
 /* -1: errno. A hole reads as zeros. It is not mapped, because a load from a hole would take memory,
  * too. */
@@ -207,6 +214,7 @@ struct gr_tracer *gr_trace_begin(int fd, const char **why, char *text, size_t te
     for (uint32_t p = 0; p < tracer->peers; p++) /* of an earlier trace */
         if (read_at(tracer, &tracer->next[p], 8, place_of(tracer, p)) != 0) return fail(tracer);
     extend(tracer);
+    gr_ring_bell_of(tracer->head);
     return tracer;
 }
 

@@ -31,7 +31,7 @@ enum gr_event_kind {
     GR_DID_TEAR,    /* a consumer passed over so many torn frames */
     GR_DID_WAIT,    /* it begins to wait, or still waits: enum gr_reason (8) | peer (16) |
                      * subscription (16) | whether it waits in an event loop (1), seq, id of that
-                     * peer: the culprit */
+                     * peer: the culprit; when the wait began */
     GR_DID_STOP,    /* it waits no more, and has no slot */
     GR_DID_CALL,    /* seq carries a request or an answer: number of the client, of the call */
     GR_DID_BEGIN,   /* the user's own slice: 32 bytes of its name */
@@ -45,6 +45,7 @@ static inline bool gr_traced(const struct gr_ring *ring) {
 /* Called if gr_traced. `now_ns`: when it was; 0: now. */
 void gr_trace(const struct gr_peer *me, int64_t now_ns, enum gr_event_kind kind, uint64_t a,
               uint64_t b, uint64_t c) __attribute__((cold));
+/* Of the wait that began at me->wait.begun_ns. */
 void gr_trace_wait(const struct gr_peer *me, const struct gr_culprit *culprit, bool in_loop)
     __attribute__((cold));
 /* What a peer has promised last for its GPU work on a slot. */
@@ -70,7 +71,8 @@ struct gr_tracer {
     uint64_t missed[GR_MAX_PEERS];  /* by number: how many were overwritten before they were read */
     int64_t blank_ns[GR_MAX_PEERS]; /* since when the next event is being written; 0: it is not */
 };
-/* Turns the tracing of the ring on whose header is open as fd. NULL with *why set: it is none of
+/* Turns the tracing of the ring on whose header is open as fd, and rings its bell: who sleeps there
+ * already looks once more, and tells what it waits for. NULL with *why set: it is none of
  * this build. NULL with *why NULL: errno; EAGAIN: somebody traces it already. */
 struct gr_tracer *gr_trace_begin(int fd, const char **why, char *text, size_t text_nbytes);
 /* Keeps it on. Returns whether it was still on; if not, events since the last time are missing. */
@@ -80,6 +82,6 @@ int gr_trace_read(struct gr_tracer *tracer, uint32_t number, struct gr_trace_eve
 /* Copies all fence words, slot-major (layout.h): fences_nbytes bytes. Returns 0, or -1: errno. A
  * word is copied whole, because it is aligned. */
 int gr_trace_fences(const struct gr_tracer *tracer, uint64_t *fences);
-/* Turns it off. What was written until then can still be read. */
+/* Turns it off, and rings the bell. What was written until then can still be read. */
 void gr_trace_off(struct gr_tracer *tracer);
 void gr_trace_end(struct gr_tracer *tracer);

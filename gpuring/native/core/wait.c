@@ -88,8 +88,14 @@ static enum gr_result spin_on(struct gr_peer *me, gr_verb verb, int64_t now) {
 }
 
 /* At the begin of a wait, and of each of its slices. */
-static inline void trace_wait(const struct gr_peer *me) {
-    if (gr_traced(me->ring)) gr_trace_wait(me, &me->last.culprit, false);
+static inline void trace_wait(struct gr_peer *me) {
+    me->wait.traced = gr_traced(me->ring);
+    if (me->wait.traced) gr_trace_wait(me, &me->last.culprit, false);
+}
+/* After a look that was blocked: somebody may trace the ring since the slice began, or no more. Both
+ * ring the bell. */
+static inline void trace_on(struct gr_peer *me) {
+    if (gr_traced(me->ring) != me->wait.traced) trace_wait(me);
 }
 /* At its end, unless the verb has said so, which has got a slot. */
 static inline enum gr_result trace_end(const struct gr_peer *me, enum gr_result result) {
@@ -179,6 +185,7 @@ static enum gr_result sleep_until(struct gr_peer *me, gr_verb verb, int64_t unti
         if (result != GR_BLOCKED || *signalled) break;
         int64_t now = gr_now_ns();
         if (now >= until) break;
+        trace_on(me);
         gr_tell_of_joins(me->ring);
         struct timespec rest = {.tv_sec = (until - now) / 1000000000,
                                 .tv_nsec = (until - now) % 1000000000};
@@ -327,7 +334,10 @@ enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun
         return GR_SIGNAL;
     }
 
-    for (uint32_t k = 0; k < n; k++) trace_wait(peers[k]);
+    for (uint32_t k = 0; k < n; k++) {
+        peers[k]->wait.begun_ns = begun_ns;
+        trace_wait(peers[k]);
+    }
     /* [edge D, sleeper] partner: gr_ring_bell. First announce at every ring, then read every bell,
      * then look at every ring (D11: with one bell only, the others went unheard). */
     for (uint32_t k = 0; k < n; k++) gr_announce(peers[k], GR_SLEEPING);
@@ -338,7 +348,10 @@ enum gr_result gr_select(struct gr_peer *const *peers, uint32_t n, int64_t begun
                 .address = (uintptr_t)&peers[k]->ring->head->bell, .flags = GR_WAITED_U32};
         any = look_at_all(peers, n, ready);
         if (any || signalled || gr_now_ns() >= slice_end) break;
-        for (uint32_t k = 0; k < n; k++) gr_tell_of_joins(peers[k]->ring);
+        for (uint32_t k = 0; k < n; k++) {
+            trace_on(peers[k]);
+            gr_tell_of_joins(peers[k]->ring);
+        }
         signalled = gr_wait_bells(waited, n, slice_end);
     }
     for (uint32_t k = 0; k < n; k++) gr_withdraw(peers[k], GR_SLEEPING);

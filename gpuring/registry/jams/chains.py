@@ -10,7 +10,7 @@ from gpuring.registry.jams.waits import Waits
 from gpuring.registry.stats import PeerStats, RingStats
 from gpuring.registry.subscriptions import is_read_elsewhere
 
-_NOBODY = {"slot": "no reader", "frame": "no producer", "answer": "no engine"}
+_NOBODY = {"slot": "no reader", "frame": "no producer", "answer": "no engine", "life": "dead ring"}
 """Who is missing where nobody could make the move."""
 STUCK_S = 2.0
 """A chain in which nothing has moved for so long is a jam, unless somebody says otherwise."""
@@ -53,7 +53,7 @@ class _Chain:
 
     def follow(self, step: Step, path: tuple[Step, ...] = ()) -> Jam:
         if not step.by:
-            return _ended(_NOBODY[step.wants], (*path, step), ())
+            return _ended(self._nobody(step), (*path, step), ())
         found = []
         for peer in step.by:
             others = tuple(each for each in step.by if each is not peer)
@@ -62,6 +62,11 @@ class _Chain:
         found.sort(key=lambda jam: (_RANK.get(jam.culprits[0].reason, 9), -len(jam.steps)))
         ends = {(end.reason, end.peers): end for jam in found for end in jam.culprits}
         return Jam(found[0].steps, tuple(ends.values()))
+
+    def _nobody(self, step: Step) -> str:
+        if step.wants == "frame" and not self._waits.rings[step.ring].creator_alive:
+            return "no creator"
+        return _NOBODY[step.wants]
 
     def _beyond(self, peer: PeerStats, path: tuple[Step, ...]) -> Jam:
         """What keeps a process waiting whose move it is in the last step."""

@@ -19,7 +19,7 @@ class Step:
     """In which ring it is."""
     wants: str
     """ "slot" or "frame" of the ring; "answer" of a service; "room" in a client's ring for parts of
-    an answer; "gpu": that work on a slot is done."""
+    an answer; "gpu": that work on a slot is done; "life": nobody lives who is in the ring."""
     waiting: tuple[PeerStats, ...]
     """Who waits, as far as it sleeps in a verb.  Peers of this ring."""
     by: tuple[PeerStats, ...]
@@ -44,7 +44,8 @@ class Culprit:
     "keeps" (it holds a frame and asks for the next one), "writes" (it has claimed and does not
     publish), "answers" (it has a call), "reads" (it does not read its answers), "gpu" (its work
     there is not done), "circle" (they wait for each other).  Else: "far" (it is on another host),
-    "no reader", "no producer", "no engine"."""
+    "no reader", "no producer", "no engine"; "no creator" (no producer, and its creator is
+    dead); "dead ring" (nobody lives who was in it)."""
     ring: str
     subscription: str | None
     seq: int | None

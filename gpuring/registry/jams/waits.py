@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
 
 from gpuring.registry.jams.records import Key, Step, all_wait, key_of, named
@@ -25,6 +26,10 @@ class Waits:
     def all(self) -> Iterator[Step]:
         """Every wait that may be the first step of a jam."""
         for one in self.rings.values():
+            if one.state == "dead":
+                if not ANSWERS.fullmatch(one.name):  # its service is told of
+                    yield self._dead(one)
+                continue
             wanted = any(peer.alive for peer in one.producers)
             found = [self.slot(one) if wanted else None, self.gpu(one)]
             if one.is_service:
@@ -36,8 +41,21 @@ class Waits:
                 ]
                 found.append(self._untaken(one))
             else:
-                found += [self._wait(one, peer) for peer in one.peers if peer.waiting]
+                sleepers = (peer for peer in one.peers if peer.waiting and peer.alive)
+                found += [self._wait(one, peer) for peer in sleepers]
             yield from (step for step in found if step is not None)
+
+    def _dead(self, one: RingStats) -> Step:
+        """Nobody is in the ring any more, and its name is left."""
+        signs = [one.published_s, *(sub.taken_s for sub in one.subscriptions)]
+        signs += [peer.age_s for peer in one.peers] + [death.age_s for death in one.deaths]
+        signs.append(max(0, time.time_ns() - one.created_ns) / 1e9)
+        age_s = min(sign for sign in signs if sign is not None)
+        members = "".join(f", {named(peer)}" for peer in one.peers)
+        why = (
+            f"Nobody lives who was in ring {one.name}: its creator (pid {one.creator_pid}){members}"
+        )
+        return Step(one.name, "life", (), (), None, None, age_s, why)
 
     def _wait(self, one: RingStats, peer: PeerStats) -> Step | None:
         """What a peer waits for that sleeps in a verb.  None: for nothing that somebody owes it."""
@@ -92,7 +110,7 @@ class Waits:
             why = f"{named(writer)} is writing sequence {seq} for {age_s:.3f} s"
             return step((writer,), seq, age_s, why)
         if not one.producers:
-            return step((), None, age_s, "it has no producer")
+            return step((), None, age_s, f"it has no producer{_and_no_creator(one)}")
         if all(self._is_hindered(one, each) for each in one.producers):
             why = f"{', '.join(map(named, one.producers))} publishes nothing"
             return step(one.producers, None, age_s, why)
@@ -162,7 +180,9 @@ class Waits:
         ages = [sub.oldest_s] if sub.untaken else [peer.age_s for peer in clients if not engines]
         if not ages:
             return None
-        who = f"its engines: {', '.join(map(named, engines))}" if engines else "it has no engine"
+        who = f"it has no engine{_and_no_creator(service)}"
+        if engines:
+            who = f"its engines: {', '.join(map(named, engines))}"
         asking = all_wait(clients) if clients else "Nobody waits"
         calls = f"{sub.untaken} {'call is' if sub.untaken == 1 else 'calls are'} not taken"
         why = f"{asking} for service {service.name}, and {calls}: {who}"
@@ -230,6 +250,10 @@ class Waits:
             if one.link and (one.link.ring, one.link.epoch) == (near.name, near.epoch):
                 return self.slot(one)
         return None
+
+
+def _and_no_creator(one: RingStats) -> str:
+    return "" if one.creator_alive else f", and its creator (pid {one.creator_pid}) is dead"
 
 
 def _keeps_only(service: RingStats, peer: PeerStats) -> bool:

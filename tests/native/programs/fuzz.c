@@ -41,7 +41,9 @@ static void read_everything(struct gr_ring *r) { /* like snapshot() in _snapshot
     }
     for (uint32_t p = 0; p < r->max_peers; p += 1 + below(4)) sum += gr_peer_alive(r, p);
     struct gr_watermark mark;
+    struct gr_ahead clock;
     sum += gr_link(r, &mark);
+    sum += gr_clock(r, &clock);
     sum += gr_creator_alive(r) + gr_attached(r);
 }
 static void check(struct gr_peer *me, enum gr_result result) {

@@ -68,7 +68,7 @@ _Static_assert(sizeof(struct sub) == 192 && sizeof(struct peer) == 256, "sub, pe
 _Static_assert(sizeof(struct slot) == 128 && sizeof(struct death) == 128, "slot, death");
 
 #define MAGIC UINT64_C(0x676e697275706701)
-enum { VERSION = 8, TRACED = 266240 };
+enum { VERSION = 9, TRACED = 266240 };
 enum { NOBODY = 255 };
 enum { VOID = 0, WRITING = 1, READY = 2, TORN = 3 }; /* of a slot word */
 enum { DONE = 0, OPEN = 1, HELD = 2 };               /* of a take word */
