@@ -4,22 +4,16 @@
 #include <gst/base/gstpushsrc.h>
 #include <string.h>
 
-#include "reader.h"
-#include "waiting.h"
+#include "stream.h"
 
 typedef struct GpuringSrc {
     GstPushSrc base;
-    /* Properties. */
-    gchar *name, *subscription;
-    gdouble timeout_s;
-    gboolean is_lossless, must_copy, follows;
+    Stream stream; /* with some of the properties; these are the others */
+    gboolean must_copy;
     GstCaps *given;
     gint timebase[2];
     /* Of the streaming thread. */
-    GstPoll *cancel;
-    GstPollFD watched; /* of the reader; -1 while it is not watched */
-    Reader *reader;
-    gchar *text; /* of the caps, as frames have it */
+    gchar *text; /* of the caps, as frames have it; NULL in a ring of which no frame was seen */
     guint dimensions; /* and the shape of the frame from which caps were guessed */
     guint64 shape[GPURING_MAX_DIMENSIONS];
     GstCaps *caps;
@@ -43,82 +37,11 @@ G_DEFINE_TYPE(GpuringSrc, gpuring_src, GST_TYPE_PUSH_SRC)
 static GstStaticPadTemplate template =
     GST_STATIC_PAD_TEMPLATE("src", GST_PAD_SRC, GST_PAD_ALWAYS, GST_STATIC_CAPS(ALL_CAPS));
 
-/* ---- the ring -------------------------------------------------------------------------------- */
-
-static void watch(GpuringSrc *self, gboolean on) {
-    if (self->watched.fd >= 0) gst_poll_remove_fd(self->cancel, &self->watched);
-    gst_poll_fd_init(&self->watched);
-    if (!on) return;
-    self->watched.fd = self->reader->fd;
-    gst_poll_add_fd(self->cancel, &self->watched);
-    gst_poll_fd_ctl_read(self->cancel, &self->watched, TRUE);
-}
-
-static void forget(GpuringSrc *self) {
-    watch(self, FALSE);
-    if (self->reader) reader_unref(self->reader);
-    self->reader = NULL;
-    g_clear_pointer(&self->text, g_free);
-}
-
-static gpuring_status join(GpuringSrc *self, gpuring_ring *ring, gboolean is_next,
-                           gpuring_error *error) {
-    gpuring_consumer_options options = GPURING_CONSUMER_OPTIONS;
-    options.subscription = self->subscription;
-    options.lossy = !self->is_lossless;
-    options.label = GST_OBJECT_NAME(self);
-    options.start = is_next ? GPURING_START_OLDEST : GPURING_START_NEXT;
-    Reader *reader = reader_new(ring, &options, error);
-    if (!reader) return error->status;
-    forget(self);
-    self->reader = reader;
-    GST_OBJECT_LOCK(self);
-    self->slots = reader->slots;
-    GST_OBJECT_UNLOCK(self);
-    return GPURING_OK;
-}
-
-static gboolean is_same(const gpuring_ring *one, const gpuring_ring *other) {
-    gpuring_info a = GPURING_INFO, b = GPURING_INFO;
-    gpuring_get_info(one, &a);
-    gpuring_get_info(other, &b);
-    return memcmp(a.epoch, b.epoch, sizeof a.epoch) == 0;
-}
-
-static gpuring_status open_ring(GpuringSrc *self, gpuring_error *error) {
-    gpuring_ring *ring;
-    const gpuring_status status =
-        wait_for_ring(self->cancel, self->name, self->timeout_s, &ring, error);
-    return status == GPURING_OK ? join(self, ring, FALSE, error) : status;
-}
-
-/* After the end: a new ring of the name, or a new producer in the same one. There we have kept our
- * place, so that no frame is missed. */
-static gpuring_status go_on(GpuringSrc *self, gpuring_error *error) {
-    gpuring_ring *ring;
-    watch(self, FALSE); /* it stays readable */
-    if (!wait_for_fd(self->cancel, 100 * GST_MSECOND)) return CANCELLED;
-    const gpuring_status status =
-        wait_for_ring(self->cancel, self->name, self->timeout_s, &ring, error);
-    if (status != GPURING_OK) return status;
-    if (!is_same(ring, self->reader->ring)) return join(self, ring, TRUE, error);
-    gpuring_detach(ring, NULL);
-    return GPURING_OK;
-}
-
-static gpuring_status next_frame(GpuringSrc *self, gpuring_slot *slot, gpuring_error *error) {
-    if (self->watched.fd < 0) watch(self, TRUE);
-    for (;;) {
-        const gpuring_status status = reader_acquire(self->reader, slot, error);
-        if (status != GPURING_TIMEOUT) return status;
-        if (!wait_for_fd(self->cancel, GST_CLOCK_TIME_NONE)) return CANCELLED;
-    }
-}
-
 /* ---- caps ------------------------------------------------------------------------------------ */
 
 static gboolean same_caps(GpuringSrc *self, const gpuring_slot *slot) {
-    if (!self->text || !metadata_has_caps(&self->reader->metadata, slot, self->text)) return FALSE;
+    const Metadata *metadata = &self->stream.reader->metadata;
+    if (!self->text || !metadata_has_caps(metadata, slot, self->text)) return FALSE;
     return *self->text ||
            (slot->dimensions == self->dimensions &&
             memcmp(slot->shape, self->shape, slot->dimensions * sizeof *slot->shape) == 0);
@@ -134,9 +57,9 @@ static GstClockTime frame_ns(const Layout *layout) {
 /* Those of this frame, for it and for those after it. */
 static gboolean take_caps(GpuringSrc *self, const gpuring_slot *slot, gpuring_error *error) {
     Layout layout;
-    gchar *text = metadata_caps(&self->reader->metadata, slot);
+    gchar *text = metadata_caps(&self->stream.reader->metadata, slot);
     GstCaps *caps = *text ? gst_caps_from_string(text)
-                          : layout_guess(self->reader->ring, slot, self->given);
+                          : layout_guess(self->stream.reader->ring, slot, self->given);
     g_free(self->text);
     self->text = text;
     self->dimensions = slot->dimensions;
@@ -146,12 +69,12 @@ static gboolean take_caps(GpuringSrc *self, const gpuring_slot *slot, gpuring_er
         tell(error, GPURING_INVALID,
              "ring '%s': these are no caps of raw video or audio: %s. Say with caps= what the "
              "slots hold",
-             self->name, told);
+             self->stream.name, told);
         g_free(told);
         gst_clear_caps(&caps);
         return FALSE;
     }
-    if (!layout_place(&layout, self->reader->ring, error)) {
+    if (!layout_place(&layout, self->stream.reader->ring, error)) {
         gst_caps_unref(caps);
         return FALSE;
     }
@@ -163,8 +86,8 @@ static gboolean take_caps(GpuringSrc *self, const gpuring_slot *slot, gpuring_er
     gst_caps_replace(&self->caps, caps);
     gst_caps_unref(caps);
     if (!is_new || gst_base_src_negotiate(GST_BASE_SRC(self))) return TRUE;
-    tell(error, GPURING_INVALID, "ring '%s': what follows here does not take %s", self->name,
-         *text ? text : "what the slots hold");
+    tell(error, GPURING_INVALID, "ring '%s': what follows here does not take %s",
+         self->stream.name, *text ? text : "what the slots hold");
     return FALSE;
 }
 
@@ -185,7 +108,7 @@ static gboolean decide_allocation(GstBaseSrc *base, GstQuery *query) {
 static gsize nbytes_of(const GpuringSrc *self, const gpuring_slot *slot) {
     gpuring_field field = GPURING_FIELD;
     if (self->layout.is_video) return self->layout.nbytes;
-    gpuring_field_at(self->reader->ring, 0, &field);
+    gpuring_field_at(self->stream.reader->ring, 0, &field);
     return (slot->dimensions ? slot->shape[0] : field.shape[0]) * self->layout.row_nbytes[0];
 }
 
@@ -194,7 +117,8 @@ static GstBuffer *lent(GpuringSrc *self, const gpuring_slot *slot) {
     GstBuffer *buffer = gst_buffer_new();
     gint stride[GST_VIDEO_MAX_PLANES];
     guint p;
-    gst_buffer_append_memory(buffer, reader_lend(self->reader, slot, nbytes_of(self, slot)));
+    gst_buffer_append_memory(buffer,
+                             reader_lend(self->stream.reader, slot, nbytes_of(self, slot)));
     if (layout_is_usual(layout)) return buffer;
     for (p = 0; p < layout->planes; p++) stride[p] = (gint)layout->row_nbytes[p];
     gst_buffer_add_video_meta_full(
@@ -219,14 +143,14 @@ static GstBuffer *copied(GpuringSrc *self, const gpuring_slot *slot) {
                       layout->row_nbytes[p], layout->shape[p][0]);
         else memcpy(bytes, slot->data, nbytes);
     GstBuffer *buffer = gst_buffer_new();
-    gst_buffer_append_memory(buffer, reader_give(self->reader, slot->seq, bytes, nbytes));
+    gst_buffer_append_memory(buffer, reader_give(self->stream.reader, slot->seq, bytes, nbytes));
     return buffer;
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
 static GstClockTime pts_of(const GpuringSrc *self, const gpuring_slot *slot) {
-    const Metadata *metadata = &self->reader->metadata;
+    const Metadata *metadata = &self->stream.reader->metadata;
     const GstClockTime pts = metadata_time(&metadata->pts, slot);
     if (metadata->caps.nbytes || !GST_CLOCK_TIME_IS_VALID(pts)) return pts;
     if (self->timebase[0] == 0) return GST_CLOCK_TIME_NONE; /* its unit is not known */
@@ -258,8 +182,9 @@ static void begin_segment(GpuringSrc *self, GstClockTime pts) {
 
 static void set_times(GpuringSrc *self, const gpuring_slot *slot, GstBuffer *buffer) {
     const GstClockTime pts = pts_of(self, slot);
-    GstClockTime duration = metadata_time(&self->reader->metadata.duration, slot);
-    if (!self->reader->metadata.caps.nbytes || !GST_CLOCK_TIME_IS_VALID(duration))
+    const Metadata *metadata = &self->stream.reader->metadata;
+    GstClockTime duration = metadata_time(&metadata->duration, slot);
+    if (!metadata->caps.nbytes || !GST_CLOCK_TIME_IS_VALID(duration))
         duration = self->frame_ns ? self->frame_ns : GST_CLOCK_TIME_NONE;
     GST_BUFFER_PTS(buffer) = pts;
     GST_BUFFER_DURATION(buffer) = duration;
@@ -276,56 +201,47 @@ static void set_times(GpuringSrc *self, const gpuring_slot *slot, GstBuffer *buf
 
 /* ---- the element ----------------------------------------------------------------------------- */
 
-static gboolean is_end(gpuring_status status) {
-    return status == GPURING_END_OF_STREAM || status == GPURING_CLOSED;
-}
-
 static GstFlowReturn ended(GpuringSrc *self, gpuring_status status, const gpuring_error *error) {
     if (status == CANCELLED) return GST_FLOW_FLUSHING;
-    if (is_end(status)) return GST_FLOW_EOS;
+    if (stream_is_end(status)) return GST_FLOW_EOS;
     post_error(GST_ELEMENT(self), error);
     return GST_FLOW_ERROR;
 }
 
-static gpuring_status acquire(GpuringSrc *self, gpuring_slot *slot, gpuring_error *error) {
-    gboolean is_told = FALSE;
-    gpuring_status status = self->reader ? GPURING_OK : open_ring(self, error);
-    while (status == GPURING_OK) {
-        status = next_frame(self, slot, error);
-        if (status == GPURING_OK) return status;
-        if (!self->follows || !(is_end(status) || status == GPURING_PEER_LOST)) return status;
-        if (!is_told) post_info(GST_ELEMENT(self), error);
-        is_told = TRUE;
-        status = go_on(self, error);
-    }
-    return status;
+static void look_anew(GpuringSrc *self) {
+    g_clear_pointer(&self->text, g_free);
+    GST_OBJECT_LOCK(self);
+    self->slots = self->stream.reader->slots;
+    GST_OBJECT_UNLOCK(self);
+    self->stream.is_new = FALSE;
 }
 
 static GstFlowReturn create(GstPushSrc *base, GstBuffer **buffer) {
     GpuringSrc *self = SELF(base);
     gpuring_slot slot = GPURING_SLOT;
     gpuring_error error;
-    const gpuring_status status = acquire(self, &slot, &error);
+    const gpuring_status status = stream_acquire(&self->stream, &slot, &error);
     if (status != GPURING_OK) return ended(self, status, &error);
+    if (self->stream.is_new) look_anew(self);
     if (!same_caps(self, &slot) && !take_caps(self, &slot, &error)) {
-        reader_release(self->reader, &slot);
+        reader_release(self->stream.reader, &slot);
         post_error(GST_ELEMENT(self), &error);
         return GST_FLOW_NOT_NEGOTIATED;
     }
     GST_OBJECT_LOCK(self);
     self->lost += slot.lost;
     GST_OBJECT_UNLOCK(self);
-    const gboolean can_lend = !self->must_copy && reader_may_lend(self->reader) &&
+    const gboolean can_lend = !self->must_copy && reader_may_lend(self->stream.reader) &&
                               (layout_is_usual(&self->layout) || self->takes_meta);
     *buffer = can_lend ? lent(self, &slot) : copied(self, &slot);
     set_times(self, &slot, *buffer);
-    if (!can_lend) reader_release(self->reader, &slot);
+    if (!can_lend) reader_release(self->stream.reader, &slot);
     return GST_FLOW_OK;
 }
 
 static gboolean start(GstBaseSrc *base) {
     GpuringSrc *self = SELF(base);
-    if (!self->name) {
+    if (!self->stream.name) {
         GST_ELEMENT_ERROR(self, RESOURCE, SETTINGS, ("gpuringsrc needs the name of a ring: ring="),
                           (NULL));
         return FALSE;
@@ -336,19 +252,20 @@ static gboolean start(GstBaseSrc *base) {
 
 static gboolean stop(GstBaseSrc *base) {
     GpuringSrc *self = SELF(base);
-    forget(self);
+    stream_leave(&self->stream);
+    g_clear_pointer(&self->text, g_free);
     gst_clear_caps(&self->caps);
     gst_segment_init(&self->segment, GST_FORMAT_UNDEFINED);
     return TRUE;
 }
 
 static gboolean unlock(GstBaseSrc *base) {
-    gst_poll_set_flushing(SELF(base)->cancel, TRUE);
+    gst_poll_set_flushing(SELF(base)->stream.cancel, TRUE);
     return TRUE;
 }
 
 static gboolean unlock_stop(GstBaseSrc *base) {
-    gst_poll_set_flushing(SELF(base)->cancel, FALSE);
+    gst_poll_set_flushing(SELF(base)->stream.cancel, FALSE);
     return TRUE;
 }
 
@@ -375,16 +292,16 @@ static void set_property(GObject *object, guint id, const GValue *value, GParamS
     GpuringSrc *self = SELF(object);
     switch (id) {
     case PROP_RING:
-        g_free(self->name);
-        self->name = g_value_dup_string(value);
+        g_free(self->stream.name);
+        self->stream.name = g_value_dup_string(value);
         break;
-    case PROP_TIMEOUT: self->timeout_s = g_value_get_double(value); break;
-    case PROP_LOSSLESS: self->is_lossless = g_value_get_boolean(value); break;
+    case PROP_TIMEOUT: self->stream.timeout_s = g_value_get_double(value); break;
+    case PROP_LOSSLESS: self->stream.is_lossless = g_value_get_boolean(value); break;
     case PROP_SUBSCRIPTION:
-        g_free(self->subscription);
-        self->subscription = g_value_dup_string(value);
+        g_free(self->stream.subscription);
+        self->stream.subscription = g_value_dup_string(value);
         break;
-    case PROP_FOLLOW: self->follows = g_value_get_boolean(value); break;
+    case PROP_FOLLOW: self->stream.follows = g_value_get_boolean(value); break;
     case PROP_CAPS: gst_caps_replace(&self->given, (GstCaps *)(gpointer)gst_value_get_caps(value)); break;
     case PROP_TIMEBASE:
         self->timebase[0] = gst_value_get_fraction_numerator(value);
@@ -401,11 +318,11 @@ static void set_property(GObject *object, guint id, const GValue *value, GParamS
 static void get_property(GObject *object, guint id, GValue *value, GParamSpec *spec) {
     GpuringSrc *self = SELF(object);
     switch (id) {
-    case PROP_RING: g_value_set_string(value, self->name); break;
-    case PROP_TIMEOUT: g_value_set_double(value, self->timeout_s); break;
-    case PROP_LOSSLESS: g_value_set_boolean(value, self->is_lossless); break;
-    case PROP_SUBSCRIPTION: g_value_set_string(value, self->subscription); break;
-    case PROP_FOLLOW: g_value_set_boolean(value, self->follows); break;
+    case PROP_RING: g_value_set_string(value, self->stream.name); break;
+    case PROP_TIMEOUT: g_value_set_double(value, self->stream.timeout_s); break;
+    case PROP_LOSSLESS: g_value_set_boolean(value, self->stream.is_lossless); break;
+    case PROP_SUBSCRIPTION: g_value_set_string(value, self->stream.subscription); break;
+    case PROP_FOLLOW: g_value_set_boolean(value, self->stream.follows); break;
     case PROP_CAPS: gst_value_set_caps(value, self->given); break;
     case PROP_TIMEBASE:
         gst_value_set_fraction(value, self->timebase[0], self->timebase[1]);
@@ -425,19 +342,14 @@ static void get_property(GObject *object, guint id, GValue *value, GParamSpec *s
 
 static void finalize(GObject *object) {
     GpuringSrc *self = SELF(object);
-    gst_poll_free(self->cancel);
+    stream_clear(&self->stream);
     gst_clear_caps(&self->given);
-    g_free(self->name);
-    g_free(self->subscription);
     G_OBJECT_CLASS(gpuring_src_parent_class)->finalize(object);
 }
 
 static void gpuring_src_init(GpuringSrc *self) {
-    self->timeout_s = -1;
-    self->is_lossless = TRUE;
+    stream_init(&self->stream, GST_ELEMENT(self));
     self->timebase[1] = 1;
-    self->cancel = gst_poll_new(TRUE);
-    gst_poll_fd_init(&self->watched);
     gst_segment_init(&self->segment, GST_FORMAT_UNDEFINED);
     gst_base_src_set_format(GST_BASE_SRC(self), GST_FORMAT_TIME);
     gst_base_src_set_live(GST_BASE_SRC(self), TRUE);

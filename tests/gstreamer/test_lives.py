@@ -282,6 +282,7 @@ def test_a_lossy_source_says_what_it_has_lost(name, launch):
     assert "discont" in said
 
 
+@pytest.mark.slow
 def test_full_speed_without_a_loss(name, launch, record_property):
     """1080p NV12, as fast as they are made.  The rate depends on the machine."""
     frames = 1000
