@@ -4,11 +4,9 @@
 #include <gst/base/gstbasesink.h>
 #include <string.h>
 
-#include "layout.h"
+#include "making.h"
 #include "metadata.h"
 #include "waiting.h"
-
-enum { SAMPLES = 1024 }; /* of audio in a slot, if a ring is made */
 
 typedef struct GpuringSink {
     GstBaseSink base;
@@ -73,39 +71,6 @@ static gpuring_status join(GpuringSink *self, gpuring_error *error) {
     return GPURING_OK;
 }
 
-static gpuring_field field_of(const char *name, const char *dtype, guint dimensions,
-                              const guint64 *shape) {
-    gpuring_field field = GPURING_FIELD;
-    field.name = name;
-    field.dtype = dtype;
-    field.dimensions = dimensions;
-    if (dimensions) memcpy(field.shape, shape, dimensions * sizeof *shape);
-    return field;
-}
-
-static gpuring_status make_ring(GpuringSink *self, gpuring_error *error) {
-    const Layout *layout = &self->layout;
-    char caps[8];
-    g_snprintf(caps, sizeof caps, "|S%d", CAPS_NBYTES);
-    const gpuring_field meta[] = {field_of("pts", "<i8", 0, NULL),
-                                  field_of("duration", "<i8", 0, NULL),
-                                  field_of("caps", caps, 0, NULL)};
-    gpuring_field fields[GST_VIDEO_MAX_PLANES];
-    gpuring_create_options options = GPURING_CREATE_OPTIONS;
-    guint p;
-    for (p = 0; p < layout->planes; p++) {
-        fields[p] = field_of(layout_field_name(layout, p), layout_dtype(layout),
-                             layout->dimensions[p], layout->shape[p]);
-        if (!layout->is_video) fields[p].shape[0] = SAMPLES;
-    }
-    options.slots = self->slots;
-    options.fields = fields;
-    options.field_count = layout->planes;
-    options.meta = meta;
-    options.meta_count = G_N_ELEMENTS(meta);
-    return gpuring_create(self->name, &options, &self->ring, error);
-}
-
 /* A ring that is there is used, also one whose creator was killed. */
 static gpuring_status open_ring(GpuringSink *self, gpuring_error *error) {
     gpuring_status status;
@@ -115,7 +80,7 @@ static gpuring_status open_ring(GpuringSink *self, gpuring_error *error) {
                gst_base_sink_wait_preroll(GST_BASE_SINK(self)) == GST_FLOW_OK);
         return status;
     }
-    status = make_ring(self, error);
+    status = make_ring(self->name, self->slots, &self->layout, &self->ring, error);
     self->is_ours = status == GPURING_OK;
     if (status == GPURING_EXISTS) status = gpuring_attach(self->name, NULL, &self->ring, error);
     return status;
