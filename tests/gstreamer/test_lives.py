@@ -282,6 +282,23 @@ def test_a_lossy_source_says_what_it_has_lost(name, launch):
     assert "discont" in said
 
 
+@pytest.mark.parametrize("is_live", ["true", "false"])
+def test_the_first_frame_plays_at_once_and_so_does_the_first_one_of_a_restart(
+    is_live, name, launch
+):
+    """The sink waits for the clock, and the pts are those of pipelines that have run for long."""
+    caps = b"video/x-raw,format=GRAY8,width=8,height=4,framerate=25/1"
+    with small_ring(name, slots=16, shape=(4, 8), meta=META) as ring, ring.producer() as producer:
+        source = launch(f"gpuringsrc ring={name} is-live={is_live} ! fakesink sync=true")
+        poll(lambda: ring.stats().subscriptions)
+        for hours in (5, 3):
+            for k in range(3):
+                pts = hours * 3_600_000_000_000 + 40_000_000 * k
+                publish(producer, [0], pts=pts, caps=caps)
+        producer.close()
+        source.end()
+
+
 @pytest.mark.slow
 def test_full_speed_without_a_loss(name, launch, record_property):
     """1080p NV12, as fast as they are made.  The rate depends on the machine."""
