@@ -102,16 +102,25 @@ static gpuring_status await_readers(GpuringSink *self) {
     return GPURING_OK;
 }
 
+static gpuring_status does_not_fit(const GpuringSink *self, gpuring_error *error) {
+    gpuring_info info = GPURING_INFO;
+    gpuring_get_info(self->ring, &info);
+    if (!info.creator_alive)
+        g_snprintf(error->text + strlen(error->text), sizeof error->text - strlen(error->text),
+                   ". Its creator is dead: `gpuring clean %s` removes it", self->name);
+    return GPURING_INVALID;
+}
+
 /* What the slots of our own ring cannot hold gets a new ring. */
 static gpuring_status place(GpuringSink *self, gpuring_error *error) {
     gpuring_status status = GPURING_OK;
     if (self->ring && layout_place(&self->layout, self->ring, error)) return GPURING_OK;
-    if (self->ring && !self->is_ours) return GPURING_INVALID;
+    if (self->ring && !self->is_ours) return does_not_fit(self, error);
     give_up(self);
     status = open_ring(self, error);
     if (status != GPURING_OK) return status;
     metadata_of(&self->metadata, self->ring);
-    return layout_place(&self->layout, self->ring, error) ? GPURING_OK : GPURING_INVALID;
+    return layout_place(&self->layout, self->ring, error) ? GPURING_OK : does_not_fit(self, error);
 }
 
 static gpuring_status prepare(GpuringSink *self, gpuring_error *error) {

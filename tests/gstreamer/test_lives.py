@@ -205,6 +205,18 @@ def test_caps_that_the_slots_do_not_hold_are_told_of(name, launch):
         assert f"ring '{name}': its slots hold array (4, 8, 3) |u1, not GRAY8 pictures" in said
 
 
+def test_a_ring_of_the_dead_with_other_slots_is_told_of(name, launch):
+    sink = launch(f"{numbers()} ! gpuringsink ring={name}")
+    gpuring.attach(name, timeout=PATIENCE_S).close()
+    sink.kill()
+    other = f"{of_size(64, 36, 'RGB', 1)} ! gpuringsink ring={name}"
+    said = launch(other).end(1)
+    assert "its slots hold array (36, 64) |u1, not RGB pictures of 64 x 36. Its creator" in said
+    assert f"`gpuring clean {name}`" in said
+    command("clean", name, check=True)
+    launch(other).end()
+
+
 def test_elements_need_a_name(launch):
     assert "needs the name of a ring" in launch("gpuringsrc ! fakesink").end(255)
     assert "needs the name of a ring" in launch(f"{numbers()} ! gpuringsink").end(255)
