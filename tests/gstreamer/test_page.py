@@ -25,22 +25,19 @@ def test_the_pipelines_of_the_page_run(name, launch, tmp_path):
 
     def ours(text):
         for ring in ("cam0", "decoded", "edited"):
-            text = re.sub(rf'ring={ring}\b|(?<=")\b{ring}(?=")', rf"\g<0>-{name}", text)
+            text = re.sub(rf'(ring=|"){ring}\b', rf"\g<1>{name}-{ring}", text)
         return text.replace("location=", f"location={tmp_path}/")
 
     def started(begins):
         (line,) = (each for each in PIPELINES if each.startswith(begins))
         return launch(ours(line))
 
-    def names(ring):
-        return f"{ring}-{name}"
-
     encoder = started("-e gpuringsrc ring=cam0 !")
     camera = started("videotestsrc is-live=true ! gpuringsink ring=cam0")
     watch = commands.python(ours(PROGRAMS["watch.py"]), check=True).stdout
     assert "video/x-raw, format=(string)" in watch
     assert "(240, 320" in watch
-    with gpuring.attach(names("cam0"), timeout=PATIENCE_S) as ring:
+    with gpuring.attach(f"{name}-cam0", timeout=PATIENCE_S) as ring:
         poll(lambda: ring.stats().producers[0].frames > 20)
     camera.interrupt()
     encoder.end()
@@ -50,6 +47,7 @@ def test_the_pipelines_of_the_page_run(name, launch, tmp_path):
     commands.python(ours(PROGRAMS["edit.py"]), check=True)
     decoder.end()
     encoder.end()
+    commands.gpuring("clean", f"{name}-edited", check=True)  # its subscription stays otherwise
     sizes = []
     for file in ("seen", "edited"):
         launch(
