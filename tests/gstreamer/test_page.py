@@ -47,7 +47,6 @@ def test_the_pipelines_of_the_page_run(name, launch, tmp_path):
     commands.python(ours(PROGRAMS["edit.py"]), check=True)
     decoder.end()
     encoder.end()
-    commands.gpuring("clean", f"{name}-edited", check=True)  # its subscription stays otherwise
     sizes = []
     for file in ("seen", "edited"):
         launch(
