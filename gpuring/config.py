@@ -2,8 +2,9 @@
 
     cc camera.c $(python -m gpuring.config --cflags --libs)
 
-`--cmake` prints the folder for CMake's `gpuring_DIR`, and `--pkg-config` the one for
-PKG_CONFIG_PATH.  A program that was linked with `--libs` finds the library where it is now.
+`--cmake` prints the folder for CMake's `gpuring_DIR`, `--pkg-config` the one for PKG_CONFIG_PATH,
+and `--gst-plugin-path` the one for GST_PLUGIN_PATH, if the elements of GStreamer were built.  A
+program that was linked with `--libs` finds the library where it is now.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ INCLUDE = ROOT / "include"
 LIBRARY = ROOT / "native" / "libgpuring.so.0"
 CMAKE = INCLUDE / "cmake"
 PKG_CONFIG = INCLUDE / "pkgconfig"
+GSTREAMER = ROOT / "gstreamer"
+
+WITHOUT_GSTREAMER = (
+    "this gpuring was built without the elements of GStreamer. Install GStreamer's development "
+    "files, such as libgstreamer-plugins-base1.0-dev, and build gpuring from its source"
+)
 
 
 def cflags() -> list[str]:
@@ -30,6 +37,11 @@ def libs() -> list[str]:
     return [str(LIBRARY), f"-Wl,-rpath,{LIBRARY.parent}"]
 
 
+def has_gstreamer() -> bool:
+    """Whether the elements of GStreamer were built."""
+    return (GSTREAMER / "libgstgpuring.so").exists()
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints what is asked for."""
     parser = argparse.ArgumentParser(
@@ -39,15 +51,23 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--libs", action="store_true", help="options of the linker")
     parser.add_argument("--cmake", action="store_true", help="the folder for CMake's gpuring_DIR")
     parser.add_argument("--pkg-config", action="store_true", help="the folder for PKG_CONFIG_PATH")
+    parser.add_argument(
+        "--gst-plugin-path", action="store_true", help="the folder for GST_PLUGIN_PATH"
+    )
     asked = parser.parse_args(arguments)
+    if asked.gst_plugin_path and not has_gstreamer():
+        parser.exit(1, f"{WITHOUT_GSTREAMER}\n")
     told = [
         *(cflags() if asked.cflags else ()),
         *(libs() if asked.libs else ()),
         *([str(CMAKE)] if asked.cmake else ()),
         *([str(PKG_CONFIG)] if asked.pkg_config else ()),
+        *([str(GSTREAMER)] if asked.gst_plugin_path else ()),
     ]
     if not told:
-        parser.error("say what to print: --cflags, --libs, --cmake or --pkg-config")
+        parser.error(
+            "say what to print: --cflags, --libs, --cmake, --pkg-config or --gst-plugin-path"
+        )
     print(shlex.join(told))
 
 

@@ -9,6 +9,7 @@ service    requests and responses
 bridge     rings of two hosts
 recording  what is recorded of rings, and rings that are made of it
 torch      DataLoader, beside torch's own
+gstreamer  pipelines at one end of a ring, and Python at the other
 cli        the commands
 benchmarks the programs of `bench`
 

@@ -1,0 +1,49 @@
+/* What lies where: caps, and the fields of a ring's slots.
+ *
+ * Each plane of a picture is a field of its own, and its rows lie close together. A ring of one field
+ * has the planes one after the other. Audio is one field of (samples, channels).
+ */
+#pragma once
+
+#include <gpuring.h>
+#include <gst/audio/audio.h>
+#include <gst/video/video.h>
+
+#define VIDEO_FORMATS                                                                              \
+    "{ NV12, NV21, I420, YV12, Y42B, Y444, RGB, BGR, RGBA, BGRA, ARGB, ABGR, RGBx, BGRx, GRAY8, "  \
+    "GRAY16_LE }"
+#define AUDIO_FORMATS "{ F32LE, F64LE, S16LE, S32LE, S8, U8 }"
+#define ALL_CAPS                                                                                   \
+    GST_VIDEO_CAPS_MAKE(VIDEO_FORMATS)                                                             \
+    "; " GST_AUDIO_CAPS_MAKE(AUDIO_FORMATS) ", layout = (string) interleaved"
+
+typedef struct Layout {
+    gboolean is_video;
+    GstVideoInfo video;
+    GstAudioInfo audio;
+    guint planes;
+    /* Of each plane: its shape as an array, and the bytes of a row. Of audio a row is a sample of all
+     * channels, and how many there are differs from frame to frame: shape[0][0] is 0. */
+    guint dimensions[GST_VIDEO_MAX_PLANES];
+    guint64 shape[GST_VIDEO_MAX_PLANES][3];
+    gsize row_nbytes[GST_VIDEO_MAX_PLANES];
+    /* Where it lies in a slot of the ring. */
+    gsize offset[GST_VIDEO_MAX_PLANES];
+    gsize nbytes; /* to the end of the last plane */
+} Layout;
+
+/* FALSE: these caps are none of ALL_CAPS. */
+gboolean layout_of_caps(Layout *layout, const GstCaps *caps);
+/* Finds the planes in the slots of the ring. What does not fit is told in words. */
+gboolean layout_place(Layout *layout, const gpuring_ring *ring, gpuring_error *error);
+/* The caps of a frame as far as its shape and dtype tell, and otherwise those that were given, which
+ * may be NULL. */
+GstCaps *layout_guess(const gpuring_ring *ring, const gpuring_slot *slot, const GstCaps *given);
+/* Whether GStreamer expects the planes to lie so where there is no GstVideoMeta. */
+gboolean layout_is_usual(const Layout *layout);
+/* As layout_place finds it, for a ring that is yet to be made. */
+const char *layout_field_name(const Layout *layout, guint plane);
+const char *layout_dtype(const Layout *layout);
+/* Rows of nbytes each, which lie some bytes apart. */
+void copy_rows(void *to, gsize to_stride, const void *from, gsize from_stride, gsize nbytes,
+               guint64 rows);

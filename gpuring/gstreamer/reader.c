@@ -1,0 +1,97 @@
+#include "reader.h"
+
+Reader *reader_new(gpuring_ring *ring, const gpuring_consumer_options *options,
+                   gpuring_error *error) {
+    gpuring_info info = GPURING_INFO;
+    gpuring_consumer *consumer = NULL;
+    gpuring_status status = gpuring_join_consumer(ring, options, &consumer, error);
+    int fd = -1;
+    if (status == GPURING_OK) status = gpuring_consumer_fd(consumer, &fd, error);
+    if (status != GPURING_OK) {
+        gpuring_close_consumer(consumer, NULL);
+        gpuring_detach(ring, NULL);
+        return NULL;
+    }
+    Reader *reader = g_atomic_rc_box_new0(Reader);
+    gpuring_get_info(ring, &info);
+    reader->ring = ring;
+    reader->slots = info.slots;
+    reader->fd = fd;
+    reader->consumer = consumer;
+    metadata_of(&reader->metadata, ring);
+    g_mutex_init(&reader->turn);
+    return reader;
+}
+
+static void leave(gpointer data) {
+    Reader *reader = data;
+    gpuring_close_consumer(reader->consumer, NULL);
+    gpuring_detach(reader->ring, NULL);
+    g_mutex_clear(&reader->turn);
+}
+
+void reader_unref(Reader *reader) { g_atomic_rc_box_release_full(reader, leave); }
+
+gpuring_status reader_acquire(Reader *reader, gpuring_slot *slot, gpuring_error *error) {
+    g_mutex_lock(&reader->turn);
+    const gpuring_status status = gpuring_acquire(reader->consumer, 0, slot, error);
+    if (status == GPURING_OK) reader->newest = slot->seq;
+    g_mutex_unlock(&reader->turn);
+    return status;
+}
+
+void reader_release(Reader *reader, gpuring_slot *slot) {
+    g_mutex_lock(&reader->turn);
+    gpuring_release(reader->consumer, slot, NULL);
+    g_mutex_unlock(&reader->turn);
+}
+
+gboolean reader_may_lend(Reader *reader) {
+    g_mutex_lock(&reader->turn);
+    const gboolean is_soon =
+        reader->returned >= reader->slots && reader->delay < reader->slots / 2;
+    g_mutex_unlock(&reader->turn);
+    return is_soon;
+}
+
+/* ---- buffers --------------------------------------------------------------------------------- */
+
+typedef struct Loan {
+    Reader *reader;
+    guint64 seq;
+    gpuring_slot slot; /* if there are no bytes */
+    gpointer bytes;
+} Loan;
+
+static void come_back(gpointer data) {
+    Loan *loan = data;
+    Reader *reader = loan->reader;
+    g_mutex_lock(&reader->turn);
+    reader->returned++;
+    reader->delay = MAX(reader->delay, reader->newest - loan->seq);
+    if (!loan->bytes) gpuring_release(reader->consumer, &loan->slot, NULL);
+    g_mutex_unlock(&reader->turn);
+    g_free(loan->bytes);
+    g_free(loan);
+    reader_unref(reader);
+}
+
+static Loan *loan_of(Reader *reader, guint64 seq) {
+    Loan *loan = g_new0(Loan, 1);
+    loan->reader = g_atomic_rc_box_acquire(reader);
+    loan->seq = seq;
+    return loan;
+}
+
+GstMemory *reader_lend(Reader *reader, const gpuring_slot *slot, gsize nbytes) {
+    Loan *loan = loan_of(reader, slot->seq);
+    loan->slot = *slot;
+    return gst_memory_new_wrapped(GST_MEMORY_FLAG_READONLY, slot->data, nbytes, 0, nbytes, loan,
+                                  come_back);
+}
+
+GstMemory *reader_give(Reader *reader, guint64 seq, gpointer bytes, gsize nbytes) {
+    Loan *loan = loan_of(reader, seq);
+    loan->bytes = bytes;
+    return gst_memory_new_wrapped(0, bytes, nbytes, 0, nbytes, loan, come_back);
+}

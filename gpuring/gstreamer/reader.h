@@ -1,0 +1,44 @@
+/* A consumer, and the buffers over its slots.
+ *
+ * A buffer is freed by any thread, and one thread at a time uses a consumer. So each call of it is
+ * made under a mutex, and waits for nothing. Who waits for a frame does so at a descriptor.
+ *
+ * A slot that a buffer keeps holds up the producers when they have come around. An encoder that looks
+ * ahead frees no frame before it has many more, and so would never get them. Therefore frames are
+ * copied until as many as the ring has slots came back, and for ever if one of them came back late
+ * (docs/decisions/0032-elements-of-gstreamer.md).
+ */
+#pragma once
+
+#include "layout.h"
+#include "metadata.h"
+#include "words.h"
+
+typedef struct Reader {
+    gpuring_ring *ring;
+    Metadata metadata;
+    guint slots;
+    int fd; /* readable when reader_acquire may have an answer */
+    /*< private >*/
+    GMutex turn; /* of all below */
+    gpuring_consumer *consumer;
+    guint64 newest;   /* the sequence that was acquired last */
+    guint64 returned; /* how many buffers came back */
+    guint64 delay;    /* how many more were acquired before one came back, at most */
+} Reader;
+
+/* Takes the ring over, also if it fails. */
+Reader *reader_new(gpuring_ring *ring, const gpuring_consumer_options *options,
+                   gpuring_error *error);
+/* The last reference leaves the ring. Each buffer has one, so that nothing of it changes. */
+void reader_unref(Reader *reader);
+
+/* Does not wait. */
+gpuring_status reader_acquire(Reader *reader, gpuring_slot *slot, gpuring_error *error);
+void reader_release(Reader *reader, gpuring_slot *slot);
+/* Whether buffers come back before the producers need their slots. */
+gboolean reader_may_lend(Reader *reader);
+/* A buffer over the slot, which is released with it. */
+GstMemory *reader_lend(Reader *reader, const gpuring_slot *slot, gsize nbytes);
+/* Of bytes that belong to it, and are freed with it. */
+GstMemory *reader_give(Reader *reader, guint64 seq, gpointer bytes, gsize nbytes);

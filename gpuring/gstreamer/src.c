@@ -1,0 +1,436 @@
+/* gpuringsrc: frames of a ring, as buffers over its slots where that can be. */
+#include "src.h"
+
+#include <gst/base/gstpushsrc.h>
+#include <string.h>
+
+#include "stream.h"
+
+typedef struct GpuringSrc {
+    GstPushSrc base;
+    Stream stream; /* with some of the properties; these are the others */
+    gboolean must_copy;
+    GstCaps *given;
+    gint timebase[2];
+    /* Of the streaming thread. */
+    gchar *text; /* of the caps, as frames have it; NULL in a ring of which no frame was seen */
+    guint dimensions; /* and the shape of the frame from which caps were guessed */
+    guint64 shape[GPURING_MAX_DIMENSIONS];
+    GstCaps *caps;
+    Layout layout;
+    gboolean takes_meta; /* downstream finds planes by GstVideoMeta */
+    GstSegment segment;
+    GstClockTime until; /* the end of the last frame */
+    /* Under the object's lock. */
+    guint64 lost;
+    GstClockTime frame_ns;
+    guint slots;
+} GpuringSrc;
+
+typedef struct GpuringSrcClass {
+    GstPushSrcClass base;
+} GpuringSrcClass;
+
+G_DEFINE_TYPE(GpuringSrc, gpuring_src, GST_TYPE_PUSH_SRC)
+#define SELF(object) ((GpuringSrc *)(object))
+
+static GstStaticPadTemplate template =
+    GST_STATIC_PAD_TEMPLATE("src", GST_PAD_SRC, GST_PAD_ALWAYS, GST_STATIC_CAPS(ALL_CAPS));
+
+/* ---- caps ------------------------------------------------------------------------------------ */
+
+static gboolean same_caps(GpuringSrc *self, const gpuring_slot *slot) {
+    const Metadata *metadata = &self->stream.reader->metadata;
+    if (!self->text || !metadata_has_caps(metadata, slot, self->text)) return FALSE;
+    return *self->text ||
+           (slot->dimensions == self->dimensions &&
+            memcmp(slot->shape, self->shape, slot->dimensions * sizeof *slot->shape) == 0);
+}
+
+static GstClockTime frame_ns(const Layout *layout) {
+    const GstVideoInfo *info = &layout->video;
+    if (!layout->is_video || GST_VIDEO_INFO_FPS_N(info) <= 0) return 0;
+    return gst_util_uint64_scale(GST_SECOND, (guint64)GST_VIDEO_INFO_FPS_D(info),
+                                 (guint64)GST_VIDEO_INFO_FPS_N(info));
+}
+
+/* Those of this frame, for it and for those after it. */
+static gboolean take_caps(GpuringSrc *self, const gpuring_slot *slot, gpuring_error *error) {
+    Layout layout;
+    gchar *text = metadata_caps(&self->stream.reader->metadata, slot);
+    GstCaps *caps = *text ? gst_caps_from_string(text)
+                          : layout_guess(self->stream.reader->ring, slot, self->given);
+    g_free(self->text);
+    self->text = text;
+    self->dimensions = slot->dimensions;
+    memcpy(self->shape, slot->shape, sizeof self->shape);
+    if (!caps || !gst_caps_is_fixed(caps) || !layout_of_caps(&layout, caps)) {
+        gchar *told = caps ? gst_caps_to_string(caps) : g_strdup(text);
+        tell(error, GPURING_INVALID,
+             "ring '%s': these are no caps of raw video or audio: %s. Say with caps= what the "
+             "slots hold",
+             self->stream.name, told);
+        g_free(told);
+        gst_clear_caps(&caps);
+        return FALSE;
+    }
+    if (!layout_place(&layout, self->stream.reader->ring, error)) {
+        gst_caps_unref(caps);
+        return FALSE;
+    }
+    self->layout = layout;
+    GST_OBJECT_LOCK(self);
+    self->frame_ns = frame_ns(&layout);
+    GST_OBJECT_UNLOCK(self);
+    const gboolean is_new = !self->caps || !gst_caps_is_equal(self->caps, caps);
+    gst_caps_replace(&self->caps, caps);
+    gst_caps_unref(caps);
+    if (!is_new || gst_base_src_negotiate(GST_BASE_SRC(self))) return TRUE;
+    tell(error, GPURING_INVALID, "ring '%s': what follows here does not take %s",
+         self->stream.name, *text ? text : "what the slots hold");
+    return FALSE;
+}
+
+static gboolean negotiate(GstBaseSrc *base) {
+    GpuringSrc *self = SELF(base);
+    return !self->caps || gst_base_src_set_caps(base, self->caps);
+}
+
+static gboolean decide_allocation(GstBaseSrc *base, GstQuery *query) {
+    SELF(base)->takes_meta = gst_query_find_allocation_meta(query, GST_VIDEO_META_API_TYPE, NULL);
+    while (gst_query_get_n_allocation_pools(query)) /* buffers lie in slots */
+        gst_query_remove_nth_allocation_pool(query, 0);
+    return TRUE;
+}
+
+/* ---- buffers --------------------------------------------------------------------------------- */
+
+static gsize nbytes_of(const GpuringSrc *self, const gpuring_slot *slot) {
+    gpuring_field field = GPURING_FIELD;
+    if (self->layout.is_video) return self->layout.nbytes;
+    gpuring_field_at(self->stream.reader->ring, 0, &field);
+    return (slot->dimensions ? slot->shape[0] : field.shape[0]) * self->layout.row_nbytes[0];
+}
+
+static GstBuffer *lent(GpuringSrc *self, const gpuring_slot *slot) {
+    Layout *layout = &self->layout;
+    GstBuffer *buffer = gst_buffer_new();
+    gint stride[GST_VIDEO_MAX_PLANES];
+    guint p;
+    gst_buffer_append_memory(buffer,
+                             reader_lend(self->stream.reader, slot, nbytes_of(self, slot)));
+    if (layout_is_usual(layout)) return buffer;
+    for (p = 0; p < layout->planes; p++) stride[p] = (gint)layout->row_nbytes[p];
+    gst_buffer_add_video_meta_full(
+        buffer, GST_VIDEO_FRAME_FLAG_NONE, GST_VIDEO_INFO_FORMAT(&layout->video),
+        (guint)GST_VIDEO_INFO_WIDTH(&layout->video), (guint)GST_VIDEO_INFO_HEIGHT(&layout->video),
+        layout->planes, layout->offset, stride);
+    return buffer;
+}
+
+/* Copies it to where GStreamer expects it. */
+static GstBuffer *copied(GpuringSrc *self, const gpuring_slot *slot) {
+    const Layout *layout = &self->layout;
+    const gsize nbytes =
+        layout->is_video ? GST_VIDEO_INFO_SIZE(&layout->video) : nbytes_of(self, slot);
+    char *bytes = g_malloc(nbytes);
+    guint p;
+    for (p = 0; p < layout->planes; p++)
+        if (layout->is_video)
+            copy_rows(bytes + GST_VIDEO_INFO_PLANE_OFFSET(&layout->video, p),
+                      (gsize)GST_VIDEO_INFO_PLANE_STRIDE(&layout->video, p),
+                      (const char *)slot->data + layout->offset[p], layout->row_nbytes[p],
+                      layout->row_nbytes[p], layout->shape[p][0]);
+        else memcpy(bytes, slot->data, nbytes);
+    GstBuffer *buffer = gst_buffer_new();
+    gst_buffer_append_memory(buffer, reader_give(self->stream.reader, slot->seq, bytes, nbytes));
+    return buffer;
+}
+
+/* ---- time ------------------------------------------------------------------------------------ */
+
+static GstClockTime pts_of(const GpuringSrc *self, const gpuring_slot *slot) {
+    const Metadata *metadata = &self->stream.reader->metadata;
+    const GstClockTime pts = metadata_time(&metadata->pts, slot);
+    if (metadata->caps.nbytes || !GST_CLOCK_TIME_IS_VALID(pts)) return pts;
+    if (self->timebase[0] == 0) return GST_CLOCK_TIME_NONE; /* its unit is not known */
+    return gst_util_uint64_scale(pts, (guint64)self->timebase[0] * GST_SECOND,
+                                 (guint64)self->timebase[1]);
+}
+
+static GstClockTime running_time_now(GpuringSrc *self) {
+    GstClock *clock = gst_element_get_clock(GST_ELEMENT(self));
+    if (!clock) return 0;
+    const GstClockTime now = gst_clock_get_time(clock) - gst_element_get_base_time(GST_ELEMENT(self));
+    gst_object_unref(clock);
+    return now;
+}
+
+/* The first frame, and the first one after a restart, plays at once, whatever its pts is. */
+static void begin_segment(GpuringSrc *self, GstClockTime pts) {
+    GstSegment *segment = &self->segment;
+    const GstClockTime played =
+        segment->format == GST_FORMAT_TIME
+            ? gst_segment_to_running_time(segment, GST_FORMAT_TIME, self->until)
+            : 0;
+    gst_segment_init(segment, GST_FORMAT_TIME);
+    segment->start = segment->time = segment->position = pts;
+    segment->base =
+        gst_base_src_is_live(GST_BASE_SRC(self)) ? running_time_now(self) : played;
+    gst_base_src_new_segment(GST_BASE_SRC(self), segment);
+}
+
+static void set_times(GpuringSrc *self, const gpuring_slot *slot, GstBuffer *buffer) {
+    const GstClockTime pts = pts_of(self, slot);
+    const Metadata *metadata = &self->stream.reader->metadata;
+    GstClockTime duration = metadata_time(&metadata->duration, slot);
+    if (!metadata->caps.nbytes || !GST_CLOCK_TIME_IS_VALID(duration))
+        duration = self->frame_ns ? self->frame_ns : GST_CLOCK_TIME_NONE;
+    GST_BUFFER_PTS(buffer) = pts;
+    GST_BUFFER_DURATION(buffer) = duration;
+    GST_BUFFER_OFFSET(buffer) = slot->seq;
+    if (slot->lost) GST_BUFFER_FLAG_SET(buffer, GST_BUFFER_FLAG_DISCONT);
+    /* What has no time gets that of its arrival. */
+    gst_base_src_set_do_timestamp(GST_BASE_SRC(self), !GST_CLOCK_TIME_IS_VALID(pts));
+    if (!GST_CLOCK_TIME_IS_VALID(pts)) return;
+    if (self->segment.format != GST_FORMAT_TIME || pts < self->segment.position)
+        begin_segment(self, pts);
+    self->segment.position = pts;
+    self->until = pts + (GST_CLOCK_TIME_IS_VALID(duration) ? duration : 0);
+}
+
+/* ---- the element ----------------------------------------------------------------------------- */
+
+static GstFlowReturn ended(GpuringSrc *self, gpuring_status status, const gpuring_error *error) {
+    if (status == CANCELLED) return GST_FLOW_FLUSHING;
+    if (stream_is_end(status)) return GST_FLOW_EOS;
+    post_error(GST_ELEMENT(self), error);
+    return GST_FLOW_ERROR;
+}
+
+static void look_anew(GpuringSrc *self) {
+    g_clear_pointer(&self->text, g_free);
+    GST_OBJECT_LOCK(self);
+    self->slots = self->stream.reader->slots;
+    GST_OBJECT_UNLOCK(self);
+    self->stream.is_new = FALSE;
+}
+
+static GstFlowReturn create(GstPushSrc *base, GstBuffer **buffer) {
+    GpuringSrc *self = SELF(base);
+    gpuring_slot slot = GPURING_SLOT;
+    gpuring_error error;
+    const gpuring_status status = stream_acquire(&self->stream, &slot, &error);
+    if (status != GPURING_OK) return ended(self, status, &error);
+    if (self->stream.is_new) look_anew(self);
+    if (!same_caps(self, &slot) && !take_caps(self, &slot, &error)) {
+        reader_release(self->stream.reader, &slot);
+        post_error(GST_ELEMENT(self), &error);
+        return GST_FLOW_NOT_NEGOTIATED;
+    }
+    GST_OBJECT_LOCK(self);
+    self->lost += slot.lost;
+    GST_OBJECT_UNLOCK(self);
+    const gboolean can_lend = !self->must_copy && reader_may_lend(self->stream.reader) &&
+                              (layout_is_usual(&self->layout) || self->takes_meta);
+    *buffer = can_lend ? lent(self, &slot) : copied(self, &slot);
+    set_times(self, &slot, *buffer);
+    if (!can_lend) reader_release(self->stream.reader, &slot);
+    return GST_FLOW_OK;
+}
+
+static gboolean start(GstBaseSrc *base) {
+    GpuringSrc *self = SELF(base);
+    if (!self->stream.name) {
+        GST_ELEMENT_ERROR(self, RESOURCE, SETTINGS, ("gpuringsrc needs the name of a ring: ring="),
+                          (NULL));
+        return FALSE;
+    }
+    self->lost = 0;
+    return TRUE;
+}
+
+static gboolean stop(GstBaseSrc *base) {
+    GpuringSrc *self = SELF(base);
+    stream_leave(&self->stream);
+    g_clear_pointer(&self->text, g_free);
+    gst_clear_caps(&self->caps);
+    gst_segment_init(&self->segment, GST_FORMAT_UNDEFINED);
+    return TRUE;
+}
+
+static gboolean unlock(GstBaseSrc *base) {
+    gst_poll_set_flushing(SELF(base)->stream.cancel, TRUE);
+    return TRUE;
+}
+
+static gboolean unlock_stop(GstBaseSrc *base) {
+    gst_poll_set_flushing(SELF(base)->stream.cancel, FALSE);
+    return TRUE;
+}
+
+/* A frame is there when its producer has published it, which is as late as it is long. It waits while
+ * the ring is not full. */
+static gboolean query(GstBaseSrc *base, GstQuery *query) {
+    GpuringSrc *self = SELF(base);
+    if (GST_QUERY_TYPE(query) != GST_QUERY_LATENCY)
+        return GST_BASE_SRC_CLASS(gpuring_src_parent_class)->query(base, query);
+    GST_OBJECT_LOCK(self);
+    const GstClockTime least = self->frame_ns;
+    const GstClockTime most = least ? MAX(self->slots, 1) * least : GST_CLOCK_TIME_NONE;
+    GST_OBJECT_UNLOCK(self);
+    gst_query_set_latency(query, gst_base_src_is_live(base), least, most);
+    return TRUE;
+}
+
+enum {
+    PROP_RING = 1, PROP_TIMEOUT, PROP_LOSSLESS, PROP_SUBSCRIPTION, PROP_FOLLOW, PROP_CAPS,
+    PROP_TIMEBASE, PROP_COPY, PROP_IS_LIVE, PROP_LOST
+};
+
+static void set_property(GObject *object, guint id, const GValue *value, GParamSpec *spec) {
+    GpuringSrc *self = SELF(object);
+    switch (id) {
+    case PROP_RING:
+        g_free(self->stream.name);
+        self->stream.name = g_value_dup_string(value);
+        break;
+    case PROP_TIMEOUT: self->stream.timeout_s = g_value_get_double(value); break;
+    case PROP_LOSSLESS: self->stream.is_lossless = g_value_get_boolean(value); break;
+    case PROP_SUBSCRIPTION:
+        g_free(self->stream.subscription);
+        self->stream.subscription = g_value_dup_string(value);
+        break;
+    case PROP_FOLLOW: self->stream.follows = g_value_get_boolean(value); break;
+    case PROP_CAPS: gst_caps_replace(&self->given, (GstCaps *)(gpointer)gst_value_get_caps(value)); break;
+    case PROP_TIMEBASE:
+        self->timebase[0] = gst_value_get_fraction_numerator(value);
+        self->timebase[1] = gst_value_get_fraction_denominator(value);
+        break;
+    case PROP_COPY: self->must_copy = g_value_get_boolean(value); break;
+    case PROP_IS_LIVE:
+        gst_base_src_set_live(GST_BASE_SRC(self), g_value_get_boolean(value));
+        break;
+    default: G_OBJECT_WARN_INVALID_PROPERTY_ID(object, id, spec);
+    }
+}
+
+static void get_property(GObject *object, guint id, GValue *value, GParamSpec *spec) {
+    GpuringSrc *self = SELF(object);
+    switch (id) {
+    case PROP_RING: g_value_set_string(value, self->stream.name); break;
+    case PROP_TIMEOUT: g_value_set_double(value, self->stream.timeout_s); break;
+    case PROP_LOSSLESS: g_value_set_boolean(value, self->stream.is_lossless); break;
+    case PROP_SUBSCRIPTION: g_value_set_string(value, self->stream.subscription); break;
+    case PROP_FOLLOW: g_value_set_boolean(value, self->stream.follows); break;
+    case PROP_CAPS: gst_value_set_caps(value, self->given); break;
+    case PROP_TIMEBASE:
+        gst_value_set_fraction(value, self->timebase[0], self->timebase[1]);
+        break;
+    case PROP_COPY: g_value_set_boolean(value, self->must_copy); break;
+    case PROP_IS_LIVE:
+        g_value_set_boolean(value, gst_base_src_is_live(GST_BASE_SRC(self)));
+        break;
+    case PROP_LOST:
+        GST_OBJECT_LOCK(self);
+        g_value_set_uint64(value, self->lost);
+        GST_OBJECT_UNLOCK(self);
+        break;
+    default: G_OBJECT_WARN_INVALID_PROPERTY_ID(object, id, spec);
+    }
+}
+
+static void finalize(GObject *object) {
+    GpuringSrc *self = SELF(object);
+    stream_clear(&self->stream);
+    gst_clear_caps(&self->given);
+    G_OBJECT_CLASS(gpuring_src_parent_class)->finalize(object);
+}
+
+static void gpuring_src_init(GpuringSrc *self) {
+    stream_init(&self->stream, GST_ELEMENT(self));
+    self->timebase[1] = 1;
+    gst_segment_init(&self->segment, GST_FORMAT_UNDEFINED);
+    gst_base_src_set_format(GST_BASE_SRC(self), GST_FORMAT_TIME);
+    gst_base_src_set_live(GST_BASE_SRC(self), TRUE);
+}
+
+static void add_properties(GObjectClass *of) {
+    const GParamFlags set = G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS;
+    const GParamFlags early = set | GST_PARAM_MUTABLE_READY;
+    g_object_class_install_property(
+        of, PROP_RING,
+        g_param_spec_string("ring", "Ring", "The name of the ring", NULL, early));
+    g_object_class_install_property(
+        of, PROP_TIMEOUT,
+        g_param_spec_double("timeout", "Timeout",
+                            "For how many seconds to wait for a ring of this name (-1 = forever)",
+                            -1, G_MAXDOUBLE, -1, early));
+    g_object_class_install_property(
+        of, PROP_LOSSLESS,
+        g_param_spec_boolean("lossless", "Lossless",
+                             "Producers wait until a frame was read here; otherwise frames may be "
+                             "lost, and the next buffer is a discontinuity",
+                             TRUE, early));
+    g_object_class_install_property(
+        of, PROP_SUBSCRIPTION,
+        g_param_spec_string("subscription", "Subscription",
+                            "Consumers that name the same one share its frames (none = one of its "
+                            "own)",
+                            NULL, early));
+    g_object_class_install_property(
+        of, PROP_FOLLOW,
+        g_param_spec_boolean("reattach", "Reattach",
+                             "At the end of the stream, or when a producer has died, wait for the "
+                             "next producer or the next ring of the name instead of ending",
+                             FALSE, early));
+    g_object_class_install_property(
+        of, PROP_CAPS,
+        g_param_spec_boxed("caps", "Caps",
+                           "What the slots hold, for rings that gpuringsink did not make; shape "
+                           "and dtype tell what is left out here",
+                           GST_TYPE_CAPS, early));
+    g_object_class_install_property(
+        of, PROP_TIMEBASE,
+        gst_param_spec_fraction("timebase", "Timebase",
+                                "Seconds in a unit of the metadata `pts`, for rings that "
+                                "gpuringsink did not make (0 = frames are stamped when they come)",
+                                0, 1, G_MAXINT, 1, 0, 1, early));
+    g_object_class_install_property(
+        of, PROP_COPY,
+        g_param_spec_boolean("copy", "Copy",
+                             "Copy every frame, instead of those only that are kept for long",
+                             FALSE, early));
+    g_object_class_install_property(
+        of, PROP_IS_LIVE,
+        g_param_spec_boolean("is-live", "Is live",
+                             "Frames come only while the pipeline plays, at their own pace", TRUE,
+                             early));
+    g_object_class_install_property(
+        of, PROP_LOST,
+        g_param_spec_uint64("lost", "Lost", "How many frames were lost", 0, G_MAXUINT64, 0,
+                            G_PARAM_READABLE | G_PARAM_STATIC_STRINGS));
+}
+
+static void gpuring_src_class_init(GpuringSrcClass *class) {
+    GObjectClass *object = G_OBJECT_CLASS(class);
+    GstElementClass *element = GST_ELEMENT_CLASS(class);
+    GstBaseSrcClass *base = GST_BASE_SRC_CLASS(class);
+    object->set_property = set_property;
+    object->get_property = get_property;
+    object->finalize = finalize;
+    add_properties(object);
+    gst_element_class_set_static_metadata(
+        element, "Source of a gpuring", "Source/Video/Audio",
+        "Reads frames of a shared-memory ring, without a copy where that can be",
+        "the authors of gpuring");
+    gst_element_class_add_static_pad_template(element, &template);
+    base->start = start;
+    base->stop = stop;
+    base->unlock = unlock;
+    base->unlock_stop = unlock_stop;
+    base->negotiate = negotiate;
+    base->decide_allocation = decide_allocation;
+    base->query = query;
+    GST_PUSH_SRC_CLASS(class)->create = create;
+}

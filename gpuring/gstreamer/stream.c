@@ -1,0 +1,106 @@
+#include "stream.h"
+
+#include <string.h>
+
+#include "waiting.h"
+
+static void watch(Stream *stream, gboolean on) {
+    if (stream->watched.fd >= 0) gst_poll_remove_fd(stream->cancel, &stream->watched);
+    gst_poll_fd_init(&stream->watched);
+    if (!on) return;
+    stream->watched.fd = stream->reader->fd;
+    gst_poll_add_fd(stream->cancel, &stream->watched);
+    gst_poll_fd_ctl_read(stream->cancel, &stream->watched, TRUE);
+}
+
+void stream_leave(Stream *stream) {
+    watch(stream, FALSE);
+    if (stream->reader) reader_unref(stream->reader);
+    stream->reader = NULL;
+}
+
+static gpuring_status join(Stream *stream, gpuring_ring *ring, gboolean is_next,
+                           gpuring_error *error) {
+    gpuring_consumer_options options = GPURING_CONSUMER_OPTIONS;
+    options.subscription = stream->subscription;
+    options.lossy = !stream->is_lossless;
+    options.label = GST_OBJECT_NAME(stream->element);
+    options.start = is_next ? GPURING_START_OLDEST : GPURING_START_NEXT;
+    Reader *reader = reader_new(ring, &options, error);
+    if (!reader) return error->status;
+    stream_leave(stream);
+    stream->reader = reader;
+    stream->is_new = TRUE;
+    return GPURING_OK;
+}
+
+static gboolean is_same(const gpuring_ring *one, const gpuring_ring *other) {
+    gpuring_info a = GPURING_INFO, b = GPURING_INFO;
+    gpuring_get_info(one, &a);
+    gpuring_get_info(other, &b);
+    return memcmp(a.epoch, b.epoch, sizeof a.epoch) == 0;
+}
+
+static gpuring_status open_ring(Stream *stream, gpuring_error *error) {
+    gpuring_ring *ring;
+    const gpuring_status status =
+        wait_for_ring(stream->cancel, stream->name, stream->timeout_s, &ring, error);
+    return status == GPURING_OK ? join(stream, ring, FALSE, error) : status;
+}
+
+/* After the end: a new ring of the name, or a new producer in the same one. There we have kept our
+ * place, so that no frame is missed. */
+static gpuring_status go_on(Stream *stream, gpuring_error *error) {
+    gpuring_ring *ring;
+    watch(stream, FALSE); /* it stays readable */
+    if (!wait_for_fd(stream->cancel, 100 * GST_MSECOND)) return CANCELLED;
+    const gpuring_status status =
+        wait_for_ring(stream->cancel, stream->name, stream->timeout_s, &ring, error);
+    if (status != GPURING_OK) return status;
+    if (!is_same(ring, stream->reader->ring)) return join(stream, ring, TRUE, error);
+    gpuring_detach(ring, NULL);
+    return GPURING_OK;
+}
+
+static gpuring_status next_frame(Stream *stream, gpuring_slot *slot, gpuring_error *error) {
+    if (stream->watched.fd < 0) watch(stream, TRUE);
+    for (;;) {
+        const gpuring_status status = reader_acquire(stream->reader, slot, error);
+        if (status != GPURING_TIMEOUT) return status;
+        if (!wait_for_fd(stream->cancel, GST_CLOCK_TIME_NONE)) return CANCELLED;
+    }
+}
+
+gboolean stream_is_end(gpuring_status status) {
+    return status == GPURING_END_OF_STREAM || status == GPURING_CLOSED;
+}
+
+gpuring_status stream_acquire(Stream *stream, gpuring_slot *slot, gpuring_error *error) {
+    gboolean is_told = FALSE;
+    gpuring_status status = stream->reader ? GPURING_OK : open_ring(stream, error);
+    while (status == GPURING_OK) {
+        status = next_frame(stream, slot, error);
+        if (status == GPURING_OK) return status;
+        const gboolean may_begin_anew = stream_is_end(status) || status == GPURING_PEER_LOST;
+        if (!stream->follows || !may_begin_anew) return status;
+        if (!is_told) post_info(stream->element, error);
+        is_told = TRUE;
+        status = go_on(stream, error);
+    }
+    return status;
+}
+
+void stream_init(Stream *stream, GstElement *element) {
+    stream->element = element;
+    stream->timeout_s = -1;
+    stream->is_lossless = TRUE;
+    stream->cancel = gst_poll_new(TRUE);
+    gst_poll_fd_init(&stream->watched);
+}
+
+void stream_clear(Stream *stream) {
+    stream_leave(stream);
+    gst_poll_free(stream->cancel);
+    g_free(stream->name);
+    g_free(stream->subscription);
+}

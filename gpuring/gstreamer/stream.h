@@ -1,0 +1,26 @@
+/* The frames of rings of one name: over restarts, if that is asked for. */
+#pragma once
+
+#include "reader.h"
+
+typedef struct Stream {
+    GstElement *element; /* which tells of what happens */
+    gchar *name, *subscription;
+    gdouble timeout_s;
+    gboolean is_lossless, follows;
+    GstPoll *cancel; /* ends waits, when it is set to flush */
+    /* Of the streaming thread. */
+    Reader *reader;
+    gboolean is_new; /* the reader has another ring than before; whoever has seen that clears it */
+    GstPollFD watched; /* of the reader; -1 while it is not watched */
+} Stream;
+
+void stream_init(Stream *stream, GstElement *element);
+void stream_clear(Stream *stream);
+/* Waits for the next frame, and before that for the ring. */
+gpuring_status stream_acquire(Stream *stream, gpuring_slot *slot, gpuring_error *error);
+/* Leaves the ring, when the buffers over its slots are freed. */
+void stream_leave(Stream *stream);
+
+/* Everything was read. */
+gboolean stream_is_end(gpuring_status status);

@@ -1,0 +1,14 @@
+/* Errors as gpuring.h has them, on the bus. */
+#pragma once
+
+#include <gpuring.h>
+#include <gst/gst.h>
+
+/* The streaming thread is to stop: nothing has failed. */
+#define CANCELLED ((gpuring_status)-1)
+
+void tell(gpuring_error *error, gpuring_status status, const char *format, ...)
+    G_GNUC_PRINTF(3, 4);
+/* Posts a message with the words of the library. */
+void post_error(GstElement *element, const gpuring_error *error);
+void post_info(GstElement *element, const gpuring_error *error);

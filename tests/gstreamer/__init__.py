@@ -1,0 +1,1 @@
+"""Pipelines at one end of a ring, and Python at the other."""

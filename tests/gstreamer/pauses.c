@@ -1,0 +1,80 @@
+/* What gst-launch cannot show of gpuringsrc: pauses RING
+ *
+ * Plays the ring, and says what each line of its input asks for:
+ *
+ *     frames N   waits until N buffers have come in all
+ *     latency    its answer to a latency query
+ *     lost       how many frames were lost
+ *     pause, play, stop
+ */
+#include <gst/gst.h>
+#include <stdio.h>
+#include <string.h>
+
+static GMutex lock;
+static GCond more;
+static guint64 frames;
+
+static GstPadProbeReturn count(GstPad *pad, GstPadProbeInfo *info, gpointer data) {
+    (void)pad, (void)info, (void)data;
+    g_mutex_lock(&lock);
+    frames++;
+    g_cond_signal(&more);
+    g_mutex_unlock(&lock);
+    return GST_PAD_PROBE_OK;
+}
+
+static void await(guint64 wanted) {
+    g_mutex_lock(&lock);
+    while (frames < wanted) g_cond_wait(&more, &lock);
+    printf("frames %" G_GUINT64_FORMAT "\n", frames);
+    g_mutex_unlock(&lock);
+}
+
+static void tell_latency(GstPad *pad) {
+    GstQuery *query = gst_query_new_latency();
+    gboolean is_live = FALSE;
+    GstClockTime least = 0, most = 0;
+    const gboolean answered = gst_pad_query(pad, query);
+    gst_query_parse_latency(query, &is_live, &least, &most);
+    printf("latency %d %d %" G_GUINT64_FORMAT " %" G_GUINT64_FORMAT "\n", answered, is_live, least,
+           most);
+    gst_query_unref(query);
+}
+
+/* A sink plays when the first frame has come, which nobody waits for here. */
+static void go_to(GstElement *pipeline, GstState state) {
+    gst_element_set_state(pipeline, state);
+    gst_element_get_state(pipeline, NULL, NULL,
+                          state == GST_STATE_PLAYING ? 0 : GST_CLOCK_TIME_NONE);
+    printf("%s\n", gst_element_state_get_name(state));
+}
+
+int main(int argc, char **argv) {
+    char line[64], text[256];
+    guint64 wanted, lost;
+    gst_init(&argc, &argv);
+    g_snprintf(text, sizeof text, "gpuringsrc name=src ring=%s ! fakesink sync=false", argv[1]);
+    GstElement *pipeline = gst_parse_launch(text, NULL);
+    GstElement *src = gst_bin_get_by_name(GST_BIN(pipeline), "src");
+    GstPad *pad = gst_element_get_static_pad(src, "src");
+    gst_pad_add_probe(pad, GST_PAD_PROBE_TYPE_BUFFER, count, NULL, NULL);
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    gst_element_set_state(pipeline, GST_STATE_PLAYING);
+    while (fgets(line, sizeof line, stdin)) {
+        if (sscanf(line, "frames %" G_GUINT64_FORMAT, &wanted) == 1) await(wanted);
+        else if (strcmp(line, "latency\n") == 0) tell_latency(pad);
+        else if (strcmp(line, "pause\n") == 0) go_to(pipeline, GST_STATE_PAUSED);
+        else if (strcmp(line, "play\n") == 0) go_to(pipeline, GST_STATE_PLAYING);
+        else if (strcmp(line, "stop\n") == 0) go_to(pipeline, GST_STATE_NULL);
+        else {
+            g_object_get(src, "lost", &lost, NULL);
+            printf("lost %" G_GUINT64_FORMAT "\n", lost);
+        }
+    }
+    gst_element_set_state(pipeline, GST_STATE_NULL);
+    gst_object_unref(pad);
+    gst_object_unref(src);
+    gst_object_unref(pipeline);
+    return 0;
+}

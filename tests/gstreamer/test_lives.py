@@ -1,0 +1,330 @@
+"""Ends, deaths, pauses and restarts of the elements, in any order."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import re
+
+import pytest
+
+import gpuring
+from tests.helpers.commands import gpuring as command
+from tests.helpers.processes import PATIENCE_S, poll
+from tests.helpers.rings import small_ring
+
+META = [("pts", "i8"), ("caps", "S512")]
+GRAY = "video/x-raw,format=GRAY8,width=64,height=36,framerate=25/1"
+SHOWN = "fakesink silent=false sync=false"
+
+
+def numbers(frames=-1):
+    return f"videotestsrc num-buffers={frames} ! {GRAY}"
+
+
+def read(frames, n):
+    """The pts of so many frames, in units of a frame's time."""
+    found = []
+    for _ in range(n):
+        with frames.acquire(PATIENCE_S) as slot:
+            found.append(round(slot.meta["pts"] / 40_000_000))
+    return found
+
+
+def read_what_is_there(frames):
+    """Until nothing more comes, because somebody was stopped."""
+    found = []
+    with contextlib.suppress(gpuring.RingTimeout):
+        while True:
+            with frames.acquire(0.1) as slot:
+                found.append(round(slot.meta["pts"] / 40_000_000))
+    return found
+
+
+def publish(producer, values, **meta):
+    for value in values:
+        with producer.claim(PATIENCE_S) as slot:
+            slot.array[:] = value
+            for name, each in meta.items():
+                slot.meta[name] = each
+
+
+def in_a_row(numbers):
+    return [b - a for a, b in itertools.pairwise(numbers)] == [1] * (len(numbers) - 1)
+
+
+def test_a_killed_sink_is_told_of_and_another_one_takes_its_place(name, launch):
+    sink = launch(f"{numbers()} ! gpuringsink ring={name} readers=1")
+    with gpuring.attach(name, timeout=PATIENCE_S) as ring, ring.consumer() as frames:
+        assert read(frames, 20) == [*range(20)]
+        sink.kill()
+        with pytest.raises(gpuring.PeerLost):
+            read(frames, 20)
+    again = launch(f"{numbers(30)} ! gpuringsink ring={name} readers=1")
+    with gpuring.attach(name, timeout=PATIENCE_S) as ring, ring.consumer() as frames:
+        assert read(frames, 30) == [*range(30)]
+        with pytest.raises(gpuring.EndOfStream):
+            read(frames, 1)
+    again.end()
+    command("clean", name)
+
+
+def test_a_killed_source_holds_up_nobody(name, launch):
+    with small_ring(name, slots=4, shape=(4, 8)) as ring, ring.producer() as producer:
+        source = launch(f"gpuringsrc ring={name} ! fakesink")
+        poll(lambda: ring.stats().subscriptions)
+        publish(producer, range(20))
+        source.kill()
+        publish(producer, range(20))
+        again = launch(f"gpuringsrc ring={name} ! fakesink")
+        poll(lambda: ring.stats().subscriptions)
+        publish(producer, range(20))
+        producer.close()
+        again.end()
+
+
+def dies_with_a_claim(pipe, name):
+    with small_ring(name, slots=4, shape=(4, 8)) as ring, ring.producer() as producer:
+        pipe.send()
+        pipe.receive()
+        publish(producer, range(3))
+        producer.claim(PATIENCE_S)
+        pipe.send()
+        pipe.receive()
+
+
+def test_the_words_of_a_dead_producer_are_on_the_bus(name, launch, children):
+    child = children(dies_with_a_claim, name)
+    child.receive()
+    source = launch(f"gpuringsrc ring={name} ! fakesink")
+    with gpuring.attach(name) as ring, ring.consumer() as frames:
+        poll(lambda: len(ring.stats().subscriptions) == 2)
+        child.send()
+        child.receive()
+        child.kill()
+        for _ in range(3):
+            frames.acquire(PATIENCE_S).release()
+        with pytest.raises(gpuring.PeerLost) as error:
+            frames.acquire(PATIENCE_S)
+    said = source.end(1)
+    assert str(error.value) in said
+    assert "GPURING_PEER_LOST" in said
+    command("clean", name)
+
+
+@pytest.mark.parametrize("how", ["closed", "killed"])
+def test_a_source_that_reattaches_goes_on_in_the_next_ring(how, name, launch, children):
+    source = launch(f"gpuringsrc ring={name} reattach=true ! {SHOWN}", "-v")
+    if how == "killed":
+        child = children(dies_with_a_claim, name)
+        child.receive()
+        with gpuring.attach(name) as ring:
+            poll(lambda: ring.stats().subscriptions)
+        child.send()
+        child.receive()
+        child.kill()
+    else:
+        with small_ring(name, slots=4, shape=(4, 8)) as ring, ring.producer() as producer:
+            poll(lambda: ring.stats().subscriptions)
+            publish(producer, range(3))
+    with small_ring(name, slots=4, shape=(4, 8)) as ring, ring.producer() as producer:
+        publish(producer, range(3))  # it begins with the oldest
+        poll(lambda: ring.stats().subscriptions)
+        publish(producer, range(3))
+        source.until("chain", 9)
+        assert "chain" not in source.interrupt()
+
+
+def test_a_source_that_reattaches_keeps_its_place_in_a_ring_that_stays(name, launch):
+    with small_ring(name, slots=4, shape=(4, 8)) as ring:
+        source = launch(f"gpuringsrc ring={name} reattach=true ! {SHOWN}", "-v")
+        poll(lambda: ring.stats().subscriptions)
+        for frames in (10, 2, 3):  # what was read before lies beside the two
+            with ring.producer() as producer:
+                publish(producer, range(frames))
+            said = source.until("INFO", 1)
+            assert said.count("chain") == frames
+        assert "chain" not in source.interrupt()
+
+
+def test_a_stopped_sink_and_a_stopped_source_lose_nothing(name, launch):
+    sink = launch(f"{numbers()} ! gpuringsink ring={name}-a readers=1")
+    between = launch(f"gpuringsrc ring={name}-a ! gpuringsink ring={name}-b readers=1")
+    had = []
+    with gpuring.attach(f"{name}-b", timeout=PATIENCE_S) as ring, ring.consumer() as frames:
+        for each in (sink, between, sink, between):
+            had += read(frames, 30)
+            each.stop()
+            had += read_what_is_there(frames)
+            each.go_on()
+        had += read(frames, 30)
+    assert in_a_row(had)
+    sink.interrupt()
+    between.interrupt()
+
+
+@pytest.mark.parametrize("waits", ["for a ring", "for frames"])
+def test_a_ctrl_c_ends_a_source_that_waits(waits, name, launch):
+    with small_ring(name, slots=4, shape=(4, 8)) as ring:
+        of = name if waits == "for frames" else f"{name}-2"
+        source = launch(f"gpuringsrc ring={of} ! fakesink", "-v")
+        source.until("to PLAYING", 1)
+        if waits == "for frames":
+            poll(lambda: ring.stats().subscriptions)
+        source.interrupt()
+        assert not ring.stats().subscriptions
+
+
+@pytest.mark.parametrize("waits", ["for readers", "for a slot"])
+def test_a_ctrl_c_ends_a_sink_that_waits(waits, name, launch):
+    readers = 1 if waits == "for a slot" else 2
+    sink = launch(f"{numbers()} ! gpuringsink ring={name} readers={readers}")
+    with gpuring.attach(name, timeout=PATIENCE_S) as ring, ring.consumer() as frames:
+        if waits == "for a slot":
+            poll(lambda: ring.stats().subscriptions[0].lag == 8)
+        sink.interrupt()
+        if waits == "for a slot":
+            assert read(frames, 8) == [*range(8)]
+        with pytest.raises((gpuring.EndOfStream, gpuring.RingClosed)):
+            read(frames, 1)
+    with pytest.raises(gpuring.RingNotFound):
+        gpuring.attach(name)
+
+
+def test_the_words_of_a_ring_that_is_missing_are_on_the_bus(name, launch):
+    said = launch(f"gpuringsrc ring={name} timeout=0.2 ! fakesink").end(1)
+    with pytest.raises(gpuring.RingNotFound) as error:
+        gpuring.attach(name, timeout=0.01)
+    assert str(error.value).partition(":")[0] in said  # behind that are the rings that there are
+    assert "GPURING_NOT_FOUND" in said
+
+
+def test_caps_that_the_slots_do_not_hold_are_told_of(name, launch):
+    with gpuring.create(name, slots=2, shape=(4, 8, 3), dtype="u1", device="host"):
+        said = launch(f"{numbers()} ! gpuringsink ring={name}").end(1)
+        assert f"ring '{name}': its slots hold array (4, 8, 3) |u1, not GRAY8 pictures" in said
+
+
+def test_a_ring_of_the_dead_with_other_slots_is_told_of(name, launch):
+    sink = launch(f"{numbers()} ! gpuringsink ring={name}")
+    gpuring.attach(name, timeout=PATIENCE_S).close()
+    sink.kill()
+    other = f"{of_size(64, 36, 'RGB', 1)} ! gpuringsink ring={name}"
+    said = launch(other).end(1)
+    assert "its slots hold array (36, 64) |u1, not RGB pictures of 64 x 36. Its creator" in said
+    assert f"`gpuring clean {name}`" in said
+    command("clean", name, check=True)
+    launch(other).end()
+
+
+def test_elements_need_a_name(launch):
+    assert "needs the name of a ring" in launch("gpuringsrc ! fakesink").end(255)
+    assert "needs the name of a ring" in launch(f"{numbers()} ! gpuringsink").end(255)
+
+
+def of_size(width, height, form, frames):
+    caps = f"video/x-raw,format={form},width={width},height={height}"
+    return f"videotestsrc num-buffers={frames} ! {caps}"
+
+
+def widths_in(said):
+    return re.findall(r"fakesink0\.\S+sink: caps = .*?width=\(int\)(\d+)", said)
+
+
+def test_smaller_pictures_go_into_the_same_ring(name, launch):
+    sizes = [(64, 36), (32, 18), (64, 36)]
+    parts = " ".join(f"{of_size(*each, 'RGB', 4)} ! c." for each in sizes)
+    source = launch(f"gpuringsrc ring={name} ! fakesink", "-v")
+    sink = launch(f"concat name=c ! gpuringsink ring={name} readers=2 {parts}")
+    with gpuring.attach(name, timeout=PATIENCE_S) as ring, ring.consumer() as frames:
+        shapes = [slot.array.shape for slot in frames]
+    assert shapes == [(height, width, 3) for width, height in sizes for _ in range(4)]
+    sink.end()
+    assert widths_in(source.end()) == ["64", "32", "64"]
+
+
+def test_times_and_pictures_of_a_frame_belong_together(name, launch):
+    """The producer takes the slot again as soon as it may."""
+    with small_ring(name, slots=2, shape=(4, 8), meta=META) as ring, ring.producer() as producer:
+        through = launch(
+            f"gpuringsrc ring={name} copy=true ! gpuringsink ring={name}-b slots=512 readers=1"
+        )
+        poll(lambda: ring.stats().subscriptions)
+        caps = b"video/x-raw,format=GRAY8,width=8,height=4,framerate=25/1"
+        publish(producer, [0], pts=0, caps=caps)
+        with gpuring.attach(f"{name}-b", timeout=PATIENCE_S) as second, second.consumer() as frames:
+            for k in range(1, 300):
+                publish(producer, [k % 256], pts=40_000_000 * k, caps=caps)
+            for k in range(300):
+                with frames.acquire(PATIENCE_S) as slot:
+                    assert (slot.meta["pts"], slot.array[2, 3]) == (40_000_000 * k, k % 256)
+        producer.close()
+        through.end()
+
+
+def test_other_pictures_get_another_ring_and_a_source_follows(name, launch):
+    sizes = [(64, 36), (96, 54)]
+    parts = " ".join(f"{of_size(*each, 'NV12', 5)} ! c." for each in sizes)
+    source = launch(f"gpuringsrc ring={name} reattach=true ! {SHOWN}", "-v")
+    sink = launch(f"concat name=c ! gpuringsink ring={name} readers=1 {parts}")
+    sink.end()
+    said = source.until("chain", 10)
+    assert "chain" not in source.interrupt()
+    assert widths_in(said) == ["64", "96"]
+
+
+def test_a_sink_that_drops_waits_for_nobody(name, launch):
+    sink = launch(f"{numbers(30)} ! gpuringsink ring={name} readers=1 drop=true")
+    with gpuring.attach(name, timeout=PATIENCE_S) as ring, ring.consumer() as frames:
+        sink.end()
+        assert read(frames, 8) == [*range(8)]
+        assert ring.stats().dropped == 22
+
+
+def test_a_lossy_source_says_what_it_has_lost(name, launch):
+    with small_ring(name, slots=4, shape=(4, 8)) as ring, ring.producer() as producer:
+        source = launch(f"gpuringsrc ring={name} lossless=false ! {SHOWN}", "-v")
+        poll(lambda: ring.stats().subscriptions)
+        source.stop()
+        publish(producer, range(20))
+        source.go_on()
+        producer.close()
+        said = source.end()
+    assert said.count("chain") == 4
+    assert "discont" in said
+
+
+@pytest.mark.parametrize("is_live", ["true", "false"])
+def test_the_first_frame_plays_at_once_and_so_does_the_first_one_of_a_restart(
+    is_live, name, launch
+):
+    """The sink waits for the clock, and the pts are those of pipelines that have run for long."""
+    caps = b"video/x-raw,format=GRAY8,width=8,height=4,framerate=25/1"
+    with small_ring(name, slots=16, shape=(4, 8), meta=META) as ring, ring.producer() as producer:
+        source = launch(f"gpuringsrc ring={name} is-live={is_live} ! fakesink sync=true")
+        poll(lambda: ring.stats().subscriptions)
+        for hours in (5, 3):
+            for k in range(3):
+                pts = hours * 3_600_000_000_000 + 40_000_000 * k
+                publish(producer, [0], pts=pts, caps=caps)
+        producer.close()
+        source.end()
+
+
+@pytest.mark.slow
+def test_full_speed_without_a_loss(name, launch, record_property):
+    """1080p NV12, as fast as they are made.  The rate depends on the machine."""
+    frames = 1000
+    source = launch(f"gpuringsrc ring={name} ! fakesink", "-v")
+    sink = launch(
+        f"videotestsrc pattern=black num-buffers={frames} ! video/x-raw,format=NV12,width=1920,"
+        f"height=1080,framerate=25/1 ! gpuringsink ring={name} readers=2", "-v",
+    )  # fmt: skip
+    with gpuring.attach(name, timeout=PATIENCE_S) as ring, ring.consumer() as reader:
+        assert read(reader, frames) == [*range(frames)]
+    took = re.search(r"Execution ended after (\d+):(\d+):([\d.]+)", sink.end())
+    assert took
+    source.end()
+    seconds = float(took[3]) + 60 * int(took[2])
+    record_property("frames_per_s", frames / seconds)
+    print(f"{frames / seconds:.0f} frames/s")

@@ -1,0 +1,92 @@
+"""The pipelines and programs of docs/gstreamer.md."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+
+import pytest
+
+import gpuring
+from gpuring import config
+from tests import ROOT
+from tests.docs.test_front_page import pasted
+from tests.helpers import commands
+from tests.helpers.processes import PATIENCE_S, poll
+
+PAGE = (ROOT / "docs" / "gstreamer.md").read_text()
+PROGRAMS = pasted("docs/gstreamer.md")
+PIPELINES = re.findall(r"^gst-launch-1\.0 (.*)$", PAGE, re.M)
+
+
+def test_the_pipelines_of_the_page_run(name, launch, tmp_path):
+    """The rings have names of this test, and the files lie in its folder."""
+
+    def ours(text):
+        for ring in ("cam0", "decoded", "edited"):
+            text = re.sub(rf'(ring=|"){ring}\b', rf"\g<1>{name}-{ring}", text)
+        return text.replace("location=", f"location={tmp_path}/")
+
+    def started(begins):
+        (line,) = (each for each in PIPELINES if each.startswith(begins))
+        return launch(ours(line))
+
+    encoder = started("-e gpuringsrc ring=cam0 !")
+    camera = started("videotestsrc is-live=true ! gpuringsink ring=cam0")
+    watch = commands.python(ours(PROGRAMS["watch.py"]), check=True).stdout
+    assert "video/x-raw, format=(string)" in watch
+    assert "(240, 320" in watch
+    with gpuring.attach(f"{name}-cam0", timeout=PATIENCE_S) as ring:
+        poll(lambda: ring.stats().producers[0].frames > 20)
+    camera.interrupt()
+    encoder.end()
+
+    encoder = started("gpuringsrc ring=edited")
+    decoder = started("filesrc location=seen.mkv")
+    commands.python(ours(PROGRAMS["edit.py"]), check=True)
+    decoder.end()
+    encoder.end()
+    sizes = []
+    for file in ("seen", "edited"):
+        launch(
+            f"filesrc location={tmp_path}/{file}.mkv ! matroskademux ! avdec_h264 "
+            f"! videoconvert ! video/x-raw,format=GRAY8 ! filesink location={tmp_path}/{file}.raw"
+        ).end()
+        sizes.append((tmp_path / f"{file}.raw").stat().st_size)
+    assert sizes[0] == sizes[1] > 0
+
+
+def test_caps_of_the_page_are_taken(name, launch):
+    (line,) = (each for each in PIPELINES if "caps=" in each)
+    with gpuring.create(name, slots=2, shape=(4, 8, 3), dtype="u1", device="host") as ring:
+        source = launch(line.replace("cam0", name))
+        poll(lambda: ring.stats().subscriptions)
+        with ring.producer() as producer:
+            producer.claim(PATIENCE_S).publish()
+        source.end()
+
+
+def test_gst_inspect_knows_every_property_of_the_page(plugins):
+    """The page may name one of a plain GstBaseSink, too."""
+    known = ""
+    for element in ("gpuringsink", "gpuringsrc"):
+        said = subprocess.run(
+            ["gst-inspect-1.0", element], env=os.environ | plugins, check=True, text=True,
+            capture_output=True, timeout=PATIENCE_S,
+        )  # fmt: skip
+        known += said.stdout
+    for each in re.findall(r"`([a-z-]+)=(?:true|false|1)`", PAGE):
+        assert f"\n  {each} " in known
+
+
+def test_the_folder_of_the_elements(plugins):
+    said = commands.module("gpuring.config", "--gst-plugin-path", check=True)
+    assert said.stdout == f"{config.GSTREAMER}\n" == f"{plugins['GST_PLUGIN_PATH']}\n"
+
+
+def test_a_build_without_elements_says_so(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(config, "GSTREAMER", tmp_path)
+    with pytest.raises(SystemExit, match="1"):
+        config.main(["--gst-plugin-path"])
+    assert "built without the elements of GStreamer" in capsys.readouterr().err

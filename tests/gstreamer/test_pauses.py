@@ -1,0 +1,96 @@
+"""Pauses, restarts and queries, which gst-launch-1.0 has no option for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import gpuring
+from tests.helpers.compiled import CC
+from tests.helpers.processes import PATIENCE_S, poll
+
+SOURCE = Path(__file__).with_name("pauses.c")
+FRAME_NS = 40_000_000
+CAPS = b"video/x-raw,format=GRAY8,width=8,height=4,framerate=25/1"
+
+
+@pytest.fixture(scope="module")
+def program(plugins, tmp_path_factory):
+    if CC is None or not shutil.which("pkg-config"):
+        pytest.skip("no C compiler, or no pkg-config")
+    made = tmp_path_factory.mktemp("pauses") / "pauses"
+    asked = ["pkg-config", "--cflags", "--libs", "gstreamer-1.0"]
+    flags = subprocess.run(asked, capture_output=True, text=True, check=True, timeout=PATIENCE_S)
+    command = [CC, "-Wall", "-Wextra", "-Werror", SOURCE, "-o", made, *flags.stdout.split()]
+    subprocess.run(command, check=True, timeout=PATIENCE_S)
+    return made
+
+
+@pytest.fixture
+def ring(name) -> Iterator[gpuring.Ring]:
+    with gpuring.create(
+        name, slots=4, shape=(4, 8), dtype="u1", meta=[("pts", "i8"), ("caps", "S512")],
+        device="host",
+    ) as ring:  # fmt: skip
+        yield ring
+
+
+@pytest.fixture
+def player(ring, program, plugins):
+    process = subprocess.Popen(
+        [program, ring.name], env=os.environ | plugins, text=True, bufsize=1,
+        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+    )  # fmt: skip
+    poll(lambda: ring.stats().subscriptions)
+
+    def ask(what):
+        process.stdin.write(f"{what}\n")
+        return process.stdout.readline().rstrip()
+
+    yield ask
+    process.kill()
+    process.communicate(timeout=PATIENCE_S)
+
+
+def publish(producer, frames, timeout=PATIENCE_S):
+    for k in frames:
+        with producer.claim(timeout) as slot:
+            slot.meta["pts"], slot.meta["caps"] = k * FRAME_NS, CAPS
+
+
+def test_a_pause_holds_up_the_producer_and_loses_nothing(ring, player):
+    with ring.producer() as producer:
+        publish(producer, range(20))
+        assert player("frames 20") == "frames 20"
+        assert player("pause") == "PAUSED"
+        with pytest.raises(gpuring.RingFull):
+            publish(producer, range(20, 40), timeout=0.1)
+        assert player("play") == "PLAYING"
+        publish(producer, range(20))
+        counted = int(player("frames 40").split()[1])
+        assert 40 <= counted <= 46
+        assert player("lost") == "lost 0"
+
+
+def test_a_latency_query_is_answered(ring, player):
+    with ring.producer() as producer:
+        publish(producer, range(2))
+        assert player("frames 2") == "frames 2"
+        assert player("latency") == f"latency 1 1 {FRAME_NS} {4 * FRAME_NS}"
+
+
+def test_a_stopped_pipeline_leaves_the_ring_and_plays_again(ring, player):
+    with ring.producer() as producer:
+        for k in range(3):
+            publish(producer, range(10))
+            assert player(f"frames {10 * k + 10}") == f"frames {10 * k + 10}"
+            assert player("stop") == "NULL"
+            assert not ring.stats().subscriptions
+            publish(producer, range(10))
+            assert player("play") == "PLAYING"
+            poll(lambda: ring.stats().subscriptions)
