@@ -172,13 +172,15 @@ def spare_name(name: str, header: File) -> Iterator[str]:
 
 def rename(spare: str, name: str, keep: bool = False) -> bool:
     """Makes the header with this spare name the ring's in one step, whatever has its name.  `keep`:
-    that one gets the spare name, unless the system cannot exchange names.  False if somebody has
-    tidied the spare name away."""
+    that one gets the spare name, unless the system cannot exchange names.  False if none has it any
+    more.  Raises RingError if somebody has tidied the spare name away."""
     spare, name = path_of(spare), path_of(header_name(name))
     try:
         if not (keep and _exchange(spare, name)):
             os.rename(spare, name)  # noqa: PTH104
     except FileNotFoundError:
+        if not os.path.lexists(spare):
+            raise _tidied(spare, name) from None
         return False
     return True
 
@@ -193,11 +195,15 @@ def rename_if_free(spare: str, name: str) -> bool:
     except FileExistsError:
         return False
     except FileNotFoundError:
-        raise RingError(
-            f"{spare} was removed while this process was about to give it the name {name}. Create "
-            "the ring again"
-        ) from None
+        raise _tidied(spare, name) from None
     return True
+
+
+def _tidied(spare: str, name: str) -> RingError:
+    return RingError(
+        f"{spare} was removed while this process was about to give it the name {name}. Create the "
+        "ring again"
+    )
 
 
 def _exchange(one: str, other: str) -> bool:

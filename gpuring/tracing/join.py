@@ -254,8 +254,8 @@ def _take_out(
     of their own any more."""
     kept, packets = [], iter(trace.packets)
     for packet in packets:
-        if packet.track_event.name.startswith(f"{hosts.ARRIVES} "):
-            its = _args(packet)
+        arrives = packet.track_event.name.startswith(f"{hosts.ARRIVES} ")
+        if arrives and "near epoch" in (its := _args(packet)):  # else it is a user's own slice
             reads = taken.get((str(its["near epoch"]), int(its["near sequence"])), [])
             mine = read_elsewhere(f"{trace.host}/{its['to']}")
             # It may have been sent more than once, and more than one importer may have it.

@@ -172,6 +172,21 @@ def test_a_name_is_taken(name):
             gpuring.create(name, **OPTIONS, device="host", replace=False)
 
 
+def test_a_create_whose_spare_name_is_removed_says_so(name, monkeypatch):
+    """By a cleaner of /dev/shm, for our own leave alone what somebody is making."""
+    rename = segments.rename
+
+    def after_a_cleaner(spare: str, *rest: bool | str) -> bool:
+        os.unlink(segments.path_of(spare))  # noqa: PTH108
+        return rename(spare, *rest)
+
+    with gpuring.create(name, **OPTIONS, device="host"):
+        monkeypatch.setattr(segments, "rename", after_a_cleaner)
+        with pytest.raises(gpuring.RingError, match="was removed .* Create the ring again"):
+            gpuring.create(name, **OPTIONS, device="host", replace=True)
+    assert not segments_of(name)
+
+
 def test_replace_starts_a_new_epoch_and_ends_the_old_one(place, name):
     old = place.create(name, **OPTIONS)
     frames, producer = old.consumer(), old.producer()

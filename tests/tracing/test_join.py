@@ -33,7 +33,8 @@ DETECT = """
 import sys, gpuring
 with gpuring.attach(sys.argv[1]) as ring, ring.consumer("detectors", start="oldest") as frames:
     for _ in range(int(sys.argv[2])):
-        frames.acquire(timeout=60).release()
+        with gpuring.annotate("arrives at the detector"):  # named as the slices of a bridge are
+            frames.acquire(timeout=60).release()
 """
 
 
