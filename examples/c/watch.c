@@ -35,10 +35,12 @@ int main(int argc, char **argv) {
         const unsigned char *pixels = (const unsigned char *)slot.data + image.offset;
         uint64_t sum = 0;
         int64_t when;
-        for (uint64_t k = 0; k < image.nbytes; k++) sum += pixels[k];
+        /* A frame may be smaller than its slot, and says its shape then. */
+        uint64_t nbytes = slot.dimensions ? 1 : image.nbytes;
+        for (uint32_t k = 0; k < slot.dimensions; k++) nbytes *= slot.shape[k];
+        for (uint64_t k = 0; k < nbytes; k++) sum += pixels[k];
         memcpy(&when, (const char *)slot.meta + pts.offset, sizeof when);
-        printf("%" PRIu64 " %" PRId64 " %.2f\n", slot.seq, when,
-               (double)sum / (double)image.nbytes);
+        printf("%" PRIu64 " %" PRId64 " %.2f\n", slot.seq, when, (double)sum / (double)nbytes);
         if (gpuring_release(frames, &slot, &error) != GPURING_OK) return failed(&error);
     }
     if (error.status != GPURING_END_OF_STREAM) return failed(&error);

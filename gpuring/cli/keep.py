@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--meta",
         type=_meta,
         metavar="NAME:DTYPE,…",
-        help="metadata of a frame: pts:i8,exposure:f4 (default: none)",
+        help="metadata of a frame, all of it: pts:i8,exposure:f4 (default: none)",
     )
     ring.add_argument(
         "--producers", type=count, metavar="N", help="how many make the stream (default: 1)"
