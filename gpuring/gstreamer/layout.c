@@ -143,12 +143,23 @@ static gboolean place_planes(Layout *layout, const gpuring_ring *ring) {
     return TRUE;
 }
 
+/* Audio: whether a row of the array is a sample of all channels. */
+static gboolean has_rows(const Layout *layout, const gpuring_field *field, const guint64 *shape,
+                         guint dimensions) {
+    guint64 nbytes = field->itemsize;
+    guint k;
+    for (k = 1; k < dimensions; k++)
+        if (!g_uint64_checked_mul(&nbytes, nbytes, shape[k])) return FALSE;
+    return dimensions > 0 && nbytes == layout->row_nbytes[0];
+}
+
 /* One plane may be smaller than the slot. Several have to fill it: no shape would say so. */
 static gboolean place_in_one(Layout *layout, const gpuring_ring *ring) {
     const gpuring_field field = field_at(ring, 0);
     guint64 nbytes = 0;
     guint p;
     if (strcmp(field.dtype, layout_dtype(layout)) != 0) return FALSE;
+    if (!layout->is_video && !has_rows(layout, &field, field.shape, field.dimensions)) return FALSE;
     for (p = 0; p < layout->planes; p++) {
         layout->offset[p] = field.offset + nbytes;
         nbytes += MAX(layout->shape[p][0], 1) * layout->row_nbytes[p];
@@ -163,6 +174,27 @@ gboolean layout_place(Layout *layout, const gpuring_ring *ring, gpuring_error *e
                           : fields == layout->planes ? place_planes(layout, ring)
                                                      : FALSE;
     return fits || does_not_fit(layout, ring, error);
+}
+
+gboolean layout_frame_nbytes(const Layout *layout, const gpuring_ring *ring,
+                             const gpuring_slot *slot, gsize *nbytes, gpuring_error *error) {
+    const gpuring_field field = field_at(ring, 0);
+    const guint64 *shape = slot->dimensions ? slot->shape : field.shape;
+    const guint dimensions = slot->dimensions ? slot->dimensions : field.dimensions;
+    *nbytes = layout->nbytes;
+    if (layout->is_video) return TRUE;
+    if (!has_rows(layout, &field, shape, dimensions) ||
+        shape[0] > field.nbytes / layout->row_nbytes[0]) {
+        gpuring_info info = GPURING_INFO;
+        gpuring_get_info(ring, &info);
+        tell(error, GPURING_INVALID,
+             "ring '%s': the shape of frame %" G_GUINT64_FORMAT " is not that of audio of %d "
+             "channels",
+             info.name, slot->seq, GST_AUDIO_INFO_CHANNELS(&layout->audio));
+        return FALSE;
+    }
+    *nbytes = shape[0] * layout->row_nbytes[0];
+    return TRUE;
 }
 
 /* ---- a ring that says nothing of caps -------------------------------------------------------- */

@@ -135,6 +135,36 @@ def test_audio_of_a_pipeline_in_python_and_back(form, dtype, name, launch, tmp_p
     assert np.concatenate(read).tobytes() == first.read_bytes() == last.read_bytes()
 
 
+STEREO = "audio/x-raw,format=S16LE,rate=8000,channels=2"
+
+
+def test_audio_of_more_channels_than_the_slots_hold_is_told_of(name, launch):
+    """Two channels of 1024 samples would end behind the slot."""
+    with gpuring.create(name, slots=2, shape=(1024,), dtype="i2", device="host") as ring:
+        target = launch(f"gpuringsrc ring={name} caps={STEREO} ! fakesink")
+        poll(lambda: ring.stats().subscriptions)
+        with ring.producer() as producer:
+            producer.claim(PATIENCE_S).publish()
+        said = target.end(1)
+    assert "its slots hold array (1024) <i2, not S16LE audio of 2 channels" in said
+
+
+def test_a_frame_of_more_channels_than_its_shape_has_is_told_of(name, launch):
+    """Two channels of its 2048 rows would end behind the slot."""
+    meta = [("caps", "S512")]
+    with gpuring.create(
+        name, slots=2, shape=(1024, 2), dtype="i2", meta=meta, device="host"
+    ) as ring:
+        target = launch(f"gpuringsrc ring={name} ! fakesink")
+        poll(lambda: ring.stats().subscriptions)
+        with ring.producer() as producer:
+            for shape in ((512, 2), (2048,)):
+                with producer.claim(PATIENCE_S, shape=shape) as slot:
+                    slot.meta["caps"] = f"{STEREO},layout=interleaved".encode()
+        said = target.end(1)
+    assert f"the shape of frame {slot.seq} is not that of audio of 2 channels" in said
+
+
 @pytest.mark.parametrize(
     ("shape", "dtype", "given", "told"),
     [
