@@ -130,15 +130,30 @@ static gboolean has_shape(const gpuring_field *field, const guint64 *shape, guin
            memcmp(field->shape, shape, dimensions * sizeof *shape) == 0;
 }
 
+static gboolean names_planes(const gpuring_ring *ring) {
+    static const char *const names[] = {"y", "u", "v", "uv"};
+    gpuring_field field = GPURING_FIELD;
+    guint k;
+    for (k = 0; k < G_N_ELEMENTS(names); k++)
+        if (gpuring_field_named(ring, names[k], &field) == GPURING_OK) return TRUE;
+    return FALSE;
+}
+
+/* By their names. In a ring with other names they lie in the order of the format. */
 static gboolean place_planes(Layout *layout, const gpuring_ring *ring) {
+    const gboolean by_name = names_planes(ring);
     guint p;
+    layout->nbytes = 0;
     for (p = 0; p < layout->planes; p++) {
-        const gpuring_field field = field_at(ring, p);
+        gpuring_field field = field_at(ring, p);
+        if (by_name &&
+            gpuring_field_named(ring, layout_field_name(layout, p), &field) != GPURING_OK)
+            return FALSE;
         if (strcmp(field.dtype, layout_dtype(layout)) != 0 ||
             !has_shape(&field, layout->shape[p], layout->dimensions[p]))
             return FALSE;
         layout->offset[p] = field.offset;
-        layout->nbytes = field.offset + field.nbytes;
+        layout->nbytes = MAX(layout->nbytes, field.offset + field.nbytes);
     }
     return TRUE;
 }

@@ -61,13 +61,17 @@ def test_pictures_of_a_pipeline_in_python(form, size, name, launch, tmp_path):
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["dense", "gaps"])
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", [*FORMATS, "I420 reversed", "YV12 reversed"])
 def test_pictures_of_python_in_a_pipeline(form, size, name, launch, tmp_path):
     """Two pipelines read them: one writes them to a file, where planes lie as in GStreamer, and the
-    other into a ring, which takes them as they lie in slots."""
+    other into a ring, which takes them as they lie in slots.  Fields in another order are found by
+    their names."""
+    form, _, order = form.partition(" ")
     file, width, height = tmp_path / "out.raw", *size
     planes = planes_of(form, width, height)
     fields = {plane.name: (plane.shape, plane.dtype) for plane in planes}
+    if order:
+        fields = dict(reversed(fields.items()))
     caps = f"video/x-raw,format={form},width={width},height={height},framerate=25/1"
     dice = np.random.default_rng(1)
     sent = [
@@ -103,6 +107,26 @@ def put(producer, k, picture, caps):
             (slot.array if len(picture) == 1 else slot[field])[:] = array
         slot.meta["pts"], slot.meta["duration"] = 7 + k * FRAME_NS, FRAME_NS
         slot.meta["caps"] = caps.encode()
+
+
+@pytest.mark.parametrize(("names", "order"), [("yuv", "yuv"), ("abc", "yvu")])
+def test_planes_are_written_where_their_names_say(names, order, name, launch, tmp_path):
+    """With other names they lie in the order of the format."""
+    file = tmp_path / "in.raw"
+    shapes = [(36, 64), (18, 32), (18, 32)]
+    fields = {each: (shape, "u1") for each, shape in zip(names, shapes, strict=True)}
+    with gpuring.create(
+        name, slots=2, fields=fields, meta=META, device="host"
+    ) as ring, ring.consumer() as frames:  # fmt: skip
+        source = launch(
+            f"{video('YV12', 64, 36, 1)} ! tee name=t ! queue ! gpuringsink ring={name} "
+            f"t. ! queue ! filesink location={file}"
+        )
+        with frames.acquire(PATIENCE_S) as slot:
+            read = {to: slot[each].copy() for each, to in zip(names, order, strict=True)}
+        source.end()
+    (expected,) = pictures(file.read_bytes(), planes_of("YV12", 64, 36))
+    same(read, expected)
 
 
 @pytest.mark.parametrize(("form", "dtype"), [("F32LE", "<f4"), ("S16LE", "<i2")])
