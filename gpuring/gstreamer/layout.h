@@ -43,6 +43,10 @@ gboolean layout_frame_nbytes(const Layout *layout, const gpuring_ring *ring,
 /* The caps of a frame as far as its shape and dtype tell, and otherwise those that were given, which
  * may be NULL. */
 GstCaps *layout_guess(const gpuring_ring *ring, const gpuring_slot *slot, const GstCaps *given);
+/* Whether pictures of guessed caps are all of the frame: otherwise its shape does not tell them, which
+ * is told in words. */
+gboolean layout_guess_fills(const Layout *layout, const gpuring_ring *ring,
+                            const gpuring_slot *slot, const GstCaps *given, gpuring_error *error);
 /* Whether GStreamer expects the planes to lie so where there is no GstVideoMeta. */
 gboolean layout_is_usual(const Layout *layout);
 /* As layout_place finds it, for a ring that is yet to be made. */

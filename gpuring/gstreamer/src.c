@@ -74,7 +74,9 @@ static gboolean take_caps(GpuringSrc *self, const gpuring_slot *slot, gpuring_er
         gst_clear_caps(&caps);
         return FALSE;
     }
-    if (!layout_place(&layout, self->stream.reader->ring, error)) {
+    if (!layout_place(&layout, self->stream.reader->ring, error) ||
+        (!*text && !layout_guess_fills(&layout, self->stream.reader->ring, slot, self->given,
+                                       error))) {
         gst_caps_unref(caps);
         return FALSE;
     }

@@ -218,6 +218,28 @@ def test_shape_and_dtype_tell_the_caps(shape, dtype, given, told, name, launch, 
     assert file.read_bytes() == sent.tobytes()
 
 
+@pytest.mark.parametrize(
+    ("shape", "dtype", "given", "guess"),
+    [
+        ((4, 8, 2), "u1", "", "GRAY8 pictures of 8 x 4 do not fill array (4, 8, 2) |u1"),
+        ((4, 8, 3), "u2", "", "GRAY16_LE pictures of 8 x 4 do not fill array (4, 8, 3) <u2"),
+        ((2, 4, 8, 3), "u1", "", "GRAY8 pictures of 4 x 2 do not fill array (2, 4, 8, 3) |u1"),
+        ((4, 8, 3), "u1", "video/x-raw,format=GRAY8",
+         "GRAY8 pictures of 8 x 4 do not fill array (4, 8, 3) |u1"),
+    ],
+)  # fmt: skip
+def test_a_shape_that_does_not_tell_the_caps_asks_for_them(
+    shape, dtype, given, guess, name, launch
+):
+    with gpuring.create(name, slots=2, shape=shape, dtype=dtype, device="host") as ring:
+        caps = f"caps={given}" if given else ""
+        target = launch(f"gpuringsrc ring={name} {caps} ! fakesink")
+        poll(lambda: ring.stats().subscriptions)
+        with ring.producer() as producer:
+            producer.claim(PATIENCE_S).publish()
+        assert f"{guess}. Say with caps= what the slots hold" in target.end(1)
+
+
 @pytest.mark.parametrize(("timebase", "times"), [("1/50", ["060000000", "080000000"]), ("0/1", [])])
 def test_a_pts_of_python_has_the_unit_that_is_given(timebase, times, name, launch):
     with gpuring.create(
