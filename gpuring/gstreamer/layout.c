@@ -130,17 +130,41 @@ static gboolean has_shape(const gpuring_field *field, const guint64 *shape, guin
            memcmp(field->shape, shape, dimensions * sizeof *shape) == 0;
 }
 
+static gboolean names_planes(const gpuring_ring *ring) {
+    static const char *const names[] = {"y", "u", "v", "uv"};
+    gpuring_field field = GPURING_FIELD;
+    guint k;
+    for (k = 0; k < G_N_ELEMENTS(names); k++)
+        if (gpuring_field_named(ring, names[k], &field) == GPURING_OK) return TRUE;
+    return FALSE;
+}
+
+/* By their names. In a ring with other names they lie in the order of the format. */
 static gboolean place_planes(Layout *layout, const gpuring_ring *ring) {
+    const gboolean by_name = names_planes(ring);
     guint p;
+    layout->nbytes = 0;
     for (p = 0; p < layout->planes; p++) {
-        const gpuring_field field = field_at(ring, p);
+        gpuring_field field = field_at(ring, p);
+        if (by_name &&
+            gpuring_field_named(ring, layout_field_name(layout, p), &field) != GPURING_OK)
+            return FALSE;
         if (strcmp(field.dtype, layout_dtype(layout)) != 0 ||
             !has_shape(&field, layout->shape[p], layout->dimensions[p]))
             return FALSE;
         layout->offset[p] = field.offset;
-        layout->nbytes = field.offset + field.nbytes;
+        layout->nbytes = MAX(layout->nbytes, field.offset + field.nbytes);
     }
     return TRUE;
+}
+
+/* Audio: whether a row of the array is a sample of all channels. */
+static gboolean has_rows(const Layout *layout, const gpuring_field *field) {
+    guint64 nbytes = field->itemsize;
+    guint k;
+    for (k = 1; k < field->dimensions; k++)
+        if (!g_uint64_checked_mul(&nbytes, nbytes, field->shape[k])) return FALSE;
+    return field->dimensions > 0 && nbytes == layout->row_nbytes[0];
 }
 
 /* One plane may be smaller than the slot. Several have to fill it: no shape would say so. */
@@ -149,6 +173,7 @@ static gboolean place_in_one(Layout *layout, const gpuring_ring *ring) {
     guint64 nbytes = 0;
     guint p;
     if (strcmp(field.dtype, layout_dtype(layout)) != 0) return FALSE;
+    if (!layout->is_video && !has_rows(layout, &field)) return FALSE;
     for (p = 0; p < layout->planes; p++) {
         layout->offset[p] = field.offset + nbytes;
         nbytes += MAX(layout->shape[p][0], 1) * layout->row_nbytes[p];
@@ -163,6 +188,34 @@ gboolean layout_place(Layout *layout, const gpuring_ring *ring, gpuring_error *e
                           : fields == layout->planes ? place_planes(layout, ring)
                                                      : FALSE;
     return fits || does_not_fit(layout, ring, error);
+}
+
+/* With the shape of this frame. */
+static gpuring_field field_of_frame(const gpuring_ring *ring, const gpuring_slot *slot) {
+    gpuring_field field = field_at(ring, 0);
+    if (!slot->dimensions) return field;
+    field.dimensions = slot->dimensions;
+    memcpy(field.shape, slot->shape, sizeof field.shape);
+    return field;
+}
+
+gboolean layout_frame_nbytes(const Layout *layout, const gpuring_ring *ring,
+                             const gpuring_slot *slot, gsize *nbytes, gpuring_error *error) {
+    const gpuring_field field = field_of_frame(ring, slot);
+    *nbytes = layout->nbytes;
+    if (layout->is_video) return TRUE;
+    if (!has_rows(layout, &field) ||
+        field.shape[0] > field.nbytes / layout->row_nbytes[0]) {
+        gpuring_info info = GPURING_INFO;
+        gpuring_get_info(ring, &info);
+        tell(error, GPURING_INVALID,
+             "ring '%s': the shape of frame %" G_GUINT64_FORMAT " is not that of audio of %d "
+             "channels",
+             info.name, slot->seq, GST_AUDIO_INFO_CHANNELS(&layout->audio));
+        return FALSE;
+    }
+    *nbytes = field.shape[0] * layout->row_nbytes[0];
+    return TRUE;
 }
 
 /* ---- a ring that says nothing of caps -------------------------------------------------------- */
@@ -224,13 +277,39 @@ static void guess_audio(const gpuring_field *field, GstStructure *s) {
     gst_structure_set(s, "layout", G_TYPE_STRING, "interleaved", NULL);
 }
 
+static gboolean says_all(const GstCaps *given) {
+    if (!given || gst_caps_get_size(given) == 0) return FALSE;
+    const GstStructure *s = gst_caps_get_structure(given, 0);
+    return gst_structure_has_field(s, "format") && gst_structure_has_field(s, "width") &&
+           gst_structure_has_field(s, "height");
+}
+
+/* What audio and pictures of several fields have to fill, layout_place has seen. */
+gboolean layout_guess_fills(const Layout *layout, const gpuring_ring *ring,
+                            const gpuring_slot *slot, const GstCaps *given,
+                            gpuring_error *error) {
+    const gpuring_field field = field_of_frame(ring, slot);
+    gpuring_info info = GPURING_INFO;
+    guint64 nbytes = field.itemsize;
+    guint k;
+    if (!layout->is_video || number_of_fields(ring) > 1 || says_all(given)) return TRUE;
+    for (k = 0; k < field.dimensions; k++) nbytes *= field.shape[k];
+    if (layout->nbytes - layout->offset[0] == nbytes) return TRUE;
+    gpuring_get_info(ring, &info);
+    GString *shape = g_string_new(NULL);
+    add_shape(shape, &field);
+    tell(error, GPURING_INVALID,
+         "ring '%s': shape and dtype do not tell the caps: %s pictures of %d x %d do not fill %s. "
+         "Say with caps= what the slots hold",
+         info.name, gst_video_format_to_string(GST_VIDEO_INFO_FORMAT(&layout->video)),
+         GST_VIDEO_INFO_WIDTH(&layout->video), GST_VIDEO_INFO_HEIGHT(&layout->video), shape->str);
+    g_string_free(shape, TRUE);
+    return FALSE;
+}
+
 GstCaps *layout_guess(const gpuring_ring *ring, const gpuring_slot *slot, const GstCaps *given) {
-    gpuring_field field = field_at(ring, 0);
+    const gpuring_field field = field_of_frame(ring, slot);
     GstStructure *s;
-    if (slot->dimensions) {
-        field.dimensions = slot->dimensions;
-        memcpy(field.shape, slot->shape, sizeof field.shape);
-    }
     if (given && gst_caps_get_size(given) > 0)
         s = gst_structure_copy(gst_caps_get_structure(given, 0));
     else

@@ -36,9 +36,17 @@ typedef struct Layout {
 gboolean layout_of_caps(Layout *layout, const GstCaps *caps);
 /* Finds the planes in the slots of the ring. What does not fit is told in words. */
 gboolean layout_place(Layout *layout, const gpuring_ring *ring, gpuring_error *error);
+/* The bytes of this frame. A shape that does not fit the caps, or is larger than the slot, is told in
+ * words. */
+gboolean layout_frame_nbytes(const Layout *layout, const gpuring_ring *ring,
+                             const gpuring_slot *slot, gsize *nbytes, gpuring_error *error);
 /* The caps of a frame as far as its shape and dtype tell, and otherwise those that were given, which
  * may be NULL. */
 GstCaps *layout_guess(const gpuring_ring *ring, const gpuring_slot *slot, const GstCaps *given);
+/* Whether pictures of guessed caps are all of the frame: otherwise its shape does not tell them, which
+ * is told in words. */
+gboolean layout_guess_fills(const Layout *layout, const gpuring_ring *ring,
+                            const gpuring_slot *slot, const GstCaps *given, gpuring_error *error);
 /* Whether GStreamer expects the planes to lie so where there is no GstVideoMeta. */
 gboolean layout_is_usual(const Layout *layout);
 /* As layout_place finds it, for a ring that is yet to be made. */

@@ -23,14 +23,24 @@ Reader *reader_new(gpuring_ring *ring, const gpuring_consumer_options *options,
     return reader;
 }
 
-static void leave(gpointer data) {
-    Reader *reader = data;
+static void clear(gpointer data) { g_mutex_clear(&((Reader *)data)->turn); }
+
+static void unref(Reader *reader) { g_atomic_rc_box_release_full(reader, clear); }
+
+/* Under the mutex. */
+static void leave_if_done(Reader *reader) {
+    if (!reader->is_done || reader->lent > 0) return;
     gpuring_close_consumer(reader->consumer, NULL);
     gpuring_detach(reader->ring, NULL);
-    g_mutex_clear(&reader->turn);
 }
 
-void reader_unref(Reader *reader) { g_atomic_rc_box_release_full(reader, leave); }
+void reader_leave(Reader *reader) {
+    g_mutex_lock(&reader->turn);
+    reader->is_done = TRUE;
+    leave_if_done(reader);
+    g_mutex_unlock(&reader->turn);
+    unref(reader);
+}
 
 gpuring_status reader_acquire(Reader *reader, gpuring_slot *slot, gpuring_error *error) {
     g_mutex_lock(&reader->turn);
@@ -69,11 +79,15 @@ static void come_back(gpointer data) {
     g_mutex_lock(&reader->turn);
     reader->returned++;
     reader->delay = MAX(reader->delay, reader->newest - loan->seq);
-    if (!loan->bytes) gpuring_release(reader->consumer, &loan->slot, NULL);
+    if (!loan->bytes) {
+        gpuring_release(reader->consumer, &loan->slot, NULL);
+        reader->lent--;
+        leave_if_done(reader);
+    }
     g_mutex_unlock(&reader->turn);
     g_free(loan->bytes);
     g_free(loan);
-    reader_unref(reader);
+    unref(reader);
 }
 
 static Loan *loan_of(Reader *reader, guint64 seq) {
@@ -86,6 +100,9 @@ static Loan *loan_of(Reader *reader, guint64 seq) {
 GstMemory *reader_lend(Reader *reader, const gpuring_slot *slot, gsize nbytes) {
     Loan *loan = loan_of(reader, slot->seq);
     loan->slot = *slot;
+    g_mutex_lock(&reader->turn);
+    reader->lent++;
+    g_mutex_unlock(&reader->turn);
     return gst_memory_new_wrapped(GST_MEMORY_FLAG_READONLY, slot->data, nbytes, 0, nbytes, loan,
                                   come_back);
 }

@@ -25,13 +25,15 @@ typedef struct Reader {
     guint64 newest;   /* the sequence that was acquired last */
     guint64 returned; /* how many buffers came back */
     guint64 delay;    /* how many more were acquired before one came back, at most */
+    guint lent;       /* how many buffers over slots are out */
+    gboolean is_done; /* the ring is left when none is */
 } Reader;
 
 /* Takes the ring over, also if it fails. */
 Reader *reader_new(gpuring_ring *ring, const gpuring_consumer_options *options,
                    gpuring_error *error);
-/* The last reference leaves the ring. Each buffer has one, so that nothing of it changes. */
-void reader_unref(Reader *reader);
+/* Leaves the ring, when the buffers over its slots are freed. Copied buffers keep nothing of it. */
+void reader_leave(Reader *reader);
 
 /* Does not wait. */
 gpuring_status reader_acquire(Reader *reader, gpuring_slot *slot, gpuring_error *error);

@@ -74,7 +74,9 @@ static gboolean take_caps(GpuringSrc *self, const gpuring_slot *slot, gpuring_er
         gst_clear_caps(&caps);
         return FALSE;
     }
-    if (!layout_place(&layout, self->stream.reader->ring, error)) {
+    if (!layout_place(&layout, self->stream.reader->ring, error) ||
+        (!*text && !layout_guess_fills(&layout, self->stream.reader->ring, slot, self->given,
+                                       error))) {
         gst_caps_unref(caps);
         return FALSE;
     }
@@ -105,20 +107,12 @@ static gboolean decide_allocation(GstBaseSrc *base, GstQuery *query) {
 
 /* ---- buffers --------------------------------------------------------------------------------- */
 
-static gsize nbytes_of(const GpuringSrc *self, const gpuring_slot *slot) {
-    gpuring_field field = GPURING_FIELD;
-    if (self->layout.is_video) return self->layout.nbytes;
-    gpuring_field_at(self->stream.reader->ring, 0, &field);
-    return (slot->dimensions ? slot->shape[0] : field.shape[0]) * self->layout.row_nbytes[0];
-}
-
-static GstBuffer *lent(GpuringSrc *self, const gpuring_slot *slot) {
+static GstBuffer *lent(GpuringSrc *self, const gpuring_slot *slot, gsize nbytes) {
     Layout *layout = &self->layout;
     GstBuffer *buffer = gst_buffer_new();
     gint stride[GST_VIDEO_MAX_PLANES];
     guint p;
-    gst_buffer_append_memory(buffer,
-                             reader_lend(self->stream.reader, slot, nbytes_of(self, slot)));
+    gst_buffer_append_memory(buffer, reader_lend(self->stream.reader, slot, nbytes));
     if (layout_is_usual(layout)) return buffer;
     for (p = 0; p < layout->planes; p++) stride[p] = (gint)layout->row_nbytes[p];
     gst_buffer_add_video_meta_full(
@@ -129,10 +123,9 @@ static GstBuffer *lent(GpuringSrc *self, const gpuring_slot *slot) {
 }
 
 /* Copies it to where GStreamer expects it. */
-static GstBuffer *copied(GpuringSrc *self, const gpuring_slot *slot) {
+static GstBuffer *copied(GpuringSrc *self, const gpuring_slot *slot, gsize nbytes) {
     const Layout *layout = &self->layout;
-    const gsize nbytes =
-        layout->is_video ? GST_VIDEO_INFO_SIZE(&layout->video) : nbytes_of(self, slot);
+    if (layout->is_video) nbytes = GST_VIDEO_INFO_SIZE(&layout->video);
     char *bytes = g_malloc(nbytes);
     guint p;
     for (p = 0; p < layout->planes; p++)
@@ -220,10 +213,12 @@ static GstFlowReturn create(GstPushSrc *base, GstBuffer **buffer) {
     GpuringSrc *self = SELF(base);
     gpuring_slot slot = GPURING_SLOT;
     gpuring_error error;
+    gsize nbytes;
     const gpuring_status status = stream_acquire(&self->stream, &slot, &error);
     if (status != GPURING_OK) return ended(self, status, &error);
     if (self->stream.is_new) look_anew(self);
-    if (!same_caps(self, &slot) && !take_caps(self, &slot, &error)) {
+    if ((!same_caps(self, &slot) && !take_caps(self, &slot, &error)) ||
+        !layout_frame_nbytes(&self->layout, self->stream.reader->ring, &slot, &nbytes, &error)) {
         reader_release(self->stream.reader, &slot);
         post_error(GST_ELEMENT(self), &error);
         return GST_FLOW_NOT_NEGOTIATED;
@@ -233,7 +228,7 @@ static GstFlowReturn create(GstPushSrc *base, GstBuffer **buffer) {
     GST_OBJECT_UNLOCK(self);
     const gboolean can_lend = !self->must_copy && reader_may_lend(self->stream.reader) &&
                               (layout_is_usual(&self->layout) || self->takes_meta);
-    *buffer = can_lend ? lent(self, &slot) : copied(self, &slot);
+    *buffer = can_lend ? lent(self, &slot, nbytes) : copied(self, &slot, nbytes);
     set_times(self, &slot, *buffer);
     if (!can_lend) reader_release(self->stream.reader, &slot);
     return GST_FLOW_OK;

@@ -15,7 +15,7 @@ static void watch(Stream *stream, gboolean on) {
 
 void stream_leave(Stream *stream) {
     watch(stream, FALSE);
-    if (stream->reader) reader_unref(stream->reader);
+    if (stream->reader) reader_leave(stream->reader);
     stream->reader = NULL;
 }
 

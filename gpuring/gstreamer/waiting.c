@@ -3,6 +3,7 @@
 #include <errno.h>
 
 static const gint64 SLICE_NS = 100 * 1000 * 1000; /* after that a wait for a name looks up */
+static const double LONGEST_S = 1e12; /* a longer timeout is none: its microseconds would not fit */
 
 gboolean wait_for_fd(GstPoll *cancel, GstClockTime timeout) {
     gint n;
@@ -13,8 +14,9 @@ gboolean wait_for_fd(GstPoll *cancel, GstClockTime timeout) {
 
 gpuring_status wait_for_ring(GstPoll *cancel, const char *name, double timeout_s,
                              gpuring_ring **ring, gpuring_error *error) {
+    const gboolean ends = timeout_s >= 0 && timeout_s < LONGEST_S;
     const gint64 until =
-        timeout_s < 0 ? G_MAXINT64 : g_get_monotonic_time() + (gint64)(timeout_s * 1e6);
+        ends ? g_get_monotonic_time() + (gint64)(timeout_s * 1e6) : G_MAXINT64;
     for (;;) {
         gpuring_attach_options options = GPURING_ATTACH_OPTIONS;
         const gint64 left = (until - g_get_monotonic_time());

@@ -5,6 +5,8 @@
  *     frames N   waits until N buffers have come in all
  *     latency    its answer to a latency query
  *     lost       how many frames were lost
+ *     keep       keeps the next buffer
+ *     free       frees it
  *     pause, play, stop
  */
 #include <gst/gst.h>
@@ -14,11 +16,15 @@
 static GMutex lock;
 static GCond more;
 static guint64 frames;
+static gboolean is_to_keep;
+static GstBuffer *kept;
 
 static GstPadProbeReturn count(GstPad *pad, GstPadProbeInfo *info, gpointer data) {
-    (void)pad, (void)info, (void)data;
+    (void)pad, (void)data;
     g_mutex_lock(&lock);
     frames++;
+    if (is_to_keep) kept = gst_buffer_ref(GST_PAD_PROBE_INFO_BUFFER(info));
+    is_to_keep = FALSE;
     g_cond_signal(&more);
     g_mutex_unlock(&lock);
     return GST_PAD_PROBE_OK;
@@ -29,6 +35,20 @@ static void await(guint64 wanted) {
     while (frames < wanted) g_cond_wait(&more, &lock);
     printf("frames %" G_GUINT64_FORMAT "\n", frames);
     g_mutex_unlock(&lock);
+}
+
+static void keep_next(void) {
+    g_mutex_lock(&lock);
+    is_to_keep = TRUE;
+    g_mutex_unlock(&lock);
+    puts("keep");
+}
+
+static void free_kept(void) {
+    g_mutex_lock(&lock);
+    gst_clear_buffer(&kept);
+    g_mutex_unlock(&lock);
+    puts("free");
 }
 
 static void tell_latency(GstPad *pad) {
@@ -64,6 +84,8 @@ int main(int argc, char **argv) {
     while (fgets(line, sizeof line, stdin)) {
         if (sscanf(line, "frames %" G_GUINT64_FORMAT, &wanted) == 1) await(wanted);
         else if (strcmp(line, "latency\n") == 0) tell_latency(pad);
+        else if (strcmp(line, "keep\n") == 0) keep_next();
+        else if (strcmp(line, "free\n") == 0) free_kept();
         else if (strcmp(line, "pause\n") == 0) go_to(pipeline, GST_STATE_PAUSED);
         else if (strcmp(line, "play\n") == 0) go_to(pipeline, GST_STATE_PLAYING);
         else if (strcmp(line, "stop\n") == 0) go_to(pipeline, GST_STATE_NULL);

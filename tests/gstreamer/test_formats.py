@@ -61,13 +61,17 @@ def test_pictures_of_a_pipeline_in_python(form, size, name, launch, tmp_path):
 
 
 @pytest.mark.parametrize("size", SIZES, ids=["dense", "gaps"])
-@pytest.mark.parametrize("form", FORMATS)
+@pytest.mark.parametrize("form", [*FORMATS, "I420 reversed", "YV12 reversed"])
 def test_pictures_of_python_in_a_pipeline(form, size, name, launch, tmp_path):
     """Two pipelines read them: one writes them to a file, where planes lie as in GStreamer, and the
-    other into a ring, which takes them as they lie in slots."""
+    other into a ring, which takes them as they lie in slots.  Fields in another order are found by
+    their names."""
+    form, _, order = form.partition(" ")
     file, width, height = tmp_path / "out.raw", *size
     planes = planes_of(form, width, height)
     fields = {plane.name: (plane.shape, plane.dtype) for plane in planes}
+    if order:
+        fields = dict(reversed(fields.items()))
     caps = f"video/x-raw,format={form},width={width},height={height},framerate=25/1"
     dice = np.random.default_rng(1)
     sent = [
@@ -105,6 +109,26 @@ def put(producer, k, picture, caps):
         slot.meta["caps"] = caps.encode()
 
 
+@pytest.mark.parametrize(("names", "order"), [("yuv", "yuv"), ("abc", "yvu")])
+def test_planes_are_written_where_their_names_say(names, order, name, launch, tmp_path):
+    """With other names they lie in the order of the format."""
+    file = tmp_path / "in.raw"
+    shapes = [(36, 64), (18, 32), (18, 32)]
+    fields = {each: (shape, "u1") for each, shape in zip(names, shapes, strict=True)}
+    with gpuring.create(
+        name, slots=2, fields=fields, meta=META, device="host"
+    ) as ring, ring.consumer() as frames:  # fmt: skip
+        source = launch(
+            f"{video('YV12', 64, 36, 1)} ! tee name=t ! queue ! gpuringsink ring={name} "
+            f"t. ! queue ! filesink location={file}"
+        )
+        with frames.acquire(PATIENCE_S) as slot:
+            read = {to: slot[each].copy() for each, to in zip(names, order, strict=True)}
+        source.end()
+    (expected,) = pictures(file.read_bytes(), planes_of("YV12", 64, 36))
+    same(read, expected)
+
+
 @pytest.mark.parametrize(("form", "dtype"), [("F32LE", "<f4"), ("S16LE", "<i2")])
 def test_audio_of_a_pipeline_in_python_and_back(form, dtype, name, launch, tmp_path):
     """A buffer has more samples than a slot has room for, and the last one fewer."""
@@ -135,6 +159,36 @@ def test_audio_of_a_pipeline_in_python_and_back(form, dtype, name, launch, tmp_p
     assert np.concatenate(read).tobytes() == first.read_bytes() == last.read_bytes()
 
 
+STEREO = "audio/x-raw,format=S16LE,rate=8000,channels=2"
+
+
+def test_audio_of_more_channels_than_the_slots_hold_is_told_of(name, launch):
+    """Two channels of 1024 samples would end behind the slot."""
+    with gpuring.create(name, slots=2, shape=(1024,), dtype="i2", device="host") as ring:
+        target = launch(f"gpuringsrc ring={name} caps={STEREO} ! fakesink")
+        poll(lambda: ring.stats().subscriptions)
+        with ring.producer() as producer:
+            producer.claim(PATIENCE_S).publish()
+        said = target.end(1)
+    assert "its slots hold array (1024) <i2, not S16LE audio of 2 channels" in said
+
+
+def test_a_frame_of_more_channels_than_its_shape_has_is_told_of(name, launch):
+    """Two channels of its 2048 rows would end behind the slot."""
+    meta = [("caps", "S512")]
+    with gpuring.create(
+        name, slots=2, shape=(1024, 2), dtype="i2", meta=meta, device="host"
+    ) as ring:
+        target = launch(f"gpuringsrc ring={name} ! fakesink")
+        poll(lambda: ring.stats().subscriptions)
+        with ring.producer() as producer:
+            for shape in ((512, 2), (2048,)):
+                with producer.claim(PATIENCE_S, shape=shape) as slot:
+                    slot.meta["caps"] = f"{STEREO},layout=interleaved".encode()
+        said = target.end(1)
+    assert f"the shape of frame {slot.seq} is not that of audio of 2 channels" in said
+
+
 @pytest.mark.parametrize(
     ("shape", "dtype", "given", "told"),
     [
@@ -162,6 +216,28 @@ def test_shape_and_dtype_tell_the_caps(shape, dtype, given, told, name, launch, 
             slot.array[:] = sent
         assert told in target.end()
     assert file.read_bytes() == sent.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("shape", "dtype", "given", "guess"),
+    [
+        ((4, 8, 2), "u1", "", "GRAY8 pictures of 8 x 4 do not fill array (4, 8, 2) |u1"),
+        ((4, 8, 3), "u2", "", "GRAY16_LE pictures of 8 x 4 do not fill array (4, 8, 3) <u2"),
+        ((2, 4, 8, 3), "u1", "", "GRAY8 pictures of 4 x 2 do not fill array (2, 4, 8, 3) |u1"),
+        ((4, 8, 3), "u1", "video/x-raw,format=GRAY8",
+         "GRAY8 pictures of 8 x 4 do not fill array (4, 8, 3) |u1"),
+    ],
+)  # fmt: skip
+def test_a_shape_that_does_not_tell_the_caps_asks_for_them(
+    shape, dtype, given, guess, name, launch
+):
+    with gpuring.create(name, slots=2, shape=shape, dtype=dtype, device="host") as ring:
+        caps = f"caps={given}" if given else ""
+        target = launch(f"gpuringsrc ring={name} {caps} ! fakesink")
+        poll(lambda: ring.stats().subscriptions)
+        with ring.producer() as producer:
+            producer.claim(PATIENCE_S).publish()
+        assert f"{guess}. Say with caps= what the slots hold" in target.end(1)
 
 
 @pytest.mark.parametrize(("timebase", "times"), [("1/50", ["060000000", "080000000"]), ("0/1", [])])

@@ -199,6 +199,20 @@ def test_the_words_of_a_ring_that_is_missing_are_on_the_bus(name, launch):
     assert "GPURING_NOT_FOUND" in said
 
 
+def test_a_timeout_may_be_as_long_as_it_likes(name, launch):
+    """It lasts longer than one that was begun later.  There are eight, because a time that has
+    overflowed is right again in the next microsecond."""
+    source = launch(f"gpuringsrc ring={name} timeout=1e300 ! fakesink " * 8, "-v")
+    source.until("to PLAYING", 1)
+    launch(f"gpuringsrc ring={name} timeout=0.2 ! fakesink").end(1)
+    assert source.process.poll() is None
+    with small_ring(name, slots=4, shape=(4, 8)) as ring, ring.producer() as producer:
+        poll(lambda: len(ring.stats().subscriptions) == 8)
+        publish(producer, range(3))
+        producer.close()
+        source.end()
+
+
 def test_caps_that_the_slots_do_not_hold_are_told_of(name, launch):
     with gpuring.create(name, slots=2, shape=(4, 8, 3), dtype="u1", device="host"):
         said = launch(f"{numbers()} ! gpuringsink ring={name}").end(1)

@@ -94,3 +94,21 @@ def test_a_stopped_pipeline_leaves_the_ring_and_plays_again(ring, player):
             publish(producer, range(10))
             assert player("play") == "PLAYING"
             poll(lambda: ring.stats().subscriptions)
+
+
+@pytest.mark.parametrize(("before", "is_lent"), [(0, False), (10, True)])
+def test_a_buffer_kept_after_the_stop_keeps_the_ring_only_if_it_lies_in_a_slot(
+    before, is_lent, ring, player
+):
+    """The first ones are copied, and those after four came back are slots."""
+    with ring.producer() as producer:
+        publish(producer, range(before))
+        assert player(f"frames {before}") == f"frames {before}"
+        assert player("keep") == "keep"
+        publish(producer, [before])
+        assert player(f"frames {before + 1}") == f"frames {before + 1}"
+        assert player("stop") == "NULL"
+        assert bool(ring.stats().subscriptions) == is_lent
+        assert player("free") == "free"
+        assert not ring.stats().subscriptions
+        publish(producer, range(10))
