@@ -78,14 +78,11 @@ gpuring_status gpuring_set_shape(gpuring_producer *producer, gpuring_slot *slot,
     if (dimensions < 1 || dimensions > GPURING_MAX_DIMENSIONS)
         return gh_fail(error, GPURING_INVALID, "a smaller frame has 1 to %d dimensions, not %u",
                        GPURING_MAX_DIMENSIONS, dimensions);
-    uint64_t nbytes = field->itemsize;
-    for (uint32_t k = 0; k < dimensions; k++)
-        if (!shape[k] || __builtin_mul_overflow(nbytes, shape[k], &nbytes) ||
-            nbytes > field->nbytes)
-            return gh_fail(error, GPURING_INVALID,
-                           "ring '%s': a frame of that shape is empty or does not fit: the slot "
-                           "has %llu bytes",
-                           ring->name, (unsigned long long)field->nbytes);
+    if (!shape_fits(&ring->spec, dimensions, shape))
+        return gh_fail(error, GPURING_INVALID,
+                       "ring '%s': a frame of that shape is empty or does not fit: the slot "
+                       "has %llu bytes",
+                       ring->name, (unsigned long long)field->nbytes);
     struct gd_use *use = &producer->end.peer.use[slot->number];
     use->ndim = dimensions;
     memcpy(use->shape, shape, dimensions * sizeof *shape);

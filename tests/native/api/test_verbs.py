@@ -14,7 +14,7 @@ from gpuring import config, native, slot_layout
 from gpuring.registry import segment
 from tests.helpers.compiled import CC, PROGRAMS, ROOT
 from tests.helpers.rings import put, small_ring
-from tests.helpers.support import poll
+from tests.helpers.support import poke, poll
 from tests.native.api.conftest import STRICT
 
 S = 1_000_000_000
@@ -80,6 +80,29 @@ def test_a_smaller_frame_has_its_shape_at_both_ends(name, puppet):
         with producer.claim(5, shape=(2, 2)) as slot:
             slot.array[:] = 1
         assert c.ok("acquire", 1, 0, 0)["shape"] == "2,2"
+
+
+@pytest.mark.parametrize("wanted", [0, 4])
+@pytest.mark.parametrize("extent", [13, 2**63, 0])
+def test_a_shape_that_does_not_fit_is_refused_once(name, puppet, extent, wanted):
+    """Whoever can write the ring can write it.  The frames around it are read."""
+    c = puppet()
+    with gpuring.create(
+        name, slots=4, shape=(4, 6), dtype="u1", device="host"
+    ) as ring, ring.producer() as producer:  # fmt: skip
+        c.ok("attach", name, 0)
+        c.ok("consume", "c", NEXT, "")
+        for _ in range(4):
+            producer.claim(5, shape=(2, 2)).publish()
+        poke(ring, "slot", "shape", extent, 1)
+        assert c("acquire", 0, 0, wanted).count("shape=2,2") == 1
+        status, text = c.refused("acquire", 0, 0, wanted)
+        assert status == "INCOMPATIBLE"
+        assert "holds what no gpuring writes" in text
+        assert c("acquire", 0, 0, 4).count("shape=2,2") == 2
+        c.ok("release", 0, 3)
+        put(producer, 4)
+        assert c("acquire", 0, 0, 4).count("shape=") == 4
 
 
 def test_batches(name, puppet):
