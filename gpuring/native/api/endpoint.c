@@ -302,10 +302,15 @@ gpuring_status endpoint_end_many(struct endpoint *end, enum end_verb verb, gpuri
                                  uint32_t count, gpuring_error *error) {
     struct gd_call call;
     uint32_t indices[GR_MAX_SLOTS];
+    uint64_t seen[GR_MAX_SLOTS / 64] = {0};
     for (uint32_t k = 0; k < count; k++) {
-        if (k == GR_MAX_SLOTS || !is_open(end, slot_at(slots, k)))
-            return not_ours(end, slot_at(slots, k), error);
-        indices[k] = slot_at(slots, k)->number;
+        const gpuring_slot *slot = slot_at(slots, k);
+        if (k == GR_MAX_SLOTS || !is_open(end, slot)) return not_ours(end, slot, error);
+        const uint32_t index = indices[k] = slot->number;
+        if (seen[index / 64] >> index % 64 & 1)
+            return gh_fail(error, GPURING_INVALID, "ring '%s': sequence %llu is given twice",
+                           end->ring->name, (unsigned long long)slot->seq);
+        seen[index / 64] |= UINT64_C(1) << index % 64;
     }
     gd_begin(&call, 0, 0, count, indices);
     const enum gr_result result = ended(end, verb, &call);

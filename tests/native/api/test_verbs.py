@@ -119,6 +119,23 @@ def test_batches(name, puppet):
         assert c.refused("acquire", 1, 0, 9)[0] == "TIMEOUT"
 
 
+def test_a_slot_that_is_twice_in_a_batch_is_refused_before_anything_happens(name, puppet):
+    c = puppet()
+    with small_ring(name) as ring:
+        c.ok("attach", name, 0)
+        c.ok("produce", "-")
+        c.ok("consume", "c", NEXT, "")
+        c.ok("claim", 0, 0, 0)
+        status, text = c.refused("twice", 0)
+        assert status == "INVALID"
+        assert "sequence 4 is given twice" in text
+        c.ok("publish", 0, 1, 7)
+        c.ok("acquire", 1, 0, 0)
+        assert c.refused("twice", 1) == (status, text)
+        c.ok("release", 1, 1)
+        assert ring.stats().deaths == ()
+
+
 def test_a_lossy_reader_is_told_what_it_has_lost(name, puppet):
     c = puppet()
     with small_ring(name, slots=4) as ring, ring.producer() as producer:

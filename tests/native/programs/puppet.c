@@ -206,6 +206,15 @@ static void do_end(const char *verb) {
     memmove(slots, slots + count, end->n * sizeof *slots);
 }
 
+/* ENDPOINT: ends its first slot twice in one call. */
+static void do_twice(void) {
+    struct endpoint *end = endpoint();
+    gpuring_slot slots[2];
+    slots[0] = slots[1] = end->slots[0];
+    answer(end->producer ? gpuring_publish_many(end->producer, slots, 2, &error)
+                         : gpuring_release_many(end->consumer, slots, 2, &error));
+}
+
 /* ENDPOINT, and extents */
 static void do_shape(void) {
     struct endpoint *end = endpoint();
@@ -315,6 +324,7 @@ static void obey(char *line) {
     else if (strcmp(verb, "consume") == 0) do_consume();
     else if (strcmp(verb, "close") == 0) do_close();
     else if (strcmp(verb, "shape") == 0) do_shape();
+    else if (strcmp(verb, "twice") == 0) do_twice();
     else if (strcmp(verb, "poll") == 0) do_poll();
     else if (strcmp(verb, "select") == 0) do_select();
     else if (strcmp(verb, "fork") == 0) do_fork();
