@@ -55,6 +55,12 @@ int64_t deadline_of(int64_t timeout_ns);
     gpuring_error unread;                                                                          \
     if (!(error)) (error) = &unread
 
+/* Behind it. A slot of gpuring.hpp that was ended has no handle any more. */
+#define NEED_HANDLE(handle, error)                                                                 \
+    if (!(handle))                                                                                 \
+    return gh_fail(error, GPURING_INVALID,                                                         \
+                   "there is no " #handle ": it was not joined, or its slot was ended before")
+
 /* Copies what has a size and comes from the caller, over the defaults. */
 #define OPTIONS_OF(type, given, defaults)                                                          \
     type options = defaults;                                                                       \

@@ -43,6 +43,7 @@ uint32_t gpuring_producer_number(const gpuring_producer *producer) {
 gpuring_status gpuring_claim(gpuring_producer *producer, int64_t timeout_ns, gpuring_slot *slot,
                              gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED_HANDLE(producer, error);
     return endpoint_take(&producer->end, GH_CLAIM, timeout_ns, slot, error);
 }
 
@@ -50,6 +51,7 @@ gpuring_status gpuring_claim_many(gpuring_producer *producer, int64_t timeout_ns
                                   gpuring_slot *slots, uint32_t wanted, uint32_t *got,
                                   gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED_HANDLE(producer, error);
     return endpoint_take_many(&producer->end, GH_CLAIM, timeout_ns, slots, wanted, got,
                               error);
 }
@@ -64,9 +66,10 @@ gpuring_status gpuring_try_claim(gpuring_producer *producer, gpuring_slot *slot,
 gpuring_status gpuring_set_shape(gpuring_producer *producer, gpuring_slot *slot,
                                  uint32_t dimensions, const uint64_t *shape,
                                  gpuring_error *error) {
+    MIND_NO_ERROR(error);
+    NEED_HANDLE(producer, error);
     const gpuring_ring *ring = producer->end.ring;
     const struct gh_field *field = &ring->spec.field[0];
-    MIND_NO_ERROR(error);
     if (slot->number >= ring->header->slots ||
         producer->end.peer.use[slot->number].seq != slot->seq ||
         !producer->end.peer.use[slot->number].open)
@@ -92,17 +95,20 @@ gpuring_status gpuring_set_shape(gpuring_producer *producer, gpuring_slot *slot,
 gpuring_status gpuring_publish(gpuring_producer *producer, gpuring_slot *slot,
                                gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED_HANDLE(producer, error);
     return endpoint_end(&producer->end, END_PUBLISH, slot, error);
 }
 
 gpuring_status gpuring_publish_many(gpuring_producer *producer, gpuring_slot *slots, uint32_t count,
                                     gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED_HANDLE(producer, error);
     return endpoint_end_many(&producer->end, END_PUBLISH, slots, count, error);
 }
 
 gpuring_status gpuring_abandon(gpuring_producer *producer, gpuring_slot *slot,
                                gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED_HANDLE(producer, error);
     return endpoint_end(&producer->end, END_ABANDON, slot, error);
 }

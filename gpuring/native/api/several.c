@@ -61,10 +61,12 @@ static gpuring_status descriptor(struct endpoint *end, int *fd, gpuring_error *e
 
 gpuring_status gpuring_producer_fd(gpuring_producer *producer, int *fd, gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED_HANDLE(producer, error);
     return descriptor(&producer->end, fd, error);
 }
 
 gpuring_status gpuring_consumer_fd(gpuring_consumer *consumer, int *fd, gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED_HANDLE(consumer, error);
     return descriptor(&consumer->end, fd, error);
 }
