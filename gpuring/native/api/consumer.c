@@ -58,9 +58,10 @@ static enum gr_result join(gpuring_consumer *made, const gpuring_consumer_option
 
 gpuring_status gpuring_join_consumer(gpuring_ring *ring, const gpuring_consumer_options *given,
                                      gpuring_consumer **consumer, gpuring_error *error) {
-    OPTIONS_OF(gpuring_consumer_options, given, GPURING_CONSUMER_OPTIONS);
     MIND_NO_ERROR(error);
     *consumer = NULL;
+    OPTIONS_OF(gpuring_consumer_options, spin_ns, given, GPURING_CONSUMER_OPTIONS, error);
+    NEED_HANDLE(ring, error);
     if (gr_forked(ring->header)) {
         const struct endpoint end = {.ring = ring};
         return endpoint_unusable(&end, GR_FORKED, error);

@@ -119,9 +119,9 @@ static gpuring_status create(gpuring_ring *ring, const gpuring_create_options *o
 
 gpuring_status gpuring_create(const char *name, const gpuring_create_options *given,
                               gpuring_ring **ring, gpuring_error *error) {
-    OPTIONS_OF(gpuring_create_options, given, GPURING_CREATE_OPTIONS);
     MIND_NO_ERROR(error);
     *ring = NULL;
+    OPTIONS_OF(gpuring_create_options, mode, given, GPURING_CREATE_OPTIONS, error);
     gpuring_status status = gh_check_name(name, strlen(name), error);
     if (status == GPURING_OK) status = look(name, error);
     if (status != GPURING_OK) return status;

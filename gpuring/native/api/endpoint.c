@@ -221,6 +221,7 @@ gpuring_status endpoint_take(struct endpoint *end, enum gh_verb verb, int64_t ti
                              gpuring_slot *slot, gpuring_error *error) {
     struct gd_call call;
     uint32_t index;
+    NEED_SIZE(slot, number, error); /* without these members it cannot be ended */
     gd_begin(&call, 0, deadline_of(timeout_ns), 1, &index);
     const gpuring_status status = take(end, verb, timeout_ns, &call, error);
     if (status != GPURING_OK) return status;
@@ -237,6 +238,7 @@ gpuring_status endpoint_take_many(struct endpoint *end, enum gh_verb verb, int64
     *got = 0;
     if (!wanted)
         return gh_fail(error, GPURING_INVALID, "at least one slot can be asked for, not 0");
+    NEED_SIZE(&slots[0], number, error);
     gd_begin(&call, 0, deadline_of(timeout_ns), wanted < most ? wanted : most, indices);
     const gpuring_status status = take(end, verb, timeout_ns, &call, error);
     if (status != GPURING_OK) return status;
@@ -291,6 +293,7 @@ static gpuring_status ended_badly(struct endpoint *end, enum gr_result result,
 gpuring_status endpoint_end(struct endpoint *end, enum end_verb verb, gpuring_slot *slot,
                             gpuring_error *error) {
     struct gd_call call;
+    NEED_SIZE(slot, number, error);
     uint32_t index = slot->number;
     if (!is_open(end, slot)) return not_ours(end, slot, error);
     gd_begin(&call, 0, 0, 1, &index);
@@ -303,6 +306,7 @@ gpuring_status endpoint_end_many(struct endpoint *end, enum end_verb verb, gpuri
     struct gd_call call;
     uint32_t indices[GR_MAX_SLOTS];
     uint64_t seen[GR_MAX_SLOTS / 64] = {0};
+    if (count) NEED_SIZE(&slots[0], number, error);
     for (uint32_t k = 0; k < count; k++) {
         const gpuring_slot *slot = slot_at(slots, k);
         if (k == GR_MAX_SLOTS || !is_open(end, slot)) return not_ours(end, slot, error);

@@ -10,9 +10,10 @@
 
 gpuring_status gpuring_join_producer(gpuring_ring *ring, const gpuring_producer_options *given,
                                      gpuring_producer **producer, gpuring_error *error) {
-    OPTIONS_OF(gpuring_producer_options, given, GPURING_PRODUCER_OPTIONS);
     MIND_NO_ERROR(error);
     *producer = NULL;
+    OPTIONS_OF(gpuring_producer_options, spin_ns, given, GPURING_PRODUCER_OPTIONS, error);
+    NEED_HANDLE(ring, error);
     if (options.label) {
         const gpuring_status status = gh_check_label(options.label, strlen(options.label), error);
         if (status != GPURING_OK) return status;

@@ -321,6 +321,16 @@ def test_a_program_that_knows_less_gets_no_more_than_it_has_room_for(name, puppe
         assert c("old") == "GPURING_OK 1GPURING_OK"
 
 
+def test_a_structure_without_its_size_is_refused_before_anything_is_taken(name, puppet):
+    c = puppet()
+    with small_ring(name) as ring:
+        c.ok("attach", name, 0)
+        c.ok("produce", "-")
+        assert c("small", name) == "wrong:"
+        assert c.ok("claim", 0, 0, 0)["seq"] == "4"
+        assert len(ring.stats().peers) == 1
+
+
 def test_what_a_slot_holds_is_told_as_python_tells_it(name, puppet):
     c = puppet()
     fields = {
