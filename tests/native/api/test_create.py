@@ -99,6 +99,11 @@ def test_a_program_that_ends_without_a_close_has_died(name, puppet):
         ((4, 0o600, "a", "|O8", ","), "no such dtype"),
         ((4, 0o600, "a", "|u1", 0, ","), "positive"),
         ((4, 0o600, "a\udcff", "|u1", ","), "UTF-8"),
+        ((4, 0o600, "\udcf8\udc90\udc80\udc80", "|u1", ","), "UTF-8"),
+        ((4, 0o600, "a", '[["\udcff","|u1"]]', ","), "UTF-8"),
+        ((4, 0o600, "a", "|u1", *[1] * 9, ","), "at most 8 dimensions"),
+        ((4, 0o600, "a", '[["x","<f4"]]],["b",[2],"<f4"', ","), "more than one structure"),
+        ((4, 0o600, *IMAGE, "box", '[["x","<f4"]]],["b","<f4"', ","), "more than one structure"),
         ((4, 0o600, "a", "|u1", ",", "a", "|u1", ","), "two fields have one name"),
     ],
 )
