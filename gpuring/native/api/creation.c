@@ -57,8 +57,9 @@ static gpuring_status describe(gpuring_ring *ring, const gpuring_create_options 
     if (status == GPURING_INCOMPATIBLE)
         return gh_fail(error, GPURING_INVALID, "ring '%s': %s", ring->name, error->text);
     /* The dtype of a structure is JSON, which may go on behind its end. */
-    if (status == GPURING_OK && (ring->spec.fields != options->field_count ||
-                                 ring->spec.meta_fields != named(options->meta, options->meta_count)))
+    if (status == GPURING_OK &&
+        (ring->spec.fields != options->field_count ||
+         ring->spec.meta_fields != named(options->meta, options->meta_count)))
         return gh_fail(error, GPURING_INVALID, "ring '%s': a dtype has more than one structure",
                        ring->name);
     return status;
@@ -81,7 +82,11 @@ static gpuring_status make_header(gpuring_ring *ring, const struct gr_config *co
     static const uint8_t zeros[GR_MEMORY_HANDLE];
     char path[GH_PATH];
     const int fd = gh_unnamed(mode, error);
-    if (fd < 0) return error->status;
+    if (fd < 0)
+        return error->status == GPURING_SYSTEM
+                   ? gh_fail_for_room(error, ring->name, error->sys_errno, "the header",
+                                      layout->nbytes)
+                   : error->status;
     do ring->header = gr_create(fd, config, ring->epoch, zeros, zeros, json);
     while (!ring->header && errno == EINTR);
     gpuring_status status = GPURING_OK;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import stat
 from pathlib import Path
 
@@ -116,6 +117,17 @@ def test_what_is_wrong_leaves_nothing(name, puppet, arguments, told):
     c.ok("create", name, 4, 0o600, *IMAGE)
     c.ok("detach")
     c.end()
+
+
+@pytest.mark.parametrize(("more", "what"), [(1, "the slots"), (2, "the header")])
+def test_a_process_without_descriptors_is_told_of_which_ring(name, puppet, more, what):
+    c = puppet()
+    c()  # it has begun
+    n = len(list(Path(f"/proc/{c.pid}/fd").iterdir()))
+    resource.prlimit(c.pid, resource.RLIMIT_NOFILE, (n + more, n + 100))
+    status, text = c.refused("create", name, 4, 0o600, *IMAGE)
+    assert (status, text) == ("SYSTEM", f"Too many open files: ring '{name}', {what}")
+    assert segments_of(name) == []
 
 
 def test_the_mode_is_what_was_asked_for(name, puppet):
