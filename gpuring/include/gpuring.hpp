@@ -172,7 +172,8 @@ protected:
 
 } // namespace detail
 
-/* A slot to be written. It is abandoned if it is not published. */
+/* A slot to be written. It is abandoned if it is not published. What is done with it after that
+ * throws GPURING_INVALID. */
 class WriteSlot : public detail::Slot<unsigned char> {
 public:
     WriteSlot(Ring ring, std::shared_ptr<gpuring_producer> producer, const gpuring_slot &slot)
@@ -201,7 +202,7 @@ private:
     std::shared_ptr<gpuring_producer> producer_;
 };
 
-/* A frame. It is released when it goes. */
+/* A frame. It is released when it goes. A second release throws GPURING_INVALID. */
 class ReadSlot : public detail::Slot<const unsigned char> {
 public:
     ReadSlot(Ring ring, std::shared_ptr<gpuring_consumer> consumer, const gpuring_slot &slot)

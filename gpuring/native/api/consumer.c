@@ -58,9 +58,10 @@ static enum gr_result join(gpuring_consumer *made, const gpuring_consumer_option
 
 gpuring_status gpuring_join_consumer(gpuring_ring *ring, const gpuring_consumer_options *given,
                                      gpuring_consumer **consumer, gpuring_error *error) {
-    OPTIONS_OF(gpuring_consumer_options, given, GPURING_CONSUMER_OPTIONS);
     MIND_NO_ERROR(error);
     *consumer = NULL;
+    OPTIONS_OF(gpuring_consumer_options, spin_ns, given, GPURING_CONSUMER_OPTIONS, error);
+    NEED_HANDLE(ring, error);
     if (gr_forked(ring->header)) {
         const struct endpoint end = {.ring = ring};
         return endpoint_unusable(&end, GR_FORKED, error);
@@ -98,6 +99,7 @@ uint32_t gpuring_consumer_number(const gpuring_consumer *consumer) {
 gpuring_status gpuring_acquire(gpuring_consumer *consumer, int64_t timeout_ns, gpuring_slot *slot,
                                gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED_HANDLE(consumer, error);
     return endpoint_take(&consumer->end, GH_ACQUIRE, timeout_ns, slot, error);
 }
 
@@ -105,6 +107,7 @@ gpuring_status gpuring_acquire_many(gpuring_consumer *consumer, int64_t timeout_
                                     gpuring_slot *slots, uint32_t wanted, uint32_t *got,
                                     gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED_HANDLE(consumer, error);
     return endpoint_take_many(&consumer->end, GH_ACQUIRE, timeout_ns, slots, wanted, got,
                               error);
 }
@@ -112,6 +115,7 @@ gpuring_status gpuring_acquire_many(gpuring_consumer *consumer, int64_t timeout_
 gpuring_status gpuring_latest(gpuring_consumer *consumer, int64_t timeout_ns, gpuring_slot *slot,
                               gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED_HANDLE(consumer, error);
     if (consumer->end.peer.core.self.mode == GR_LOSSLESS)
         return gh_fail(error, GPURING_INVALID,
                        "ring '%s': gpuring_latest skips frames, so it needs a lossy consumer",
@@ -122,11 +126,13 @@ gpuring_status gpuring_latest(gpuring_consumer *consumer, int64_t timeout_ns, gp
 gpuring_status gpuring_release(gpuring_consumer *consumer, gpuring_slot *slot,
                                gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED_HANDLE(consumer, error);
     return endpoint_end(&consumer->end, END_RELEASE, slot, error);
 }
 
 gpuring_status gpuring_release_many(gpuring_consumer *consumer, gpuring_slot *slots, uint32_t count,
                                     gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED_HANDLE(consumer, error);
     return endpoint_end_many(&consumer->end, END_RELEASE, slots, count, error);
 }

@@ -31,20 +31,38 @@ static gpuring_status look(const char *name, gpuring_error *error) {
     return exists(name, error);
 }
 
+/* How many fields of the metadata have a name. The others are gaps. */
+static uint32_t named(const gpuring_field *meta, uint32_t count) {
+    uint32_t n = 0;
+    for (uint32_t k = 0; k < count; k++) n += *gh_field_of(meta, k)->name != 0;
+    return n;
+}
+
 static gpuring_status describe(gpuring_ring *ring, const gpuring_create_options *options,
                                char *json, size_t room, gpuring_error *error) {
     struct gh_text text = gh_begin_text(json, room);
     if (!options->fields != !options->field_count || !options->meta != !options->meta_count ||
+        (options->field_count && !HAS_SIZE(options->fields, shape)) ||
+        (options->meta_count && !HAS_SIZE(options->meta, shape)) ||
         !gh_describe(&text, options->fields, options->field_count, options->meta,
                      options->meta_count))
         return gh_fail(error, GPURING_INVALID,
-                       "ring '%s': each field has a name in UTF-8 and a dtype", ring->name);
+                       "ring '%s': each field has its size, a name and a dtype in UTF-8, and at most "
+                       "%d dimensions",
+                       ring->name, GPURING_MAX_DIMENSIONS);
     if (text.nbytes + 1 >= room)
         return gh_fail(error, GPURING_INVALID,
                        "ring '%s': its fields take more than %zu bytes as JSON", ring->name, room);
     const gpuring_status status = gh_read_spec(json, text.nbytes, &ring->spec, error);
-    if (status != GPURING_INCOMPATIBLE) return status;
-    return gh_fail(error, GPURING_INVALID, "ring '%s': %s", ring->name, error->text);
+    if (status == GPURING_INCOMPATIBLE)
+        return gh_fail(error, GPURING_INVALID, "ring '%s': %s", ring->name, error->text);
+    /* The dtype of a structure is JSON, which may go on behind its end. */
+    if (status == GPURING_OK &&
+        (ring->spec.fields != options->field_count ||
+         ring->spec.meta_fields != named(options->meta, options->meta_count)))
+        return gh_fail(error, GPURING_INVALID, "ring '%s': a dtype has more than one structure",
+                       ring->name);
+    return status;
 }
 
 static gpuring_status make_slots(gpuring_ring *ring, const struct gr_config *config, uint32_t mode,
@@ -64,7 +82,11 @@ static gpuring_status make_header(gpuring_ring *ring, const struct gr_config *co
     static const uint8_t zeros[GR_MEMORY_HANDLE];
     char path[GH_PATH];
     const int fd = gh_unnamed(mode, error);
-    if (fd < 0) return error->status;
+    if (fd < 0)
+        return error->status == GPURING_SYSTEM
+                   ? gh_fail_for_room(error, ring->name, error->sys_errno, "the header",
+                                      layout->nbytes)
+                   : error->status;
     do ring->header = gr_create(fd, config, ring->epoch, zeros, zeros, json);
     while (!ring->header && errno == EINTR);
     gpuring_status status = GPURING_OK;
@@ -119,9 +141,9 @@ static gpuring_status create(gpuring_ring *ring, const gpuring_create_options *o
 
 gpuring_status gpuring_create(const char *name, const gpuring_create_options *given,
                               gpuring_ring **ring, gpuring_error *error) {
-    OPTIONS_OF(gpuring_create_options, given, GPURING_CREATE_OPTIONS);
     MIND_NO_ERROR(error);
     *ring = NULL;
+    OPTIONS_OF(gpuring_create_options, mode, given, GPURING_CREATE_OPTIONS, error);
     gpuring_status status = gh_check_name(name, strlen(name), error);
     if (status == GPURING_OK) status = look(name, error);
     if (status != GPURING_OK) return status;

@@ -105,7 +105,19 @@ gpuring_slot *slot_at(gpuring_slot *slots, uint32_t k) {
     return (gpuring_slot *)((char *)slots + k * slots[0].size);
 }
 
-static void describe_frame(const struct endpoint *end, uint32_t index, gpuring_slot *slot) {
+bool shape_fits(const struct gh_spec *spec, uint32_t dimensions, const uint64_t *shape) {
+    const struct gh_field *field = &spec->field[0];
+    uint64_t nbytes = field->itemsize;
+    if (dimensions && spec->fields != 1) return false; /* it would be unclear which one is smaller */
+    for (uint32_t k = 0; k < dimensions; k++)
+        if (!shape[k] || __builtin_mul_overflow(nbytes, shape[k], &nbytes) ||
+            nbytes > field->nbytes)
+            return false;
+    return true;
+}
+
+/* false: its shape is damaged. Any peer can write it, so what is checked is the copy. */
+static bool describe_frame(const struct endpoint *end, uint32_t index, gpuring_slot *slot) {
     const struct gd_use *use = &end->peer.use[index];
     const struct gr_slot *record = &end->ring->header->slot[index];
     const uint32_t n = gr_load_acquire((gr_word32 *)&record->ndim);
@@ -116,9 +128,10 @@ static void describe_frame(const struct endpoint *end, uint32_t index, gpuring_s
     slot->producer = use->producer;
     slot->redelivered = use->redelivered;
     slot->published_ns = (int64_t)gr_load_relaxed(&record->time_ns);
+    return shape_fits(&end->ring->spec, slot->dimensions, slot->shape);
 }
 
-static void describe_slot(const struct endpoint *end, uint32_t index, gpuring_slot *slot) {
+static bool describe_slot(const struct endpoint *end, uint32_t index, gpuring_slot *slot) {
     const struct gr_ring *header = end->ring->header;
     slot->seq = end->peer.use[index].seq;
     slot->number = index;
@@ -126,24 +139,23 @@ static void describe_slot(const struct endpoint *end, uint32_t index, gpuring_sl
     slot->meta = NULL;
     if (header->config.meta_nbytes) slot->meta = header->meta + index * header->layout.meta_stride;
     slot->dimensions = 0;
-    if (end->peer.core.self.role == GR_CONSUMER) describe_frame(end, index, slot);
+    return end->peer.core.self.role != GR_CONSUMER || describe_frame(end, index, slot);
 }
 
 /* For a caller that knows an earlier form of the structure. */
-__attribute__((noinline)) static void fill_partly(const struct endpoint *end, uint32_t index, gpuring_slot *slot,
-                        size_t size) {
+__attribute__((noinline)) static bool fill_partly(const struct endpoint *end, uint32_t index,
+                                                  gpuring_slot *slot, size_t size) {
     gpuring_slot found = GPURING_SLOT;
-    describe_slot(end, index, &found);
+    const bool sound = describe_slot(end, index, &found);
     found.size = size;
     memcpy(slot, &found, size);
+    return sound;
 }
 
-static void fill(const struct endpoint *end, uint32_t index, gpuring_slot *slot, size_t size) {
-    if (size < sizeof *slot) fill_partly(end, index, slot, size);
-    else {
-        slot->size = size;
-        describe_slot(end, index, slot);
-    }
+static bool fill(const struct endpoint *end, uint32_t index, gpuring_slot *slot, size_t size) {
+    if (size < sizeof *slot) return fill_partly(end, index, slot, size);
+    slot->size = size;
+    return describe_slot(end, index, slot);
 }
 
 static enum gr_result verb_of(struct endpoint *end, struct gd_call *call, enum gh_verb verb,
@@ -197,16 +209,24 @@ static gpuring_status take(struct endpoint *end, enum gh_verb verb, int64_t time
     return result == GR_OK ? GPURING_OK : refused(end, result, verb, timeout_ns, error);
 }
 
+/* Of a frame whose shape is damaged. It is released, so that the next call gets beyond it. */
+static gpuring_status refused_damaged(struct endpoint *end, uint32_t index, gpuring_error *error) {
+    struct gd_call call;
+    gd_begin(&call, 0, 0, 1, &index);
+    gd_release(&end->peer, &call, GD_WAIT);
+    return endpoint_unusable(end, GR_DAMAGED, error);
+}
+
 gpuring_status endpoint_take(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
                              gpuring_slot *slot, gpuring_error *error) {
     struct gd_call call;
     uint32_t index;
+    NEED_SIZE(slot, number, error); /* without these members it cannot be ended */
     gd_begin(&call, 0, deadline_of(timeout_ns), 1, &index);
     const gpuring_status status = take(end, verb, timeout_ns, &call, error);
     if (status != GPURING_OK) return status;
     end->peer.use[index].open = true;
-    fill(end, index, slot, slot->size);
-    return GPURING_OK;
+    return fill(end, index, slot, slot->size) ? GPURING_OK : refused_damaged(end, index, error);
 }
 
 gpuring_status endpoint_take_many(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
@@ -218,15 +238,25 @@ gpuring_status endpoint_take_many(struct endpoint *end, enum gh_verb verb, int64
     *got = 0;
     if (!wanted)
         return gh_fail(error, GPURING_INVALID, "at least one slot can be asked for, not 0");
+    NEED_SIZE(&slots[0], number, error);
     gd_begin(&call, 0, deadline_of(timeout_ns), wanted < most ? wanted : most, indices);
     const gpuring_status status = take(end, verb, timeout_ns, &call, error);
     if (status != GPURING_OK) return status;
-    for (uint32_t k = 0; k < call.got; k++) {
+    uint32_t k = 0;
+    for (const size_t size = slots[0].size; k < call.got; k++) {
         end->peer.use[indices[k]].open = true;
-        fill(end, indices[k], slot_at(slots, k), slots[0].size);
+        if (!fill(end, indices[k], slot_at(slots, k), size)) break;
     }
-    *got = call.got;
-    return GPURING_OK;
+    *got = k;
+    if (k == call.got) return GPURING_OK;
+    /* A damaged one ends the batch. Those behind it go back, and so does it if a call is still to
+     * come that has it as its first one, and reports it. */
+    const uint32_t first = k ? k : 1;
+    struct gd_call rest;
+    gd_begin(&rest, 0, 0, call.got - first, indices + first);
+    rest.got = call.got - first;
+    gd_cancel(&end->peer, &rest);
+    return k ? GPURING_OK : refused_damaged(end, indices[0], error);
 }
 
 /* ---- publish, abandon, release --------------------------------------------------------------- */
@@ -263,6 +293,7 @@ static gpuring_status ended_badly(struct endpoint *end, enum gr_result result,
 gpuring_status endpoint_end(struct endpoint *end, enum end_verb verb, gpuring_slot *slot,
                             gpuring_error *error) {
     struct gd_call call;
+    NEED_SIZE(slot, number, error);
     uint32_t index = slot->number;
     if (!is_open(end, slot)) return not_ours(end, slot, error);
     gd_begin(&call, 0, 0, 1, &index);
@@ -274,10 +305,16 @@ gpuring_status endpoint_end_many(struct endpoint *end, enum end_verb verb, gpuri
                                  uint32_t count, gpuring_error *error) {
     struct gd_call call;
     uint32_t indices[GR_MAX_SLOTS];
+    uint64_t seen[GR_MAX_SLOTS / 64] = {0};
+    if (count) NEED_SIZE(&slots[0], number, error);
     for (uint32_t k = 0; k < count; k++) {
-        if (k == GR_MAX_SLOTS || !is_open(end, slot_at(slots, k)))
-            return not_ours(end, slot_at(slots, k), error);
-        indices[k] = slot_at(slots, k)->number;
+        const gpuring_slot *slot = slot_at(slots, k);
+        if (k == GR_MAX_SLOTS || !is_open(end, slot)) return not_ours(end, slot, error);
+        const uint32_t index = indices[k] = slot->number;
+        if (seen[index / 64] >> index % 64 & 1)
+            return gh_fail(error, GPURING_INVALID, "ring '%s': sequence %llu is given twice",
+                           end->ring->name, (unsigned long long)slot->seq);
+        seen[index / 64] |= UINT64_C(1) << index % 64;
     }
     gd_begin(&call, 0, 0, count, indices);
     const enum gr_result result = ended(end, verb, &call);

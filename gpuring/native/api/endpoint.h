@@ -30,3 +30,5 @@ gpuring_status endpoint_unusable(const struct endpoint *end, enum gr_result resu
                                  gpuring_error *error);
 /* A slot of an array, whose elements have the caller's size. */
 gpuring_slot *slot_at(gpuring_slot *slots, uint32_t k);
+/* Whether a frame can have this shape: it is not empty, and fits into the only field. */
+bool shape_fits(const struct gh_spec *spec, uint32_t dimensions, const uint64_t *shape);

@@ -14,6 +14,8 @@
  */
 #pragma once
 
+#include <stddef.h>
+
 #include "../device/state.h"
 #include "../host/error.h"
 #include "../host/names.h"
@@ -55,8 +57,28 @@ int64_t deadline_of(int64_t timeout_ns);
     gpuring_error unread;                                                                          \
     if (!(error)) (error) = &unread
 
-/* Copies what has a size and comes from the caller, over the defaults. */
-#define OPTIONS_OF(type, given, defaults)                                                          \
+/* Behind it. A slot of gpuring.hpp that was ended has no handle any more. */
+#define NEED_HANDLE(handle, error)                                                                 \
+    if (!(handle))                                                                                 \
+    return gh_fail(error, GPURING_INVALID,                                                         \
+                   "there is no " #handle ": it was not joined, or its slot was ended before")
+
+/* Whether a structure of the caller's has all members up to `last`. */
+#define HAS_SIZE(structure, last)                                                                  \
+    ((structure)->size >= offsetof(__typeof__(*(structure)), last) + sizeof (structure)->last)
+#define NEED_SIZE(structure, last, error)                                                          \
+    if (!HAS_SIZE(structure, last))                                                                \
+    return gh_fail(error, GPURING_INVALID,                                                         \
+                   "the size of a structure is %zu, which is too small: its macro sets it",        \
+                   (structure)->size)
+
+/* Copies what has a size and comes from the caller, over the defaults. last: the last member in
+ * version 1. */
+#define OPTIONS_OF(type, last, given, defaults, error)                                             \
     type options = defaults;                                                                       \
-    if (given) memcpy(&options, given, gh_size_of((given)->size, sizeof options))
+    if (given) {                                                                                   \
+        NEED_SIZE(given, last, error);                                                             \
+        memcpy(&options, given, gh_size_of((given)->size, sizeof options));                        \
+    }                                                                                              \
+    (void)0
 static inline size_t gh_size_of(size_t given, size_t own) { return given < own ? given : own; }

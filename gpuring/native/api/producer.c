@@ -10,9 +10,10 @@
 
 gpuring_status gpuring_join_producer(gpuring_ring *ring, const gpuring_producer_options *given,
                                      gpuring_producer **producer, gpuring_error *error) {
-    OPTIONS_OF(gpuring_producer_options, given, GPURING_PRODUCER_OPTIONS);
     MIND_NO_ERROR(error);
     *producer = NULL;
+    OPTIONS_OF(gpuring_producer_options, spin_ns, given, GPURING_PRODUCER_OPTIONS, error);
+    NEED_HANDLE(ring, error);
     if (options.label) {
         const gpuring_status status = gh_check_label(options.label, strlen(options.label), error);
         if (status != GPURING_OK) return status;
@@ -43,6 +44,7 @@ uint32_t gpuring_producer_number(const gpuring_producer *producer) {
 gpuring_status gpuring_claim(gpuring_producer *producer, int64_t timeout_ns, gpuring_slot *slot,
                              gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED_HANDLE(producer, error);
     return endpoint_take(&producer->end, GH_CLAIM, timeout_ns, slot, error);
 }
 
@@ -50,6 +52,7 @@ gpuring_status gpuring_claim_many(gpuring_producer *producer, int64_t timeout_ns
                                   gpuring_slot *slots, uint32_t wanted, uint32_t *got,
                                   gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED_HANDLE(producer, error);
     return endpoint_take_many(&producer->end, GH_CLAIM, timeout_ns, slots, wanted, got,
                               error);
 }
@@ -64,9 +67,10 @@ gpuring_status gpuring_try_claim(gpuring_producer *producer, gpuring_slot *slot,
 gpuring_status gpuring_set_shape(gpuring_producer *producer, gpuring_slot *slot,
                                  uint32_t dimensions, const uint64_t *shape,
                                  gpuring_error *error) {
+    MIND_NO_ERROR(error);
+    NEED_HANDLE(producer, error);
     const gpuring_ring *ring = producer->end.ring;
     const struct gh_field *field = &ring->spec.field[0];
-    MIND_NO_ERROR(error);
     if (slot->number >= ring->header->slots ||
         producer->end.peer.use[slot->number].seq != slot->seq ||
         !producer->end.peer.use[slot->number].open)
@@ -78,14 +82,11 @@ gpuring_status gpuring_set_shape(gpuring_producer *producer, gpuring_slot *slot,
     if (dimensions < 1 || dimensions > GPURING_MAX_DIMENSIONS)
         return gh_fail(error, GPURING_INVALID, "a smaller frame has 1 to %d dimensions, not %u",
                        GPURING_MAX_DIMENSIONS, dimensions);
-    uint64_t nbytes = field->itemsize;
-    for (uint32_t k = 0; k < dimensions; k++)
-        if (!shape[k] || __builtin_mul_overflow(nbytes, shape[k], &nbytes) ||
-            nbytes > field->nbytes)
-            return gh_fail(error, GPURING_INVALID,
-                           "ring '%s': a frame of that shape is empty or does not fit: the slot "
-                           "has %llu bytes",
-                           ring->name, (unsigned long long)field->nbytes);
+    if (!shape_fits(&ring->spec, dimensions, shape))
+        return gh_fail(error, GPURING_INVALID,
+                       "ring '%s': a frame of that shape is empty or does not fit: the slot "
+                       "has %llu bytes",
+                       ring->name, (unsigned long long)field->nbytes);
     struct gd_use *use = &producer->end.peer.use[slot->number];
     use->ndim = dimensions;
     memcpy(use->shape, shape, dimensions * sizeof *shape);
@@ -95,17 +96,20 @@ gpuring_status gpuring_set_shape(gpuring_producer *producer, gpuring_slot *slot,
 gpuring_status gpuring_publish(gpuring_producer *producer, gpuring_slot *slot,
                                gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED_HANDLE(producer, error);
     return endpoint_end(&producer->end, END_PUBLISH, slot, error);
 }
 
 gpuring_status gpuring_publish_many(gpuring_producer *producer, gpuring_slot *slots, uint32_t count,
                                     gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED_HANDLE(producer, error);
     return endpoint_end_many(&producer->end, END_PUBLISH, slots, count, error);
 }
 
 gpuring_status gpuring_abandon(gpuring_producer *producer, gpuring_slot *slot,
                                gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED_HANDLE(producer, error);
     return endpoint_end(&producer->end, END_ABANDON, slot, error);
 }

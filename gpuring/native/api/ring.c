@@ -131,9 +131,9 @@ static gpuring_status try_to_attach(const char *name, int64_t owner, bool living
 
 gpuring_status gpuring_attach(const char *name, const gpuring_attach_options *given,
                               gpuring_ring **ring, gpuring_error *error) {
-    OPTIONS_OF(gpuring_attach_options, given, GPURING_ATTACH_OPTIONS);
     MIND_NO_ERROR(error);
     *ring = NULL;
+    OPTIONS_OF(gpuring_attach_options, owner, given, GPURING_ATTACH_OPTIONS, error);
     gpuring_status status = gh_check_name(name, strlen(name), error);
     if (status != GPURING_OK) return status;
     const bool living = options.timeout_ns != 0;

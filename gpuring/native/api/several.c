@@ -28,6 +28,7 @@ gpuring_status gpuring_select(gpuring_waited *waited, uint32_t count, int64_t ti
     if (count < 1 || count > GR_MAX_WAITED)
         return gh_fail(error, GPURING_INVALID, "1 to %d can be waited for, not %u", GR_MAX_WAITED,
                        count);
+    NEED_SIZE(&waited[0], ready, error);
     for (uint32_t k = 0; k < count; k++) {
         struct endpoint *end = endpoint_of(waited_at(waited, k));
         if (!end || (waited_at(waited, k)->producer && waited_at(waited, k)->consumer))
@@ -61,10 +62,12 @@ static gpuring_status descriptor(struct endpoint *end, int *fd, gpuring_error *e
 
 gpuring_status gpuring_producer_fd(gpuring_producer *producer, int *fd, gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED_HANDLE(producer, error);
     return descriptor(&producer->end, fd, error);
 }
 
 gpuring_status gpuring_consumer_fd(gpuring_consumer *consumer, int *fd, gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED_HANDLE(consumer, error);
     return descriptor(&consumer->end, fd, error);
 }

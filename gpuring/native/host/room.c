@@ -74,7 +74,11 @@ gpuring_status gh_fail_for_room(gpuring_error *error, const char *name, int sys_
                          "ring '%s': %s, %s, cannot be mapped: there is no memory left", name, what,
                          amount(size, nbytes));
     else if (sys_errno == ENOSPC || sys_errno == EFBIG) status = no_space(error, name, what, nbytes);
-    else return gh_fail_system(error, sys_errno, what);
+    else {
+        char of[GH_MAX_NAME + 64];
+        snprintf(of, sizeof of, "ring '%s', %s", name, what);
+        return gh_fail_system(error, sys_errno, of);
+    }
     error->sys_errno = sys_errno;
     return status;
 }

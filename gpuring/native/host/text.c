@@ -31,7 +31,12 @@ void gh_add(struct gh_text *text, const char *format, ...) {
 static uint32_t next(const char *text, size_t nbytes, size_t *taken) {
     const uint8_t *at = (const uint8_t *)text;
     static const uint32_t least[] = {0, 0, 0x80, 0x800, 0x10000};
-    size_t n = at[0] < 0x80 ? 1 : at[0] < 0xc0 ? 0 : at[0] < 0xe0 ? 2 : at[0] < 0xf0 ? 3 : 4;
+    const size_t n = at[0] < 0x80   ? 1
+                     : at[0] < 0xc0 ? 0
+                     : at[0] < 0xe0 ? 2
+                     : at[0] < 0xf0 ? 3
+                     : at[0] < 0xf8 ? 4
+                                    : 0;
     *taken = 1;
     if (n == 1) return at[0];
     if (n == 0 || n > nbytes) return 0xfffd;

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import stat
 from pathlib import Path
 
@@ -99,6 +100,11 @@ def test_a_program_that_ends_without_a_close_has_died(name, puppet):
         ((4, 0o600, "a", "|O8", ","), "no such dtype"),
         ((4, 0o600, "a", "|u1", 0, ","), "positive"),
         ((4, 0o600, "a\udcff", "|u1", ","), "UTF-8"),
+        ((4, 0o600, "\udcf8\udc90\udc80\udc80", "|u1", ","), "UTF-8"),
+        ((4, 0o600, "a", '[["\udcff","|u1"]]', ","), "UTF-8"),
+        ((4, 0o600, "a", "|u1", *[1] * 9, ","), "at most 8 dimensions"),
+        ((4, 0o600, "a", '[["x","<f4"]]],["b",[2],"<f4"', ","), "more than one structure"),
+        ((4, 0o600, *IMAGE, "box", '[["x","<f4"]]],["b","<f4"', ","), "more than one structure"),
         ((4, 0o600, "a", "|u1", ",", "a", "|u1", ","), "two fields have one name"),
     ],
 )
@@ -111,6 +117,17 @@ def test_what_is_wrong_leaves_nothing(name, puppet, arguments, told):
     c.ok("create", name, 4, 0o600, *IMAGE)
     c.ok("detach")
     c.end()
+
+
+@pytest.mark.parametrize(("more", "what"), [(1, "the slots"), (2, "the header")])
+def test_a_process_without_descriptors_is_told_of_which_ring(name, puppet, more, what):
+    c = puppet()
+    c()  # it has begun
+    n = len(list(Path(f"/proc/{c.pid}/fd").iterdir()))
+    resource.prlimit(c.pid, resource.RLIMIT_NOFILE, (n + more, n + 100))
+    status, text = c.refused("create", name, 4, 0o600, *IMAGE)
+    assert (status, text) == ("SYSTEM", f"Too many open files: ring '{name}', {what}")
+    assert segments_of(name) == []
 
 
 def test_the_mode_is_what_was_asked_for(name, puppet):

@@ -11,6 +11,7 @@ import pytest
 
 from gpuring import config
 from tests.helpers.compiled import CC
+from tests.helpers.rings import small_ring
 from tests.helpers.support import segments_of
 from tests.native.api.conftest import STRICT
 
@@ -76,15 +77,49 @@ int main(int, char **argv) {
 """
 
 
-def test_objects_of_cpp_leave_the_ring_when_they_go(name, tmp_path):
+def run_cpp(text: str, name: str, place: Path) -> int:
+    """The exit status of a program."""
     if CXX is None:
         pytest.skip("no compiler")
-    (tmp_path / "it.cpp").write_text(CREATES)
-    command = [CXX, "-std=c++17", *STRICT, "-O1", tmp_path / "it.cpp", "-o", tmp_path / "it"]
+    (place / "it.cpp").write_text(text)
+    command = [CXX, "-std=c++17", *STRICT, "-O1", place / "it.cpp", "-o", place / "it"]
     subprocess.run([*command, *config.cflags(), *config.libs()], check=True, timeout=60)
-    done = subprocess.run([tmp_path / "it", name], check=False, timeout=60)
-    assert done.returncode == 0
+    return subprocess.run([place / "it", name], check=False, timeout=60).returncode
+
+
+def test_objects_of_cpp_leave_the_ring_when_they_go(name, tmp_path):
+    assert run_cpp(CREATES, name, tmp_path) == 0
     assert segments_of(name) == []
+
+
+TWICE = """
+#include <gpuring.hpp>
+template <class Verb> static bool is_refused(Verb verb) {
+    try {
+        verb();
+    } catch (const gpuring::Error &error) {
+        return error.status() == GPURING_INVALID;
+    }
+    return false;
+}
+int main(int, char **argv) {
+    const gpuring::Ring ring(argv[1]);
+    gpuring::Producer producer(ring);
+    gpuring::Consumer frames(ring);
+    auto slot = producer.claim();
+    slot->publish();
+    if (!is_refused([&] { slot->publish(); })) return 1;
+    if (!is_refused([&] { slot->set_shape({1}); })) return 2;
+    auto frame = frames.acquire();
+    frame->release();
+    return is_refused([&] { frame->release(); }) ? 0 : 3;
+}
+"""
+
+
+def test_a_slot_of_cpp_is_ended_once(name, tmp_path):
+    with small_ring(name):
+        assert run_cpp(TWICE, name, tmp_path) == 0
 
 
 def test_every_name_has_the_prefix():

@@ -14,7 +14,7 @@ from gpuring import config, native, slot_layout
 from gpuring.registry import segment
 from tests.helpers.compiled import CC, PROGRAMS, ROOT
 from tests.helpers.rings import put, small_ring
-from tests.helpers.support import poll
+from tests.helpers.support import poke, poll
 from tests.native.api.conftest import STRICT
 
 S = 1_000_000_000
@@ -82,6 +82,29 @@ def test_a_smaller_frame_has_its_shape_at_both_ends(name, puppet):
         assert c.ok("acquire", 1, 0, 0)["shape"] == "2,2"
 
 
+@pytest.mark.parametrize("wanted", [0, 4])
+@pytest.mark.parametrize("extent", [13, 2**63, 0])
+def test_a_shape_that_does_not_fit_is_refused_once(name, puppet, extent, wanted):
+    """Whoever can write the ring can write it.  The frames around it are read."""
+    c = puppet()
+    with gpuring.create(
+        name, slots=4, shape=(4, 6), dtype="u1", device="host"
+    ) as ring, ring.producer() as producer:  # fmt: skip
+        c.ok("attach", name, 0)
+        c.ok("consume", "c", NEXT, "")
+        for _ in range(4):
+            producer.claim(5, shape=(2, 2)).publish()
+        poke(ring, "slot", "shape", extent, 1)
+        assert c("acquire", 0, 0, wanted).count("shape=2,2") == 1
+        status, text = c.refused("acquire", 0, 0, wanted)
+        assert status == "INCOMPATIBLE"
+        assert "holds what no gpuring writes" in text
+        assert c("acquire", 0, 0, 4).count("shape=2,2") == 2
+        c.ok("release", 0, 3)
+        put(producer, 4)
+        assert c("acquire", 0, 0, 4).count("shape=") == 4
+
+
 def test_batches(name, puppet):
     c = puppet()
     with small_ring(name, slots=8) as ring, ring.consumer() as frames:
@@ -94,6 +117,23 @@ def test_batches(name, puppet):
         assert c("acquire", 1, 0, 9).count("first=5") == 3
         c.ok("release", 1, 3)
         assert c.refused("acquire", 1, 0, 9)[0] == "TIMEOUT"
+
+
+def test_a_slot_that_is_twice_in_a_batch_is_refused_before_anything_happens(name, puppet):
+    c = puppet()
+    with small_ring(name) as ring:
+        c.ok("attach", name, 0)
+        c.ok("produce", "-")
+        c.ok("consume", "c", NEXT, "")
+        c.ok("claim", 0, 0, 0)
+        status, text = c.refused("twice", 0)
+        assert status == "INVALID"
+        assert "sequence 4 is given twice" in text
+        c.ok("publish", 0, 1, 7)
+        c.ok("acquire", 1, 0, 0)
+        assert c.refused("twice", 1) == (status, text)
+        c.ok("release", 1, 1)
+        assert ring.stats().deaths == ()
 
 
 def test_a_lossy_reader_is_told_what_it_has_lost(name, puppet):
@@ -279,6 +319,16 @@ def test_a_program_that_knows_less_gets_no_more_than_it_has_room_for(name, puppe
         c.ok("consume", "c", NEXT, "")
         put(producer, 1)
         assert c("old") == "GPURING_OK 1GPURING_OK"
+
+
+def test_a_structure_without_its_size_is_refused_before_anything_is_taken(name, puppet):
+    c = puppet()
+    with small_ring(name) as ring:
+        c.ok("attach", name, 0)
+        c.ok("produce", "-")
+        assert c("small", name) == "wrong:"
+        assert c.ok("claim", 0, 0, 0)["seq"] == "4"
+        assert len(ring.stats().peers) == 1
 
 
 def test_what_a_slot_holds_is_told_as_python_tells_it(name, puppet):

@@ -206,6 +206,47 @@ static void do_end(const char *verb) {
     memmove(slots, slots + count, end->n * sizeof *slots);
 }
 
+/* NAME: what each call answers to a structure whose size is too small. Numbers the wrong ones. */
+static void do_small(void) {
+    const char *name = word();
+    gpuring_attach_options attach = GPURING_ATTACH_OPTIONS;
+    gpuring_create_options create = GPURING_CREATE_OPTIONS;
+    gpuring_producer_options produce = GPURING_PRODUCER_OPTIONS;
+    gpuring_consumer_options consume = GPURING_CONSUMER_OPTIONS;
+    gpuring_waited waited = GPURING_WAITED;
+    gpuring_slot slot = GPURING_SLOT;
+    gpuring_producer *producer;
+    gpuring_consumer *consumer;
+    gpuring_ring *made;
+    uint32_t got;
+    attach.size = create.size = produce.size = consume.size = waited.size = 8;
+    waited.producer = ends[0].producer;
+    slot.size = 0;
+    const gpuring_status found[] = {
+        gpuring_attach(name, &attach, &made, NULL),
+        gpuring_create("small", &create, &made, NULL),
+        gpuring_join_producer(ring, &produce, &producer, NULL),
+        gpuring_join_consumer(ring, &consume, &consumer, NULL),
+        gpuring_claim(ends[0].producer, 0, &slot, NULL),
+        gpuring_try_claim(ends[0].producer, &slot, NULL),
+        gpuring_claim_many(ends[0].producer, 0, &slot, 1, &got, NULL),
+        gpuring_publish(ends[0].producer, &slot, NULL),
+        gpuring_publish_many(ends[0].producer, &slot, 1, NULL),
+        gpuring_select(&waited, 1, 0, NULL)};
+    printf("wrong:");
+    for (uint32_t k = 0; k < sizeof found / sizeof *found; k++)
+        if (found[k] != GPURING_INVALID) printf(" %u=%s", k, gpuring_status_name(found[k]));
+}
+
+/* ENDPOINT: ends its first slot twice in one call. */
+static void do_twice(void) {
+    struct endpoint *end = endpoint();
+    gpuring_slot slots[2];
+    slots[0] = slots[1] = end->slots[0];
+    answer(end->producer ? gpuring_publish_many(end->producer, slots, 2, &error)
+                         : gpuring_release_many(end->consumer, slots, 2, &error));
+}
+
 /* ENDPOINT, and extents */
 static void do_shape(void) {
     struct endpoint *end = endpoint();
@@ -315,6 +356,8 @@ static void obey(char *line) {
     else if (strcmp(verb, "consume") == 0) do_consume();
     else if (strcmp(verb, "close") == 0) do_close();
     else if (strcmp(verb, "shape") == 0) do_shape();
+    else if (strcmp(verb, "twice") == 0) do_twice();
+    else if (strcmp(verb, "small") == 0) do_small();
     else if (strcmp(verb, "poll") == 0) do_poll();
     else if (strcmp(verb, "select") == 0) do_select();
     else if (strcmp(verb, "fork") == 0) do_fork();
