@@ -108,9 +108,9 @@ static void fuzz_live(struct live *live) {
     memcpy(live->peer, live->first, sizeof live->peer);
     /* Undoes the joins and leaves of the input before. */
     for (uint32_t p = 0; p < ring->max_peers; p++) {
-        short type = live->first_mine[p / 64] & bit_of(p) ? F_WRLCK : F_UNLCK;
+        short type = live->first_mine[p] ? F_WRLCK : F_UNLCK;
         struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = p, .l_len = 1};
-        if ((ring->mine[p / 64] ^ live->first_mine[p / 64]) & bit_of(p)) REQUIRE(fcntl(ring->lock_fd, F_OFD_SETLK, &lock) == 0);
+        if (!ring->mine[p] != !live->first_mine[p]) REQUIRE(fcntl(ring->lock_fd, F_OFD_SETLK, &lock) == 0);
     }
     memcpy(ring->mine, live->first_mine, sizeof ring->mine);
     ring->unwatchable = false;

@@ -49,7 +49,7 @@ struct live {
     size_t nbytes[TABLES], file_nbytes;
     /* 2 producers; a lossless, a shared and a lossy consumer. */
     struct gr_peer peer[PEERS], first[PEERS];
-    gr_word first_mine[GR_MASK_WORDS];
+    gr_word first_mine[GR_MAX_PEERS];
     uint8_t *file, *first_file; /* the segment, mapped; and a copy from when it was valid */
     int fd;
 };
