@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -38,11 +39,12 @@ def run(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for path in EXAMPLES.iterdir():
         shutil.copy(path, tmp_path)
     started: list[subprocess.Popen[str]] = []
+    ours = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # its `python` is ours
 
     def run(line: str, **environment: str) -> subprocess.Popen[str]:
         started.append(
             subprocess.Popen(
-                ["bash", "-c", f"exec {line}"], cwd=tmp_path, env=os.environ | environment,
+                ["bash", "-c", f"exec {line}"], cwd=tmp_path, env=os.environ | ours | environment,
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             )
         )  # fmt: skip
