@@ -45,8 +45,6 @@ def test_a_program_that_cannot_replace_a_ring_is_told_how_to_go_on(name, childre
         advice = command("why", name, "--after", AFTER_S).stdout.partition("What to do: ")[2]
         assert "If it is told that the ring exists" in advice
         assert f"`gpuring clean {name}`" in " ".join(advice.split())
-        assert command("clean", name).returncode == 0
-        assert name not in {one.name for one in gpuring.ls()}
 
 
 def told(command, name, blame):
