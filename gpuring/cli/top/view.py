@@ -30,8 +30,8 @@ PEERS = (
 PEERS_RIGHT = ("PEER", "PID", "FRAMES", "1/S", "LAG", "LOST", "LOST/S", "TORN", "GPU")
 PEERS_DROP = ("TORN", "PEER", "LOST/S", "GPU", "FRAMES", "HOLDS", "STATE", "LABEL", "LOST")
 TROUBLE_DROP = ("TORN", "PEER", "LOST/S", "GPU", "FRAMES", "HOLDS", "1/S", "LABEL", "LOST")
-"""Where a peer is stopped or dead, its state stays.  What is held and waited for is told in the line
-of its ring, too."""
+"""Where a peer is stopped or dead, its state stays.  What is held and waited for is told in the
+line of its ring, too."""
 _HOLDS_WIDTH = 18  # as it mostly is: columns shall not come and go with what a peer holds
 DEATHS_SHOWN = 4  # of each ring
 
