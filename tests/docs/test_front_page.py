@@ -73,7 +73,7 @@ def test_the_front_page_is_not_cut_off():
 
 
 def test_the_front_page(start, name):
-    """A reader sees the images get brighter; when the camera is told to end, the reader's loop ends."""
+    """A reader sees the images get brighter.  When the camera is told to end, the loop ends."""
     camera = start(FRONT, "camera.py")
     poll(Path("/dev/shm", f"gpuring.{name}.cam0").exists)
     watch = start(FRONT, "watch.py")
