@@ -64,8 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ring.add_argument(
         "--meta",
         type=_meta,
+        action="extend",
         metavar="NAME:DTYPE,…",
-        help="metadata of a frame, all of it: pts:i8,exposure:f4 (default: none)",
+        help="metadata of a frame: pts:i8,exposure:f4 (default: none; may be repeated)",
     )
     ring.add_argument(
         "--producers", type=count, metavar="N", help="how many make the stream (default: 1)"
@@ -89,7 +90,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"what a {what} holds: f4:3,224,224; of several arrays each with its name",
         )
         service.add_argument(
-            f"--{what}-meta", type=_meta, metavar="NAME:DTYPE,…", help=f"metadata of a {what}"
+            f"--{what}-meta",
+            type=_meta,
+            action="extend",
+            metavar="NAME:DTYPE,…",
+            help=f"metadata of a {what}",
         )
     service.add_argument("--answers", choices=("host",), help="put answers into host memory")
     service.add_argument(
@@ -121,6 +126,10 @@ def run(args: argparse.Namespace) -> int:
 def _made(args: argparse.Namespace) -> gpuring.Ring | gpuring.Server:
     ring, service = _given(args, RING), _given(args, SERVICE)
     both = _given(args, BOTH)
+    for what in ("meta", "request-meta", "response-meta"):
+        names = [name for name, _ in getattr(args, what.replace("-", "_")) or ()]
+        if len(set(names)) < len(names):
+            raise ValueError(f"each field of --{what} has a name of its own")
     if service:
         if ring:
             raise ValueError(

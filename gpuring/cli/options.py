@@ -6,11 +6,33 @@ import argparse
 import math
 import pwd
 import re
+from typing import Any
 
 from gpuring import arguments, native
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 Refused = argparse.ArgumentTypeError
+
+
+class Parser(argparse.ArgumentParser):
+    """An option that has one value is refused a second time.  argparse would forget the first."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for action in (None, "store"):
+            self.register("action", action, _Once)
+
+
+class _Once(argparse.Action):
+    was_given = False
+
+    def __call__(
+        self, parser: object, given: object, values: object, option: str | None = None
+    ) -> None:
+        if option and self.was_given:
+            raise argparse.ArgumentError(self, "is given more than once, and has one value")
+        self.was_given = True
+        setattr(given, self.dest, values)
 
 
 def add_order(parser: argparse.ArgumentParser) -> None:

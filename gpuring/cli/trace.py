@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--join",
         nargs="+",
+        action="extend",
         type=Path,
         metavar="FILE",
         help="trace nothing, but put these traces of several hosts together",

@@ -23,7 +23,7 @@ from gpuring.registry.jams import STUCK_S, Culprit, Jam, all_wait, jams, named
 _AGAIN_S = 0.05
 """After such a time a second look has to find the same."""
 _STACK = "`py-spy dump --pid {pid}` shows where it is"
-_AGAIN = "Start the program again that created it. It makes a new ring"
+_AGAIN = "Start the program again that created it"
 _GO_ON = "If you end it (`kill {pid}`), the others go on without it"
 _ELSEWHERE = " The pid is that of another pid namespace, as of a container: look there"
 WORDS = {
@@ -88,13 +88,14 @@ WORDS = {
     "no creator": (
         "The process that created ring {ring} is dead, the ring has no producer, and readers have "
         "waited {since}",
-        f"{_AGAIN} of that name. Readers with `reattach=True` go on there, and all others have to "
-        "be started again",
+        f"{_AGAIN}. Readers with `reattach=True` go on in its new ring, and all others have to be "
+        "started again. If it is told that the ring exists, end the readers first, and remove the "
+        "ring with `gpuring clean {ring}`",
     ),
     "dead ring": (
         "Nobody lives who was in ring {ring}, and nothing has happened there {since}",
-        f"{_AGAIN} of that name. If nobody needs it any more, `gpuring clean {{ring}}` removes "
-        "what is left of it",
+        f"{_AGAIN}. If it is told that the ring exists, or if nobody needs the ring any more, "
+        "`gpuring clean {ring}` removes what is left of it",
     ),
 }
 """Of each reason: who is to blame, and what to do."""

@@ -71,7 +71,28 @@ static gpuring_status join(GpuringSink *self, gpuring_error *error) {
     return GPURING_OK;
 }
 
-/* A ring that is there is used, also one whose creator was killed. */
+/* Frames of another program that runs are not mixed with ours, unless that was asked for. */
+static gpuring_status take_over(GpuringSink *self, gpuring_error *error) {
+    gpuring_info info = GPURING_INFO;
+    const gpuring_status status = gpuring_attach(self->name, NULL, &self->ring, error);
+    if (status != GPURING_OK) return status;
+    gpuring_get_info(self->ring, &info);
+    if (!info.creator_alive && info.live_producers == 0) return GPURING_OK;
+    give_up(self);
+    if (info.creator_alive)
+        tell(error, GPURING_EXISTS,
+             "ring '%s' is in use: its creator, pid %" G_GUINT64_FORMAT ", is alive. Choose another "
+             "name, or write into this ring with create=false",
+             self->name, info.creator_pid);
+    else
+        tell(error, GPURING_EXISTS,
+             "ring '%s' is in use: it has a producer. Choose another name, or write into this ring, "
+             "too, with create=false",
+             self->name);
+    return error->status;
+}
+
+/* Only the ring of a program that has died is used, and not replaced. */
 static gpuring_status open_ring(GpuringSink *self, gpuring_error *error) {
     gpuring_status status;
     if (!self->creates) {
@@ -82,8 +103,7 @@ static gpuring_status open_ring(GpuringSink *self, gpuring_error *error) {
     }
     status = make_ring(self->name, self->slots, &self->layout, &self->ring, error);
     self->is_ours = status == GPURING_OK;
-    if (status == GPURING_EXISTS) status = gpuring_attach(self->name, NULL, &self->ring, error);
-    return status;
+    return status == GPURING_EXISTS ? take_over(self, error) : status;
 }
 
 /* After an unlock() a pause is waited out. FALSE: it is to stop. */
@@ -363,7 +383,8 @@ static void add_properties(GObjectClass *of) {
     g_object_class_install_property(
         of, PROP_CREATE,
         g_param_spec_boolean("create", "Create",
-                             "Make the ring if there is none; otherwise wait for it", TRUE,
+                             "Make the ring; otherwise wait for one that another program makes",
+                             TRUE,
                              early));
     g_object_class_install_property(
         of, PROP_TIMEOUT,

@@ -14,6 +14,7 @@ static gint code_of(gpuring_status status) {
     switch (status) {
     case GPURING_NOT_FOUND: return GST_RESOURCE_ERROR_NOT_FOUND;
     case GPURING_NOT_PERMITTED: return GST_RESOURCE_ERROR_NOT_AUTHORIZED;
+    case GPURING_EXISTS:
     case GPURING_TIMEOUT:
     case GPURING_FULL: return GST_RESOURCE_ERROR_BUSY;
     case GPURING_NO_ROOM: return GST_RESOURCE_ERROR_NO_SPACE_LEFT;

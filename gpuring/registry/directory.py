@@ -33,7 +33,7 @@ def when_there(name: str, deadline: float, call: Callable[[], T]) -> T:
     At the deadline, which is on the clock of time.monotonic, it raises RingNotFound, or the cause
     of segment.Dead.
     """
-    arrivals = Arrivals()
+    arrivals, began_s = Arrivals(), None
     while True:
         try:
             return call()
@@ -42,7 +42,9 @@ def when_there(name: str, deadline: float, call: Callable[[], T]) -> T:
             if rest_s <= 0:
                 if isinstance(missing, segment.Dead) and missing.__cause__ is not None:
                     raise missing.__cause__ from None
-                raise segment.not_found(name, str(missing)) from None
+                waited_s = 0.0 if began_s is None else time.monotonic() - began_s
+                raise segment.not_found(name, str(missing), waited_s) from None
+        began_s = time.monotonic() if began_s is None else began_s
         arrivals.wait(rest_s, going)
 
 

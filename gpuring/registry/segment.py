@@ -263,10 +263,12 @@ def is_left(slots: str) -> bool:
 # ---- what to say -------------------------------------------------------------------------------
 
 
-def not_found(name: str, detail: str = "") -> RingNotFound:
+def not_found(name: str, detail: str = "", waited_s: float = 0.0) -> RingNotFound:
+    """`detail`: what is in the way of a ring whose name is there."""
     if detail:
+        when = f"after {waited_s:.3g} s" if waited_s else "now"
         return RingNotFound(
-            f"ring {name!r} is not there now: {detail}. If nobody is removing or replacing it, "
+            f"ring {name!r} is not there {when}: {detail}. If nobody is removing or replacing it, "
             "`gpuring clean` takes away what is left, once its processes are gone"
         )
     there = set(names())
@@ -275,9 +277,10 @@ def not_found(name: str, detail: str = "") -> RingNotFound:
     )
     more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
     listed = f"{', '.join(known[:_MAX_LISTED])}{more}" if known else "no rings"
+    came = f" came within {waited_s:.3g} s" if waited_s else ""
     return RingNotFound(
-        f"No ring or service named {name!r}: this host has {listed}. Processes see each other's "
-        f"rings only if they share {SHM} (in containers: --ipc)"
+        f"No ring or service named {name!r}{came}: this host has {listed}. Processes see each "
+        f"other's rings only if they share {SHM} (in containers: --ipc)"
     )
 
 

@@ -42,7 +42,7 @@ class DataLoader(data.DataLoader[T_co]):
 
     * `device`: "cuda" or "cuda:1" gives the tensors of a batch on that GPU, in order of torch's
       current stream there.  "cuda" is the current one when a loop begins.  pin_memory then has
-      nothing to do.  None leaves them in host memory, as torch does.
+      nothing to do.  None, "host" or "cpu" leaves them in host memory, as torch does.
 
     A batch has memory of its own, so it may be kept.  Tensors are laid out without gaps.  What
     cannot lie in a slot (sparse and quantized tensors, those that require a gradient) travels as in
@@ -51,9 +51,7 @@ class DataLoader(data.DataLoader[T_co]):
     """
 
     def __init__(self, *args: Any, device: str | torch.device | None = None, **kwargs: Any) -> None:
-        self.device = None if device in (None, "cpu") else torch.device(device)
-        if self.device is not None and self.device.type != "cuda":
-            raise ValueError(f'device is "cuda", "cuda:N", "cpu" or None, not {device!r}')
+        self.device = _gpu(device)
         if self.device is not None and not torch.backends.cuda.is_built():
             raise DeviceError("this torch has no CUDA: leave device= out")
         self._need = Need()
@@ -77,6 +75,19 @@ class DataLoader(data.DataLoader[T_co]):
             return _InThisProcess(loader)
         self.check_worker_number_rationality()
         return _OverWorkers(loader)
+
+
+def _gpu(device: str | torch.device | None) -> torch.device | None:
+    """None: host memory, as gpuring and torch call it.  Raises ValueError for other devices."""
+    if device in (None, "host"):
+        return None
+    try:
+        found = torch.device(device)
+    except RuntimeError:  # of torch, for words that it does not know
+        found = None
+    if found is None or found.type not in ("cuda", "cpu"):
+        raise ValueError(f'device is "cuda", "cuda:N", "host", "cpu" or None, not {device!r}')
+    return found if found.type == "cuda" else None
 
 
 class _InThisProcess(dataloader._SingleProcessDataLoaderIter):
@@ -144,6 +155,8 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
                 _ToWorker(each, number, self._inlet)
                 for number, each in enumerate(self._index_queues)
             ]
+            results: Any = self._worker_result_queue
+            results.passes_errors_on = self._pin_memory
         super()._reset(loader, first_iter)
         self._broken = False
 

@@ -38,6 +38,15 @@ def test_it_names_the_culprit(name, children, command, plant):
         assert str(blame.pid or name) in done.stdout
 
 
+def test_a_program_that_cannot_replace_a_ring_is_told_how_to_go_on(name, children, command):
+    """The advice holds for a program in C, too, which is told that the ring exists."""
+    with PLANTED["a_ring_in_which_all_are_dead"](children, name) as blame:
+        poll(lambda: told(command, name, blame) == [[blame]])
+        advice = command("why", name, "--after", AFTER_S).stdout.partition("What to do: ")[2]
+        assert "If it is told that the ring exists" in advice
+        assert f"`gpuring clean {name}`" in " ".join(advice.split())
+
+
 def told(command, name, blame):
     """Of each jam all culprits, as `gpuring why --json` has them, with what `blame` has of one."""
     done = command("why", name, "--after", AFTER_S, "--json")

@@ -194,7 +194,7 @@ def test_a_ctrl_c_ends_a_sink_that_waits(waits, name, launch):
 def test_the_words_of_a_ring_that_is_missing_are_on_the_bus(name, launch):
     said = launch(f"gpuringsrc ring={name} timeout=0.2 ! fakesink").end(1)
     with pytest.raises(gpuring.RingNotFound) as error:
-        gpuring.attach(name, timeout=0.01)
+        gpuring.attach(name)
     assert str(error.value).partition(":")[0] in said  # behind that are the rings that there are
     assert "GPURING_NOT_FOUND" in said
 
@@ -215,7 +215,7 @@ def test_a_timeout_may_be_as_long_as_it_likes(name, launch):
 
 def test_caps_that_the_slots_do_not_hold_are_told_of(name, launch):
     with gpuring.create(name, slots=2, shape=(4, 8, 3), dtype="u1", device="host"):
-        said = launch(f"{numbers()} ! gpuringsink ring={name}").end(1)
+        said = launch(f"{numbers()} ! gpuringsink ring={name} create=false").end(1)
         assert f"ring '{name}': its slots hold array (4, 8, 3) |u1, not GRAY8 pictures" in said
 
 
@@ -229,6 +229,23 @@ def test_a_ring_of_the_dead_with_other_slots_is_told_of(name, launch):
     assert f"`gpuring clean {name}`" in said
     command("clean", name, check=True)
     launch(other).end()
+
+
+def test_a_sink_does_not_mix_its_frames_with_those_of_a_program_that_runs(name, launch):
+    """create=false asks for it.  A ring of the dead is in use while somebody writes into it."""
+    first = launch(f"{numbers()} ! gpuringsink ring={name} readers=1")
+    with gpuring.attach(name, timeout=PATIENCE_S) as ring, ring.consumer() as frames:
+        said = launch(f"{numbers(3)} ! gpuringsink ring={name}").end(1)
+        assert f"ring '{name}' is in use: its creator, pid {first.pid}, is alive" in said
+        assert "create=false" in said
+        second = launch(f"{numbers()} ! gpuringsink ring={name} create=false")
+        while len(ring.stats().producers) < 2:
+            read(frames, 1)
+        first.kill()
+        said = launch(f"{numbers(3)} ! gpuringsink ring={name}").end(1)
+        assert f"ring '{name}' is in use: it has a producer" in said
+        second.kill()
+    command("clean", name)
 
 
 def test_elements_need_a_name(launch):

@@ -310,10 +310,10 @@ def all_killed(name, children):
         with ring.producer() as producer:
             put(producer, 3)
         assert children_of_ring[1].receive() == "holds"
-        for child in children_of_ring:
-            os.kill(child.pid, signal.SIGKILL)
-        for child in children_of_ring:
-            child.kill()
+    for child in children_of_ring:  # we have left, or we would take the names away
+        os.kill(child.pid, signal.SIGKILL)
+    for child in children_of_ring:
+        child.kill()
 
 
 def works(ring):
@@ -346,7 +346,7 @@ def test_after_the_death_of_everybody_a_new_ring_replaces_the_old_one(name, chil
 def test_after_the_death_of_everybody_clean_removes_the_ring(name, children):
     all_killed(name, children)
     with gpuring.create(f"{name}-alive", **OPTIONS) as alive:
-        said = command("clean")  # or that of somebody else on this host, just before
+        said = command("clean", name)  # without the name: all rings of this host
         assert said.returncode == 0, said.stderr
         assert segments_of(name) == segments_of(f"{name}-alive")
         works(alive)

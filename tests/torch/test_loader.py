@@ -291,9 +291,16 @@ def test_without_any_room_in_dev_shm_the_loop_raises():
     assert done.stdout.split() == ["True"]
 
 
-def test_an_argument_that_is_no_gpu():
-    with pytest.raises(ValueError, match="cuda"):
-        DataLoader(datasets.Numbered(), device="xpu")
+@pytest.mark.parametrize("device", ["xpu", "gpu", "cuda:x"])
+def test_an_argument_that_is_no_gpu(device):
+    with pytest.raises(ValueError, match=f'"cuda", "cuda:N", "host", .* not {device!r}'):
+        DataLoader(datasets.Numbered(), device=device)
+
+
+@pytest.mark.parametrize("device", [None, "host", "cpu", torch.device("cpu")])
+def test_host_memory_by_its_names(device):
+    images, _ = next(iter(DataLoader(datasets.Numbered(), 2, num_workers=1, device=device)))
+    assert images.device == torch.device("cpu")
 
 
 def descriptors() -> int:
@@ -369,7 +376,6 @@ def test_a_ring_that_nobody_reads_yet_is_not_used(name):
 
 
 def test_a_gpu_that_this_torch_cannot_use_is_refused():
-    assert DataLoader(datasets.Numbered(), device="cpu").device is None
     if not torch.backends.cuda.is_built():
         with pytest.raises(gpuring.DeviceError, match="no CUDA"):
             DataLoader(datasets.Numbered(), device="cuda")

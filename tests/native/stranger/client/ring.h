@@ -128,6 +128,7 @@ uint64_t pid_namespace(void);
 
 bool lock_byte(int fd, short kind, int64_t byte);
 bool is_locked(int64_t byte); /* by another process */
+bool try_lock(void);
 void take_lock(void);
 void unlock(void);
 void ring_bell(void);
@@ -158,6 +159,23 @@ bool join(uint64_t role, const char *subscription, const char *from); /* false: 
 bool is_mine(void);                                                  /* its entry */
 void leave(void);
 void clear_the_dead(void);
+bool has_other_member(uint64_t v, uint64_t p); /* a LIVE one other than p */
+
+/* ---- subscriptions.c: where they begin, and durable ones ------------------------------------- */
+
+uint64_t frontier(void);
+uint64_t find_subscription(const char *name, uint64_t *unused); /* NOBODY: there is none */
+void begin_subscription(uint64_t v, const char *name, uint64_t policy, uint64_t mode,
+                        const char *from, uint64_t patience_ns);
+void lose_last_member(uint64_t v);
+bool take_up(uint64_t v); /* whether it was announced again */
+void give_up_late(void);
+void tell_what_is_owed(void); /* at a join; then the frame that tells it, and when it is released */
+void told_with(uint64_t s);
+void tell_later(uint64_t s); /* it is given back */
+void pay(uint64_t s);
+void subscribe(const char *name, uint64_t mode, const char *from, uint64_t patience_ns);
+void unsubscribe(const char *name);
 
 /* ---- verbs.c --------------------------------------------------------------------------------- */
 
