@@ -154,8 +154,9 @@ def told(jam: Jam, width: int | None = None) -> str:
     if len(jam.culprits) > 1:
         lines.append("  It is not the only one:")
         lines += [wrap(f"  - {blamed(each)}", width, "    ") for each in jam.culprits[1:]]
-    if jam.also:
-        lines.append(wrap(f"{', '.join(jam.also)} wait for it as well.", width, "  "))
+    if others := [*map(named, jam.others), *jam.also]:
+        wait = "waits" if len(others) == 1 else "wait"
+        lines.append(wrap(f"{', '.join(others)} {wait} for it as well.", width, "  "))
     lines.append(wrap(f"What to do: {advice(first)}", width, "  "))
     return "\n".join(lines)
 

@@ -228,11 +228,6 @@ cdef class Endpoint(SlotOwner):
         cdef Endpoint each
         return [each for found in list(self._home._endpoints.values()) if (each := found()) is not None and each._heir is self]
 
-    cdef size_t _stream_of(self, stream) except? 1:
-        if stream is None:
-            return 0 if self._device is None else self._device.current()
-        return self._handle(stream)
-
     cdef uint32_t _at_most(self, n) except 0:
         n = integer(n, "n")
         if n < 1:
@@ -252,7 +247,7 @@ cdef class Endpoint(SlotOwner):
         cdef int64_t deadline_ns = deadline_of(timeout)
         cdef uint32_t most
         while True:
-            handle, most = self._stream_of(stream), self._at_most(n)
+            handle, most = stream_of(self, stream), self._at_most(n)
             self._enter()
             self._tell_first()
             indices = &self.given[self.givens]

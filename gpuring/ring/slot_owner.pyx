@@ -117,7 +117,7 @@ cdef class SlotOwner(Dropped):
         Raises RuntimeError, and has touched nothing, while another verb of this peer is in progress.  The list is that verb's."""
         cdef uint32_t k, at, index, last = self.givens
         cdef bint lost = False
-        self._peer.check_idle()
+        check_idle(self._peer)
         if not last:
             return 0
         for k in range(self.recent + LOOKS):

@@ -149,8 +149,8 @@ enum gr_result gd_acquire(struct gd_peer *peer, struct gd_call *call, unsigned h
         }
         if (peer->core.self.left) return GR_REAPED;
         result = gd_order(peer, call, how);
-        if (result == GR_SIGNAL || (result == GR_OK && !(how & GD_WAIT) && gd_may_be_torn(peer)))
-            return GR_SIGNAL;
+        const bool may_be_torn = result == GR_OK && gd_may_be_torn(peer);
+        if (result == GR_SIGNAL || (may_be_torn && !(how & GD_WAIT))) return GR_SIGNAL;
         call->ordering = false;
         if (result != GR_OK) {
             gr_give_back(&peer->core, peer->core.last.index, peer->core.last.seq);
@@ -170,7 +170,7 @@ enum gr_result gd_acquire(struct gd_peer *peer, struct gd_call *call, unsigned h
         use->producer_id = peer->core.last.producer_id;
         use->value = peer->core.last.value;
         /* The producer died meanwhile, and the user has not seen the frame. */
-        if (gd_may_be_torn(peer) && gd_is_torn(peer, peer->core.last.index)) {
+        if (may_be_torn && gd_is_torn(peer, peer->core.last.index)) {
             gr_skip_torn(&peer->core);
             call->stage = GD_TRY;
             call->at = 0;
@@ -277,8 +277,9 @@ static void end_together(struct gd_peer *peer, struct gd_call *call, enum end en
  * captured, nobody can tell when its work is done. Then the peer keeps the slot. */
 static enum gr_result end_one(struct gd_peer *peer, struct gd_call *call, uint32_t index,
                               enum end end) {
-    const struct gd_trouble first = call->trouble;
     const bool another = call->failed && !call->ordering;
+    struct gd_trouble first;
+    if (another) first = call->trouble;
     uint64_t value;
     if (!call->ordering) { /* else its record has failed, and it is to be settled */
         if (gd_record(peer, call, index, &value) == GR_OK) {
