@@ -168,7 +168,7 @@ def ends(camera, how):
 
 
 @promise(
-    "README.md", "When the creator is started again, its new ring takes the place of the old one."
+    "limits.md", "When the creator is started again, its new ring takes the place of the old one."
 )
 @promise(
     "failure.md",
@@ -360,7 +360,7 @@ def keeper(name, **more):
     )
 
 
-@promise("README.md", "`gpuring keep` creates a ring in a process that does nothing else.")
+@promise("limits.md", "`gpuring keep` creates a ring in a process that does nothing else.")
 @promise(
     "failure.md",
     "If a ring is to outlive its producers, let `gpuring keep NAME …` create it.",
