@@ -73,7 +73,7 @@ def nbytes(text: str) -> int:
     found = re.fullmatch(r"([0-9]+)\s*([kmg]?i?)b?", text.strip().lower())
     value = int(found[1]) * _UNITS.get(found[2], 0) if found else 0
     if value < 1:
-        raise Refused(f"must be a number of bytes, as 64MiB or 500000, not {text!r}")
+        raise Refused(f"must be a number of bytes, such as 64MiB or 500000, not {text!r}")
     return value
 
 
@@ -104,7 +104,7 @@ def permissions(text: str) -> int:
     """Permission bits: "0600", "660"."""
     value = int(text, 8) if re.fullmatch("(0o?)?[0-7]{1,3}", text) else -1
     if value < 0:
-        raise Refused(f"must be permission bits in octal, as 0600 or 0660, not {text!r}")
+        raise Refused(f"must be permission bits in octal, such as 0600 or 0660, not {text!r}")
     return value
 
 

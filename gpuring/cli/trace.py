@@ -2,9 +2,8 @@
 
 It works on rings that run: nothing is started again, and no program is changed.  It shows who
 wrote and read which frame, who waited for whom, what was lost, and who died.  Without a name it
-traces all rings of this host, whoever uses them: each of their processes writes events meanwhile.
-Ctrl-C ends it early.  With --join it puts traces of several hosts, which bridges connect, on one
-time line.
+traces all rings of this host.  Each of their processes writes events meanwhile.  Ctrl-C ends it
+early.  With --join it puts traces of several hosts, which bridges connect, on one time line.
 """
 
 from __future__ import annotations
@@ -97,7 +96,7 @@ def _join(args: argparse.Namespace) -> int:
     if args.names:
         raise ValueError(f"--join takes files, and {args.names[0]!r} is not among them")
     if len(args.join) < 2:
-        raise ValueError("--join takes two files at least")
+        raise ValueError("--join takes at least two files")
     _check_folder(args.out)
     try:
         traces, ways = join(args.join, args.out)

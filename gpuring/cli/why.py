@@ -25,7 +25,7 @@ _AGAIN_S = 0.05
 _STACK = "`py-spy dump --pid {pid}` shows where it is"
 _AGAIN = "Start the program again that created it"
 _GO_ON = "If you end it (`kill {pid}`), the others go on without it"
-_ELSEWHERE = " The pid is that of another pid namespace, as of a container: look there"
+_ELSEWHERE = " The pid is that of another pid namespace, such as a container: look there"
 WORDS = {
     "dead": (
         "{who} is dead, and nobody has cleared what it had in ring {ring}",
@@ -111,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=STUCK_S,
         metavar="S",
         help="it is stuck if nothing has moved for S seconds (default: 2); longer than the slowest "
-        "reader has a frame",
+        "reader holds a frame",
     )
     parser.add_argument("--json", action="store_true", help="print everything known, as JSON")
 

@@ -98,7 +98,7 @@ def serve(
     replace = arguments.flag(replace, "replace")
     if request is None or response is None:
         if not engine or replace:
-            raise TypeError("who creates a service describes it: request= and response=")
+            raise TypeError("to create a service, give request= and response=")
         return _join(
             name, deadline_of(timeout), lambda ring: Server(ring, engine=True, label=label)
         )

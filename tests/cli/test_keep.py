@@ -89,12 +89,12 @@ def test_it_has_an_option_for_each_argument(function, options):
         (("--slots", 2), "a ring needs --shape and --dtype, or --field"),
         (("--shape", 3, "--dtype", "u1"), "a ring needs --slots"),
         (("--request", "f4:3"), "a service needs --request and --response"),
-        (("--shape", 3, "--request", "f4:3"), "--shape is of a ring, and --request of a service"),
+        (("--shape", 3, "--request", "f4:3"), "--shape is for a ring, and --request for a service"),
         (("--slots", 2, "--field", "u1:3"), "--field has a name"),
         (("--slots", 2, "--field", "y:u1:3", "--shape", 3), "the place of --shape and --dtype"),
         (
             ("--slots", 2, "--field", "y:u1", "--field", "y:u1"),
-            "each --field has a name of its own",
+            "each --field needs a name of its own",
         ),
         (
             ("--slots", 2, "--shape", 3, "--dtype", "u1", "--meta", "k:i8", "--meta", "k:f4"),

@@ -238,8 +238,8 @@ def test_a_producer_goes_on_in_the_ring_that_its_creator_has_made_again(name, ch
 
 @promise(
     "failure.md",
-    "A program that does not follow is told so: once there is a new ring of that name, `PeerLost` "
-    "and `EndOfStream` say that, and how to go on there.",
+    "For a program that does not follow, `PeerLost` and `EndOfStream` say when there is a "
+    "new ring of that name, and how to go on there.",
 )
 def test_who_does_not_follow_is_told_of_the_new_ring_in_the_same_words(name, children):
     camera = children(owns_and_publishes, name, [1])

@@ -171,8 +171,7 @@ os.kill(os.getpid(), 15)
 
 @promise(
     "failure.md",
-    "If the signal comes again while rings are being closed at the end, they are closed all the "
-    "same.",
+    "If the signal comes again while rings are being closed at the end, they are still closed.",
 )
 def test_a_sigterm_that_comes_while_rings_are_closed_leaves_none(name):
     done = python(CLOSES, name)

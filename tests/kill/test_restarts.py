@@ -168,7 +168,7 @@ def ends(camera, how):
 
 
 @promise(
-    "README.md", "When the creator is started again, its new ring takes the place of the old one."
+    "limits.md", "When the creator is started again, its new ring takes the place of the old one."
 )
 @promise(
     "failure.md",
@@ -247,9 +247,9 @@ def damaged(name):
 
 @promise(
     "failure.md",
-    "`create` also replaces a damaged ring, or one of another version of gpuring, when no process "
-    "uses it. While a process uses it, `create` raises `RingExists`, because that process could "
-    "not be told that its ring has ended.",
+    "`create` also replaces a damaged ring, or one of another version of gpuring, when no "
+    "process uses it. While a process uses it, `create` raises `RingExists`, because that "
+    "process could not learn that its ring has ended.",
 )
 @pytest.mark.parametrize("change", [of_another_version, damaged])
 def test_what_cannot_be_read_makes_way_when_nobody_uses_it(name, children, change):
@@ -360,7 +360,7 @@ def keeper(name, **more):
     )
 
 
-@promise("README.md", "`gpuring keep` creates a ring in a process that does nothing else.")
+@promise("limits.md", "`gpuring keep` creates a ring in a process that does nothing else.")
 @promise(
     "failure.md",
     "If a ring is to outlive its producers, let `gpuring keep NAME …` create it.",

@@ -108,10 +108,10 @@ def test_who_is_killed_leaves_the_names_to_those_that_come_later(name, children)
 
 @promise(
     "failure.md",
-    "It leaves alone the ring that a bridge has made, because the importer goes on with that ring "
-    "when it is started again.",
-    "A ring with durable subscriptions keeps its name when its creator closes it or dies, and the "
-    "next ring of that name takes them over.",
+    "It does not do so for the ring that a bridge has made, because the importer goes on "
+    "with that ring when it is started again.",
+    "A ring with durable subscriptions keeps its name when its creator closes it or dies, "
+    "and the next ring of that name takes them over.",
 )
 @pytest.mark.parametrize("what", ["of a bridge", "with a durable subscription"])
 def test_a_ring_that_others_want_to_go_on_with_keeps_its_names(name, children, what):

@@ -309,9 +309,9 @@ def looks(_pipe, name, ring, rounds):
 
 @promise(
     "failure.md",
-    "No process maps a file of theirs without being asked to. `ls`, `inspect`, `top`, `metrics`, "
-    "`doctor` and `clean` read copies of headers, and so do engines that tidy up after the dead. "
-    "So a file that shrinks meanwhile does no harm.",
+    "No process maps a file of theirs without being asked to. `ls`, `inspect`, `top`, "
+    "`metrics`, `doctor` and `clean` read copies of headers, and so do engines that clear "
+    "what the dead have left. So a file that shrinks meanwhile does no harm.",
 )
 @pytest.mark.slow
 def test_a_file_whose_size_changes_harms_nobody_who_looks(name, stranger, children):
