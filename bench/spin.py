@@ -1,6 +1,6 @@
 """What `spin=` buys, and what it costs, where frames come at regular times.
 
-    python -m bench.spin [--rounds 3] [--seconds 4] [--json FILE]
+    python -m bench.spin [--rounds 3] [--seconds 4] [--json FILE] [--spoil]
 
 * `age of a frame`: a writer publishes a frame of a host ring at regular times.  This is how old the
   frame is when `acquire` returns it.
@@ -11,7 +11,8 @@
 
 The ways to wait take turns in each round.  `spin` of a setting names them: "default" spins for
 50 µs at most, and then a little before an answer that it foresees; the others are values of spin=.
-"20 µs" is short and foresees nothing.  It takes about two minutes.
+"20 µs" is short and foresees nothing.  It takes about two minutes.  A run with a wrong word has no
+result.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ EXACT_NS = 200_000
 # ---- the processes ------------------------------------------------------------------------------
 
 
-def write(pipe: Pipe, name: str, period_ms: float, frames: int) -> None:
+def write(pipe: Pipe, name: str, period_ms: float, frames: int, spoil: bool) -> None:
     clock, period_ns = time.monotonic_ns, round(1e6 * period_ms)
     with create(name, HOST) as ring:
         with ring.producer() as producer:
@@ -58,6 +59,8 @@ def write(pipe: Pipe, name: str, period_ms: float, frames: int) -> None:
             for n in range(frames + WARM_UP):
                 slot = producer.claim()
                 pattern.stamp(slot)
+                if spoil and n == 0:
+                    pattern.spoil(slot)
                 while (left := due + n * period_ns - clock()) > 0:
                     if left > 2 * EXACT_NS:
                         time.sleep((left - EXACT_NS) / 1e9)
@@ -101,18 +104,20 @@ def frames_at(period_ms: float, seconds: float) -> int:
     return max(WARM_UP, min(MORE_THAN_P99_NEEDS, int(1e3 * seconds / period_ms)))
 
 
-def on_time(rounds: int, seconds: float) -> Iterator[Figure]:
-    """Frames of a host ring."""
+def on_time(
+    rounds: int, seconds: float, spoil: bool, periods_ms: tuple[float, ...] = PERIODS_MS
+) -> Iterator[Figure]:
+    """Frames of a host ring.  Raises Wrong."""
     ages: dict[tuple[float, str], list[float]] = {}
     shares: dict[tuple[float, str], list[float]] = {}
     late: dict[float, list[float]] = {}
     with Crew() as crew:
         for _ in range(rounds):
-            for period_ms in PERIODS_MS:
+            for period_ms in periods_ms:
                 frames = frames_at(period_ms, seconds)
                 for way, spin in WAYS.items():
                     name = ring_name()
-                    with crew.start(write, name, period_ms, frames) as writer:
+                    with crew.start(write, name, period_ms, frames, spoil) as writer:
                         writer.receive()
                         with crew.start(read, name, spin) as reader:
                             reader.receive()
@@ -136,7 +141,7 @@ def on_time(rounds: int, seconds: float) -> Iterator[Figure]:
         yield Figure(GROUP, "timer, late", "time.sleep", "µs", {"period_ms": period_ms}, late_us)
 
 
-def on_gpu(seconds: float) -> Iterator[Figure]:
+def on_gpu(seconds: float, spoil: bool) -> Iterator[Figure]:
     with Crew() as crew:
         if why_not := crew.call(why_no_gpu):
             yield Figure(GROUP, "on a GPU", "gpuring", "", skipped=why_not)
@@ -145,17 +150,17 @@ def on_gpu(seconds: float) -> Iterator[Figure]:
         for way, seconds_of_spin in WAYS.items():
             with mps.environment(on) as environment:
                 spin = {} if seconds_of_spin is None else {"GPURING_SPIN": str(seconds_of_spin)}
-                settings = Settings(mps=on, scale=seconds / 4)
+                settings = Settings(mps=on, scale=seconds / 4, spoil=spoil)
                 with Crew({**environment, **spin}) as crew:
                     for figure in latency.run(settings, crew, ON_GPU[0], kernel=True):
                         where = {**figure.setting, "spin": way}
                         yield replace(figure, group=GROUP, setting=where)
 
 
-def figures(rounds: int, seconds: float) -> Iterator[Figure]:
+def figures(rounds: int, seconds: float, spoil: bool) -> Iterator[Figure]:
     try:
-        yield from on_time(rounds, seconds)
-        yield from on_gpu(seconds)
+        yield from on_time(rounds, seconds, spoil)
+        yield from on_gpu(seconds, spoil)
     finally:
         remove_rings()
 
@@ -165,9 +170,11 @@ def main() -> int:
     options.add_rounds(parser, 3)
     options.add_seconds(parser, 4)
     options.add_json(parser)
+    options.add_spoil(parser)
     args = parser.parse_args()
     os.environ.pop("GPURING_SPIN", None)
-    return stored.run(figures(args.rounds, args.seconds), sys.argv[1:], args.json).status
+    found = figures(args.rounds, args.seconds, args.spoil)
+    return stored.run(found, sys.argv[1:], args.json).status
 
 
 if __name__ == "__main__":

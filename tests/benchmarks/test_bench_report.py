@@ -67,6 +67,8 @@ def test_every_module_can_be_imported_without_a_gpu():
     assert len(found) >= 20
     if find_spec("torch") is None:
         found.remove("bench.loader")  # its datasets are torch's
+    if find_spec("jinja2") is None:
+        found = [name for name in found if name not in ("bench.page", "bench.whole")]
     for name in found:
         importlib.import_module(name)
 
