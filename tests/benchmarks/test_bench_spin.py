@@ -6,6 +6,7 @@ import pytest
 
 from bench import spin
 from gpuring.cli.measure.attempt import Wrong
+from gpuring.cli.measure.figures import line
 from gpuring.cli.measure.settings import remove_rings
 
 
@@ -29,3 +30,12 @@ def test_every_way_to_wait_is_measured():
 def test_a_damaged_frame_fails_the_run():
     with pytest.raises(Wrong):
         list(spin.on_time(1, 0.05, True, (1.0,)))
+
+
+@pytest.mark.gpu
+@pytest.mark.deadline(180)
+def test_round_trips_are_measured_with_every_way_to_wait():
+    found = list(spin.on_gpu(0.1, False))
+    assert [line(figure) for figure in found if figure.values is None] == []
+    trips = [figure for figure in found if figure.name == "round trip"]
+    assert {figure.setting["spin"] for figure in trips} == {*spin.WAYS}
