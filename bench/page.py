@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,6 +30,7 @@ from . import plots, targets
 HERE = Path(__file__).resolve().parent
 RESULTS, TEMPLATES, DOCS = HERE / "results", HERE / "pages", HERE.parent / "docs"
 WRITTEN_BY = "<!-- `python -m bench.page` writes this page from bench/pages and bench/results -->"
+WIDTH = 100
 IN_US = {"ns": 1e-3, "µs": 1.0, "ms": 1e3}
 
 
@@ -152,7 +154,33 @@ def text(page: str, results: Path = RESULTS, templates: Path = TEMPLATES) -> str
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     environment.globals.update(_results(results), span=span, number=number)
-    return f"{WRITTEN_BY}\n\n" + environment.get_template(page).render()
+    return filled(f"{WRITTEN_BY}\n\n{environment.get_template(page).render()}")
+
+
+def filled(markdown: str) -> str:
+    """Breaks the lines of paragraphs and lists anew, because figures have changed their lengths."""
+    lines: list[str] = []
+    block: list[str] = []
+    in_code = False
+    for each in markdown.splitlines():
+        in_code ^= each.startswith("```")
+        is_text = bool(each) and not in_code and not each.startswith(("```", "|", "#", "!", "<!"))
+        if not is_text or each.startswith("* "):
+            lines += _broken(block)
+            block = []
+        if is_text:
+            block.append(each.strip())
+        else:
+            lines.append(each)
+    return "\n".join([*lines, *_broken(block), ""])
+
+
+def _broken(block: list[str]) -> list[str]:
+    indent = "  " if block and block[0].startswith("* ") else ""
+    return textwrap.wrap(
+        " ".join(block), WIDTH, subsequent_indent=indent,
+        break_long_words=False, break_on_hyphens=False,
+    )  # fmt: skip
 
 
 def _results(folder: Path) -> dict[str, Any]:

@@ -37,6 +37,19 @@ def test_other_results_make_another_page(tmp_path):
         assert page.text("page.md", tmp_path, tmp_path).endswith(f"Takes {said}.\n")
 
 
+def test_lines_of_text_are_broken_anew_and_others_are_not():
+    words, row = " ".join(["word"] * 30), f"| {'cell ' * 30}|"
+    made = page.filled(
+        f"# A page\n\n{words}\n{words}\n\n* {words}\n* two\n  lines\n\n{row}\n```\n{words}\n```\n"
+    )
+    lines = made.splitlines()
+    assert lines[:2] == ["# A page", ""]
+    assert [line for line in lines if len(line) > 100] == [row, words]
+    assert lines[-6:] == ["* two lines", "", row, "```", words, "```"]
+    assert made.split() == page.filled(made).split()
+    assert page.filled(made) == made
+
+
 def test_a_file_that_is_not_there_is_an_error(tmp_path):
     (tmp_path / "page.md").write_text('{{ bench("round trip") }}')
     with pytest.raises(page.jinja2.UndefinedError, match="bench"):
