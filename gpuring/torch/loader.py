@@ -20,7 +20,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils import data
 from torch.utils.data import _utils, dataloader
 
-from gpuring.errors import DeviceError
+from gpuring.errors import DeviceError, FrameTorn, PeerLost
 from gpuring.torch import progress
 from gpuring.torch.inlet import Inlet, Need
 from gpuring.torch.packing import Packing
@@ -121,7 +121,9 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         self._inlet = Inlet(loader._need, loader.num_workers, slots, loader.device)
         self._asked: dict[int, Any] = {}
         """The samples of the batches that workers may be at."""
-        packing = Packing(loader.collate_fn, self._inlet.name, arrays=not on_gpu)
+        packing = Packing(
+            loader.collate_fn, self._inlet.name, arrays=not on_gpu, known=loader._need.known()
+        )
         loader.collate_fn = packing
         loader.multiprocessing_context = with_queues(loader.multiprocessing_context)
         self._progress = Progress(loader.num_workers)
@@ -166,6 +168,11 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         if isinstance(batch, Parcel):
             try:
                 batch = self._inlet.open(batch, pinned=False)
+            except (PeerLost, FrameTorn) as error:
+                pid = self._workers[batch.worker].pid
+                raise RuntimeError(
+                    f"DataLoader worker (pid(s) {pid}) was killed before its GPU had made a batch"
+                ) from error
             except Exception:  # such as no memory: raised when it is the turn of the batch
                 batch = ExceptionWrapper(where="in the main process of DataLoader")
         return number, batch
@@ -237,10 +244,13 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         return f"was at one of the samples of batch {task}"
 
     def _shutdown_workers(self) -> None:
+        # When the interpreter ends, all rings are closed anyway, and torch's thread for pinned
+        # memory may have stopped for ever in the middle of a batch.
+        goes_on = _utils is not None and _utils.python_exit_status is False
         try:
-            # When the interpreter ends, all rings are closed anyway, and torch's thread for pinned
-            # memory may have stopped for ever in the middle of a batch.
-            if _utils is not None and _utils.python_exit_status is False:
+            if goes_on:
                 self._inlet.close()
         finally:
             super()._shutdown_workers()
+            if goes_on:
+                self._inlet.give_memory_back()

@@ -1,4 +1,6 @@
-"""A batch on its way: its tensors lie in a slot, and the rest goes through torch's queue.
+"""A batch on its way: its tensors lie in slots, and the rest goes through torch's queue.
+
+What lies in host memory is in one slot, and what lies on a GPU in one on that GPU.
 
 A batch is pickled as torch pickles it, but a number stands for each tensor.  So whatever the
 tensors are in, also an object of the user's own class, comes out as it went in.  What cannot lie in
@@ -95,10 +97,24 @@ class Layout(NamedTuple):
 
     rest: bytes
     """A batch without its leaves."""
-    pieces: tuple[tuple[int, int], ...] = ()
-    """The bytes of the frame that each piece has: from, to."""
+    pieces: tuple[tuple[int, int, int], ...] = ()
+    """Of each piece the number of its frame among those of the batch, and its bytes there: from,
+    to."""
     places: tuple[tuple[int, int, Kind], ...] = ()
     """Of each leaf the number of its piece, its first byte there, and what it is."""
+
+
+class Part(NamedTuple):
+    """The leaves of a batch that lie in one place."""
+
+    place: int
+    """See places.py."""
+    generation: int
+    """Which ring of the worker's for this place this is, or was to be."""
+    nbytes: int
+    """So many bytes of a slot the leaves take."""
+    seq: int = 0
+    """The frame that has the leaves.  0: none."""
 
 
 class Parcel(NamedTuple):
@@ -107,16 +123,12 @@ class Parcel(NamedTuple):
     inlet: str
     """The name of the main process's end (inlet.py)."""
     worker: int
-    generation: int
-    """Which ring of the worker's this is, or was to be."""
-    nbytes: int
-    """So many bytes of a slot the leaves take."""
-    seq: int
-    """The frame that has the leaves.  0: none."""
+    parts: tuple[Part, ...]
     layout: Layout | None
-    """None: that of the worker's frame before."""
-    leaves: Sequence[Leaf] | Pickled = ()
-    """The leaves themselves, if there was no slot that is large enough."""
+    """None: that of the worker's parcel before."""
+    leaves: Sequence[Leaf] | Pickled | None = None
+    """The leaves themselves, if there was no slot that is large enough.  None: they are in
+    frames."""
 
     def pin_memory(self, _device: object = None) -> Any:
         """The batch, in pinned memory.  torch's thread for pinned memory calls this, as it does of
@@ -175,7 +187,7 @@ def is_laid_with_arrays(obj: Any) -> bool:
 def can_be_laid(tensor: torch.Tensor) -> bool:
     return (
         tensor.layout is torch.strided
-        and tensor.device.type == "cpu"
+        and (tensor.is_cpu or tensor.is_cuda)
         and tensor.dtype in _DTYPES
         and not tensor.is_nested
         and not tensor.requires_grad
