@@ -1,6 +1,6 @@
 """Where tensors lie: in host memory, or on a GPU.
 
-What is asked of torch's CUDA is here, in `Inlet._moved` and in loader.py, and nowhere else.
+What rings on a GPU ask of torch's CUDA is here.
 """
 
 from __future__ import annotations
