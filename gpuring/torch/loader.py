@@ -20,7 +20,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils import data
 from torch.utils.data import _utils, dataloader
 
-from gpuring.errors import DeviceError
+from gpuring.errors import DeviceError, FrameTorn, PeerLost
 from gpuring.torch import progress
 from gpuring.torch.inlet import Inlet, Need
 from gpuring.torch.packing import Packing
@@ -108,6 +108,14 @@ class _InThisProcess(dataloader._SingleProcessDataLoaderIter):
         return leaf.resolve_conj().resolve_neg().to(self._device)
 
 
+def _goes_over_samples(loader: DataLoader[Any]) -> bool:
+    """Whether workers go over the samples of a batch from one to the next."""
+    dataset = loader.dataset
+    if type(dataset) is data.Subset:  # it does so where the dataset below would
+        dataset = dataset.dataset
+    return loader._auto_collation and not callable(getattr(dataset, "__getitems__", None))
+
+
 def _is_array(obj: Any) -> bool:
     return isinstance(obj, (torch.Tensor, np.ndarray))
 
@@ -132,13 +140,16 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         self._inlet = Inlet(loader._need, loader.num_workers, slots, loader.device)
         self._asked: dict[int, Any] = {}
         """The samples of the batches that workers may be at."""
-        packing = Packing(loader.collate_fn, self._inlet.name, arrays=not on_gpu)
+        packing = Packing(
+            loader.collate_fn, self._inlet.name, arrays=not on_gpu, known=loader._need.known()
+        )
         loader.collate_fn = packing
         loader.multiprocessing_context = with_queues(loader.multiprocessing_context)
         self._progress = Progress(loader.num_workers)
         loader.worker_init_fn = Start(self._progress, packing, loader.worker_init_fn)
         self._broken = False
         """Whether an interrupt may have lost a batch."""
+        self._one_by_one = _goes_over_samples(loader)
         super().__init__(loader)
         if self._pin_memory:
             self._data_queue: Any = FromThread(self._data_queue)
@@ -164,21 +175,19 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         index = super()._next_index()
         self._asked[self._send_idx] = index
         self._asked.pop(self._send_idx - 4 * self._num_workers * self._prefetch_factor, None)
-        one_by_one = self._one_by_one() and type(index) is list
+        one_by_one = self._one_by_one and type(index) is list
         return Task(self._send_idx, index, one_by_one=one_by_one)
-
-    def _one_by_one(self) -> bool:
-        """Whether workers go over the samples of a batch from one to the next."""
-        dataset = self._dataset
-        if type(dataset) is data.Subset:  # it does so where the dataset below would
-            dataset = dataset.dataset
-        return self._auto_collation and not callable(getattr(dataset, "__getitems__", None))
 
     def _get_data(self) -> Any:
         number, batch = super()._get_data()
         if isinstance(batch, Parcel):
             try:
                 batch = self._inlet.open(batch, pinned=False)
+            except (PeerLost, FrameTorn) as error:
+                pid = self._workers[batch.worker].pid
+                raise RuntimeError(
+                    f"DataLoader worker (pid(s) {pid}) was killed before its GPU had made a batch"
+                ) from error
             except Exception:  # such as no memory: raised when it is the turn of the batch
                 batch = ExceptionWrapper(where="in the main process of DataLoader")
         return number, batch
@@ -245,15 +254,18 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         asked = self._asked.get(task)
         if not self._auto_collation:
             return f"was at sample {reprlib.repr(asked)}"
-        if type(asked) is list and self._one_by_one():
+        if type(asked) is list and self._one_by_one:
             return f"was at sample {reprlib.repr(asked[step])}, in batch {task}"
         return f"was at one of the samples of batch {task}"
 
     def _shutdown_workers(self) -> None:
+        # When the interpreter ends, all rings are closed anyway, and torch's thread for pinned
+        # memory may have stopped for ever in the middle of a batch.
+        goes_on = _utils is not None and _utils.python_exit_status is False
         try:
-            # When the interpreter ends, all rings are closed anyway, and torch's thread for pinned
-            # memory may have stopped for ever in the middle of a batch.
-            if _utils is not None and _utils.python_exit_status is False:
+            if goes_on:
                 self._inlet.close()
         finally:
             super()._shutdown_workers()
+            if goes_on:
+                self._inlet.give_memory_back()

@@ -20,7 +20,8 @@ import torch.utils.data
 from torch.utils.data._utils import collate
 
 import gpuring
-from gpuring.torch import DataLoader, inlet, packing, parcel
+from gpuring.torch import DataLoader, inlet, outlet, parcel
+from gpuring.torch.places import HOST
 from tests.helpers.commands import environment
 from tests.helpers.processes import PATIENCE_S, open_files, poll
 from tests.torch import datasets
@@ -73,7 +74,7 @@ def laid(monkeypatch):
     opened = inlet.Inlet.open
 
     def counting(self: Any, arrived: parcel.Parcel, *, pinned: bool) -> Any:
-        counts[bool(arrived.seq)] += 1
+        counts[arrived.leaves is None] += 1
         return opened(self, arrived, pinned=pinned)
 
     monkeypatch.setattr(inlet.Inlet, "open", counting)
@@ -370,9 +371,9 @@ def test_a_ring_that_nobody_reads_yet_is_not_used(name):
     """A worker may find its ring before the main process has joined as its consumer."""
     with gpuring.create(name, slots=2, shape=16, dtype="u1", device="host") as ring:
         with pytest.raises(gpuring.RingError, match="no reader yet"):
-            packing._Outlet(name)
+            outlet.Outlet(name, HOST)
         with ring.consumer():
-            packing._Outlet(name).close()
+            outlet.Outlet(name, HOST).close()
 
 
 def test_a_gpu_that_this_torch_cannot_use_is_refused():

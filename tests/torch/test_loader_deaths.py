@@ -25,6 +25,7 @@ import torch
 from torch.utils.data import Subset
 
 from gpuring.torch import DataLoader, loader
+from gpuring.torch.places import HOST
 from tests.helpers.commands import environment
 from tests.helpers.interrupted import Signal, at_each_place
 from tests.helpers.processes import PATIENCE_S, poll, runs
@@ -164,7 +165,7 @@ def test_workers_that_wait_for_a_slot_end_in_order(monkeypatch):
     batches = iter(DataLoader(datasets.Numbered(), 2, num_workers=1))
     for number in range(10):
         assert next(batches)[1].tolist() == [2 * number, 2 * number + 1]
-    assert poll(functools.partial(waiters, batches._inlet._rings[0].ring))
+    assert poll(functools.partial(waiters, batches._inlet._rings[0, HOST].ring))
     (worker,) = batches._workers
     terminated: list[int] = []  # torch does that to one that does not end in 5 s
     monkeypatch.setattr(worker, "terminate", lambda: (terminated.append(1), worker.kill()))
@@ -309,7 +310,7 @@ def test_a_worker_takes_the_name_of_its_ring_away_before_it_loads():
     list(loading)
     gate.clear()
     batches = iter(loading)
-    assert set(batches._inlet._rings) == {0, 1}
+    assert {worker for worker, _ in batches._inlet._rings} == {0, 1}
     assert poll(lambda: not datasets.rings())
     gate.set()
     assert len(list(batches)) == 10
@@ -319,5 +320,5 @@ def test_a_worker_without_a_batch_has_no_ring():
     loading = DataLoader(datasets.Numbered(8), 4, num_workers=3)
     list(loading)
     batches = iter(loading)
-    assert set(batches._inlet._rings) == {0, 1}
+    assert {worker for worker, _ in batches._inlet._rings} == {0, 1}
     assert len(list(batches)) == 2
