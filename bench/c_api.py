@@ -23,7 +23,7 @@ def build(folder: Path) -> Path:
     """c_api.c with all of the library."""
     native = Path(gpuring.__file__).parent / "native"
     sources = [
-        each for room in ("core", "host", "device", "api") for each in native.glob(f"{room}/*.c")
+        each for room in ("core", "host", "device", "memory", "api") for each in native.glob(f"{room}/*.c")
     ]
     program = folder / "c_api"
     command = ["cc", "-std=gnu11", "-O2", "-pthread", f"-I{native}", "-o", str(program)]

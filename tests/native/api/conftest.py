@@ -10,27 +10,28 @@ from gpuring import config
 from tests.helpers.compiled import BUILD_S, CC, PROGRAMS, ROOT, build, needs_compiler
 from tests.native.api.puppet import Puppet
 
+PUPPET = ["puppet.c", "puppet_gpu.c"]
 STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 
 
 @pytest.fixture(scope="session")
 def linked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """puppet.c, linked to the library of this package as a user's program is."""
+    """The puppet, linked to the library of this package as a user's program is."""
     if CC is None:
         pytest.skip(needs_compiler.kwargs["reason"])
     place = tmp_path_factory.mktemp("api") / "puppet"
-    source = ROOT / PROGRAMS / "puppet.c"
-    command = [CC, "-std=c99", *STRICT, "-O1", str(source), "-o", str(place)]
+    sources = [str(ROOT / PROGRAMS / each) for each in PUPPET]
+    command = [CC, "-std=c99", *STRICT, "-O1", *sources, "-o", str(place), "-ldl"]
     subprocess.run([*command, *config.cflags(), *config.libs()], check=True, timeout=BUILD_S)
     return place
 
 
 @pytest.fixture(scope="session")
 def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """puppet.c and all of the library, compiled with sanitizers and fault points."""
+    """The puppet and all of the library, compiled with sanitizers and fault points."""
     flags = ["-O1", "-g", "-w", "-DGR_FAULTS", "-DGR_DEBUG", "-fsanitize=address,undefined"]
     place = tmp_path_factory.mktemp("sanitized")
-    return build(place, "puppet.c", [*flags, "-fno-sanitize-recover=all"], api=True)
+    return build(place, PUPPET, [*flags, "-fno-sanitize-recover=all"], api=True)
 
 
 @pytest.fixture
