@@ -268,9 +268,40 @@ int cuStreamBatchMemOp_v2(void *stream, unsigned n, struct gd_mem_op *ops, unsig
                                     .a = ops[k].address, .value = ops[k].value});
     return (int)flags;
 }
+/* Memory that CUDA knows. */
+enum { REGIONS = 256 };
+static struct region {
+    void *base, *mirror;
+    size_t nbytes;
+    int fd;
+} regions[REGIONS];
+
+static struct region *region_at(const void *base) {
+    for (int k = 0; k < REGIONS; k++)
+        if (regions[k].base == base) return &regions[k];
+    return NULL;
+}
+static uint64_t noted(void *base, size_t nbytes, int fd) {
+    pthread_mutex_lock(&mutex);
+    *region_at(NULL) = (struct region){base, NULL, nbytes, fd};
+    pthread_mutex_unlock(&mutex);
+    return (uint64_t)base;
+}
+static bool is_known(uint64_t address) {
+    for (int k = 0; k < REGIONS; k++) {
+        const struct region *region = &regions[k];
+        if (address - (uint64_t)region->base < region->nbytes ||
+            (region->mirror && address - (uint64_t)region->mirror < region->nbytes))
+            return true;
+    }
+    return false;
+}
+
+/* A copy from or to memory that CUDA does not know is waited for. */
 int cuMemcpyAsync(uint64_t to, uint64_t from, size_t n, void *stream) {
     CALLED_ON(stream);
-    return enqueue(stream, (struct op){COPY, .a = to, .b = from, .n = n});
+    enqueue(stream, (struct op){COPY, .a = to, .b = from, .n = n});
+    return is_known(to) && is_known(from) ? 0 : finish(stream_of(stream));
 }
 int cuMemcpy2DAsync_v2(const struct gd_copy_2d *copy, void *stream) {
     CALLED_ON(stream);
@@ -375,24 +406,6 @@ int cuIpcOpenEventHandle(void **event, struct gd_ipc_handle handle) {
 
 /* ---- memory ---------------------------------------------------------------------------------- */
 
-enum { REGIONS = 256 };
-static struct region {
-    void *base, *mirror;
-    size_t nbytes;
-    int fd;
-} regions[REGIONS];
-
-static struct region *region_at(const void *base) {
-    for (int k = 0; k < REGIONS; k++)
-        if (regions[k].base == base) return &regions[k];
-    return NULL;
-}
-static uint64_t noted(void *base, size_t nbytes, int fd) {
-    pthread_mutex_lock(&mutex);
-    *region_at(NULL) = (struct region){base, NULL, nbytes, fd};
-    pthread_mutex_unlock(&mutex);
-    return (uint64_t)base;
-}
 /* Frees it, behind all work so far. */
 static int given_back(uint64_t pointer) {
     struct region *region = pointer ? region_at((void *)pointer) : NULL;
@@ -474,11 +487,12 @@ static void *reserve(void *at, size_t nbytes) {
 }
 int cuMemAddressReserve(uint64_t *pointer, size_t nbytes, size_t alignment, uint64_t at, ull flags) {
     CALLED;
-    *pointer = (uint64_t)reserve(NULL, nbytes);
+    *pointer = noted(reserve(NULL, nbytes), nbytes, -1);
     return alignment || at || flags ? 1 : 0;
 }
 int cuMemAddressFree(uint64_t pointer, size_t nbytes) {
     CALLED;
+    *region_at((void *)pointer) = (struct region){0};
     return munmap((void *)pointer, nbytes);
 }
 int cuMemMap(uint64_t pointer, size_t nbytes, size_t offset, uint64_t memory, ull flags) {
@@ -586,10 +600,12 @@ int cuMemHostGetDevicePointer_v2(uint64_t *pointer, void *address, unsigned flag
 int cuMemAllocHost_v2(void **address, size_t nbytes) {
     CALLED;
     *address = calloc(1, nbytes);
+    noted(*address, nbytes, -1);
     return 0;
 }
 int cuMemFreeHost(void *address) {
     CALLED;
+    *region_at(address) = (struct region){0};
     free(address);
     return 0;
 }
