@@ -1,13 +1,12 @@
 """Rings on GPUs: a program in C at one end, Python at the other, or C at both.
 
-Each process has a driver without a GPU (fake_libcuda.c), whose memory is the host's and whose streams
-are real queues.  With the marker `gpu` the same tests use a real one.  A stream that is held has work
-pending until the puppet is told to go on.
+Each process has a driver without a GPU (fake_libcuda.c), whose memory is the host's and whose
+streams are real queues.  With the marker `gpu` the same tests use a real one.  A stream that is
+held has work pending until the puppet is told to go on.
 """
 
 from __future__ import annotations
 
-import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -36,7 +35,7 @@ Calls = Callable[[int], list[tuple[str, int]]]
 
 @pytest.fixture
 def name(name: str) -> Iterator[str]:
-    """A name that may be left by the dead."""
+    """One that may be left by the dead."""
     yield name
     leftovers.tidy(lambda each: each == name)
 
@@ -83,6 +82,7 @@ def publishes(program: Puppet, byte: int, pts: int) -> None:
 # ---- C and Python --------------------------------------------------------------------------------
 
 
+@pytest.mark.slow(keep=2)
 @OF_EACH
 def test_python_reads_what_the_stream_of_c_has_written(
     name: str, c: Callable[[], Puppet], python: Callable[[], Peer], kind: str, sync: str
@@ -112,6 +112,7 @@ def test_python_reads_what_the_stream_of_c_has_written(
     assert segments_of(name) == []
 
 
+@pytest.mark.slow(keep=2)
 @OF_EACH
 def test_the_stream_of_c_reads_what_python_has_written(
     name: str, c: Callable[[], Puppet], python: Callable[[], Peer], kind: str, sync: str
@@ -140,6 +141,7 @@ def test_the_stream_of_c_reads_what_python_has_written(
     assert segments_of(name) == []
 
 
+@pytest.mark.slow(keep=2)
 @OF_EACH
 def test_a_producer_does_not_overwrite_what_a_stream_of_c_still_reads(
     name: str, c: Callable[[], Puppet], python: Callable[[], Peer], kind: str, sync: str
@@ -172,6 +174,7 @@ def test_a_producer_does_not_overwrite_what_a_stream_of_c_still_reads(
     program.ok("release", 0, 1)
 
 
+@pytest.mark.slow(keep=2)
 @OF_EACH
 def test_a_slot_that_is_used_on_a_second_stream_waits_for_it_too(
     name: str, c: Callable[[], Puppet], kind: str, sync: str
@@ -229,6 +232,7 @@ def test_a_pinned_ring_has_peers_by_the_cpu_and_on_gpus(
 # ---- deaths --------------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @TIMELINE
 def test_a_frame_of_c_that_its_gpu_had_not_written_is_torn(
     name: str, c: Callable[[], Puppet], python: Callable[[], Peer], kind: str, sync: str
@@ -249,6 +253,7 @@ def test_a_frame_of_c_that_its_gpu_had_not_written_is_torn(
     assert peer.refused("release_torn")[0] == "FrameTorn"
 
 
+@pytest.mark.slow
 @TIMELINE
 def test_a_reader_in_c_that_dies_holds_up_nobody(
     name: str, c: Callable[[], Puppet], python: Callable[[], Peer], kind: str, sync: str
@@ -275,6 +280,7 @@ def test_a_reader_in_c_that_dies_holds_up_nobody(
     peer("finish")
 
 
+@pytest.mark.slow
 @TIMELINE
 def test_a_producer_in_python_that_dies_leaves_c_its_whole_frames(
     name: str, c: Callable[[], Puppet], python: Callable[[], Peer], kind: str, sync: str
