@@ -25,16 +25,19 @@ gpuring_status gm_fail(gpuring_error *error, int device_status, const char *form
     return GPURING_DEVICE;
 }
 
-gpuring_status gm_load(struct gd_driver **driver, gpuring_error *error) {
-    const char *why;
-    bool found;
-    *driver = gd_driver_load(&why, &found);
-    if (*driver) return GPURING_OK;
+gpuring_status gm_fail_no_driver(const char *why, bool found, gpuring_error *error) {
     if (found)
         return gm_fail(error, 0,
                        "this NVIDIA driver has no %s: CUDA 12 or later is needed; update the driver",
                        why);
     return gm_fail(error, 0, "there is no NVIDIA driver (%s); use device='host'", why);
+}
+
+gpuring_status gm_load(struct gd_driver **driver, gpuring_error *error) {
+    const char *why;
+    bool found;
+    *driver = gd_driver_load(&why, &found);
+    return *driver ? GPURING_OK : gm_fail_no_driver(why, found, error);
 }
 
 /* ---- which one ------------------------------------------------------------------------------- */

@@ -38,6 +38,8 @@ gpuring_status gm_fail(gpuring_error *error, int device_status, const char *form
 
 /* The driver of this machine. GPURING_DEVICE: there is none, or it is too old. */
 gpuring_status gm_load(struct gd_driver **driver, gpuring_error *error);
+/* What gd_driver_load, or gd_driver_fill, has said. */
+gpuring_status gm_fail_no_driver(const char *why, bool found, gpuring_error *error);
 
 /* GPURING_DEVICE if this process has no GPU of that number. Makes no context. */
 gpuring_status gm_check_gpu(struct gd_driver *driver, int device, gpuring_error *error);

@@ -7,7 +7,9 @@ enum { PROCESS_LIMIT = 4096 }; /* interprocess events of one process, about (dri
 gpuring_status gm_fail_trouble(gpuring_error *error, const struct gd_device *device,
                                const struct gd_trouble *trouble) {
     const struct gr_ring *ring = device->ring;
-    const char *name = gd_status_name(device->driver, trouble->status);
+    /* It may have been closed by another thread. */
+    const char *name = device->driver ? gd_status_name(device->driver, trouble->status)
+                                      : "CUDA_ERROR_INVALID_CONTEXT";
     const int gpu = device->ordinal, status = trouble->status;
     const uint32_t peer = trouble->peer, index = trouble->index;
     const unsigned long long value = trouble->value;
