@@ -22,9 +22,8 @@ PATIENCE_S = 200.0
 def build(folder: Path) -> Path:
     """c_api.c with all of the library."""
     native = Path(gpuring.__file__).parent / "native"
-    sources = [
-        each for room in ("core", "host", "device", "api") for each in native.glob(f"{room}/*.c")
-    ]
+    rooms = ("core", "host", "device", "memory", "api")
+    sources = [each for room in rooms for each in native.glob(f"{room}/*.c")]
     program = folder / "c_api"
     command = ["cc", "-std=gnu11", "-O2", "-pthread", f"-I{native}", "-o", str(program)]
     command += [str(Path(__file__).with_name("c_api.c")), *map(str, sorted(sources)), "-ldl"]

@@ -21,6 +21,10 @@
  * fork. A forked child cannot use the handles of its parent: it gets GPURING_FORKED, and attaches
  * itself.
  *
+ * GPUs. Nothing here is linked to CUDA. The driver is loaded when the first ring on a GPU is made or
+ * opened. A stream is a CUstream, or a cudaStream_t, which is the same: NULL is the default stream.
+ * It must be one of the primary context, which CUDA's runtime uses.
+ *
  * Signals. A wait goes on when a signal handler returns. Give it a timeout, or wait with poll() on
  * a descriptor, to look at what a handler has noted.
  */
@@ -84,6 +88,12 @@ typedef struct gpuring_consumer gpuring_consumer;
 /* A timeout without end. 0 does not wait. */
 #define GPURING_FOREVER INT64_C(-1)
 
+/* The GPU that is current in this thread, or GPU 0; and for a pinned ring none, so that the CPU uses
+ * the slots. */
+#define GPURING_DEVICE_DEFAULT (-1)
+/* The same GPU, for a pinned ring as well. */
+#define GPURING_DEVICE_CURRENT (-2)
+
 typedef struct gpuring_attach_options {
     size_t size;
     /* For how long to wait for a ring that lives: its creator lives, or a producer is in it. 0
@@ -92,11 +102,15 @@ typedef struct gpuring_attach_options {
     /* The id of the user whose ring it must be. -1: this process's own user, or root. Another user
      * can write every slot, and can end this process. */
     int64_t owner;
+    /* The GPU under which this process uses the slots: its number here, or one of the two above. It
+     * may be any GPU that reaches that of the ring, and for a pinned ring any at all. */
+    int device;
+    const uint8_t *device_uuid; /* NULL, or the 16 bytes of CUDA that name the GPU instead */
 } gpuring_attach_options;
-#define GPURING_ATTACH_OPTIONS {sizeof(gpuring_attach_options), 0, -1}
+#define GPURING_ATTACH_OPTIONS {sizeof(gpuring_attach_options), 0, -1, GPURING_DEVICE_DEFAULT, NULL}
 
-/* Opens the ring of this name. Its slots must be in host memory, or pinned; those of a pinned ring
- * are used by the CPU. options: NULL is GPURING_ATTACH_OPTIONS. */
+/* Opens the ring of this name. options: NULL is GPURING_ATTACH_OPTIONS. For a ring on a GPU it may
+ * wait for up to 5 s for a process that hands the memory on. */
 gpuring_status gpuring_attach(const char *name, const gpuring_attach_options *options,
                               gpuring_ring **ring, gpuring_error *error);
 /* Gives the ring up. Close its producers and consumers first: with one of them open this returns
@@ -104,7 +118,32 @@ gpuring_status gpuring_attach(const char *name, const gpuring_attach_options *op
  * for all: they read what is there, and then get the end of the stream. NULL is fine. */
 gpuring_status gpuring_detach(gpuring_ring *ring, gpuring_error *error);
 
-typedef enum gpuring_memory { GPURING_MEMORY_HOST = 0, GPURING_MEMORY_PINNED = 4 } gpuring_memory;
+/* Where the slots are. docs/memory.md says which kind suits you. */
+typedef enum gpuring_memory {
+    GPURING_MEMORY_HOST = 0,
+    GPURING_MEMORY_IPC = 1,    /* on a GPU, by legacy CUDA IPC */
+    GPURING_MEMORY_VMM = 2,    /* on a GPU, as a descriptor: consumers can only read */
+    GPURING_MEMORY_POOL = 3,   /* on a GPU, in a pool of cudaMallocAsync */
+    GPURING_MEMORY_PINNED = 4, /* in host memory, for CPUs and GPUs */
+    GPURING_MEMORY_AUTO = 255  /* what suits the GPU; only to create */
+} gpuring_memory;
+
+/* How streams wait for each other: by interprocess events, or by words that they write and wait
+ * for. A ring in host memory has none. AUTO takes the timeline where the GPU has it. */
+typedef enum gpuring_sync {
+    GPURING_SYNC_AUTO = 0,
+    GPURING_SYNC_NONE = 0,
+    GPURING_SYNC_EVENT = 1,
+    GPURING_SYNC_TIMELINE = 2
+} gpuring_sync;
+
+/* Where a peer waits for the GPU work of others: in its stream, or in the calling thread. AUTO is
+ * that of the ring, and for a new ring the stream, but for what has no timeline. */
+typedef enum gpuring_gate {
+    GPURING_GATE_AUTO = 0,
+    GPURING_GATE_STREAM = 1,
+    GPURING_GATE_HOST = 2
+} gpuring_gate;
 
 typedef struct gpuring_info {
     size_t size;
@@ -121,10 +160,17 @@ typedef struct gpuring_info {
     uint64_t next_seq; /* the smallest sequence that nobody has claimed */
     uint64_t dropped;  /* frames for which no slot was free (try_claim) */
     uint64_t deaths;   /* of peers, which were cleared */
+    gpuring_sync sync;
+    gpuring_gate gate;
+    int device;        /* the GPU under which this process uses the slots, or -1: by the CPU */
+    /* Whether that GPU reaches the slots. Of a pinned ring it may not: then slot.data is for the CPU,
+     * and copies between it and the GPU have to be waited for before a slot is ended. */
+    bool mapped;
+    uint8_t device_uuid[16]; /* of the GPU that has the memory; else zeros */
 } gpuring_info;
 #define GPURING_INFO                                                                               \
     {sizeof(gpuring_info), NULL, 0, 0, 0, 0, 0, 0, 0, 0, GPURING_MEMORY_HOST, {0}, 0, false,       \
-     false, 0, 0, 0, 0, 0}
+     false, 0, 0, 0, 0, 0, GPURING_SYNC_NONE, GPURING_GATE_STREAM, -1, false, {0}}
 
 /* What the ring is, and what it is doing just now. */
 gpuring_status gpuring_get_info(const gpuring_ring *ring, gpuring_info *info);
@@ -163,11 +209,17 @@ typedef struct gpuring_create_options {
     uint32_t producers;          /* of how many the stream is made */
     uint32_t max_peers, max_subscriptions; /* at the same time, 1 to 250 */
     uint32_t mode;               /* permissions: 0600 keeps it to one user */
+    gpuring_memory memory;
+    int device;                  /* for all but host memory: see gpuring_attach_options */
+    const uint8_t *device_uuid;
+    gpuring_sync sync;           /* of a ring on a GPU; a pinned one has a timeline */
+    gpuring_gate gate;           /* of all but host memory */
 } gpuring_create_options;
 #define GPURING_CREATE_OPTIONS                                                                     \
-    {sizeof(gpuring_create_options), 8, NULL, 0, NULL, 0, 1, 32, 16, 0600}
+    {sizeof(gpuring_create_options), 8, NULL, 0, NULL, 0, 1, 32, 16, 0600, GPURING_MEMORY_HOST,     \
+     GPURING_DEVICE_DEFAULT, NULL, GPURING_SYNC_AUTO, GPURING_GATE_AUTO}
 
-/* Creates a ring in host memory and owns it. It appears whole: whoever finds its name can attach.
+/* Creates a ring and owns it. It appears whole: whoever finds its name can attach.
  * GPURING_EXISTS: the name is taken, also by a ring whose processes are dead. */
 gpuring_status gpuring_create(const char *name, const gpuring_create_options *options,
                               gpuring_ring **ring, gpuring_error *error);
@@ -180,7 +232,8 @@ typedef struct gpuring_slot {
     uint64_t seq;
     uint32_t number; /* which slot of the ring it is */
     /* The first byte of the slot, and of the frame's metadata (NULL if there is none). A consumer
-     * only reads them. */
+     * only reads them. On a GPU `data` is a pointer of the device. Between claim or acquire and the end
+     * of the slot it is for the stream of its producer or consumer. */
     void *data, *meta;
     /* The shape of a frame that is smaller than the slot. dimensions is 0 for a whole one. */
     uint32_t dimensions;
@@ -190,8 +243,12 @@ typedef struct gpuring_slot {
     uint32_t producer;    /* the number of the peer that has written it */
     bool redelivered;     /* another member, or this one, had it before */
     int64_t published_ns; /* CLOCK_MONOTONIC */
+    /* Of any slot again. host: the same bytes for the CPU, NULL if only a GPU has them. mapped: a GPU
+     * reaches `data` (gpuring_info). */
+    void *host;
+    bool mapped;
 } gpuring_slot;
-#define GPURING_SLOT {sizeof(gpuring_slot), 0, 0, NULL, NULL, 0, {0}, 0, 0, false, 0}
+#define GPURING_SLOT {sizeof(gpuring_slot), 0, 0, NULL, NULL, 0, {0}, 0, 0, false, 0, NULL, false}
 
 /* ---- producers ------------------------------------------------------------------------------- */
 
@@ -203,8 +260,11 @@ typedef struct gpuring_producer_options {
     size_t size;
     const char *label; /* what people see of it, at most 64 bytes. NULL: the program's name */
     int64_t spin_ns;
+    void *stream; /* see gpuring_producer_stream */
+    gpuring_gate gate;
 } gpuring_producer_options;
-#define GPURING_PRODUCER_OPTIONS {sizeof(gpuring_producer_options), NULL, GPURING_SPIN_ADAPTIVE}
+#define GPURING_PRODUCER_OPTIONS                                                                   \
+    {sizeof(gpuring_producer_options), NULL, GPURING_SPIN_ADAPTIVE, NULL, GPURING_GATE_AUTO}
 
 /* Joins as a producer. options: NULL is GPURING_PRODUCER_OPTIONS. Does not wait, but up to 5 s for
  * another process that joins or leaves at the moment. */
@@ -255,10 +315,12 @@ typedef struct gpuring_consumer_options {
     bool deaths;    /* GPURING_PRODUCER_DIED tells of each producer that died */
     const char *label;
     int64_t spin_ns;
+    void *stream; /* see gpuring_producer_stream */
+    gpuring_gate gate;
 } gpuring_consumer_options;
 #define GPURING_CONSUMER_OPTIONS                                                                   \
     {sizeof(gpuring_consumer_options), NULL, GPURING_START_NEXT, false, false, false, NULL,        \
-     GPURING_SPIN_ADAPTIVE}
+     GPURING_SPIN_ADAPTIVE, NULL, GPURING_GATE_AUTO}
 
 /* Joins as a consumer. options: NULL is GPURING_CONSUMER_OPTIONS. Waits as a join of a producer
  * does. */
@@ -286,6 +348,24 @@ gpuring_status gpuring_release_many(gpuring_consumer *consumer, gpuring_slot *sl
 /* The number of the peer, as `gpuring inspect` shows it. */
 uint32_t gpuring_producer_number(const gpuring_producer *producer);
 uint32_t gpuring_consumer_number(const gpuring_consumer *consumer);
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+/* The stream of the calls from now on, as cublasSetStream sets one. Where the CPU uses the slots it does
+ * nothing. A call costs next to nothing, so each verb may have a stream of its own.
+ *
+ * Claim and acquire make it wait for those who used the slot before, unless their work is done. What
+ * is then put into it comes behind them. Publish, abandon and release make others wait for the stream
+ * of the claim or acquire, for this one, and for those that were named by use_on. So nobody waits for a
+ * GPU on the host, but for a peer with GPURING_GATE_HOST. */
+void gpuring_producer_stream(gpuring_producer *producer, void *stream);
+void gpuring_consumer_stream(gpuring_consumer *consumer, void *stream);
+/* Says that an open slot will be used on another stream, too. That stream waits for all work on the
+ * slot so far, and the slot's end will wait for it. */
+gpuring_status gpuring_producer_use_on(gpuring_producer *producer, const gpuring_slot *slot,
+                                       void *stream, gpuring_error *error);
+gpuring_status gpuring_consumer_use_on(gpuring_consumer *consumer, const gpuring_slot *slot,
+                                       void *stream, gpuring_error *error);
 
 /* ---- waiting for several --------------------------------------------------------------------- */
 

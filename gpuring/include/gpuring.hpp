@@ -32,6 +32,7 @@ public:
     explicit Error(const gpuring_error &error) : std::runtime_error(error.text), error_(error) {}
     gpuring_status status() const noexcept { return error_.status; }
     int sys_errno() const noexcept { return error_.sys_errno; }
+    int device_status() const noexcept { return error_.device_status; }
 
 private:
     gpuring_error error_;
@@ -45,6 +46,11 @@ using std::chrono::seconds;
 namespace detail {
 inline std::int64_t ns(const Timeout &timeout) {
     return timeout ? static_cast<std::int64_t>(timeout->count()) : GPURING_FOREVER;
+}
+inline gpuring_attach_options wait_for(std::chrono::nanoseconds timeout) {
+    gpuring_attach_options options = GPURING_ATTACH_OPTIONS;
+    options.timeout_ns = timeout.count();
+    return options;
 }
 inline void check(gpuring_status status, const gpuring_error &error) {
     if (status != GPURING_OK) throw Error(error);
@@ -76,7 +82,7 @@ private:
 class Ring {
 public:
     explicit Ring(const std::string &name, std::chrono::nanoseconds timeout = {})
-        : Ring(name, gpuring_attach_options{sizeof(gpuring_attach_options), timeout.count(), -1}) {}
+        : Ring(name, detail::wait_for(timeout)) {}
     Ring(const std::string &name, const gpuring_attach_options &options) {
         gpuring_error error;
         gpuring_ring *ring = nullptr;
@@ -128,11 +134,14 @@ public:
     std::uint64_t seq() const noexcept { return slot_.seq; }
     const gpuring_slot &raw() const noexcept { return slot_; }
     Byte *data() const noexcept { return static_cast<Byte *>(slot_.data); }
+    /* For the CPU; NULL if only a GPU has the slot. */
+    Byte *host() const noexcept { return static_cast<Byte *>(slot_.host); }
+    bool mapped() const noexcept { return slot_.mapped; }
     std::vector<std::uint64_t> shape() const {
         return {slot_.shape, slot_.shape + slot_.dimensions};
     }
 
-    /* A field as elements of type T. Throws std::invalid_argument if T has another size. */
+    /* A field as elements of type T, where data() is: on a GPU they are for kernels. Throws std::invalid_argument if T has another size. */
     template <class T> auto array(const std::string &name = "array") const {
         const gpuring_field field = ring_.field(name);
         if (field.itemsize != sizeof(T))
@@ -192,6 +201,10 @@ public:
         const auto n = static_cast<std::uint32_t>(shape.size());
         detail::check(gpuring_set_shape(producer_.get(), &slot_, n, shape.data(), &error), error);
     }
+    void use_on(void *stream) {
+        gpuring_error error;
+        detail::check(gpuring_producer_use_on(producer_.get(), &slot_, stream, &error), error);
+    }
     void publish() {
         gpuring_error error;
         const auto producer = std::move(producer_);
@@ -214,6 +227,10 @@ public:
     }
 
     std::uint64_t lost() const noexcept { return slot_.lost; }
+    void use_on(void *stream) {
+        gpuring_error error;
+        detail::check(gpuring_consumer_use_on(consumer_.get(), &slot_, stream, &error), error);
+    }
     /* Throws if the frame is known to be torn. */
     void release() {
         gpuring_error error;
@@ -237,6 +254,11 @@ public:
         });
     }
 
+    /* The stream of the calls from now on, as in producer.on(stream).claim(). */
+    Producer &on(void *stream) {
+        gpuring_producer_stream(get(), stream);
+        return *this;
+    }
     /* Nothing if no slot was free in time. */
     std::optional<WriteSlot> claim(const Timeout &timeout = {}) {
         gpuring_error error;
@@ -277,6 +299,10 @@ public:
         });
     }
 
+    Consumer &on(void *stream) {
+        gpuring_consumer_stream(get(), stream);
+        return *this;
+    }
     /* Nothing if no frame came in time. Throws at the end of the stream. */
     std::optional<ReadSlot> acquire(const Timeout &timeout = {}) {
         return taken(gpuring_acquire, timeout);

@@ -1,4 +1,4 @@
-"""What Cython has to know of core/*.h and device/*.h.  Declarations only."""
+"""What Cython has to know of core/*.h, host/*.h, device/*.h and memory/*.h.  Declarations only."""
 from libc.stdint cimport int64_t, intptr_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from "core/atomics.h" nogil:
@@ -33,7 +33,10 @@ cdef extern from "core/layout.h" nogil:
     int GR_MAX_SUBSCRIPTIONS_ "GR_MAX_SUBSCRIPTIONS", GR_MAX_META_ "GR_MAX_META"
     uint64_t GR_MAX_SLOT_NBYTES
     int GR_MAX_SPEC
-    int GR_MEMORY_HOST, GR_MEMORY_PINNED
+    enum gr_memory:
+        GR_MEMORY_HOST, GR_MEMORY_VMM, GR_MEMORY_PINNED
+    enum gr_sync: pass
+    enum gr_gate: pass
     int GR_MAX_NDIM, GR_NAME_WORDS, GR_FAR_WORDS, GR_LABEL_WORDS, GR_DEATHS, GR_MAX_PRODUCERS
     enum: GR_MASK_WORDS
     struct gr_config:
@@ -274,10 +277,14 @@ cdef extern from "host/error.h" nogil:
         GPURING_OK, GPURING_TIMEOUT, GPURING_FULL, GPURING_NOT_FOUND, GPURING_INCOMPATIBLE
         GPURING_TOO_MANY_PEERS, GPURING_CLOSED, GPURING_END_OF_STREAM, GPURING_PEER_LOST
         GPURING_PRODUCER_DIED, GPURING_FRAME_TORN, GPURING_NOT_PERMITTED, GPURING_NO_ROOM
-        GPURING_INVALID, GPURING_SYSTEM
+        GPURING_DEVICE, GPURING_INVALID, GPURING_SYSTEM
+    enum gpuring_sync:
+        GPURING_SYNC_AUTO, GPURING_SYNC_EVENT, GPURING_SYNC_TIMELINE
+    enum gpuring_gate:
+        GPURING_GATE_AUTO, GPURING_GATE_STREAM, GPURING_GATE_HOST
     struct gpuring_error:
         gpuring_status status
-        int sys_errno
+        int sys_errno, device_status
         char text[512]
 
 cdef extern from "host/names.h" nogil:
@@ -387,7 +394,7 @@ cdef extern from "host/diagnosis.h" nogil:
     void gh_add_torn(gh_text *, const char *, uint64_t *, size_t, bint)
 
 cdef extern from "device/driver.h" nogil:
-    enum: CU_OK, CU_INVALID_CONTEXT, CU_EVENT_NO_TIMING, CU_STREAM_NON_BLOCKING, CU_DEVICE_ORDINAL, CU_UNIFIED
+    enum: CU_OK, CU_INVALID_CONTEXT, CU_NOT_SUPPORTED, CU_EVENT_NO_TIMING, CU_STREAM_NON_BLOCKING, CU_DEVICE_ORDINAL, CU_UNIFIED
     struct gd_rows:
         int kind
         uint64_t device
@@ -500,3 +507,60 @@ cdef extern from "device/verbs.h" nogil:
 
 cdef extern from "core/streamed.h" nogil:
     void gr_copy_streamed(void *to, const void *source, size_t nbytes)
+
+cdef extern from "memory/gpu.h" nogil:
+    enum: GM_WORDS
+    struct gm_refusal:
+        int status
+    const char *gm_told(char *, const gd_driver *, const gm_refusal *)
+    gpuring_status gm_load(gd_driver **, gpuring_error *)
+    gpuring_status gm_fail_no_driver(const char *, gr_bool, gpuring_error *)
+    gpuring_status gm_check_gpu(gd_driver *, int, gpuring_error *) noexcept
+    int gm_gpu_of(gd_driver *, const uint8_t *) noexcept
+    gpuring_status gm_uuid(gd_driver *, int, uint8_t *, gpuring_error *) noexcept
+    gpuring_status gm_owner_of(gd_driver *, int, const uint8_t *, const char *, int *, gpuring_error *) noexcept
+    gr_bool gm_enter(gd_driver *, int, gm_refusal *)
+    void gm_leave(gd_driver *)
+
+cdef extern from "memory/choice.h" nogil:
+    const char *gm_lacks(gd_driver *, gr_memory, int, const char *, char *) noexcept
+    const char *gm_lacks_timeline(gd_driver *, int, char *) noexcept
+    gr_memory gm_auto(gr_bool, const char *, const char *, char *)
+    gr_bool gm_is_contained()
+    gpuring_status gm_order(gpuring_sync, gpuring_gate, const char *, gr_sync *, gr_gate *, gpuring_error *)
+
+cdef extern from "memory/share.h" nogil:
+    enum: GM_HANDLE, GM_PAGE
+    uint64_t gm_rounded(uint64_t, uint64_t)
+    gr_bool gm_register(gd_driver *, void *, size_t, uint64_t *, gm_refusal *)
+    gr_bool gm_unregister(gd_driver *, void *, gm_refusal *)
+
+cdef extern from "memory/slab.h" nogil:
+    struct gm_slab:
+        gr_memory kind
+        int device, fd
+        uint8_t handle[64]
+        gr_bool made, borrowed
+        gm_slab *of
+    struct gm_wanted:
+        const char *ring
+        gr_memory kind
+        const uint8_t *epoch
+        const uint8_t *uuid
+        const uint8_t *handle
+        uint32_t slots
+        uint64_t slot_nbytes
+    gpuring_status gm_make(gd_driver *, gr_memory, int, const uint8_t *, uint64_t, gm_slab **, gpuring_error *)
+    gpuring_status gm_adopt(gd_driver *, int, const uint8_t *, uint64_t, uint64_t, gm_slab **, gpuring_error *)
+    gpuring_status gm_may_open(gd_driver *, int, const gm_wanted *, gr_bool *, gpuring_error *)
+    gpuring_status gm_open(gd_driver *, int, const gm_wanted *, int, gm_slab **, gpuring_error *)
+    gpuring_status gm_view(gm_slab *, gr_bool, uint64_t *, gpuring_error *)
+    void gm_put(gm_slab *)
+
+cdef extern from "memory/trouble.h" nogil:
+    gpuring_status gm_fail_trouble(gpuring_error *, const gd_device *, const gd_trouble *) noexcept
+
+cdef extern from "memory/fetch.h" nogil:
+    enum: GM_FETCH_S
+    gpuring_status gm_check_creator(const char *, gr_ring *, gpuring_error *)
+    gpuring_status gm_fail_fetch(gpuring_error *, const gr_fetch *, gr_bool, double) noexcept

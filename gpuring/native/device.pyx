@@ -7,11 +7,12 @@ from cpython.bytes cimport PyBytes_FromStringAndSize
 from cpython.exc cimport PyErr_Occurred
 from cpython.pycapsule cimport PyCapsule_GetName, PyCapsule_GetPointer
 from cpython.ref cimport Py_INCREF
-from libc.stdint cimport intptr_t
+from libc.stdint cimport intptr_t, uint8_t
 from libc.string cimport memcpy
 
 from gpuring.native.c cimport *
 from gpuring.native.header cimport Header
+from gpuring.native.names cimport refuse
 
 from gpuring.errors import DeviceError
 
@@ -23,16 +24,14 @@ cdef class Driver:
         """`functions` has the address of each function by its symbol, for tests.  None takes libcuda's."""
         cdef const char *why = NULL
         cdef gr_bool found = True
+        cdef gpuring_error error
         if functions is None:
             self.driver = gd_driver_load(&why, &found)
         elif gd_driver_fill(&self.own, _find, <void *>functions, &why):
             self.driver, self.functions = &self.own, functions
         if self.driver == NULL:
-            if found:
-                raise DeviceError(
-                    f"this NVIDIA driver has no {why.decode()}: CUDA 12 or later is needed; update the driver"
-                )
-            raise DeviceError(f"there is no NVIDIA driver ({why.decode()}); use device='host'")
+            gm_fail_no_driver(why, found, &error)
+            refuse(&error)
 
     def status_name(self, int status):
         """The name of a status, such as "CUDA_ERROR_INVALID_VALUE"."""
@@ -52,20 +51,15 @@ cdef class Driver:
 
         Asked from the driver itself: CuPy's device properties cut the UUID at a zero byte.
         """
-        cdef char uuid[16]
-        cdef int status = self.driver.init(0) or self.driver.device_get_uuid(uuid, device)
-        if status:
-            raise DeviceError(
-                f"the driver does not tell the UUID of GPU {device}: {self.status_name(status)}")
-        return PyBytes_FromStringAndSize(uuid, 16)
+        cdef uint8_t uuid[16]
+        cdef gpuring_error error
+        if gm_uuid(self.driver, device, uuid, &error) != GPURING_OK:
+            refuse(&error)
+        return PyBytes_FromStringAndSize(<char *>uuid, 16)
 
 
 cdef void *_find(void *functions, const char *symbol) noexcept with gil:
     return <void *><size_t>(<object>functions).get(symbol.decode(), 0)
-
-
-cdef enum:
-    PROCESS_LIMIT = 4096  # interprocess events of one process, about (measured on driver 580)
 
 
 @cython.no_gc_clear  # __dealloc__ needs the header
@@ -106,51 +100,9 @@ cdef class Device:
 
     cdef object refused(self, const gd_trouble *trouble):
         """The error for what the C library has said (gd_trouble in device/state.h)."""
-        status, gpu = self.driver.status_name(trouble.status), self.gd.ordinal
-        peer, index, value = trouble.peer, trouble.index, trouble.value
-        stream = f"stream {trouble.stream:#x}"
-        if trouble.where == GD_CAPTURED:
-            text = (
-                f"{stream} is being captured into a CUDA graph, or is the default stream while another one is ({status}). "
-                "Handing a slot over cannot be part of a graph: claim, publish, acquire and release outside the capture (a "
-                "slot that you have stays yours), or with stream= another stream. Capture the work between, one graph for "
-                "each slot (docs/guide.md, CUDA graphs)"
-            )
-        elif trouble.where == GD_OTHER_DEVICE:
-            text = (
-                f"the default stream of GPU {value} was given (it is current), but this handle of the ring was attached "
-                f"under GPU {gpu}. Give a stream explicitly, or work inside `with cupy.cuda.Device({gpu}):` or "
-                f"`with torch.cuda.device({gpu}):`"
-            )
-        elif trouble.where == GD_NO_CONTEXT:
-            text = f"GPU {gpu} cannot be used ({status})"
-        elif trouble.where == GD_OPEN_EVENT:
-            text = (
-                f"peer {peer}'s event for slot {index} cannot be opened ({status}; pid {self.header.peer_pid(peer)}). Both "
-                "processes must share /dev/shm and the host's pid and IPC namespaces"
-            )
-        elif trouble.where == GD_MAKE_EVENTS:
-            text = (
-                f"peer {peer} needs an interprocess event for each slot, {value} could be made ({status}). This process has "
-                f"made {self.driver.driver.made_count}, about {PROCESS_LIMIT} is the limit: use fewer slots, fewer peers in "
-                "one process, or sync='timeline'"
-            )
-        elif trouble.where == GD_WORK_FAILED:
-            text = f"peer {peer}'s GPU work on slot {index} (fence {value}) has failed: {status}"
-        elif trouble.where == GD_NOT_NOW:
-            text = (
-                f"GPU {gpu} cannot be waited for while a thread captures a CUDA graph ({status}). Try again when the capture "
-                "has ended"
-            )
-        elif trouble.where == GD_REGISTER:
-            text = (
-                f"the ring's header cannot be mapped into GPU {gpu} ({status}). Create the ring with sync='event'"
-            )
-        elif trouble.where == GD_NO_MEMORY:
-            text = "there is no memory left to note which streams and events a slot is used with"
-        else:  # GD_ON_STREAM
-            text = f"{stream} does not take the ring's waits and records ({status}); is it a stream of GPU {gpu}?"
-        return DeviceError(text)
+        cdef gpuring_error error
+        gm_fail_trouble(&error, &self.gd, trouble)
+        return DeviceError(error.text.decode())
 
     def current_stream(self):
         """The handle of the current stream of the framework and of this thread."""

@@ -12,8 +12,9 @@ from posix.unistd cimport close as c_close
 from gpuring.native.c cimport *
 from gpuring.native.clock cimport deadline_of
 from gpuring.native.header cimport Header
+from gpuring.native.names cimport refuse
 
-from gpuring.errors import PeerLost, RingError, RingTimeout
+from gpuring.errors import RingError
 
 
 def offer(Header header not None, int fd):
@@ -33,17 +34,18 @@ def offer(Header header not None, int fd):
 cdef class Descriptor:
     """A descriptor of a ring's slots.  It is closed at the latest when this object goes, so no interrupt can lose it."""
 
-    cdef readonly int fd
-    # Whether a thread of its own closes it, because that may take for ever: any process of the ring may have handed over what
-    # lingers.
-    cdef public bint aside
-
     def __cinit__(self, int fd, *, bint aside=False):
         self.fd = fd
         self.aside = aside
 
     def __dealloc__(self):
         self.close()
+
+    cdef int give_up(self) noexcept:
+        """Whoever gets it closes it."""
+        cdef int fd = self.fd
+        self.fd = -1
+        return fd
 
     cpdef close(self):
         """May be called twice."""
@@ -66,6 +68,7 @@ def fetch(Header header not None, timeout):
     nobody can be asked, RingTimeout if nobody has answered in time (the message says who was asked), OSError (no
     descriptors left), ValueError, TypeError."""
     cdef gr_fetch fetch
+    cdef gpuring_error said
     cdef int64_t deadline = deadline_of(timeout), until
     cdef int fd = -1, error = 0
     header.to_write()
@@ -79,11 +82,13 @@ def fetch(Header header not None, timeout):
                 fd = gr_fetch_go_on(&fetch, header.ring, until)
                 error = errno
             if fd < 0 and error == ENOENT:
-                raise PeerLost(_nobody_has_it(&fetch))
+                gm_fail_fetch(&said, &fetch, True, 0)
+                refuse(&said)
             if fd < 0 and error != EAGAIN:
                 raise OSError(error, os.strerror(error))
             if fd < 0 and gr_now_ns() >= deadline:
-                raise RingTimeout(_nobody_answers(&fetch, timeout))
+                gm_fail_fetch(&said, &fetch, False, timeout)
+                refuse(&said)
             PyErr_CheckSignals()
         return Descriptor(fd, aside=True)
     except BaseException:
@@ -93,25 +98,3 @@ def fetch(Header header not None, timeout):
     finally:
         with nogil:
             gr_fetch_end(&fetch)
-
-
-cdef str _pids(list found):
-    return ", ".join(found[:10]) + (f" and {len(found) - 10} more" if len(found) > 10 else "")
-
-
-cdef str _listed(const gr_fetch *fetch, bint met):
-    return _pids([f"pid {fetch.asked[k].who.pid}" for k in range(fetch.n) if bool(fetch.asked[k].met) == met])
-
-
-cdef str _nobody_has_it(const gr_fetch *fetch):
-    met, away = _listed(fetch, True), _listed(fetch, False)
-    told = "nobody hands the ring's memory on: its creator and its peers are dead, or have none"
-    return told + (f". Not there: {away}" if away else "") + (f". There, and without it: {met}" if met else "")
-
-
-cdef str _nobody_answers(const gr_fetch *fetch, object timeout):
-    without = _pids([f"pid {fetch.asked[k].who.pid}" for k in range(fetch.n) if fetch.asked[k].without])
-    told = (f"nobody handed the ring's memory on in {timeout} s. Asked were {_listed(fetch, True)}, which are stopped or "
-            "have too much to do")
-    return told + (f". Answered without it: {without}. Too many descriptors of that process's user are under way in "
-                   "messages that nobody has read (ETOOMANYREFS)" if without else "")

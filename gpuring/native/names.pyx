@@ -10,6 +10,7 @@ from gpuring.native.header cimport Header
 import os
 
 from gpuring.errors import (
+    DeviceError,
     EndOfStream,
     PeerLost,
     ProducerDied,
@@ -31,7 +32,7 @@ cdef dict _KINDS = {
     GPURING_NOT_FOUND: Missing, GPURING_INCOMPATIBLE: RingIncompatible, GPURING_PEER_LOST: PeerLost,
     GPURING_NOT_PERMITTED: PermissionError, GPURING_INVALID: ValueError, GPURING_TIMEOUT: RingTimeout,
     GPURING_FULL: RingFull, GPURING_TOO_MANY_PEERS: TooManyPeers, GPURING_CLOSED: RingClosed,
-    GPURING_END_OF_STREAM: EndOfStream, GPURING_PRODUCER_DIED: ProducerDied,
+    GPURING_END_OF_STREAM: EndOfStream, GPURING_PRODUCER_DIED: ProducerDied, GPURING_DEVICE: DeviceError,
 }
 
 

@@ -18,7 +18,9 @@ import pytest
 from tests import ROOT
 
 NATIVE, INCLUDE = Path("gpuring/native"), Path("gpuring/include")
-CORE, HOST, DEVICE, API = (NATIVE / each for each in ("core", "host", "device", "api"))
+CORE, HOST, DEVICE, MEMORY, API = (
+    NATIVE / each for each in ("core", "host", "device", "memory", "api")
+)
 PROGRAMS = Path("tests/native/programs")
 HARDWARE = ("fake_cuda.c", "fake_calls.c")  # no sanitizer of ours looks into it
 FAULTS = ["-O1", "-g", "-w", "-DGR_FAULTS"]  # of most programs, whose objects are shared then
@@ -45,7 +47,7 @@ def build(
     _copy(place, edits)
     edited = {name for name, _, _ in edits}
     anew = any(name.endswith(".h") for name in edited)  # every file may use it
-    rooms = [CORE, HOST, DEVICE, API] if api else [CORE, DEVICE] if device else [CORE]
+    rooms = [CORE, HOST, DEVICE, MEMORY, API] if api else [CORE, DEVICE] if device else [CORE]
     patterns = [room / "*.c" for room in rooms]
     named = [programs] if isinstance(programs, str) else programs
     patterns += [PROGRAMS / name for name in (*(HARDWARE if device else ()), *named)]
@@ -100,7 +102,7 @@ def run(
 
 
 def _copy(place: Path, edits: tuple[Edit, ...]) -> None:
-    for folder in (CORE, HOST, DEVICE, API, INCLUDE, PROGRAMS):
+    for folder in (CORE, HOST, DEVICE, MEMORY, API, INCLUDE, PROGRAMS):
         shutil.copytree(ROOT / folder, place / folder)
     for name, old, new in edits:
         (path,) = (place / NATIVE).glob(f"*/{name}")

@@ -12,7 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.helpers.compiled import API, BUILD_S, CC, CORE, DEVICE, HOST, ROOT, needs_compiler
+from tests.helpers.compiled import (
+    API,
+    BUILD_S,
+    CC,
+    CORE,
+    DEVICE,
+    HOST,
+    MEMORY,
+    ROOT,
+    needs_compiler,
+)
 
 pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S)]
 
@@ -42,7 +52,8 @@ def needs_of(place: Path, sources: list[Path]) -> dict[str, set[str]]:
 def needs(tmp_path_factory):
     if not shutil.which("nm"):
         pytest.skip("no nm")
-    sources = [each for room in (CORE, HOST, DEVICE, API) for each in (ROOT / room).glob("*.c")]
+    rooms = (CORE, HOST, DEVICE, MEMORY, API)
+    sources = [each for room in rooms for each in (ROOT / room).glob("*.c")]
     return needs_of(tmp_path_factory.mktemp("floors"), sources)
 
 
@@ -54,11 +65,14 @@ def test_no_file_needs_one_that_needs_it(needs):
 
 @pytest.mark.slow
 def test_no_room_needs_one_above_it(needs):
-    """The core needs no other one, and neither of the two in the middle needs the other."""
-    core, host, device, api = (
-        {path.name for path in (ROOT / room).glob("*.c")} for room in (CORE, HOST, DEVICE, API)
+    """The core needs no other one, and neither host/ nor device/ needs the other."""
+    core, host, device, memory, api = (
+        {path.name for path in (ROOT / room).glob("*.c")}
+        for room in (CORE, HOST, DEVICE, MEMORY, API)
     )
-    for room, above in ((core, host | device | api), (host, device | api), (device, host | api)):
+    over = memory | api
+    aboves = ((core, host | device | over), (host, device | over), (device, host | over))
+    for room, above in (*aboves, (memory, api)):
         assert not {name: needs[name] & above for name in room if needs[name] & above}
     assert any(needs[name] & host for name in api)
     assert any(needs[name] & core for name in device)

@@ -73,7 +73,12 @@ gpuring_status gpuring_join_consumer(gpuring_ring *ring, const gpuring_consumer_
     if (!made) return gh_fail_system(error, ENOMEM, ring->name);
     made->end.ring = ring;
     const enum gr_result result = join(made, &options, name);
-    status = endpoint_begin(&made->end, result, name, options.label, options.spin_ns, error);
+    const struct endpoint_options more = {.subscription = name,
+                                          .label = options.label,
+                                          .spin_ns = options.spin_ns,
+                                          .stream = options.stream,
+                                          .gate = options.gate};
+    status = endpoint_begin(&made->end, result, &more, error);
     if (status != GPURING_OK) {
         free(made);
         return status;
@@ -135,4 +140,15 @@ gpuring_status gpuring_release_many(gpuring_consumer *consumer, gpuring_slot *sl
     MIND_NO_ERROR(error);
     NEED_HANDLE(consumer, error);
     return endpoint_end_many(&consumer->end, END_RELEASE, slots, count, error);
+}
+
+void gpuring_consumer_stream(gpuring_consumer *consumer, void *stream) {
+    consumer->end.stream = stream;
+}
+
+gpuring_status gpuring_consumer_use_on(gpuring_consumer *consumer, const gpuring_slot *slot,
+                                       void *stream, gpuring_error *error) {
+    MIND_NO_ERROR(error);
+    NEED_HANDLE(consumer, error);
+    return endpoint_use_on(&consumer->end, slot, stream, error);
 }

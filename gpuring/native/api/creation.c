@@ -4,13 +4,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 #include "../core/header.h"
 #include "../host/making.h"
 #include "../host/named.h"
 #include "../host/room.h"
-#include "opaque.h"
+#include "on_gpu.h"
 
 /* Whether a name is free now. It may be taken before the ring is whole. */
 static gpuring_status exists(const char *name, gpuring_error *error) {
@@ -75,11 +76,104 @@ static gpuring_status make_slots(gpuring_ring *ring, const struct gr_config *con
     return status;
 }
 
+/* Whether arrays of a field can be on a GPU. A structure, text or a date cannot. */
+static bool is_for_gpu(const struct gh_field *field) {
+    const char *dtype = field->dtype;
+    return *dtype != '[' && (!strchr("<>|=", *dtype) || strchr("biufc", dtype[1]));
+}
+
+static gpuring_status check_fields(const gpuring_ring *ring, gpuring_error *error) {
+    for (uint32_t k = 0; k < ring->spec.fields; k++)
+        if (!is_for_gpu(&ring->spec.field[k]))
+            return gh_fail(error, GPURING_INVALID,
+                           "field '%s': %s cannot be an array on a GPU", ring->spec.field[k].name,
+                           ring->spec.field[k].dtype);
+    return GPURING_OK;
+}
+
+/* The kind of memory of a ring on a GPU. */
+static gpuring_status choose_kind(gpuring_ring *ring, gpuring_memory memory,
+                                  struct gr_config *config, char why[2 * GM_WORDS],
+                                  gpuring_error *error) {
+    char no_ipc[GM_WORDS], no_vmm[GM_WORDS];
+    struct utsname system = {.release = ""};
+    uname(&system);
+    *why = 0;
+    if (memory == GPURING_MEMORY_AUTO) {
+        gm_lacks(ring->driver, GR_MEMORY_IPC, ring->gpu, system.release, no_ipc);
+        gm_lacks(ring->driver, GR_MEMORY_VMM, ring->gpu, system.release, no_vmm);
+        config->memory = gm_auto(gm_is_contained(), no_ipc, no_vmm, why);
+        return GPURING_OK;
+    }
+    config->memory = (enum gr_memory)memory;
+    if (!*gm_lacks(ring->driver, config->memory, ring->gpu, system.release, no_ipc))
+        return GPURING_OK;
+    return gm_fail(error, CU_NOT_SUPPORTED, "memory=\"%s\": %s. Use memory=\"auto\"",
+                   memory == GPURING_MEMORY_IPC ? "ipc" : memory == GPURING_MEMORY_VMM ? "vmm" : "pool",
+                   no_ipc);
+}
+
+/* Which GPU, which kind, and how streams wait. */
+static gpuring_status choose(gpuring_ring *ring, const gpuring_create_options *options,
+                             const struct gpu_asked *asked, struct gr_config *config,
+                             gpuring_error *error) {
+    const gpuring_memory memory = options->memory;
+    const bool pinned = memory == GPURING_MEMORY_PINNED;
+    char why[2 * GM_WORDS] = "", no_timeline[GM_WORDS];
+    gpuring_status status = GPURING_OK;
+    if (memory == GPURING_MEMORY_HOST) {
+        if (options->sync == GPURING_SYNC_AUTO && options->gate == GPURING_GATE_AUTO &&
+            !asks_for_gpu(asked))
+            return GPURING_OK;
+        return gh_fail(error, GPURING_INVALID,
+                       "device, sync and gate are for GPU rings; a host ring needs none");
+    }
+    if (memory != GPURING_MEMORY_AUTO && (unsigned)memory > GPURING_MEMORY_PINNED)
+        return gh_fail(error, GPURING_INVALID, "there is no memory of number %d", (int)memory);
+    if ((unsigned)options->sync > GPURING_SYNC_TIMELINE || (unsigned)options->gate > GPURING_GATE_HOST)
+        return gh_fail(error, GPURING_INVALID, "there is no sync of number %d or gate of number %d",
+                       (int)options->sync, (int)options->gate);
+    config->memory = (enum gr_memory)memory;
+    if (!pinned || asks_for_gpu(asked)) status = find_gpu(ring, asked, error);
+    if (status == GPURING_OK && !pinned) status = choose_kind(ring, memory, config, why, error);
+    if (status == GPURING_OK) status = check_fields(ring, error);
+    if (status != GPURING_OK) return status;
+    if (config->memory == GR_MEMORY_PINNED) {
+        config->sync = GR_SYNC_TIMELINE;
+        config->gate = options->gate == GPURING_GATE_HOST ? GR_GATE_HOST : GR_GATE_STREAM;
+        if (options->sync != GPURING_SYNC_EVENT) return GPURING_OK;
+        return gh_fail(error, GPURING_INVALID,
+                       "%s%s%sa pinned ring has sync=\"timeline\": peers without a GPU have no "
+                       "events. Leave sync= out",
+                       *why ? "memory=\"auto\" takes \"pinned\" here (" : "", why,
+                       *why ? "), and " : "");
+    }
+    gm_lacks_timeline(ring->driver, ring->gpu, no_timeline);
+    return gm_order(options->sync, options->gate, no_timeline, &config->sync, &config->gate, error);
+}
+
+static bool is_on_host(const struct gr_config *config) {
+    return config->memory == GR_MEMORY_HOST || config->memory == GR_MEMORY_PINNED;
+}
+
+/* How this process uses the slots of a ring that is whole but for its name. */
+static gpuring_status use_slots(gpuring_ring *ring, int making, gpuring_error *error) {
+    gpuring_status status = GPURING_OK;
+    if (ring->slab) {
+        status = begin_order(ring, error);
+        return status == GPURING_OK ? offer_slab(ring, error) : status;
+    }
+    if (ring->header->config.memory != GR_MEMORY_PINNED) return GPURING_OK;
+    if (ring->driver) status = register_slots(ring, error);
+    return status == GPURING_OK ? offer_segment(ring->name, ring->header, making, error) : status;
+}
+
 /* Last of all it gets its name, so nobody finds half of a ring. */
 static gpuring_status make_header(gpuring_ring *ring, const struct gr_config *config,
                                   const struct gr_layout *layout, uint32_t mode, const char *json,
-                                  gpuring_error *error) {
+                                  int making, gpuring_error *error) {
     static const uint8_t zeros[GR_MEMORY_HANDLE];
+    uint8_t uuid[GM_UUID] = {0};
     char path[GH_PATH];
     const int fd = gh_unnamed(mode, error);
     if (fd < 0)
@@ -87,12 +181,18 @@ static gpuring_status make_header(gpuring_ring *ring, const struct gr_config *co
                    ? gh_fail_for_room(error, ring->name, error->sys_errno, "the header",
                                       layout->nbytes)
                    : error->status;
-    do ring->header = gr_create(fd, config, ring->epoch, zeros, zeros, json);
-    while (!ring->header && errno == EINTR);
     gpuring_status status = GPURING_OK;
-    if (!ring->header)
-        status = gh_fail_for_room(error, ring->name, errno, "the header", layout->nbytes);
-    else {
+    if (ring->slab) status = gm_uuid(ring->driver, ring->gpu, uuid, error);
+    if (status == GPURING_OK) {
+        do
+            ring->header = gr_create(fd, config, ring->epoch, uuid,
+                                     ring->slab ? ring->slab->handle : zeros, json);
+        while (!ring->header && errno == EINTR);
+        if (!ring->header)
+            status = gh_fail_for_room(error, ring->name, errno, "the header", layout->nbytes);
+    }
+    if (status == GPURING_OK) status = use_slots(ring, making, error);
+    if (status == GPURING_OK) {
         GR_FAULT("create: header made");
         gh_header_path(ring->name, path);
         if (gh_give_name(fd, path) != 0)
@@ -107,16 +207,17 @@ static gpuring_status make_header(gpuring_ring *ring, const struct gr_config *co
 
 static gpuring_status create(gpuring_ring *ring, const gpuring_create_options *options,
                              const char *json, gpuring_error *error) {
-    const struct gr_config config = {.slots = options->slots,
-                                     .max_peers = options->max_peers,
-                                     .max_subscriptions = options->max_subscriptions,
-                                     .memory = GR_MEMORY_HOST,
-                                     .sync = GR_SYNC_HOST,
-                                     .gate = GR_GATE_STREAM,
-                                     .producers = options->producers,
-                                     .slot_nbytes = ring->spec.slot_nbytes,
-                                     .meta_nbytes = ring->spec.meta_nbytes,
-                                     .spec_nbytes = (uint32_t)strlen(json)};
+    const struct gpu_asked asked = {options->device, options->device_uuid};
+    struct gr_config config = {.slots = options->slots,
+                               .max_peers = options->max_peers,
+                               .max_subscriptions = options->max_subscriptions,
+                               .memory = GR_MEMORY_HOST,
+                               .sync = GR_SYNC_HOST,
+                               .gate = GR_GATE_STREAM,
+                               .producers = options->producers,
+                               .slot_nbytes = ring->spec.slot_nbytes,
+                               .meta_nbytes = ring->spec.meta_nbytes,
+                               .spec_nbytes = (uint32_t)strlen(json)};
     struct gr_layout layout;
     char why[128], path[GH_PATH];
     int making = -1;
@@ -126,16 +227,21 @@ static gpuring_status create(gpuring_ring *ring, const gpuring_create_options *o
     if (options->mode > 0777)
         return gh_fail(error, GPURING_INVALID, "mode is permission bits such as 0600, not %#o",
                        options->mode);
+    gpuring_status status = choose(ring, options, &asked, &config, error);
+    if (status != GPURING_OK) return status;
     if (getrandom(ring->epoch, sizeof ring->epoch, 0) != sizeof ring->epoch)
         return gh_fail_system(error, errno, "a random number");
-    gpuring_status status = make_slots(ring, &config, options->mode, &making, error);
+    if (is_on_host(&config)) status = make_slots(ring, &config, options->mode, &making, error);
+    else
+        status = gm_make(ring->driver, config.memory, ring->gpu, ring->epoch,
+                         config.slots * config.slot_nbytes, &ring->slab, error);
     if (status != GPURING_OK) return status;
-    status = make_header(ring, &config, &layout, options->mode, json, error);
-    if (status != GPURING_OK) {
+    status = make_header(ring, &config, &layout, options->mode, json, making, error);
+    if (status != GPURING_OK && is_on_host(&config)) {
         gh_slots_path(ring->name, ring->epoch, path);
         gh_remove_file(path, geteuid());
     }
-    close(making);
+    if (making >= 0) close(making);
     return status;
 }
 
@@ -147,6 +253,7 @@ gpuring_status gpuring_create(const char *name, const gpuring_create_options *gi
     gpuring_status status = gh_check_name(name, strlen(name), error);
     if (status == GPURING_OK) status = look(name, error);
     if (status != GPURING_OK) return status;
+    free_kept_rings();
     gpuring_ring *made = begin_ring(name, error);
     char *json = malloc(GR_MAX_SPEC);
     status = GPURING_SYSTEM;

@@ -14,7 +14,9 @@
 #include "../core/wait.h"
 #include "../core/watchdog.h"
 #include "../device/device.h"
+#include "../device/record.h"
 #include "../device/released.h"
+#include "../memory/trouble.h"
 
 int64_t deadline_of(int64_t timeout_ns) {
     if (timeout_ns == 0) return 0;
@@ -55,20 +57,50 @@ static void set_label(struct gr_peer *peer, const char *label) {
     gr_set_label(peer, padded);
 }
 
-gpuring_status endpoint_begin(struct endpoint *end, enum gr_result result, const char *subscription,
-                              const char *label, int64_t spin_ns, gpuring_error *error) {
-    struct gd_trouble trouble;
-    if (result != GR_OK) return cannot_join(end, result, subscription, error);
+/* Where its slots are. Virtual memory is mapped for this use of it. */
+static gpuring_status find_slots(struct endpoint *end, gpuring_error *error) {
+    const gpuring_ring *ring = end->ring;
+    uint64_t at = ring->registered;
+    gpuring_status status = GPURING_OK;
+    if (ring->slab)
+        status = gm_view(ring->slab, end->peer.core.self.role == GR_PRODUCER, &at, error);
+    end->host = ring->slots;
+    end->data = at ? (char *)at : end->host;
+    return status;
+}
+
+static gpuring_status prepare(struct endpoint *end, gpuring_gate gate, gpuring_error *error) {
+    gpuring_ring *ring = end->ring;
+    struct gd_trouble trouble = {.where = GD_NOWHERE};
+    const bool host = gate == GPURING_GATE_AUTO ? ring->header->config.gate == GR_GATE_HOST
+                                                : gate == GPURING_GATE_HOST;
+    struct gd_device *device = ring->order.driver ? &ring->order : NULL;
+    const enum gr_result result = gd_prepare(&end->peer, device, host, &trouble);
+    if (result == GR_OK) return GPURING_OK;
+    if (result == GR_DEVICE) return gm_fail_trouble(error, device, &trouble);
+    return gh_fail_system(error, ENOMEM, ring->name);
+}
+
+gpuring_status endpoint_begin(struct endpoint *end, enum gr_result result,
+                              const struct endpoint_options *options, gpuring_error *error) {
+    if (result != GR_OK) return cannot_join(end, result, options->subscription, error);
     gr_watch(end->ring->header);
-    result = gd_prepare(&end->peer, NULL, false, &trouble);
-    if (result != GR_OK) {
+    gpuring_status status = find_slots(end, error);
+    if (status == GPURING_OK) status = prepare(end, options->gate, error);
+    if (status != GPURING_OK) {
         gr_leave(&end->peer.core);
-        return gh_fail_system(error, ENOMEM, end->ring->name);
+        return status;
     }
-    set_label(&end->peer.core, label);
-    gr_set_spin(&end->peer.core, spin_ns);
+    end->stream = options->stream;
+    set_label(&end->peer.core, options->label);
+    gr_set_spin(&end->peer.core, options->spin_ns);
     atomic_fetch_add(&end->ring->endpoints, 1);
     return GPURING_OK;
+}
+
+static void begin_call(const struct endpoint *end, struct gd_call *call, int64_t deadline_ns,
+                       uint32_t n, uint32_t *indices) {
+    gd_begin(call, (gd_stream)end->stream, deadline_ns, n, indices);
 }
 
 /* Ends what is open. The errors of single slots do not matter: nobody has them afterwards. */
@@ -78,7 +110,7 @@ static void end_all(struct endpoint *end) {
     for (uint32_t i = 0; i < end->ring->header->slots; i++)
         if (end->peer.use[i].open) open[n++] = i;
     if (!n) return;
-    gd_begin(&call, 0, 0, n, open);
+    begin_call(end, &call, 0, n, open);
     if (end->peer.core.self.role == GR_PRODUCER) gd_abandon(&end->peer, &call, GD_WAIT);
     else gd_release(&end->peer, &call, GD_WAIT);
 }
@@ -88,9 +120,10 @@ gpuring_status endpoint_leave(struct endpoint *end, gpuring_error *error) {
         struct gd_call call;
         enum gr_result result = GR_SIGNAL;
         end_all(end);
-        gd_begin(&call, 0, INT64_MAX, 0, NULL);
+        begin_call(end, &call, INT64_MAX, 0, NULL);
         for (unsigned how = GD_WAIT; result == GR_SIGNAL; how = GD_WAIT | GD_AGAIN)
             result = gd_leave(&end->peer, &call, how);
+        if (result == GR_DEVICE) return gm_fail_trouble(error, end->peer.device, &call.trouble);
         if (result != GR_OK && result != GR_REAPED) return endpoint_unusable(end, result, error);
     }
     if (end->notifier) gr_notifier_close(end->notifier);
@@ -135,7 +168,9 @@ static bool describe_slot(const struct endpoint *end, uint32_t index, gpuring_sl
     const struct gr_ring *header = end->ring->header;
     slot->seq = end->peer.use[index].seq;
     slot->number = index;
-    slot->data = (char *)end->ring->slots + index * header->config.slot_nbytes;
+    slot->data = end->data + index * header->config.slot_nbytes;
+    slot->host = end->host ? end->host + index * header->config.slot_nbytes : NULL;
+    slot->mapped = end->peer.device != NULL;
     slot->meta = NULL;
     if (header->config.meta_nbytes) slot->meta = header->meta + index * header->layout.meta_stride;
     slot->dimensions = 0;
@@ -189,10 +224,12 @@ static gpuring_status refused_torn(struct endpoint *end, gpuring_error *error) {
 }
 
 static gpuring_status refused(struct endpoint *end, enum gr_result result, enum gh_verb verb,
-                              int64_t timeout_ns, gpuring_error *error) {
+                              int64_t timeout_ns, const struct gd_call *call,
+                              gpuring_error *error) {
     char text[sizeof error->text];
     struct gh_text words = gh_begin_text(text, sizeof text);
     if (result == GR_TORN_BEHIND) return refused_torn(end, error);
+    if (result == GR_DEVICE) return gm_fail_trouble(error, end->peer.device, &call->trouble);
     if (result == GR_SYSTEM) return gh_fail_system(error, errno, end->ring->name);
     if (result == GR_BLOCKED && end->notifier)
         gr_notifier_arm(end->notifier, &end->peer.core, false);
@@ -206,13 +243,13 @@ static gpuring_status take(struct endpoint *end, enum gh_verb verb, int64_t time
                            struct gd_call *call, gpuring_error *error) {
     enum gr_result result = verb_of(end, call, verb, GD_WAIT);
     if (result == GR_SIGNAL) result = go_on(end, call, verb);
-    return result == GR_OK ? GPURING_OK : refused(end, result, verb, timeout_ns, error);
+    return result == GR_OK ? GPURING_OK : refused(end, result, verb, timeout_ns, call, error);
 }
 
 /* Of a frame whose shape is damaged. It is released, so that the next call gets beyond it. */
 static gpuring_status refused_damaged(struct endpoint *end, uint32_t index, gpuring_error *error) {
     struct gd_call call;
-    gd_begin(&call, 0, 0, 1, &index);
+    begin_call(end, &call, 0, 1, &index);
     gd_release(&end->peer, &call, GD_WAIT);
     return endpoint_unusable(end, GR_DAMAGED, error);
 }
@@ -222,7 +259,7 @@ gpuring_status endpoint_take(struct endpoint *end, enum gh_verb verb, int64_t ti
     struct gd_call call;
     uint32_t index;
     NEED_SIZE(slot, number, error); /* without these members it cannot be ended */
-    gd_begin(&call, 0, deadline_of(timeout_ns), 1, &index);
+    begin_call(end, &call, deadline_of(timeout_ns), 1, &index);
     const gpuring_status status = take(end, verb, timeout_ns, &call, error);
     if (status != GPURING_OK) return status;
     end->peer.use[index].open = true;
@@ -239,7 +276,7 @@ gpuring_status endpoint_take_many(struct endpoint *end, enum gh_verb verb, int64
     if (!wanted)
         return gh_fail(error, GPURING_INVALID, "at least one slot can be asked for, not 0");
     NEED_SIZE(&slots[0], number, error);
-    gd_begin(&call, 0, deadline_of(timeout_ns), wanted < most ? wanted : most, indices);
+    begin_call(end, &call, deadline_of(timeout_ns), wanted < most ? wanted : most, indices);
     const gpuring_status status = take(end, verb, timeout_ns, &call, error);
     if (status != GPURING_OK) return status;
     uint32_t k = 0;
@@ -253,7 +290,7 @@ gpuring_status endpoint_take_many(struct endpoint *end, enum gh_verb verb, int64
      * come that has it as its first one, and reports it. */
     const uint32_t first = k ? k : 1;
     struct gd_call rest;
-    gd_begin(&rest, 0, 0, call.got - first, indices + first);
+    begin_call(end, &rest, 0, call.got - first, indices + first);
     rest.got = call.got - first;
     gd_cancel(&end->peer, &rest);
     return k ? GPURING_OK : refused_damaged(end, indices[0], error);
@@ -283,7 +320,7 @@ static enum gr_result ended(struct endpoint *end, enum end_verb verb, struct gd_
 /* What an end has met, if it was not all well. */
 static gpuring_status ended_badly(struct endpoint *end, enum gr_result result,
                                   struct gd_call *call, gpuring_error *error) {
-    if (result != GR_OK) return refused(end, result, GH_CLAIM, GPURING_FOREVER, error);
+    if (result != GR_OK) return refused(end, result, GH_CLAIM, GPURING_FOREVER, call, error);
     char text[sizeof error->text];
     struct gh_text words = gh_begin_text(text, sizeof text);
     gh_add_torn(&words, end->ring->name, call->torn, call->torns, false);
@@ -296,7 +333,7 @@ gpuring_status endpoint_end(struct endpoint *end, enum end_verb verb, gpuring_sl
     NEED_SIZE(slot, number, error);
     uint32_t index = slot->number;
     if (!is_open(end, slot)) return not_ours(end, slot, error);
-    gd_begin(&call, 0, 0, 1, &index);
+    begin_call(end, &call, 0, 1, &index);
     const enum gr_result result = ended(end, verb, &call);
     return result == GR_OK && !call.torns ? GPURING_OK : ended_badly(end, result, &call, error);
 }
@@ -316,7 +353,25 @@ gpuring_status endpoint_end_many(struct endpoint *end, enum end_verb verb, gpuri
                            end->ring->name, (unsigned long long)slot->seq);
         seen[index / 64] |= UINT64_C(1) << index % 64;
     }
-    gd_begin(&call, 0, 0, count, indices);
+    begin_call(end, &call, 0, count, indices);
     const enum gr_result result = ended(end, verb, &call);
     return result == GR_OK && !call.torns ? GPURING_OK : ended_badly(end, result, &call, error);
+}
+
+/* ---- streams --------------------------------------------------------------------------------- */
+
+gpuring_status endpoint_use_on(struct endpoint *end, const gpuring_slot *slot, void *stream,
+                               gpuring_error *error) {
+    struct gd_trouble trouble;
+    NEED_SIZE(slot, number, error);
+    if (!is_open(end, slot)) return not_ours(end, slot, error);
+    if (gr_forked(end->ring->header)) return endpoint_unusable(end, GR_FORKED, error);
+    if (end->ring->gpu < 0)
+        return gh_fail(error, GPURING_INVALID, "ring '%s' is in host memory: it takes no stream",
+                       end->ring->name);
+    /* If no GPU reaches the slot, nothing is ordered on it. */
+    if (!end->peer.device ||
+        gd_use_on(&end->peer, slot->number, (gd_stream)stream, &trouble) == GR_OK)
+        return GPURING_OK;
+    return gm_fail_trouble(error, end->peer.device, &trouble);
 }

@@ -5,10 +5,18 @@
 #include "../host/diagnosis.h"
 #include "opaque.h"
 
-/* After the core's join: its watchdog, its label, how it waits. result: that of the core. If it is
- * not GR_OK, the status says why, and there is nothing to leave. subscription: NULL of a producer. */
-gpuring_status endpoint_begin(struct endpoint *end, enum gr_result result, const char *subscription,
-                              const char *label, int64_t spin_ns, gpuring_error *error);
+/* How it waits, and on which stream. */
+struct endpoint_options {
+    const char *subscription; /* NULL of a producer */
+    const char *label;
+    int64_t spin_ns;
+    void *stream;
+    gpuring_gate gate;
+};
+/* After the core's join: its watchdog, its label, its slots, how it waits. result: that of the core. If
+ * it is not GR_OK, the status says why, and there is nothing to leave. */
+gpuring_status endpoint_begin(struct endpoint *end, enum gr_result result,
+                              const struct endpoint_options *options, gpuring_error *error);
 /* Abandons or releases what is open, and leaves. If this fails, it is still open. */
 gpuring_status endpoint_leave(struct endpoint *end, gpuring_error *error);
 
@@ -24,6 +32,9 @@ gpuring_status endpoint_end(struct endpoint *end, enum end_verb verb, gpuring_sl
                             gpuring_error *error);
 gpuring_status endpoint_end_many(struct endpoint *end, enum end_verb verb, gpuring_slot *slots,
                                  uint32_t count, gpuring_error *error);
+
+gpuring_status endpoint_use_on(struct endpoint *end, const gpuring_slot *slot, void *stream,
+                               gpuring_error *error);
 
 /* The error for what the core refuses to any call. */
 gpuring_status endpoint_unusable(const struct endpoint *end, enum gr_result result,

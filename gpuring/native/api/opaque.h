@@ -6,6 +6,7 @@
  *
  *   opaque.h     this
  *   ring         attach and detach; what a ring is
+ *   on_gpu       which GPU a ring is used under; its slots there, and the order of its streams
  *   creation     create
  *   endpoint     what producers and consumers have in common: join, take, end, leave
  *   producer     the verbs of producers
@@ -17,6 +18,7 @@
 #include <stddef.h>
 
 #include "../device/state.h"
+#include "../memory/slab.h"
 #include "../host/error.h"
 #include "../host/names.h"
 #include "../host/spec.h"
@@ -25,6 +27,13 @@ struct gpuring_ring {
     struct gr_ring *header;
     void *slots;
     uint64_t slots_nbytes; /* how much is mapped there */
+    int gpu;                  /* under which it is used, or -1 */
+    struct gd_driver *driver; /* NULL: this process uses it without a GPU */
+    struct gm_slab *slab;     /* NULL: it is in host memory */
+    uint64_t registered;      /* of a pinned one: where that GPU has the slots, or 0 */
+    struct gd_device order;   /* without a driver of its own: the CPU uses the slots */
+    bool stays_mapped;        /* what CUDA has not let go: nothing else may be mapped there */
+    gpuring_ring *next_kept;  /* on_gpu.c */
     struct gh_spec spec;
     bool created; /* by this process, which closes it for all */
     uint8_t epoch[16]; /* that in the header may be damaged later */
@@ -34,6 +43,8 @@ struct gpuring_ring {
 
 struct endpoint {
     gpuring_ring *ring;
+    char *data, *host; /* the first slot, as it is used, and for the CPU */
+    void *stream;
     struct gd_peer peer;
     struct gr_notifier *notifier; /* NULL: nobody has asked for its descriptor */
 };

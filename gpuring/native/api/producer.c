@@ -22,8 +22,11 @@ gpuring_status gpuring_join_producer(gpuring_ring *ring, const gpuring_producer_
     if (!made) return gh_fail_system(error, ENOMEM, ring->name);
     made->end.ring = ring;
     const enum gr_result result = gr_join_producer(ring->header, &made->end.peer.core);
-    const gpuring_status status =
-        endpoint_begin(&made->end, result, NULL, options.label, options.spin_ns, error);
+    const struct endpoint_options more = {.label = options.label,
+                                          .spin_ns = options.spin_ns,
+                                          .stream = options.stream,
+                                          .gate = options.gate};
+    const gpuring_status status = endpoint_begin(&made->end, result, &more, error);
     if (status == GPURING_OK) *producer = made;
     else free(made);
     return status;
@@ -112,4 +115,15 @@ gpuring_status gpuring_abandon(gpuring_producer *producer, gpuring_slot *slot,
     MIND_NO_ERROR(error);
     NEED_HANDLE(producer, error);
     return endpoint_end(&producer->end, END_ABANDON, slot, error);
+}
+
+void gpuring_producer_stream(gpuring_producer *producer, void *stream) {
+    producer->end.stream = stream;
+}
+
+gpuring_status gpuring_producer_use_on(gpuring_producer *producer, const gpuring_slot *slot,
+                                       void *stream, gpuring_error *error) {
+    MIND_NO_ERROR(error);
+    NEED_HANDLE(producer, error);
+    return endpoint_use_on(&producer->end, slot, stream, error);
 }

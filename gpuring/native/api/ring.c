@@ -20,7 +20,7 @@
 #include "../host/making.h"
 #include "../host/opening.h"
 #include "../host/slots.h"
-#include "opaque.h"
+#include "on_gpu.h"
 
 uint32_t gpuring_api_version(void) { return GPURING_API_VERSION; }
 
@@ -37,12 +37,6 @@ const char *gpuring_status_name(gpuring_status status) {
 }
 
 /* ---- attach ---------------------------------------------------------------------------------- */
-
-static const char *const kinds[] = {"host", "ipc", "vmm", "pool", "pinned"};
-
-static bool is_in_host_memory(const struct gr_ring *header) {
-    return header->config.memory == GR_MEMORY_HOST || header->config.memory == GR_MEMORY_PINNED;
-}
 
 /* Who attaches to a pinned ring exchanges pidfds with those who have it, before it joins. It needs
  * nothing else of them, so what fails here does not matter. */
@@ -61,9 +55,8 @@ static void meet(struct gr_ring *header) {
     free(fetch);
 }
 
-/* Offers the slots, so that others meet us. */
-static gpuring_status offer(const char *name, struct gr_ring *header, int fd,
-                            gpuring_error *error) {
+gpuring_status offer_segment(const char *name, struct gr_ring *header, int fd,
+                             gpuring_error *error) {
     const enum gr_result result = gr_offer(header, fd);
     if (result == GR_OK) return GPURING_OK;
     if (result == GR_SYSTEM) return gh_fail_system(error, errno, name);
@@ -72,58 +65,68 @@ static gpuring_status offer(const char *name, struct gr_ring *header, int fd,
     return gh_fail(error, gh_add_unusable(&words, name, result), "%s", text);
 }
 
-static gpuring_status open_slots(gpuring_ring *ring, gpuring_error *error) {
+static gpuring_status open_slots(gpuring_ring *ring, const struct gpu_asked *asked,
+                                 gpuring_error *error) {
     struct gr_ring *header = ring->header;
     struct stat file;
     int fd = -1;
-    if (!is_in_host_memory(header))
-        return gh_fail(error, GPURING_UNSUPPORTED,
-                       "ring '%s': its slots are in memory of a GPU (%s), and this library opens "
-                       "those of host memory only. A program in Python can attach to it",
-                       ring->name, kinds[header->config.memory]);
+    const bool pinned = header->config.memory == GR_MEMORY_PINNED;
+    if (!pinned && header->config.memory != GR_MEMORY_HOST) return open_on_gpu(ring, asked, error);
+    if (!pinned && asks_for_gpu(asked))
+        return gh_fail(error, GPURING_INVALID,
+                       "ring '%s' is in host memory: it takes no device, so leave device= out",
+                       ring->name);
     if (fstat(header->lock_fd, &file) != 0) return gh_fail_system(error, errno, ring->name);
     gpuring_status status =
         gh_open_slots(ring->name, header->head->epoch, file.st_uid, header->slots,
                       header->config.slot_nbytes, &ring->slots, &fd, error);
     if (status != GPURING_OK) return status;
     ring->slots_nbytes = header->slots * header->config.slot_nbytes;
-    if (header->config.memory == GR_MEMORY_PINNED) {
+    if (pinned && asks_for_gpu(asked)) {
+        status = find_gpu(ring, asked, error);
+        if (status == GPURING_OK) status = register_slots(ring, error);
+    }
+    if (pinned && status == GPURING_OK) {
         meet(header);
-        status = offer(ring->name, header, fd, error);
+        status = offer_segment(ring->name, header, fd, error);
     }
     close(fd);
     return status;
 }
 
 void end_ring(gpuring_ring *ring) {
-    if (ring->header) gr_detach(ring->header);
-    if (ring->slots) munmap(ring->slots, ring->slots_nbytes);
+    end_on_gpu(ring);
+    if (ring->header) (ring->stays_mapped ? gr_disown : gr_detach)(ring->header);
+    if (ring->slots && !ring->stays_mapped) munmap(ring->slots, ring->slots_nbytes);
     gh_free_spec(&ring->spec);
     free(ring);
 }
 
 /* Without a wait. GPURING_NOT_FOUND: waiting may help. */
-static gpuring_status attach_now(gpuring_ring *ring, int64_t owner, bool living,
-                                 gpuring_error *error) {
-    gpuring_status status = gh_attach_header(ring->name, owner, &ring->header, error);
+static gpuring_status attach_now(gpuring_ring *ring, const gpuring_attach_options *options,
+                                 bool living, gpuring_error *error) {
+    const struct gpu_asked asked = {options->device, options->device_uuid};
+    gpuring_status status = gh_attach_header(ring->name, options->owner, &ring->header, error);
     if (status == GPURING_OK && living) status = gh_check_living(ring->name, ring->header, error);
     if (status == GPURING_OK) status = gh_open_spec(ring->name, ring->header, &ring->spec, error);
-    if (status == GPURING_OK) status = open_slots(ring, error);
+    if (status == GPURING_OK) status = open_slots(ring, &asked, error);
     return status;
 }
 
 gpuring_ring *begin_ring(const char *name, gpuring_error *error) {
     gpuring_ring *ring = calloc(1, sizeof *ring);
-    if (ring) strcpy(ring->name, name); /* it was checked */
-    else gh_fail_system(error, ENOMEM, name);
+    if (ring) {
+        strcpy(ring->name, name); /* it was checked */
+        ring->gpu = -1;
+    } else gh_fail_system(error, ENOMEM, name);
     return ring;
 }
 
-static gpuring_status try_to_attach(const char *name, int64_t owner, bool living,
-                                    gpuring_ring **found, gpuring_error *error) {
+static gpuring_status try_to_attach(const char *name, const gpuring_attach_options *options,
+                                    bool living, gpuring_ring **found, gpuring_error *error) {
     gpuring_ring *ring = begin_ring(name, error);
     if (!ring) return error->status;
-    const gpuring_status status = attach_now(ring, owner, living, error);
+    const gpuring_status status = attach_now(ring, options, living, error);
     if (status == GPURING_OK) *found = ring;
     else end_ring(ring);
     return status;
@@ -140,7 +143,7 @@ gpuring_status gpuring_attach(const char *name, const gpuring_attach_options *gi
     const int64_t deadline = deadline_of(options.timeout_ns);
     struct gh_arrivals arrivals = {0};
     for (;;) {
-        status = try_to_attach(name, options.owner, living, ring, error);
+        status = try_to_attach(name, &options, living, ring, error);
         if (status != GPURING_NOT_FOUND && !(living && status == GPURING_PEER_LOST)) break;
         const int64_t left = deadline == INT64_MAX ? INT64_MAX : deadline - gr_now_ns();
         if (left <= 0) {
@@ -165,8 +168,14 @@ gpuring_status gpuring_detach(gpuring_ring *ring, gpuring_error *error) {
     if (ring->created && !gr_forked(ring->header)) {
         gr_close(ring->header);
         status = gh_remove_own(ring->name, ring->epoch, ring->header, error);
+        if (ring->slab && gr_attached(ring->header)) {
+            end_order(ring);
+            keep_ring(ring);
+            ring = NULL;
+        }
     }
-    end_ring(ring);
+    if (ring) end_ring(ring);
+    free_kept_rings();
     return status;
 }
 
@@ -203,7 +212,12 @@ gpuring_status gpuring_get_info(const gpuring_ring *ring, gpuring_info *info) {
         .next_seq = gr_frontier(header),
         .dropped = gr_load_acquire(&header->head->dropped),
         .deaths = gr_load_acquire(&header->head->reaps),
+        .sync = (gpuring_sync)header->config.sync,
+        .gate = header->config.gate == GR_GATE_HOST ? GPURING_GATE_HOST : GPURING_GATE_STREAM,
+        .device = ring->gpu,
+        .mapped = ring->order.driver != NULL,
     };
+    memcpy(found.device_uuid, header->head->device_uuid, sizeof found.device_uuid);
     memcpy(found.epoch, header->head->epoch, sizeof found.epoch);
     count_peers(header, &found);
     memcpy(info, &found, size);

@@ -22,6 +22,7 @@ bool gd_driver_fill(struct gd_driver *driver, void *(*find)(void *library, const
     } while (0);
     GD_FUNCTIONS(FILL)
     GD_COPIES(FILL)
+    GD_MEMORY(FILL)
 #undef FILL
     return true;
 }

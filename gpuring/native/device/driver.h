@@ -16,7 +16,14 @@
 enum {
     CU_OK = 0,
     CU_OUT_OF_MEMORY = 2,
+    CU_INVALID_VALUE = 1,
+    CU_NOT_INITIALIZED = 3,
+    CU_NO_DEVICE = 100,
     CU_INVALID_CONTEXT = 201,
+    CU_MAP_FAILED = 205,
+    CU_INVALID_HANDLE = 400,
+    CU_PEER_ACCESS_ALREADY_ENABLED = 704,
+    CU_NOT_SUPPORTED = 801,
     CU_NOT_READY = 600,
     CU_CAPTURE = 900,    /* ... 908: a capture forbids what was asked for */
     CU_CAPTURE_END = 909
@@ -33,7 +40,17 @@ enum {
     CU_IPC_HANDLE = 64,               /* sizeof(CUipcEventHandle) */
     CU_STREAM_NON_BLOCKING = 1,
     CU_DEVICE_ORDINAL = 9,            /* CUpointer_attribute */
-    CU_UNIFIED = 4                    /* CUmemorytype: the driver finds out where an address is */
+    CU_UNIFIED = 4,                   /* CUmemorytype: the driver finds out where an address is */
+    CU_INTEGRATED = 18,               /* CUdevice_attribute, from here on */
+    CU_HAS_VIRTUAL_MEMORY = 102,
+    CU_HAS_FILE_DESCRIPTORS = 103,
+    CU_POOL_HANDLE_TYPES = 119,
+    CU_FILE_DESCRIPTOR = 1,           /* CUmemAllocationHandleType, a descriptor of POSIX */
+    CU_PINNED = 1,                    /* CUmemAllocationType: it stays where it is */
+    CU_ON_DEVICE = 1,                 /* CUmemLocationType */
+    CU_READ = 1,                      /* CUmemAccess_flags */
+    CU_READ_WRITE = 3,
+    CU_LAZY_PEER_ACCESS = 1           /* CUipcMem_flags */
 };
 
 struct gd_ipc_handle {
@@ -64,6 +81,32 @@ struct gd_copy_2d {
     size_t width, rows;
 };
 _Static_assert(sizeof(struct gd_copy_2d) == 16 * 8, "CUDA_MEMCPY2D");
+
+struct gd_location {
+    int type, id;
+};
+/* CUmemAccessDesc, CUmemAllocationProp, CUmemPoolProps */
+struct gd_access {
+    struct gd_location location;
+    int flags;
+};
+struct gd_allocation {
+    int type, handle_types;
+    struct gd_location location;
+    void *win32;
+    unsigned char flags[8];
+};
+struct gd_pool {
+    int type, handle_types;
+    struct gd_location location;
+    void *win32;
+    size_t max_nbytes;
+    unsigned short usage;
+    unsigned char reserved[54];
+};
+_Static_assert(sizeof(struct gd_access) == 12, "CUmemAccessDesc");
+_Static_assert(sizeof(struct gd_allocation) == 32, "CUmemAllocationProp");
+_Static_assert(sizeof(struct gd_pool) == 88, "CUmemPoolProps");
 
 #define GD_FUNCTIONS(F)                                                                            \
     F(init, "cuInit", (unsigned flags))                                                            \
@@ -110,8 +153,51 @@ _Static_assert(sizeof(struct gd_copy_2d) == 16 * 8, "CUDA_MEMCPY2D");
     F(host_free, "cuMemFreeHost", (void *address))                                                 \
     F(stream_create, "cuStreamCreate", (void **stream, unsigned flags))                            \
     F(stream_destroy, "cuStreamDestroy_v2", (void *stream))                                        \
-    F(stream_synchronize, "cuStreamSynchronize", (void *stream))                                   \
     F(event_synchronize, "cuEventSynchronize", (void *event))
+
+/* GPUs, and memory on them (../memory). The device order calls none of them. */
+#define GD_MEMORY(F)                                                                               \
+    F(device_get_count, "cuDeviceGetCount", (int *count))                                          \
+    F(device_can_reach, "cuDeviceCanAccessPeer", (int *able, int device, int other))               \
+    F(let_reach, "cuCtxEnablePeerAccess", (void *context, unsigned flags))                         \
+    F(mem_alloc, "cuMemAlloc_v2", (uint64_t *pointer, size_t nbytes))                              \
+    F(mem_free, "cuMemFree_v2", (uint64_t pointer))                                                \
+    F(ipc_get_handle, "cuIpcGetMemHandle", (struct gd_ipc_handle *handle, uint64_t pointer))       \
+    F(ipc_open, "cuIpcOpenMemHandle_v2",                                                           \
+      (uint64_t *pointer, struct gd_ipc_handle handle, unsigned flags))                            \
+    F(ipc_close, "cuIpcCloseMemHandle", (uint64_t pointer))                                        \
+    F(granularity, "cuMemGetAllocationGranularity",                                                \
+      (size_t *nbytes, const struct gd_allocation *of, int option))                                \
+    F(mem_create, "cuMemCreate",                                                                   \
+      (uint64_t *memory, size_t nbytes, const struct gd_allocation *of, unsigned long long flags)) \
+    F(mem_release, "cuMemRelease", (uint64_t memory))                                              \
+    F(mem_retain, "cuMemRetainAllocationHandle", (uint64_t *memory, void *address))                \
+    F(mem_export, "cuMemExportToShareableHandle",                                                  \
+      (void *fd, uint64_t memory, int type, unsigned long long flags))                             \
+    F(mem_import, "cuMemImportFromShareableHandle", (uint64_t *memory, void *fd, int type))        \
+    F(address_reserve, "cuMemAddressReserve",                                                      \
+      (uint64_t *pointer, size_t nbytes, size_t alignment, uint64_t at, unsigned long long flags)) \
+    F(address_free, "cuMemAddressFree", (uint64_t pointer, size_t nbytes))                         \
+    F(mem_map, "cuMemMap",                                                                         \
+      (uint64_t pointer, size_t nbytes, size_t offset, uint64_t memory, unsigned long long flags)) \
+    F(mem_unmap, "cuMemUnmap", (uint64_t pointer, size_t nbytes))                                  \
+    F(mem_set_access, "cuMemSetAccess",                                                            \
+      (uint64_t pointer, size_t nbytes, const struct gd_access *access, size_t n))                 \
+    F(pool_create, "cuMemPoolCreate", (void **pool, const struct gd_pool *of))                     \
+    F(pool_destroy, "cuMemPoolDestroy", (void *pool))                                              \
+    F(pool_alloc, "cuMemAllocFromPoolAsync",                                                       \
+      (uint64_t *pointer, size_t nbytes, void *pool, void *stream))                                \
+    F(pool_free, "cuMemFreeAsync", (uint64_t pointer, void *stream))                               \
+    F(pool_export, "cuMemPoolExportToShareableHandle",                                             \
+      (void *fd, void *pool, int type, unsigned long long flags))                                  \
+    F(pool_export_pointer, "cuMemPoolExportPointer", (void *exported, uint64_t pointer))           \
+    F(pool_import, "cuMemPoolImportFromShareableHandle",                                           \
+      (void **pool, void *fd, int type, unsigned long long flags))                                 \
+    F(pool_import_pointer, "cuMemPoolImportPointer",                                               \
+      (uint64_t *pointer, void *pool, void *exported))                                             \
+    F(pool_set_access, "cuMemPoolSetAccess",                                                       \
+      (void *pool, const struct gd_access *access, size_t n))                                      \
+    F(stream_synchronize, "cuStreamSynchronize", (void *stream))
 
 /* An interprocess event that this process made. Later peers use it again, and it is never
  * destroyed: to query an imported event whose original was destroyed is undefined (CUDA Runtime
@@ -128,6 +214,7 @@ struct gd_driver {
 #define MEMBER(name, symbol, arguments) int(*name) arguments;
     GD_FUNCTIONS(MEMBER)
     GD_COPIES(MEMBER)
+    GD_MEMORY(MEMBER)
 #undef MEMBER
     /* Guards the fields below. No driver call that could wait for a stream is made under it. */
     pthread_mutex_t mutex;

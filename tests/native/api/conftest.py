@@ -8,29 +8,72 @@ import pytest
 
 from gpuring import config
 from tests.helpers.compiled import BUILD_S, CC, PROGRAMS, ROOT, build, needs_compiler
+from tests.helpers.processes import Child
+from tests.native.api.gpu_peer import Peer, obey
 from tests.native.api.puppet import Puppet
 
+PUPPET = ["puppet.c", "puppet_gpu.c"]
 STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 
 
 @pytest.fixture(scope="session")
 def linked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """puppet.c, linked to the library of this package as a user's program is."""
+    """The puppet, linked to the library of this package as a user's program is."""
     if CC is None:
         pytest.skip(needs_compiler.kwargs["reason"])
     place = tmp_path_factory.mktemp("api") / "puppet"
-    source = ROOT / PROGRAMS / "puppet.c"
-    command = [CC, "-std=c99", *STRICT, "-O1", str(source), "-o", str(place)]
+    sources = [str(ROOT / PROGRAMS / each) for each in PUPPET]
+    command = [CC, "-std=c99", *STRICT, "-O1", *sources, "-o", str(place), "-ldl"]
     subprocess.run([*command, *config.cflags(), *config.libs()], check=True, timeout=BUILD_S)
     return place
 
 
 @pytest.fixture(scope="session")
 def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """puppet.c and all of the library, compiled with sanitizers and fault points."""
+    """The puppet and all of the library, compiled with sanitizers and fault points."""
     flags = ["-O1", "-g", "-w", "-DGR_FAULTS", "-DGR_DEBUG", "-fsanitize=address,undefined"]
     place = tmp_path_factory.mktemp("sanitized")
-    return build(place, "puppet.c", [*flags, "-fno-sanitize-recover=all"], api=True)
+    return build(place, PUPPET, [*flags, "-fno-sanitize-recover=all"], api=True)
+
+
+@pytest.fixture(scope="session")
+def fake_libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with fake_libcuda.c as libcuda.so.1."""
+    if CC is None:
+        pytest.skip(needs_compiler.kwargs["reason"])
+    place = tmp_path_factory.mktemp("fake-cuda")
+    source, library = ROOT / PROGRAMS / "fake_libcuda.c", place / "libcuda.so.1"
+    command = [CC, "-std=gnu11", *STRICT[:2], "-Werror", "-O1", "-fPIC", "-shared", "-pthread"]
+    subprocess.run([*command, str(source), "-o", str(library)], check=True, timeout=BUILD_S)
+    return place
+
+
+@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.gpu)])
+def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    """The driver of processes that are started from now on."""
+    if request.param == "fake":
+        place = request.getfixturevalue("fake_libcuda")
+        monkeypatch.setenv("LD_LIBRARY_PATH", str(place))
+        monkeypatch.setenv("FAKE_CUDA_LOG", str(tmp_path / "calls"))
+    return str(request.param)
+
+
+@pytest.fixture
+def calls(driver: str, tmp_path: Path) -> Callable[[int], list[tuple[str, int]]]:
+    """The calls of a process so far, each with its stream, 0 if it has none."""
+
+    def made(pid: int) -> list[tuple[str, int]]:
+        log = tmp_path / "calls"
+        lines = [line.split() for line in log.read_text().splitlines()] if log.exists() else []
+        return [(name, int(stream)) for of, name, stream in lines if int(of) == pid]
+
+    return made
+
+
+@pytest.fixture
+def python(driver: str, children: Callable[..., Child]) -> Callable[[], Peer]:
+    """Starts processes in Python (gpu_peer.py)."""
+    return lambda: Peer(children(obey, driver == "fake", method="spawn"))
 
 
 @pytest.fixture

@@ -68,7 +68,9 @@ int main(int, char **argv) {
         if (error.status() != GPURING_INVALID) return 4;
     }
     try {
-        gpuring::Ring(argv[1], {sizeof(gpuring_attach_options), 0, 12345});
+        gpuring_attach_options of_another = GPURING_ATTACH_OPTIONS;
+        of_another.owner = 12345;
+        gpuring::Ring(argv[1], of_another);
         return 5;
     } catch (const gpuring::Error &error) {
         return error.status() == GPURING_NOT_PERMITTED ? 0 : 6;
@@ -164,7 +166,7 @@ def test_the_functions_of_the_header_have_a_public_version_and_all_others_a_priv
     private = {name for name, version in symbols if version == "GPURING_PRIVATE"} - {
         "GPURING_PRIVATE"
     }
-    assert {each.partition("_")[0] for each in private} == {"gr", "gd", "gh"}
+    assert {each.partition("_")[0] for each in private} == {"gr", "gd", "gh", "gm"}
 
 
 def test_config_says_what_it_is_asked(capsys):

@@ -342,7 +342,7 @@ static int ipc_open_event_handle(void **event, struct gd_ipc_handle handle) {
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
-static int not_called(void) { abort(); } /* the library makes no copies */
+static int not_called(void) { abort(); } /* the device order does neither */
 
 void *fc_find(void *library, const char *symbol) {
     (void)library;
@@ -363,6 +363,7 @@ void *fc_find(void *library, const char *symbol) {
         return found;                                                                                                  \
     }
     GD_COPIES(ABORTS)
+    GD_MEMORY(ABORTS)
 #undef ABORTS
     return NULL;
 }

@@ -14,19 +14,12 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include "../../../gpuring/include/gpuring.h"
+#include "puppet.h"
 
-enum { MOST = 16 };
-
-static gpuring_ring *ring;
-static struct endpoint {
-    gpuring_producer *producer;
-    gpuring_consumer *consumer;
-    gpuring_slot slots[MOST];
-    uint32_t n;
-} ends[MOST];
+gpuring_ring *ring;
+static struct endpoint ends[MOST];
 static uint32_t joined;
-static gpuring_error error;
+gpuring_error error;
 
 #ifdef GR_FAULTS
 /* Stops at the named place until somebody has this process go on. */
@@ -37,23 +30,23 @@ void gr_fault(const char *name) {
 }
 #endif
 
-static const char *word(void) {
+const char *word(void) {
     const char *found = strtok(NULL, " \n");
     return found ? found : "";
 }
-static int64_t number(void) { return strtoll(word(), NULL, 10); }
+int64_t number(void) { return strtoll(word(), NULL, 10); }
 static const char *name_or_none(const char *name) { return strcmp(name, "-") ? name : NULL; }
-static struct endpoint *endpoint(void) { return &ends[number() % MOST]; }
+struct endpoint *endpoint(void) { return &ends[number() % MOST]; }
 
-static void answer(gpuring_status status) {
+void answer(gpuring_status status) {
     printf("%s", gpuring_status_name(status));
     if (status != GPURING_OK) printf(" %s", error.text);
 }
 
 static void tell_slot(const gpuring_slot *slot) {
-    const unsigned char *data = slot->data;
+    const unsigned char *data = slot->host;
     printf(" seq=%" PRIu64 " number=%u first=%d lost=%" PRIu64 " producer=%u redelivered=%d shape=",
-           slot->seq, slot->number, data[0], slot->lost, slot->producer, slot->redelivered);
+           slot->seq, slot->number, data ? data[0] : -1, slot->lost, slot->producer, slot->redelivered);
     for (uint32_t k = 0; k < slot->dimensions; k++) printf("%s%" PRIu64, k ? "," : "", slot->shape[k]);
     if (slot->meta) {
         int64_t meta;
@@ -66,6 +59,7 @@ static void do_attach(void) {
     gpuring_attach_options options = GPURING_ATTACH_OPTIONS;
     const char *name = word();
     options.timeout_ns = number();
+    options.device = place.device;
     answer(gpuring_attach(name, &options, &ring, &error));
 }
 
@@ -94,12 +88,18 @@ static void do_create(void) {
     options.field_count = counts[0];
     options.meta = counts[1] ? fields[1] : NULL;
     options.meta_count = counts[1];
+    options.memory = place.memory;
+    options.device = place.device;
+    options.sync = place.sync;
+    options.gate = place.gate;
     answer(gpuring_create(name, &options, &ring, &error));
 }
 
 static void do_info(void) {
     gpuring_info info = GPURING_INFO;
     answer(gpuring_get_info(ring, &info));
+    printf(" memory=%d sync=%d gate=%d device=%d mapped=%d", info.memory, info.sync, info.gate,
+           info.device, info.mapped);
     printf(" slots=%u slot_nbytes=%" PRIu64 " meta_nbytes=%" PRIu64
            " closed=%d producers=%u consumers=%u next=%" PRIu64 " dropped=%" PRIu64 " pid=%" PRIu64,
            info.slots, info.slot_nbytes, info.meta_nbytes, info.closed, info.live_producers,
@@ -124,6 +124,7 @@ static void do_fields(void) {
 static void do_produce(void) {
     gpuring_producer_options options = GPURING_PRODUCER_OPTIONS;
     options.label = name_or_none(word());
+    options.gate = place.gate;
     gpuring_status status =
         gpuring_join_producer(ring, &options, &ends[joined].producer, &error);
     answer(status);
@@ -140,6 +141,7 @@ static void do_consume(void) {
     const char *flags = word();
     options.lossy = strchr(flags, 'l') != NULL;
     options.drop = strchr(flags, 'd') != NULL;
+    options.gate = place.gate;
     options.deaths = strchr(flags, 's') != NULL;
     gpuring_status status =
         gpuring_join_consumer(ring, &options, &ends[joined].consumer, &error);
@@ -182,7 +184,8 @@ static void do_take(const char *verb) {
     end->n += got;
 }
 
-/* publish or abandon, or release: ENDPOINT COUNT BYTE META. The oldest slots come first. */
+/* publish or abandon, or release: ENDPOINT COUNT BYTE META. The oldest slots come first. With a BYTE
+ * below 0, and on a GPU, the slot stays as it is. */
 static void do_end(const char *verb) {
     struct endpoint *end = endpoint();
     const uint32_t count = (uint32_t)number();
@@ -192,7 +195,7 @@ static void do_end(const char *verb) {
     gpuring_info info = GPURING_INFO;
     gpuring_get_info(ring, &info);
     for (uint32_t k = 0; end->producer && k < count && k < end->n; k++) {
-        memset(slots[k].data, byte, info.slot_nbytes);
+        if (byte >= 0 && slots[k].host) memset(slots[k].host, byte, info.slot_nbytes);
         if (slots[k].meta) memcpy(slots[k].meta, &meta, sizeof meta);
     }
     if (strcmp(verb, "abandon") == 0) answer(gpuring_abandon(end->producer, slots, &error));
@@ -365,7 +368,7 @@ static void obey(char *line) {
     else if (strcmp(verb, "publish") == 0 || strcmp(verb, "abandon") == 0 ||
              strcmp(verb, "release") == 0)
         do_end(verb);
-    else do_take(verb);
+    else if (!obey_on_gpu(verb)) do_take(verb);
     printf("\n");
     fflush(stdout);
 }

@@ -1,0 +1,61 @@
+/* The memory of rings that this process has, each once for each GPU that reaches it.
+ *
+ * Whoever has a slab counts as a user of it. With the last one it is given back: unmapped, or freed
+ * if this process has made it. That waits for this process's work on the GPU. In a forked child it
+ * does nothing, because a child may not touch CUDA. Any thread may call these. None of them waits
+ * for another process. */
+#pragma once
+
+#include "../core/layout.h"
+#include "share.h"
+
+struct gm_slab {
+    struct gm_slab *next;
+    uint32_t users; /* both of these under the list's lock */
+    struct gd_driver *driver;
+    enum gr_memory kind;
+    int device;            /* the GPU under which this process has it */
+    uint8_t epoch[16];     /* of its ring */
+    uint8_t handle[GM_HANDLE]; /* for the header */
+    uint64_t nbytes;
+    uint64_t ptr[2];       /* its address, to read and to write. 0: it is not mapped for that */
+    int fd;                /* what others need as well, or -1 */
+    bool made, borrowed;   /* by this process; it is the user's, who frees it */
+    bool known;            /* the driver has taken the descriptor, so nobody has lied about it */
+    void *pool;
+    struct gm_slab *of;    /* the same memory under another GPU, which is given back after this */
+    int pid;
+};
+
+/* What the header of a ring says. */
+struct gm_wanted {
+    const char *ring; /* its name, for the words */
+    enum gr_memory kind;
+    const uint8_t *epoch, *uuid, *handle;
+    uint32_t slots;
+    uint64_t slot_nbytes;
+};
+
+/* New memory of at least so many bytes on a GPU. GPURING_DEVICE, GPURING_SYSTEM. */
+gpuring_status gm_make(struct gd_driver *driver, enum gr_memory kind, int device,
+                       const uint8_t epoch[16], uint64_t nbytes, struct gm_slab **slab,
+                       gpuring_error *error);
+/* A whole allocation of the user's, who keeps it. What the driver refuses is told as it is. */
+gpuring_status gm_adopt(struct gd_driver *driver, int device, const uint8_t epoch[16], uint64_t ptr,
+                        uint64_t nbytes, struct gm_slab **slab, gpuring_error *error);
+
+/* GPURING_OK: the GPU may have the slots, and the handle can be theirs. GPURING_DEVICE,
+ * GPURING_INCOMPATIBLE. *needs_fd: gm_open needs the descriptor, because this process does not have
+ * the memory. */
+gpuring_status gm_may_open(struct gd_driver *driver, int device, const struct gm_wanted *wanted,
+                           bool *needs_fd, gpuring_error *error);
+/* The memory of a ring that others have. fd: see gm_may_open; it is taken, also if this fails. */
+gpuring_status gm_open(struct gd_driver *driver, int device, const struct gm_wanted *wanted, int fd,
+                       struct gm_slab **slab, gpuring_error *error);
+
+/* Its address, to read it only, or also to write. For all but virtual memory they are the same. */
+gpuring_status gm_view(struct gm_slab *slab, bool writable, uint64_t *ptr, gpuring_error *error);
+/* Once more. */
+struct gm_slab *gm_get(struct gm_slab *slab);
+/* NULL is fine. */
+void gm_put(struct gm_slab *slab);

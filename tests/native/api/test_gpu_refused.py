@@ -1,0 +1,349 @@
+"""What a program in C is told about GPUs, and what it leaves behind when one refuses.
+
+The driver is fake_libcuda.c.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gpuring
+from tests.helpers.support import poll, segments_of
+from tests.native.api.puppet import Puppet
+from tests.native.api.test_gpu import MEMORY, SHAPE, create, name
+
+__all__ = ["name"]  # pytest finds the fixture by it
+
+FORTY_TWO = "42"
+
+
+@pytest.fixture
+def driver(fake_libcuda: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(fake_libcuda))
+    monkeypatch.setenv("FAKE_CUDA_LOG", str(tmp_path / "calls"))
+    return "fake"
+
+
+@pytest.fixture
+def c(driver: str, linked: Any, puppets: Callable[..., Puppet]) -> Puppet:
+    return puppets(linked)
+
+
+def refuses(program: Puppet, *calls: str) -> None:
+    """From now on these calls return 42."""
+    listed = "".join(f"{call}={FORTY_TWO}," for call in calls)
+    program.ok("setenv", "FAKE_CUDA_REFUSES", f",{listed}")
+
+
+# ---- no CUDA -------------------------------------------------------------------------------------
+
+
+def test_rings_that_the_cpu_uses_touch_no_cuda(
+    name: str, c: Puppet, calls: Callable[[int], list[tuple[str, int]]]
+) -> None:
+    for kind in ("host", "pinned"):
+        c.ok("under", MEMORY[kind], -1, 0, 0)
+        c.ok("create", name, 4, 0o600, *SHAPE)
+        end = c.ok("info")
+        assert (end["device"], end["mapped"]) == ("-1", "0")
+        joined = c("produce", "-").split()[1]
+        c.ok("claim", joined, 0, 0)
+        c.ok("publish", joined, 1, 1, 1)
+        c.ok("close", joined)
+        c.ok("detach")
+    assert calls(c.pid) == []
+    maps = Path(f"/proc/{c.pid}/maps").read_text()
+    assert "libcuda" not in maps
+
+
+def test_without_a_driver_the_error_says_so(
+    name: str, linked: Any, puppets: Callable[..., Puppet], monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    (tmp_path / "libcuda.so.1").write_text("no library")
+    monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
+    program = puppets(linked)
+    program.ok("under", MEMORY["ipc"], 0, 0, 0)
+    status, text = program.refused("create", name, 4, 0o600, *SHAPE)
+    assert status == "DEVICE"
+    assert text.startswith("there is no NVIDIA driver (")
+    assert segments_of(name) == []
+
+
+# ---- what cannot be ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("under", "fields", "status", "told"),
+    [
+        ((1, 7, 0, 0), SHAPE, "DEVICE", "there is no GPU 7: this process sees 2"),
+        ((1, -3, 0, 0), SHAPE, "INVALID", "device is a GPU's number, 0 or more, not -3"),
+        ((9, 0, 0, 0), SHAPE, "INVALID", "no memory of number 9"),
+        ((1, 0, 7, 0), SHAPE, "INVALID", "no sync of number 7"),
+        ((0, 0, 0, 0), SHAPE, "INVALID", "a host ring needs none"),
+        ((4, 0, 1, 0), SHAPE, "INVALID", 'a pinned ring has sync="timeline"'),
+        ((1, 0, 0, 0), ("a", '[["x","<f4"]]', 4, ","), "INVALID", "cannot be an array on a GPU"),
+        ((1, 0, 0, 0), ("a", "|S4", 4, ","), "INVALID", "cannot be an array on a GPU"),
+    ],
+)
+def test_what_cannot_be_leaves_nothing(
+    name: str, c: Puppet, under: tuple[int, ...], fields: tuple[Any, ...], status: str, told: str
+) -> None:
+    c.ok("under", *under)
+    found, text = c.refused("create", name, 4, 0o600, *fields)
+    assert (found, told in text) == (status, True), text
+    assert segments_of(name) == []
+    create(c, name, "ipc")
+    c.ok("detach")
+    c.end()
+
+
+def test_a_host_ring_takes_no_device_and_no_stream(name: str, c: Puppet) -> None:
+    with gpuring.create(name, slots=4, shape=4, dtype="u1", device="host"):
+        c.ok("under", 0, 0, 0, 0)
+        status, text = c.refused("attach", name, 0)
+        assert (status, "it takes no device" in text) == ("INVALID", True)
+        c.ok("under", 0, -1, 0, 0)
+        c.ok("attach", name, 0)
+        c.ok("produce", "-")
+        c.ok("claim", 0, 0, 0)
+        status, text = c.refused("use-on", 0, 0)
+        assert (status, "it takes no stream" in text) == ("INVALID", True)
+
+
+@pytest.mark.parametrize(
+    ("attributes", "kind", "made"),
+    [
+        ("", "auto", ("ipc", "vmm")),  # the second one in a container
+        (",18=1,", "auto", ("vmm",)),
+        (",18=1,102=0,", "auto", ("pinned",)),
+        (",119=0,", "pool", ()),
+        (",102=0,", "vmm", ()),
+        (",18=1,", "ipc", ()),
+    ],
+)
+def test_what_the_gpu_lacks_decides_the_kind(
+    name: str, c: Puppet, attributes: str, kind: str, made: tuple[str, ...]
+) -> None:
+    c.ok("setenv", "FAKE_CUDA_ATTRIBUTES", attributes or ",")
+    if made:
+        create(c, name, kind)
+        assert int(c.ok("info")["memory"]) in {MEMORY[each] for each in made}
+        c.ok("detach")
+    else:
+        c.ok("under", MEMORY[kind], 0, 0, 0)
+        status, text = c.refused("create", name, 4, 0o600, *SHAPE)
+        assert (status, text.endswith('Use memory="auto"')) == ("DEVICE", True), text
+        assert text.startswith(f'memory="{kind}": GPU 0 ')
+
+
+def test_without_a_timeline_auto_takes_events_and_the_gate_of_the_host(
+    name: str, c: Puppet
+) -> None:
+    c.ok("setenv", "FAKE_CUDA_ATTRIBUTES", ",122=0,")
+    create(c, name, "ipc")
+    found = c.ok("info")
+    assert (found["sync"], found["gate"]) == ("1", "2")
+    c.ok("detach")
+    c.ok("under", MEMORY["ipc"], 0, 2, 0)
+    status, text = c.refused("create", name, 4, 0o600, *SHAPE)
+    assert (status, text.startswith('sync="timeline": GPU 0 has no 64-bit')) == ("DEVICE", True)
+
+
+# ---- calls that are refused ----------------------------------------------------------------------
+
+
+MEMORY_OF_A_GPU = "memfd:fake-cuda"
+
+
+def is_of_a_gpu(descriptor: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return MEMORY_OF_A_GPU in str(descriptor.readlink())
+    return False
+
+
+def held(program: Puppet) -> tuple[int, int]:
+    """How many descriptors and mappings it has of memory of a GPU."""
+    files = sum(map(is_of_a_gpu, Path(f"/proc/{program.pid}/fd").iterdir()))
+    return files, Path(f"/proc/{program.pid}/maps").read_text().count(MEMORY_OF_A_GPU)
+
+
+CREATING = {
+    "ipc": ("cuMemAlloc_v2", "cuIpcGetMemHandle", "cuMemHostRegister_v2"),
+    "vmm": (
+        *("cuMemGetAllocationGranularity", "cuMemCreate", "cuMemExportToShareableHandle"),
+        *("cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"),
+    ),
+    "pool": (
+        *("cuMemPoolCreate", "cuMemAllocFromPoolAsync", "cuMemPoolExportToShareableHandle"),
+        "cuMemPoolExportPointer",
+    ),
+}
+OPENING = {
+    "ipc": ("cuIpcOpenMemHandle_v2", "cuMemHostGetDevicePointer_v2"),
+    "vmm": ("cuMemImportFromShareableHandle", "cuMemAddressReserve", "cuMemMap", "cuMemSetAccess"),
+    "pool": (
+        *("cuMemPoolImportFromShareableHandle", "cuMemPoolSetAccess", "cuMemPoolImportPointer"),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", CREATING)
+def test_a_refused_call_of_create_leaves_nothing(name: str, c: Puppet, kind: str) -> None:
+    c.ok("under", MEMORY[kind], 0, 0, 0)
+    for call in CREATING[kind]:
+        refuses(c, call)
+        status, text = c.refused("create", name, 4, 0o600, *SHAPE)
+        assert (status, "CUDA_ERROR_42" in text) == ("DEVICE", True), (call, text)
+        assert c.ok("device-status") == {"status": FORTY_TWO}
+        assert segments_of(name) == []
+        assert held(c) == (0, 0), call
+    refuses(c)
+    create(c, name, kind)
+    c.ok("detach")
+    assert held(c) == (0, 0)
+
+
+@pytest.mark.parametrize("kind", OPENING)
+def test_a_refused_call_of_attach_leaves_nothing(
+    name: str, c: Puppet, linked: Any, puppets: Callable[..., Puppet], kind: str
+) -> None:
+    other = puppets(linked)
+    create(c, name, kind)
+    other.ok("under", 0, 0, 0, 0)
+    for call in OPENING[kind]:
+        refuses(other, call)
+        status, text = other.refused("attach", name, 0)
+        assert (status, name in text or "header" in text) == ("DEVICE", True), (call, text)
+        assert other.ok("device-status") == {"status": FORTY_TWO}
+        poll(lambda: held(other) == (0, 0))  # what others have sent is closed aside
+    refuses(other)
+    other.ok("attach", name, 0)
+    other.ok("detach")
+    poll(lambda: held(other) == (0, 0))
+    other.end()
+    c.ok("detach")
+    c.end()
+
+
+def test_slots_that_cuda_does_not_register_are_used_by_the_cpu(name: str, c: Puppet) -> None:
+    refuses(c, "cuMemHostRegister_v2")
+    create(c, name, "pinned")
+    found = c.ok("info")
+    assert (found["device"], found["mapped"]) == ("0", "0")
+    c.ok("produce", "-")
+    c.ok("claim", 0, 0, 0)
+    c.ok("use-on", 0, 0)  # nothing is ordered on it
+    c.ok("publish", 0, 1, 3, 3)
+    with gpuring.attach(name) as ring, ring.consumer(start="oldest") as frames:
+        with frames.acquire(5) as slot:
+            assert (slot.array == 3).all()
+        (peer,) = [each for each in ring.stats().peers if each.role == "producer"]
+        assert peer.unregistered == f"CUresult ({FORTY_TWO})"
+    c.ok("close", 0)
+    c.ok("detach")
+
+
+def test_a_stream_that_takes_nothing_is_told_and_the_claim_is_given_up(
+    name: str, c: Puppet
+) -> None:
+    c.ok("gpu", 0)
+    create(c, name, "ipc")
+    c.ok("produce", "-")
+    c.ok("consume", "x", -2, "-")
+    c.ok("stream", 0, 1)
+    c.ok("claim", 0, 0, 0)
+    refuses(c, "cuStreamWriteValue64_v2")
+    status, text = c.refused("publish", 0, 1, -1, 0)
+    assert status == "DEVICE"
+    assert text == (
+        "stream 0x1000 does not take the ring's waits and records (CUDA_ERROR_42); is it a stream "
+        "of GPU 0?"
+    )
+    assert c.ok("device-status") == {"status": FORTY_TWO}
+    refuses(c)
+    c.ok("claim", 0, 0, 0)
+    c.ok("publish", 0, 1, -1, 1)
+    assert c.ok("acquire", 1, 0, 0)["meta"] == "1"  # the first one carries no frame
+
+
+# ---- in which order ------------------------------------------------------------------------------
+
+
+def test_the_waits_and_the_fence_writes_go_into_the_streams_of_the_calls(
+    name: str, c: Puppet, calls: Callable[[int], list[tuple[str, int]]]
+) -> None:
+    c.ok("gpu", 0)
+    create(c, name, "ipc", "timeline")
+    c.ok("produce", "-")
+    c.ok("consume", "x", -2, "-")
+    c.ok("stream", 0, 1)
+    c.ok("stream", 1, 2)
+    c.ok("hold", 1)
+    c.ok("claim", 0, 0, 0)
+    c.ok("fill", 0, 1, 1)
+    c.ok("publish", 0, 1, -1, 0)
+    c.ok("acquire", 1, 0, 0)
+    c.ok("read", 1, 2)
+    c.ok("release", 1, 1)
+    c.ok("go")
+    one, other = 0x1000, 0x1001
+    ordered = [
+        ("cuStreamWaitValue64_v2", one),  # the hold
+        ("cuMemsetD8Async", one),
+        ("cuStreamWriteValue64_v2", one),
+        ("cuStreamWaitValue64_v2", other),
+        ("cuMemcpyAsync", other),
+        ("cuStreamWriteValue64_v2", other),
+    ]
+    names = {call for call, _ in ordered}
+    assert [each for each in calls(c.pid) if each[0] in names] == ordered
+    assert c.ok("seen", 2)["all"] == "1"
+
+
+def test_with_the_gate_of_the_host_no_stream_waits(
+    name: str, c: Puppet, calls: Callable[[int], list[tuple[str, int]]]
+) -> None:
+    c.ok("gpu", 0)
+    create(c, name, "ipc", "timeline", "host")
+    c.ok("produce", "-")
+    c.ok("consume", "x", -2, "-")
+    c.ok("stream", 0, 1)
+    c.ok("hold", 1)
+    c.ok("claim", 0, 0, 0)
+    c.ok("fill", 0, 1, 8)
+    c.ok("publish", 0, 1, -1, 0)
+    assert c.refused("acquire", 1, 0, 0)[0] == "TIMEOUT"
+    c.ok("go")
+    c.ok("acquire", 1, 10 * 10**9, 0)
+    waits = [each for each in calls(c.pid) if each[0] == "cuStreamWaitValue64_v2"]
+    assert waits == [("cuStreamWaitValue64_v2", 0x1000)]  # the hold
+
+
+def test_a_consumer_in_c_cannot_write_virtual_memory(
+    name: str, c: Puppet, linked: Any, puppets: Callable[..., Puppet]
+) -> None:
+    create(c, name, "vmm")
+    c.ok("gpu", 0)
+    c.ok("produce", "-")
+    c.ok("claim", 0, 0, 0)
+    c.ok("fill", 0, 0, 5)
+    c.ok("publish", 0, 1, -1, 0)
+    reader = puppets(linked)
+    reader.ok("gpu", 0)
+    reader.ok("under", 0, 0, 0, 0)
+    reader.ok("attach", name, 0)
+    reader.ok("consume", "x", -2, "-")
+    reader.ok("acquire", 0, 0, 0)
+    reader.ok("read", 0, 0)
+    assert reader.ok("seen", 0)["all"] == "5"
+    reader.tell("fill", 0, 0, 6)  # as a kernel that writes there: the process does not survive it
+    with pytest.raises(AssertionError, match="it has ended: -11"):
+        reader.hear()
+    c.ok("close", 0)
+    c.ok("detach")

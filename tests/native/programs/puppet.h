@@ -1,0 +1,38 @@
+/* What the two files of the puppet have in common. */
+#pragma once
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "../../../gpuring/include/gpuring.h"
+
+enum { MOST = 16 };
+
+struct endpoint {
+    gpuring_producer *producer;
+    gpuring_consumer *consumer;
+    gpuring_slot slots[MOST];
+    uint32_t n;
+};
+extern gpuring_ring *ring;
+extern gpuring_error error;
+
+/* Of rings that are created or attached, and of peers that join, from now on. */
+struct place {
+    gpuring_memory memory;
+    int device;
+    gpuring_sync sync;
+    gpuring_gate gate;
+};
+extern struct place place;
+
+/* The next word of a command, as it is or as what it means. */
+const char *word(void);
+int64_t number(void);
+struct endpoint *endpoint(void);
+void answer(gpuring_status status);
+
+/* false: it is no command of puppet_gpu.c. */
+bool obey_on_gpu(const char *verb);
