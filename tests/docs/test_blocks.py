@@ -13,6 +13,7 @@ import selectors
 import shlex
 import signal
 import subprocess
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -426,6 +427,47 @@ def test_loading(code, device):
     made = run(code, dataset=Numbered(300))
     assert made["images"].device.type == device
     assert len(made["labels"]) == 300 - 256
+
+
+CLIPS = """
+import torch
+from torch.utils.data import Dataset as Base
+
+from gpuring.torch import DataLoader
+
+class Dataset(Base):
+    files = labels = range(40)
+
+    def __len__(self):
+        return len(self.files)
+
+def decode(file):
+    return torch.full((4, 3, 8, 8), file, dtype=torch.uint8, device="{device}")
+
+def resize(frames):
+    return frames
+
+{classes}
+
+if __name__ == "__main__":
+    {main}
+    assert clips.device.type == "{device}", clips.device
+    assert (clips.cpu()[:, 0, 0, 0, 0] == labels).all() and labels.tolist() == list(range(32, 40))
+"""
+
+
+@block("loading.md", 1)
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_workers_that_use_a_gpu(code, device, programs, tmp_path):
+    pytest.importorskip("torch")
+    start = code.index("loader =")
+    main = textwrap.indent(code[start:], "    ").lstrip()
+    text = CLIPS.format(device=device, classes=code[:start], main=main)
+    (tmp_path / "clips.py").write_text(text)
+    ended = programs.start("clips.py", stderr=subprocess.PIPE)
+    _, errors = ended.communicate(timeout=PATIENCE_S)
+    assert ended.returncode == 0, errors
 
 
 # ---- services ------------------------------------------------------------------------------------
