@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -11,7 +11,16 @@ import torch
 from gpuring.errors import RingError
 from gpuring.ring import inner
 from gpuring.torch import places
-from gpuring.torch.parcel import ALIGNMENT, SMALL_NBYTES, Kind, Layout, Leaf, aligned, over
+from gpuring.torch.parcel import (
+    ALIGNMENT,
+    SMALL_NBYTES,
+    Kind,
+    Layout,
+    Leaf,
+    Piece,
+    aligned,
+    over,
+)
 from gpuring.torch.places import HOST
 
 if TYPE_CHECKING:
@@ -103,21 +112,22 @@ class Draft:
                 target.copy_(self._leaves[k])  # type: ignore[arg-type]
         return True
 
-    def pieces(self) -> tuple[list[tuple[int, int]], list[int]]:
-        """The pieces (from, to) in order, and the number of that which each leaf is in."""
-        pieces: list[tuple[int, int]] = []
-        numbers = [0] * len(self.begins)
+    def contents(self) -> tuple[Any, ...]:
+        """All that its part of the layout is made of."""
+        return self.place, self.numbers, self.begins, self.kinds
+
+    def pieces(self) -> list[list[int]]:
+        """The leaves that share a piece, in order of their first bytes, by piece."""
+        pieces: list[list[int]] = []
         goes_on = False
         for k in sorted(range(len(self.begins)), key=self.begins.__getitem__):
-            begin, nbytes = self.begins[k], self.kinds[k].nbytes
-            end, small = begin + nbytes, nbytes < SMALL_NBYTES
+            small = self.kinds[k].nbytes < SMALL_NBYTES
             if small and goes_on:
-                pieces[-1] = pieces[-1][0], max(pieces[-1][1], end)
+                pieces[-1].append(k)
             else:
-                pieces.append((begin, end))
+                pieces.append([k])
             goes_on = small
-            numbers[k] = len(pieces) - 1
-        return pieces, numbers
+        return pieces
 
     def kept(self, leaf: Leaf) -> Leaf:
         """A leaf that does not need the slot.  On a GPU it has memory of torch's own, because torch
@@ -185,12 +195,18 @@ class Drafts(dict[int, Draft]):
 
 def layout_of(rest: bytes, drafts: list[Draft]) -> Layout:
     """Of a batch that was laid."""
-    pieces: list[tuple[int, int, int]] = []
-    places: dict[int, tuple[int, int, Kind]] = {}
+    pieces: list[Piece] = []
+    places: dict[int, tuple[int, int, Kind | None]] = {}
     for frame, draft in enumerate(drafts):
-        of_frame, piece_of = draft.pieces()
-        each = zip(draft.numbers, draft.begins, draft.kinds, piece_of, strict=True)
-        for number, begin, kind, piece in each:
-            places[number] = len(pieces) + piece, begin - of_frame[piece][0], kind
-        pieces += [(frame, *piece) for piece in of_frame]
+        numbers, begins, kinds = draft.numbers, draft.begins, draft.kinds
+        for first, *others in draft.pieces():
+            begin, kind = begins[first], kinds[first]
+            if others or not isinstance(kind.dtype, torch.dtype):
+                for k in (first, *others):
+                    places[numbers[k]] = len(pieces), begins[k] - begin, kinds[k]
+                end = max(begins[k] + kinds[k].nbytes for k in (first, *others))
+                kind = Kind(torch.uint8, (end - begin,))
+            else:
+                places[numbers[first]] = len(pieces), 0, None
+            pieces.append(Piece(frame, begin, kind))
     return Layout(rest, tuple(pieces), tuple(places[k] for k in range(len(places))))

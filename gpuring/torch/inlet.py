@@ -18,6 +18,7 @@ batches for as long as they like.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import secrets
 import threading
@@ -33,16 +34,14 @@ from gpuring.ring import caller, kept_memory
 from gpuring.ring.creation import create
 from gpuring.torch import places
 from gpuring.torch.outlet import ring_name
-from gpuring.torch.parcel import Parcel, Pickled, inlets, over, put_together
+from gpuring.torch.parcel import Parcel, Pickled, fresh, inlets, over, put_together
 from gpuring.torch.places import HOST
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from gpuring.ring.consumer import Consumer
     from gpuring.ring.read_slot import ReadSlot
     from gpuring.ring.ring import Ring
-    from gpuring.torch.parcel import Layout, Leaf, Part
+    from gpuring.torch.parcel import Layout, Leaf, Part, Piece
 
 
 @dataclass
@@ -61,9 +60,8 @@ class _Ring(NamedTuple):
     generation: int
     ring: Ring
     consumer: Consumer
-    slots: list[Any]
-    """The bytes of each slot: as torch has them where it copies them to a GPU, and as NumPy has
-    them elsewhere."""
+    slots: list[torch.Tensor]
+    """The bytes of each slot."""
 
 
 class Inlet:
@@ -126,7 +124,10 @@ class Inlet:
                     self._layouts[parcel.worker] = parcel.layout
                 layout = self._layouts[parcel.worker]
                 pieces = self._copied(parcel, layout, pinned)
-                leaves = [over(pieces[piece], begin, kind) for piece, begin, kind in layout.places]
+                leaves = [
+                    pieces[piece] if kind is None else over(pieces[piece], begin, kind)
+                    for piece, begin, kind in layout.places
+                ]
             else:
                 assert parcel.layout is not None
                 assert not isinstance(parcel.leaves, Pickled)  # it came out of the queue
@@ -154,7 +155,7 @@ class Inlet:
         """The pieces of a parcel.  Its slots go back behind the copies."""
         copies: list[torch.Tensor] = []
         for number, part in enumerate(parcel.parts):
-            pieces = [(begin, end) for frame, begin, end in layout.pieces if frame == number]
+            pieces = [piece for piece in layout.pieces if piece.frame == number]
             ring = self._rings[parcel.worker, part.place]
             if self._target(part.place) == HOST:
                 copies += _on_host(ring, part, pieces, pinned)
@@ -162,7 +163,7 @@ class Inlet:
                 copies += self._on_gpu(ring, part, pieces)
         return copies
 
-    def _on_gpu(self, ring: _Ring, part: Part, pieces: list[tuple[int, int]]) -> list[torch.Tensor]:
+    def _on_gpu(self, ring: _Ring, part: Part, pieces: list[Piece]) -> list[torch.Tensor]:
         target = self._target(part.place)
         here = target if part.place == HOST else part.place  # the GPU under which the ring is used
         whole = places.empty(part.nbytes, target)
@@ -171,7 +172,7 @@ class Inlet:
             # go by way of DLPack and an event, which `whole` does not need: torch orders its next
             # use behind this stream.
             whole.copy_(ring.slots[slot.index][: part.nbytes], non_blocking=True)
-        return [_on_its_own(whole, begin, end) for begin, end in pieces]
+        return [_on_its_own(whole, piece) for piece in pieces]
 
     def _make_room(self, parcel: Parcel) -> None:
         """The worker's next rings are to have room for this parcel.  All frames of its earlier ones
@@ -209,38 +210,33 @@ class Inlet:
                 RuntimeWarning,
             )
             return
-        slots: list[Any] = places.slots_of(ring, place)
-        if target == HOST:
-            slots = [slot.numpy() for slot in slots]
         with places.on(target if place == HOST else place):
-            self._rings[worker, place] = _Ring(generation, ring, ring.consumer(), slots)
+            consumer = ring.consumer()
+        slots = places.slots_of(ring, place)
+        self._rings[worker, place] = _Ring(generation, ring, consumer, slots)
 
 
-@contextlib.contextmanager
-def _frame(ring: _Ring, part: Part, stream: Any) -> Iterator[ReadSlot]:
-    """The slot with the frame of a part.  Frames before it are of parcels that were lost to a
-    Ctrl-C."""
+def _frame(ring: _Ring, part: Part, stream: Any) -> ReadSlot:
+    """The slot with the frame of a part."""
     while True:
-        with ring.consumer.acquire(0, stream=stream) as slot:
-            if slot.seq == part.seq:
-                yield slot
-                return
+        slot = ring.consumer.acquire(0, stream=stream)
+        if slot.seq == part.seq:
+            return slot
+        slot.release()  # it is of a parcel that was lost to a Ctrl-C
 
 
-def _on_host(
-    ring: _Ring, part: Part, pieces: list[tuple[int, int]], pinned: bool
-) -> list[torch.Tensor]:
-    copies = []
+def _on_host(ring: _Ring, part: Part, pieces: list[Piece], pinned: bool) -> list[torch.Tensor]:
+    copies = [fresh(piece.kind, pinned=pinned) for piece in pieces]
     with _frame(ring, part, None) as slot:
-        for begin, end in pieces:
-            copy = torch.empty(end - begin, dtype=torch.uint8, pin_memory=pinned)
-            copy.numpy()[...] = ring.slots[slot.index][begin:end]  # by this thread alone
-            copies.append(copy)
+        first = ring.slots[slot.index].data_ptr()
+        for copy, piece in zip(copies, pieces, strict=True):  # by this thread alone
+            ctypes.memmove(copy.data_ptr(), first + piece.begin, copy.nbytes)
     return copies
 
 
-def _on_its_own(whole: torch.Tensor, begin: int, end: int) -> torch.Tensor:
+def _on_its_own(whole: torch.Tensor, piece: Piece) -> torch.Tensor:
     """A piece of a batch on a GPU.  What is most of it stays in its place, and what is less gets
     memory of its own, so that who keeps it does not keep the whole."""
-    piece = whole[begin:end]
-    return piece if 2 * (end - begin) >= len(whole) else piece.clone()
+    there = over(whole, piece.begin, piece.kind)
+    assert isinstance(there, torch.Tensor)
+    return there if 2 * there.nbytes >= len(whole) else there.clone()

@@ -97,6 +97,14 @@ class _InThisProcess(dataloader._SingleProcessDataLoaderIter):
         return leaf.resolve_conj().resolve_neg().to(self._device)
 
 
+def _goes_over_samples(loader: DataLoader[Any]) -> bool:
+    """Whether workers go over the samples of a batch from one to the next."""
+    dataset = loader.dataset
+    if type(dataset) is data.Subset:  # it does so where the dataset below would
+        dataset = dataset.dataset
+    return loader._auto_collation and not callable(getattr(dataset, "__getitems__", None))
+
+
 def _is_array(obj: Any) -> bool:
     return isinstance(obj, (torch.Tensor, np.ndarray))
 
@@ -130,6 +138,7 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         loader.worker_init_fn = Start(self._progress, packing, loader.worker_init_fn)
         self._broken = False
         """Whether an interrupt may have lost a batch."""
+        self._one_by_one = _goes_over_samples(loader)
         super().__init__(loader)
         if self._pin_memory:
             self._data_queue: Any = FromThread(self._data_queue)
@@ -153,15 +162,8 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         index = super()._next_index()
         self._asked[self._send_idx] = index
         self._asked.pop(self._send_idx - 4 * self._num_workers * self._prefetch_factor, None)
-        one_by_one = self._one_by_one() and type(index) is list
+        one_by_one = self._one_by_one and type(index) is list
         return Task(self._send_idx, index, one_by_one=one_by_one)
-
-    def _one_by_one(self) -> bool:
-        """Whether workers go over the samples of a batch from one to the next."""
-        dataset = self._dataset
-        if type(dataset) is data.Subset:  # it does so where the dataset below would
-            dataset = dataset.dataset
-        return self._auto_collation and not callable(getattr(dataset, "__getitems__", None))
 
     def _get_data(self) -> Any:
         number, batch = super()._get_data()
@@ -239,7 +241,7 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         asked = self._asked.get(task)
         if not self._auto_collation:
             return f"was at sample {reprlib.repr(asked)}"
-        if type(asked) is list and self._one_by_one():
+        if type(asked) is list and self._one_by_one:
             return f"was at sample {reprlib.repr(asked[step])}, in batch {task}"
         return f"was at one of the samples of batch {task}"
 

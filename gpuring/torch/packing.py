@@ -64,8 +64,8 @@ class Packing:
         """Which ring this worker has for a place, or is to have."""
         self._outlets: dict[int, Outlet | None] = {}
         """None: this process cannot use that GPU."""
-        self._layout: Layout | None = None
-        """Of the last batch that lay in slots."""
+        self._contents: tuple[Any, ...] = ()
+        """Of the last batch that lay in slots: what its layout is made of."""
 
     def __call__(self, samples: Any) -> Any:
         progress.enter(progress.COLLATES)
@@ -101,15 +101,16 @@ class Packing:
         left."""
         if not all(draft.lay() for draft in drafts):
             return None
-        layout = layout_of(rest, drafts)
         parts = []
         for draft in drafts:
             frame = draft.publish()
             if frame is None:
                 return None
             parts.append(Part(draft.place, self._generations[draft.place], *frame))
-        sent, self._layout = None if layout == self._layout else layout, layout
-        return Parcel(self._inlet, _worker(), tuple(parts), sent)
+        contents = rest, [draft.contents() for draft in drafts]
+        layout = None if contents == self._contents else layout_of(rest, drafts)
+        self._contents = contents
+        return Parcel(self._inlet, _worker(), tuple(parts), layout)
 
     def join(self) -> None:
         """Joins those of this worker's rings that are there."""

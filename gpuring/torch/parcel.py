@@ -88,8 +88,22 @@ class Pickled:
     def of(cls, obj: Any) -> Pickled:
         return cls(bytes(ForkingPickler.dumps(obj)))
 
+    @property
+    def is_simple(self) -> bool:
+        """Whether any pickler will do."""
+        return True
+
     def __reduce__(self) -> tuple[Any, ...]:
         return pickle.loads, (self._data,)
+
+
+class Piece(NamedTuple):
+    frame: int
+    """The number of its frame among those of the batch."""
+    begin: int
+    """Its first byte there."""
+    kind: Kind
+    """That of its only leaf.  If it has several, or an array of NumPy, it is bytes."""
 
 
 class Layout(NamedTuple):
@@ -97,11 +111,10 @@ class Layout(NamedTuple):
 
     rest: bytes
     """A batch without its leaves."""
-    pieces: tuple[tuple[int, int, int], ...] = ()
-    """Of each piece the number of its frame among those of the batch, and its bytes there: from,
-    to."""
-    places: tuple[tuple[int, int, Kind], ...] = ()
-    """Of each leaf the number of its piece, its first byte there, and what it is."""
+    pieces: tuple[Piece, ...] = ()
+    places: tuple[tuple[int, int, Kind | None], ...] = ()
+    """Of each leaf the number of its piece, its first byte there, and what it is.  None: it is the
+    piece."""
 
 
 class Part(NamedTuple):
@@ -129,6 +142,11 @@ class Parcel(NamedTuple):
     leaves: Sequence[Leaf] | Pickled | None = None
     """The leaves themselves, if there was no slot that is large enough.  None: they are in
     frames."""
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether any pickler will do.  The leaves are pickled already."""
+        return True
 
     def pin_memory(self, _device: object = None) -> Any:
         """The batch, in pinned memory.  torch's thread for pinned memory calls this, as it does of
@@ -206,6 +224,14 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def fresh(kind: Kind, *, pinned: bool) -> torch.Tensor:
+    """A tensor of this kind in host memory."""
+    more = {"dtype": kind.dtype, "pin_memory": pinned}
+    if kind.strides:
+        return torch.empty_strided(kind.shape, kind.strides, **more)
+    return torch.empty(kind.shape, **more)
 
 
 def over(memory: torch.Tensor, begin: int, kind: Kind) -> Leaf:

@@ -56,8 +56,9 @@ def sent(obj: Any) -> Any:
 
 def unpacked(parcel: Any, frame: Any) -> Any:
     rest, pieces, places = parcel.layout
-    memory = [torch.from_numpy(frame[begin:end]) for _, begin, end in pieces]
-    return put_together(rest, [over(memory[k], at, kind) for k, at, kind in places])
+    memory = [over(torch.from_numpy(frame), piece.begin, piece.kind) for piece in pieces]
+    leaves = [memory[k] if kind is None else over(memory[k], at, kind) for k, at, kind in places]
+    return put_together(rest, leaves)
 
 
 def test_the_default_collate_stacks_into_the_slot(packs, monkeypatch):
@@ -91,7 +92,7 @@ def test_tensors_are_aligned(packs):
     sizes = [1, 3, 70_000, 5, 100_000, 255]
     samples = [torch.full((n,), k, dtype=torch.uint8) for k, n in enumerate(sizes)]
     parcel, frame = packs(list, samples)
-    begins = [parcel.layout.pieces[piece][1] + at for piece, at, _ in parcel.layout.places]
+    begins = [parcel.layout.pieces[piece].begin + at for piece, at, _ in parcel.layout.places]
     assert all(begin % ALIGNMENT == 0 for begin in begins)
     assert [tensor.numel() for tensor in unpacked(parcel, frame)] == sizes
     assert all((t == k).all() for k, t in enumerate(unpacked(parcel, frame)))
