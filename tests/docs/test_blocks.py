@@ -13,6 +13,7 @@ import selectors
 import shlex
 import signal
 import subprocess
+import textwrap
 import threading
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -426,6 +427,42 @@ def test_loading(code, device):
     made = run(code, dataset=Numbered(300))
     assert made["images"].device.type == device
     assert len(made["labels"]) == 300 - 256
+
+
+CLIPS = """
+import torch
+from gpuring.torch import DataLoader
+from torch.utils import data
+
+def decode(file):
+    return torch.full((6, 8), file, dtype=torch.uint8, device="cuda")
+
+def resize(frames):
+    return frames[::2, ::2].contiguous()
+
+class Dataset(data.Dataset):
+    files = labels = [*range(40)]
+    def __len__(self):
+        return len(self.files)
+"""
+
+
+@block("loading.md", 1)
+@pytest.mark.gpu
+def test_loading_with_workers_on_a_gpu(code, programs, tmp_path):
+    """A worker that is spawned imports the program, so only the class stands outside of `main`."""
+    pytest.importorskip("torch")
+    dataset, loop = code.split("loader = ")
+    loop = f"loader = {loop}".replace(
+        "    ...", "    print(clips.device.type, clips[:, 0, 0].tolist())"
+    )
+    main = 'if __name__ == "__main__":\n' + textwrap.indent(loop, "    ")
+    (tmp_path / "clips.py").write_text(CLIPS + dataset + main)
+    process = programs.start("clips.py")
+    out, _ = process.communicate(timeout=2 * PATIENCE_S)
+    assert process.returncode == 0
+    batches = [[*range(40)][k : k + 16] for k in (0, 16, 32)]
+    assert out.splitlines() == [f"cuda {batch}" for batch in batches]
 
 
 # ---- services ------------------------------------------------------------------------------------
