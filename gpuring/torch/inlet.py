@@ -120,6 +120,8 @@ class Inlet:
                         ring.consumer.close()
                     except FrameTorn as error:
                         torn.update((place, seq) for seq in error.seqs)
+                    except RingError:  # that of the GPU: the worker's death is what is told
+                        pass
         return torn
 
     def give_memory_back(self) -> None:
