@@ -96,8 +96,8 @@ class DeadlyOnCuda(OnCuda):
 
 
 class UnfinishedOnCuda(OnCuda):
-    """When it is armed (1), sample 8 takes the GPU a second.  At sample 12 the worker waits until it
-    is armed once more (2), and is killed."""
+    """When it is armed (1), sample 8 takes the GPU a second.  At sample 12 the worker waits until
+    it is armed once more (2), and is killed."""
 
     def __init__(self, armed: Any) -> None:
         super().__init__()
