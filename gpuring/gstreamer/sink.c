@@ -73,7 +73,9 @@ static gpuring_status join(GpuringSink *self, gpuring_error *error) {
 
 /* A ring that is there is used, also one whose creator was killed. */
 static gpuring_status open_ring(GpuringSink *self, gpuring_error *error) {
+    gpuring_attach_options options = GPURING_ATTACH_OPTIONS;
     gpuring_status status;
+    options.device = GPURING_DEVICE_HOST;
     if (!self->creates) {
         do status = wait_for_ring(self->cancel, self->name, self->timeout_s, &self->ring, error);
         while (status == CANCELLED &&
@@ -82,7 +84,7 @@ static gpuring_status open_ring(GpuringSink *self, gpuring_error *error) {
     }
     status = make_ring(self->name, self->slots, &self->layout, &self->ring, error);
     self->is_ours = status == GPURING_OK;
-    if (status == GPURING_EXISTS) status = gpuring_attach(self->name, NULL, &self->ring, error);
+    if (status == GPURING_EXISTS) status = gpuring_attach(self->name, &options, &self->ring, error);
     return status;
 }
 
