@@ -5,7 +5,8 @@
 
 c_api.c says what it compares.  Each way has its median and its 99th percentile.  With `--gpu` the
 ring is on a GPU, and c_api_gpu.c says what is measured.  Beside it stand Python, which does the
-same, and the floor: a ring without gpuring (floor.cu), whose figure is of a burst of as many frames.
+same, and the floor: a ring without gpuring (floor.cu), whose figure is of a burst of as many
+frames.
 """
 
 from __future__ import annotations
