@@ -74,7 +74,9 @@ static gpuring_status join(GpuringSink *self, gpuring_error *error) {
 /* Frames of another program that runs are not mixed with ours, unless that was asked for. */
 static gpuring_status take_over(GpuringSink *self, gpuring_error *error) {
     gpuring_info info = GPURING_INFO;
-    const gpuring_status status = gpuring_attach(self->name, NULL, &self->ring, error);
+    gpuring_attach_options options = GPURING_ATTACH_OPTIONS;
+    options.device = GPURING_DEVICE_HOST;
+    const gpuring_status status = gpuring_attach(self->name, &options, &self->ring, error);
     if (status != GPURING_OK) return status;
     gpuring_get_info(self->ring, &info);
     if (!info.creator_alive && info.live_producers == 0) return GPURING_OK;
