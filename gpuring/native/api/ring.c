@@ -17,6 +17,7 @@
 #include "../core/members.h"
 #include "../host/arrivals.h"
 #include "../host/diagnosis.h"
+#include "../host/leftovers.h"
 #include "../host/making.h"
 #include "../host/opening.h"
 #include "../host/slots.h"
@@ -109,6 +110,7 @@ static gpuring_status attach_now(gpuring_ring *ring, int64_t owner, bool living,
     if (status == GPURING_OK && living) status = gh_check_living(ring->name, ring->header, error);
     if (status == GPURING_OK) status = gh_open_spec(ring->name, ring->header, &ring->spec, error);
     if (status == GPURING_OK) status = open_slots(ring, error);
+    if (status == GPURING_OK) memcpy(ring->epoch, ring->header->head->epoch, sizeof ring->epoch);
     return status;
 }
 
@@ -119,10 +121,11 @@ gpuring_ring *begin_ring(const char *name, gpuring_error *error) {
     return ring;
 }
 
-static gpuring_status try_to_attach(const char *name, int64_t owner, bool living,
+gpuring_status try_to_attach(const char *name, int64_t owner, bool living,
                                     gpuring_ring **found, gpuring_error *error) {
     gpuring_ring *ring = begin_ring(name, error);
     if (!ring) return error->status;
+    ring->owner = owner;
     const gpuring_status status = attach_now(ring, owner, living, error);
     if (status == GPURING_OK) *found = ring;
     else end_ring(ring);
@@ -147,7 +150,7 @@ gpuring_status gpuring_attach(const char *name, const gpuring_attach_options *gi
             if (status == GPURING_NOT_FOUND) gh_fail_missing(name, error->text, error);
             break;
         }
-        gh_await_name(&arrivals, status == GPURING_NOT_FOUND && *error->text, left);
+        gh_await_name(&arrivals, status == GPURING_NOT_FOUND && *error->text, -1, left);
     }
     gh_end_arrivals(&arrivals);
     return status;
@@ -161,12 +164,24 @@ gpuring_status gpuring_detach(gpuring_ring *ring, gpuring_error *error) {
         return gh_fail(error, GPURING_INVALID,
                        "ring '%s': %u of its producers and consumers are open. Close them first",
                        ring->name, open);
-    gpuring_status status = GPURING_OK;
-    if (ring->created && !gr_forked(ring->header)) {
-        gr_close(ring->header);
-        status = gh_remove_own(ring->name, ring->epoch, ring->header, error);
+    if (gr_forked(ring->header)) {
+        end_ring(ring);
+        return GPURING_OK;
     }
+    gpuring_status status = GPURING_OK;
+    bool goes = false, removed;
+    char name[GH_MAX_NAME + 1];
+    uint8_t epoch[16];
+    strcpy(name, ring->name);
+    memcpy(epoch, ring->epoch, sizeof epoch);
+    if (ring->created) {
+        gr_close(ring->header);
+        status = gh_remove_own(name, epoch, ring->header, error);
+    } else goes = gh_goes_with_the_last(name, ring->header);
     end_ring(ring);
+    /* If this fails, others can do it later. */
+    gpuring_error ignored;
+    if (goes) gh_remove_dead(name, epoch, &removed, &ignored);
     return status;
 }
 
