@@ -1,53 +1,134 @@
 """What a turn of claim, publish, acquire and release costs a program in C, in nanoseconds.
 
     python -m bench.c_api
+    python -m bench.c_api --gpu
 
-c_api.c says what it compares.  Each way has its median and its 99th percentile.
+c_api.c says what it compares.  Each way has its median and its 99th percentile.  With `--gpu` the
+ring is on a GPU, and c_api_gpu.c says what is measured.  Beside it stand Python, which does the
+same, and the floor: a ring without gpuring (floor.cu), whose figure is of a burst of as many
+frames.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
+import os
 import subprocess
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
 
+import numpy as np
+
 import gpuring
+from bench import floor
 from gpuring.cli.measure.settings import ring_name
 
 QUANTILES = ("50", "99")
 PATIENCE_S = 200.0
+LAP, ROUNDS, WARM_UP = 8, 2000, 200
+Way = tuple[str, list[float]]
 
 
-def build(folder: Path) -> Path:
-    """c_api.c with all of the library."""
+def build(folder: Path, source: str = "c_api.c") -> Path:
+    """A program with all of the library."""
     native = Path(gpuring.__file__).parent / "native"
     rooms = ("core", "host", "device", "memory", "api")
     sources = [each for room in rooms for each in native.glob(f"{room}/*.c")]
-    program = folder / "c_api"
+    program = folder / Path(source).stem
     command = ["cc", "-std=gnu11", "-O2", "-pthread", f"-I{native}", "-o", str(program)]
-    command += [str(Path(__file__).with_name("c_api.c")), *map(str, sorted(sources)), "-ldl"]
+    command += [str(Path(__file__).with_name(source)), *map(str, sorted(sources)), "-ldl"]
     subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE_S)
     return program
 
 
-def measure(program: Path) -> dict[str, list[float]]:
-    """The quantiles of each way."""
-    with gpuring.create(
-        ring_name(), slots=8, shape=64, dtype="u1", meta=[("pts", "i8")], device="host"
-    ) as ring:
-        done = subprocess.run(
-            [program, ring.name, *QUANTILES], check=True, capture_output=True, text=True,
-            timeout=PATIENCE_S,
-        )  # fmt: skip
-    found = json.loads(done.stdout)
+def ring_for(device: str, **options: str) -> gpuring.Ring:
+    return gpuring.create(
+        ring_name(), slots=LAP, shape=64, dtype="u1", meta=[("pts", "i8")], device=device, **options
+    )  # type: ignore[arg-type]
+
+
+def found_by(program: Path, ring: gpuring.Ring) -> dict[str, list[float]]:
+    done = subprocess.run(
+        [program, ring.name, *QUANTILES], check=True, capture_output=True, text=True,
+        timeout=PATIENCE_S,
+    )  # fmt: skip
+    found: dict[str, list[float]] = json.loads(done.stdout)
     return {way: ns for way, ns in found.items() if way != "n"}
 
 
+def measure(program: Path) -> dict[str, list[float]]:
+    """The quantiles of each way."""
+    with ring_for("host") as ring:
+        return found_by(program, ring)
+
+
+def by_python(ring: gpuring.Ring) -> Iterator[Way]:
+    """What c_api_gpu.c does, here."""
+    from gpuring.memory import gpus
+    from gpuring.native.gpu import Stream
+
+    gpu = gpus.gpu(0)
+    writes, reads = Stream(gpu).handle, Stream(gpu).handle
+    ns = np.empty((2, ROUNDS))
+    with ring.producer() as producer, ring.consumer() as consumer:
+        for k in range(-WARM_UP, ROUNDS):
+            begun = time.perf_counter_ns()
+            for _ in range(LAP):
+                producer.claim(0, stream=writes).publish()
+            written = time.perf_counter_ns()
+            for _ in range(LAP):
+                consumer.acquire(0, stream=reads).release()
+            done = time.perf_counter_ns()
+            if k >= 0:
+                ns[:, k] = (written - begun) / LAP, (done - written) / LAP
+            gpu.finish()
+    for side, each in zip(("producer", "consumer"), ns, strict=True):
+        yield f"Python, {side}", [float(np.percentile(each, float(q))) for q in QUANTILES]
+
+
+def by_floor(sync: str) -> Iterator[Way]:
+    nvcc = floor.find_nvcc(os.environ)
+    if nvcc is None:
+        raise floor.FloorFailed(floor.NO_NVCC)
+    options = {"what": "burst", "sync": sync, "kernel": 0, "frames": 8000, "warmup": 400}
+    for line in floor.measure(floor.build(nvcc), {**options, "slots": LAP}, os.environ):
+        for side in ("producer", "consumer"):
+            sample = line[f"{side}_ns"]
+            yield f"floor, {side}", [float(np.percentile(sample, float(q))) for q in QUANTILES]
+
+
+def measure_gpu(program: Path, sync: str) -> Iterator[Way]:
+    """The quantiles of each way and side on a GPU, for one synchroniser."""
+    with ring_for("cuda", sync=sync) as ring:
+        for way, sides in found_by(program, ring).items():
+            for side, ns in dict(sides).items():
+                yield f"{way}, {side}", ns
+    with ring_for("cuda", sync=sync) as ring:
+        yield from by_python(ring)
+
+
 def main() -> None:
+    parser = argparse.ArgumentParser(prog="python -m bench.c_api")
+    parser.add_argument("--gpu", action="store_true", help="on a GPU, beside Python and the floor")
+    on_gpu = parser.parse_args().gpu
     with tempfile.TemporaryDirectory() as folder:
-        for way, (median, late) in measure(build(Path(folder))).items():
-            print(f"{way:<12}{median:8.1f} ns{late:8.1f} ns")
+        if not on_gpu:
+            for way, (median, late) in measure(build(Path(folder))).items():
+                print(f"{way:<12}{median:8.1f} ns{late:8.1f} ns")
+            return
+        program = build(Path(folder), "c_api_gpu.c")
+        for sync in ("timeline", "event"):
+            print(sync)
+            for way, (median, late) in measure_gpu(program, sync):
+                print(f"  {way:<20}{median:9.1f} ns{late:10.1f} ns", flush=True)
+            try:
+                for way, (median, late) in by_floor(sync):
+                    print(f"  {way:<20}{median:9.1f} ns{late:10.1f} ns", flush=True)
+            except floor.FloorFailed as failure:
+                print(f"  no floor: {failure}")
 
 
 if __name__ == "__main__":

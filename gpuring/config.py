@@ -2,9 +2,10 @@
 
     cc camera.c $(python -m gpuring.config --cflags --libs)
 
-`--cmake` prints the folder for CMake's `gpuring_DIR`, `--pkg-config` the one for PKG_CONFIG_PATH,
-and `--gst-plugin-path` the one for GST_PLUGIN_PATH, if the elements of GStreamer were built.  A
-program that was linked with `--libs` finds the library where it is now.
+`--nvcc` prints both as nvcc takes them.  `--cmake` prints the folder for CMake's `gpuring_DIR`,
+`--pkg-config` the one for PKG_CONFIG_PATH, and `--gst-plugin-path` the one for GST_PLUGIN_PATH, if
+the elements of GStreamer were built.  A program that was linked with `--libs` or `--nvcc` finds the
+library where it is now.
 """
 
 from __future__ import annotations
@@ -37,6 +38,11 @@ def libs() -> list[str]:
     return [str(LIBRARY), f"-Wl,-rpath,{LIBRARY.parent}"]
 
 
+def nvcc() -> list[str]:
+    """What nvcc is given: it takes no library of this name, and no -Wl."""
+    return [*cflags(), "-Xlinker", str(LIBRARY), "-Xlinker", f"-rpath,{LIBRARY.parent}"]
+
+
 def has_gstreamer() -> bool:
     """Whether the elements of GStreamer were built."""
     return (GSTREAMER / "libgstgpuring.so").exists()
@@ -49,6 +55,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--cflags", action="store_true", help="options of the compiler")
     parser.add_argument("--libs", action="store_true", help="options of the linker")
+    parser.add_argument("--nvcc", action="store_true", help="options of nvcc")
     parser.add_argument("--cmake", action="store_true", help="the folder for CMake's gpuring_DIR")
     parser.add_argument("--pkg-config", action="store_true", help="the folder for PKG_CONFIG_PATH")
     parser.add_argument(
@@ -60,13 +67,15 @@ def main(arguments: Sequence[str] | None = None) -> None:
     told = [
         *(cflags() if asked.cflags else ()),
         *(libs() if asked.libs else ()),
+        *(nvcc() if asked.nvcc else ()),
         *([str(CMAKE)] if asked.cmake else ()),
         *([str(PKG_CONFIG)] if asked.pkg_config else ()),
         *([str(GSTREAMER)] if asked.gst_plugin_path else ()),
     ]
     if not told:
         parser.error(
-            "say what to print: --cflags, --libs, --cmake, --pkg-config or --gst-plugin-path"
+            "say what to print: --cflags, --libs, --nvcc, --cmake, --pkg-config or "
+            "--gst-plugin-path"
         )
     print(shlex.join(told))
 

@@ -19,6 +19,7 @@ gpuring_status wait_for_ring(GstPoll *cancel, const char *name, double timeout_s
         ends ? g_get_monotonic_time() + (gint64)(timeout_s * 1e6) : G_MAXINT64;
     for (;;) {
         gpuring_attach_options options = GPURING_ATTACH_OPTIONS;
+        options.device = GPURING_DEVICE_HOST;
         const gint64 left = (until - g_get_monotonic_time());
         options.timeout_ns = left > SLICE_NS / 1000 ? SLICE_NS : MAX(left, 1) * 1000;
         const gpuring_status status = gpuring_attach(name, &options, ring, error);

@@ -38,8 +38,10 @@ static gpuring_status join(Writer *writer, gpuring_error *error) {
 
 /* Frames of another program that runs are not mixed with ours, unless that was asked for. */
 static gpuring_status take_over(Writer *writer, gpuring_error *error) {
+    gpuring_attach_options options = GPURING_ATTACH_OPTIONS;
     gpuring_info info = GPURING_INFO;
-    const gpuring_status status = gpuring_attach(writer->name, NULL, &writer->ring, error);
+    options.device = GPURING_DEVICE_HOST;
+    const gpuring_status status = gpuring_attach(writer->name, &options, &writer->ring, error);
     if (status != GPURING_OK) return status;
     gpuring_get_info(writer->ring, &info);
     if (!info.creator_alive && info.live_producers == 0) return GPURING_OK;

@@ -93,6 +93,8 @@ typedef struct gpuring_consumer gpuring_consumer;
 #define GPURING_DEVICE_DEFAULT (-1)
 /* The same GPU, for a pinned ring as well. */
 #define GPURING_DEVICE_CURRENT (-2)
+/* None: the CPU uses the slots, and a ring on a GPU is refused with GPURING_UNSUPPORTED. */
+#define GPURING_DEVICE_HOST (-3)
 
 typedef struct gpuring_attach_options {
     size_t size;
@@ -102,7 +104,7 @@ typedef struct gpuring_attach_options {
     /* The id of the user whose ring it must be. -1: this process's own user, or root. Another user
      * can write every slot, and can end this process. */
     int64_t owner;
-    /* The GPU under which this process uses the slots: its number here, or one of the two above. It
+    /* The GPU under which this process uses the slots: its number here, or one of those above. It
      * may be any GPU that reaches that of the ring, and for a pinned ring any at all. */
     int device;
     const uint8_t *device_uuid; /* NULL, or the 16 bytes of CUDA that name the GPU instead */

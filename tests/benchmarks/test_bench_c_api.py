@@ -14,3 +14,12 @@ def test_it_measures_each_way(tmp_path):
     found = c_api.measure(c_api.build(tmp_path))
     assert [*found] == ["core", "verbs", "gpuring.h"]
     assert all(0 < median <= late for median, late in found.values())
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("sync", ["timeline", "event"])
+def test_it_measures_each_way_on_a_gpu(tmp_path, sync):
+    found = dict(c_api.measure_gpu(c_api.build(tmp_path, "c_api_gpu.c"), sync))
+    ways = ("verbs", "gpuring.h", "Python")
+    assert [*found] == [f"{way}, {side}" for way in ways for side in ("producer", "consumer")]
+    assert all(0 < median <= late for median, late in found.values())

@@ -10,10 +10,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import gpuring
 from gpuring import slot_layout
+from gpuring.memory import kinds
 from tests import ROOT
 from tests.helpers.compiled import BUILD_S, needs_compiler
 from tests.helpers.support import poll
@@ -62,7 +64,7 @@ def done(process: subprocess.Popen[str]) -> str:
     return out
 
 
-@pytest.mark.parametrize("name", ["watch.c", "camera.cpp", "keep.c"])
+@pytest.mark.parametrize("name", ["watch.c", "camera.cpp", "keep.c", "edges.cu"])
 def test_the_page_shows_the_programs_as_they_are(name):
     assert (EXAMPLES / name).read_text() in [block for _, block in SHOWN]
 
@@ -112,6 +114,39 @@ def test_a_consumer_in_rust(name, run):
         with ring.producer() as producer, producer.claim(5) as slot:
             slot.array[:] = 2
         assert done(watch) == f"8 {2 * 480 * 640}\n"
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc: the program has a kernel")
+def test_a_program_with_a_kernel_is_built_as_the_page_says(name, run):
+    done(run(command("nvcc -std=c++17 edges.cu")))
+    refused = run(command("./edges").replace("cam0", f"{name} 2>&1; true"))
+    assert f"No ring or service named '{name}'" in refused.communicate(timeout=60)[0]
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc: the program has a kernel")
+@pytest.mark.parametrize("sync", ["timeline", "event"])
+@pytest.mark.parametrize("memory", ["ipc", "vmm", "pool"])
+def test_a_kernel_finds_the_edges_that_python_draws(name, run, memory, sync):
+    able, why = kinds.supported(memory, 0)
+    if not able:
+        pytest.skip(why)
+    done(run(command("nvcc -std=c++17 edges.cu")))
+    image = np.zeros((480, 640), "u1")
+    with gpuring.create(
+        name, slots=4, shape=image.shape, dtype="u1", meta=[("pts", "i8")], device="cuda",
+        memory=memory, sync=sync,
+    ) as ring:  # fmt: skip
+        program = run(command("./edges").replace("cam0", name))
+        poll(lambda: ring.stats().subscriptions)
+        with ring.producer() as producer:
+            for k in range(10):
+                image[:, 10 * k : 10 * k + 5] = 255  # a bar, which has two edges, the first one one
+                with producer.claim(20) as slot:
+                    slot.copy_from(image)
+                    slot.meta["pts"] = k
+        seen = [line.split() for line in done(program).splitlines()]
+    assert seen == [[str(4 + k), str(k), str(480 * (2 * k + 1))] for k in range(10)]
 
 
 def test_pkg_config(name, run):

@@ -53,6 +53,12 @@ static gpuring_status open_slab(gpuring_ring *ring, gpuring_error *error) {
 
 gpuring_status open_on_gpu(gpuring_ring *ring, const struct gpu_asked *asked,
                            gpuring_error *error) {
+    static const char *const kinds[] = {"host", "ipc", "vmm", "pool", "pinned"};
+    if (!asked->uuid && asked->device == GPURING_DEVICE_HOST)
+        return gh_fail(error, GPURING_UNSUPPORTED,
+                       "ring '%s': its slots are in memory of a GPU (%s), and they were to be used "
+                       "by the CPU",
+                       ring->name, kinds[ring->header->config.memory]);
     gpuring_status status = gm_check_creator(ring->name, ring->header, error);
     if (status == GPURING_OK) status = find_gpu(ring, asked, error);
     if (status == GPURING_OK) status = open_slab(ring, error);

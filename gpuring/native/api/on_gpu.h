@@ -12,7 +12,8 @@ struct gpu_asked {
 };
 /* Whether a pinned ring is to be used under a GPU. */
 static inline bool asks_for_gpu(const struct gpu_asked *asked) {
-    return asked->uuid || asked->device != GPURING_DEVICE_DEFAULT;
+    return asked->uuid || (asked->device != GPURING_DEVICE_DEFAULT &&
+                           asked->device != GPURING_DEVICE_HOST);
 }
 /* Finds it, and notes it in the ring. GPURING_DEVICE, GPURING_INVALID. */
 gpuring_status find_gpu(gpuring_ring *ring, const struct gpu_asked *asked, gpuring_error *error);

@@ -90,6 +90,7 @@ class GpuPeer:
         return sum(each.role == "consumer" for each in self.ring.stats().peers)
 
     def close(self) -> None:
+        self.slot = None  # its array would keep the memory
         if self.end is not None:
             self.end.close()
         self.ring.close()

@@ -29,9 +29,19 @@ def driver(fake_libcuda: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
     return "fake"
 
 
+@pytest.fixture(
+    params=[
+        "linked",
+        pytest.param("sanitized", marks=[pytest.mark.slow, pytest.mark.deadline(400)]),
+    ]
+)
+def program(request: pytest.FixtureRequest) -> Any:
+    return request.getfixturevalue(request.param)
+
+
 @pytest.fixture
-def c(driver: str, linked: Any, puppets: Callable[..., Puppet]) -> Puppet:
-    return puppets(linked)
+def c(driver: str, program: Any, puppets: Callable[..., Puppet]) -> Puppet:
+    return puppets(program)
 
 
 def refuses(program: Puppet, *calls: str) -> None:

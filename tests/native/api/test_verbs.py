@@ -443,9 +443,10 @@ def test_a_pinned_ring_is_used_by_the_cpu(name, puppet):
         poll(lambda: len(ring.stats().peers) == 2)
 
 
-def test_a_ring_on_a_gpu_is_refused(name, puppet):
+def test_a_ring_on_a_gpu_is_refused_to_who_uses_it_by_the_cpu(name, puppet):
     """Only its header is looked at, so it needs no GPU here."""
     c = puppet()
+    c.ok("under", 0, -3, 0, 0)
     epoch = os.urandom(16)
     with segment.unnamed(0o600) as file:
         header = native.Header.create(
