@@ -151,6 +151,7 @@ def test_two_operations_on_one_name_at_once(name, puppets, sanitized, state, one
             prepared(first, name, state)
             actor = first if one == "close" else mover
             halted = Halted(actor, k, *OPS[one](actor, name))
+            made = {actor: one in ("create", "replace"), guest: other in ("create", "replace")}
             guest("stop-at", "lock: waits")
             guest.tell(*OPS[other](guest, name))
             waits = guest.stops()
@@ -161,7 +162,7 @@ def test_two_operations_on_one_name_at_once(name, puppets, sanitized, state, one
             where = f"{other} while {one} stood at {k}, with {state}: {outcomes}"
             for outcome in outcomes:
                 assert outcome.startswith(EXPECTED), where
-            ends_in_order(name, where)
+            ends_in_order(name, makers_of(first, state, one) + made_in(outcomes, made), where)
             for each in (guest, mover, first):
                 each.kill()
             removed(name)
@@ -170,7 +171,22 @@ def test_two_operations_on_one_name_at_once(name, puppets, sanitized, state, one
                 break
 
 
-def ends_in_order(name: str, where: str) -> None:
+def makers_of(first: Puppet, state: str, one: str) -> list[Puppet]:
+    return [first] if state == "a living ring" and one != "close" else []
+
+
+def made_in(outcomes: list[str], made: dict[Puppet, bool]) -> list[Puppet]:
+    """Those that have created a ring."""
+    told = zip(made.items(), outcomes, strict=True)
+    return [each for (each, creates), outcome in told if creates and outcome == "GPURING_OK"]
+
+
+def ends_in_order(name: str, makers: list[Puppet], where: str) -> None:
+    owner = 0
+    with contextlib.suppress(gpuring.RingNotFound), gpuring.attach(name) as last:
+        owner = last.stats().creator_pid
+    for each in makers:
+        assert each.pid == owner or each("knows") == "1", f"{where}: a ring has lost its name"
     with contextlib.suppress(gpuring.RingNotFound), gpuring.attach(name) as last:
         assert not raw_verbs.is_retired(last._header), where
         assert segments.has_name(f"/dev/shm/gpuring.{name}", os.fstat(last._header.lock_fd)), where

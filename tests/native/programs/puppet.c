@@ -39,6 +39,12 @@ void gr_fault(const char *name) {
 #ifdef GR_FAULTS
 #include "../../../gpuring/native/host/leftovers.h"
 
+/* Whether its ring can be found by nobody any more, and says so. */
+static void do_knows(void) {
+    const struct gr_ring *header = *(struct gr_ring **)ring; /* its first member */
+    printf("%d", gr_load_acquire(&header->head->magic) == 0);
+}
+
 /* NAME: what `gpuring clean` does with it. */
 static void do_tidy(void) {
     struct gh_beside beside;
@@ -414,6 +420,7 @@ static void obey(char *line) {
         stop_at = at;
         printf("ok");
     } else if (strcmp(verb, "tidy") == 0) do_tidy();
+    else if (strcmp(verb, "knows") == 0) do_knows();
     else if (strcmp(verb, "halt") == 0) {
         halt_in = number();
         printf("ok");
