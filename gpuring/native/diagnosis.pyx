@@ -78,14 +78,12 @@ def cannot_join(str ring not None, Header header not None, int result, bytes sub
     return _error(gh_add_cannot_join(&text, ring.encode(), header.ring, <gr_result>-result, padded), room)
 
 
-def wanted(str verb not None):
-    """What a verb of this name asks for, in words."""
-    return gh_wanted(_VERBS[verb]).decode()
-
-
-def over(int result):
-    """What has come to its end by this negative result, in words."""
-    return gh_over(<gr_result>-result).decode()
+def resting(str ring not None, Header header not None, int result, str verb not None, timeout):
+    """The error of a verb of a peer that waits for the stream to go on, and whose time is up."""
+    cdef char room[ROOM]
+    cdef gh_text text = gh_begin_text(room, ROOM)
+    cdef double timeout_s = 0.0 if timeout is None else timeout
+    return _error(gh_add_resting(&text, ring.encode(), header.ring, <gr_result>-result, _VERBS[verb], timeout_s), room)
 
 
 def in_the_way(Header header not None, tuple culprit not None, is_stopped=None):

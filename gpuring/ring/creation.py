@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
@@ -17,8 +16,8 @@ from gpuring.memory.host import HostMemory
 from gpuring.memory.pinned import PinnedMemory
 from gpuring.native import File, Header
 from gpuring.native.memory import order
-from gpuring.registry import directory, no_room, segment
-from gpuring.ring import debug, durable, kept_memory, shutdown
+from gpuring.registry import no_room, segment
+from gpuring.ring import debug, kept_memory, shutdown
 from gpuring.ring.endpoint import Gate
 from gpuring.ring.ring import Ring
 
@@ -178,7 +177,7 @@ def create_of(
             "sync= out"
         )
 
-    directory.make_way(name, replace)
+    native.make_way(name, replace)
     epoch = secrets.token_bytes(16)
     mapped: Memory | None = None
     making: File | None = None  # what HostMemory.create returns
@@ -225,8 +224,7 @@ def create_of(
             kinds.hand_on(header, mapped)
             for subscription in subscriptions:  # before those that come from an earlier ring
                 ring.subscribe(subscription)
-            carry = partial(durable.carry_over, name, new=header)
-            directory.give_name(name, file, replace, carry)  # last: nobody finds half of a ring
+            native.take_name(name, file.fd, replace, header)  # last: nobody finds half of a ring
         return ring
     except BaseException as error:
         if ring is not None:

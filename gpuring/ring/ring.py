@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Literal
@@ -21,9 +20,9 @@ from gpuring.errors import (
 )
 from gpuring.memory import kinds
 from gpuring.native import Header
-from gpuring.registry import diagnosis, directory, earlier, leftovers, segment, stats, survey
+from gpuring.registry import diagnosis, directory, leftovers, segment, stats, survey
 from gpuring.registry.subscriptions import encode
-from gpuring.ring import caller, debug, durable, joining, kept_memory, ordering, shutdown
+from gpuring.ring import caller, debug, joining, kept_memory, ordering, shutdown
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.described import Described
 from gpuring.ring.endpoint import Endpoint, Gate
@@ -238,7 +237,7 @@ class Ring(Described):
             lossless=arguments.flag(lossless, "lossless"),
             redeliver=arguments.flag(redeliver, "redeliver"),
             start=joining.checked_start(start),
-            patience_ns=durable.patience_ns(patience),
+            patience_ns=joining.patience_ns(patience),
         )
         if result:
             raise diagnosis.cannot_join(self._name, self._header, result, encoded)
@@ -251,26 +250,22 @@ class Ring(Described):
         taken for 5 s, OSError (no descriptors left for what was owed; the subscription has ended).
         """
         self._check_open()
-        owed = earlier.may_owe(self._header)
+        owed = native.may_owe(self._header)
         result, found = native.unsubscribe(self._header, encode(subscription))
         if result:
             raise diagnosis.unusable(self._name, result)
         if owed:
-            earlier.forget(self._name, self._header, encode(subscription))
+            native.forget(self._name, self._header, encode(subscription))
         if self._header.closed:  # its name was kept for this
-            directory.remove_own(self._name, self._epoch, self._header)
+            native.remove_own(self._name, self._epoch, self._header)
         return found
 
     def _successor(self) -> Ring | None:
         """The ring that has our name now, if it is another one and was not closed."""
         try:
-            path = segment.path_of(segment.header_name(self._name))
-            if segment.has_name(path, os.fstat(self._header.lock_fd)):
-                return None  # this look is cheap, and the next one copies a whole header
-            header = directory.look(self._name)
-            if header.epoch == self._header.epoch or header.closed:
+            if not native.has_successor(self._name, self._header):
                 return None
-            device = self._memory.device if header.memory == "pinned" else None
+            device = self._memory.device if self.memory == "pinned" else None
             return attach_any(self._name, device=device)
         except (RingNotFound, RingIncompatible, PeerLost, PermissionError):
             return None
@@ -343,7 +338,7 @@ class Ring(Described):
                 errors.append(error)  # raised below; what is left of the peer is reaped after this
         if self._created:
             self._header.close_ring()
-            directory.remove_own(self._name, self._epoch, self._header)
+            native.remove_own(self._name, self._epoch, self._header)
         # The garbage collector is about to call the _dropped of some endpoints, perhaps in another
         # thread. It has cleared our references to them. They still need the slots and the device.
         if any(each() is None for each in list(self._endpoints.values())):
@@ -354,7 +349,7 @@ class Ring(Described):
         if self._created:
             kept_memory.keep(self._header, self._memory)
         else:
-            go_with_us = leftovers.go_with_the_last(self._name, self._header)
+            go_with_us = native.goes_with_the_last(self._name, self._header)
             self._memory.close(others=True, then=self._header.disown)
             if go_with_us:
                 with contextlib.suppress(RingError, OSError):  # others can do it later

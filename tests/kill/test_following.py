@@ -247,13 +247,13 @@ def test_who_does_not_follow_is_told_of_the_new_ring_in_the_same_words(name, chi
     with gpuring.attach(name) as ring, ring.consumer(start="oldest") as frames:
         frames.acquire(5).release()
         camera.kill()
-        with pytest.raises(gpuring.PeerLost, match="reattach=True waits for one, or for the next"):
+        with pytest.raises(gpuring.PeerLost, match="`reattach` waits for one, or for the next"):
             frames.acquire(5)
         again = children(owns_and_publishes, name, [2])
         again.receive()
         with pytest.raises(
             gpuring.EndOfStream,
-            match=r"Another ring has that name now. Attach again .* reattach=True",
+            match=r"Another ring has that name now. Attach again .* `reattach`",
         ):
             frames.acquire(5)
         again.send()

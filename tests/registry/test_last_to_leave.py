@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import gpuring
+from gpuring import native
 from gpuring.registry import leftovers
 from gpuring.ring import inner
 from tests.helpers.promise import promise
@@ -160,13 +161,13 @@ def test_names_on_a_gpu_stay_for_those_who_may_still_join(name, children):
     creator = children(creates_on_gpu, name)
     creator.receive()
     (first, fd), (second, other_fd) = (as_on_gpu(name, make=False, **ON_GPU) for _ in range(2))
-    assert not leftovers.go_with_the_last(name, first)
+    assert not native.goes_with_the_last(name, first)
     creator.kill()
-    assert not leftovers.go_with_the_last(name, first)
+    assert not native.goes_with_the_last(name, first)
     second.disown()
-    assert leftovers.go_with_the_last(name, first)
+    assert native.goes_with_the_last(name, first)
     first.disown()
-    assert not leftovers.go_with_the_last(name, first)
+    assert not native.goes_with_the_last(name, first)
     assert leftovers.remove_dead(name)
     os.close(fd)
     os.close(other_fd)
