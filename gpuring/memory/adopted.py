@@ -7,15 +7,20 @@ allocation, so a part of one is refused: others would get what else is in it.
 
 from __future__ import annotations
 
+import threading
 import weakref
 
 from gpuring.errors import DeviceError
 from gpuring.memory import Given, cuda, driver, gpus
-from gpuring.memory.cuda_ipc import IpcMemory
-from gpuring.memory.cuda_vmm import VmmMemory
+from gpuring.native import Driver
+from gpuring.native import memory as native_memory
 from gpuring.native.gpu import Refused
+from gpuring.native.memory import Registered, Slab
 
-_rings: weakref.WeakKeyDictionary[cuda.Kept, tuple[int, int, str]] = weakref.WeakKeyDictionary()
+_lock = threading.RLock()  # reentrant, because a signal handler may make a ring as well
+_rings: weakref.WeakKeyDictionary[Slab | Registered, tuple[int, int, str]] = (
+    weakref.WeakKeyDictionary()
+)
 """What rings of this process have of such memory: the device, the address, and the ring's name."""
 
 
@@ -24,7 +29,7 @@ def adopt(given: Given, ring: str, epoch: bytes, slots: int, slot_nbytes: int) -
     has it, and DeviceError if it cannot be shared.  Waits for the GPU."""
     with gpus.current(given.device):
         driver.finish()  # the first frames come behind what was done with it
-    with cuda.lock:  # not while it waits: that work may wait for another thread, which opens a ring
+    with _lock:  # not while it waits: that work may wait for another thread, which opens a ring
         for device, ptr, other in _rings.values():
             if (device, ptr) == (given.device, given.ptr):
                 raise ValueError(
@@ -54,17 +59,18 @@ def _adopt(given: Given, epoch: bytes, slots: int, slot_nbytes: int) -> cuda.Cud
                     f"begin of {whole} bytes, and only all of these can be shared. Allocate it "
                     "alone, without a library's pool (in CuPy: cupy.cuda.using_allocator(None))"
                 )
-            if not given.nbytes <= whole < given.nbytes + cuda.PAGE_NBYTES:
+            if not given.nbytes <= whole < given.nbytes + native_memory.PAGE_NBYTES:
                 raise DeviceError(
                     f"memory= is {given.nbytes} bytes of an allocation of {whole}, and only all of "
                     "it can be shared. Allocate it alone, without a library's pool (in CuPy: "
                     "cupy.cuda.using_allocator(None))"
                 )
-        mapped = VmmMemory.over(ptr, whole, epoch, slots, slot_nbytes, device)
-        return mapped or IpcMemory.over(ptr, given.owner, slots, slot_nbytes, device)
+        slab = native_memory.adopt(Driver(), device, epoch, ptr, whole, given.owner)
     except Refused as error:
         raise DeviceError(
             f"memory= cannot be shared with other processes ({error}). Memory of cudaMalloc can, "
             "and virtual memory that was made to be exported as a file descriptor. That of "
             "cudaMallocAsync, of managed memory and of torch's expandable segments cannot"
         ) from error
+    wanted = cuda.Slots(slab.handle, Driver().uuid(device), slots, slot_nbytes, epoch)
+    return cuda.CudaMemory(slab, wanted, own=slab.made)

@@ -1,11 +1,11 @@
-"""What every kind of GPU memory has: the GPUs that can hold rings, and slots shown as arrays.
+"""Slots on a GPU shown as arrays, and which GPUs can hold rings.
 
-`cuda_ipc.py`, `cuda_vmm.py` and `cuda_pool.py` have the kinds.  They differ in how one allocation
-comes into other processes, and in what these may do with it.  `pinned.py` has slots of the host
+native/memory.pyx has the memory itself, which C makes, opens and gives back, each kind in its own
+way (native/memory/share.h).  Here is what keeps it: its arrays.  `pinned.py` has slots of the host
 that a GPU reaches.
 
-A `Mapping` undoes itself when the last array over it is gone.  It does not do so at interpreter
-shutdown or after fork(), and the end of the process undoes it as well.
+Memory is given back when the last array over it is gone.  It is not at interpreter shutdown or
+after fork(), and the end of the process undoes it as well.
 """
 
 from __future__ import annotations
@@ -13,8 +13,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import threading
-import uuid
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -25,30 +23,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from gpuring.arguments import integer
 from gpuring.errors import DeviceError, RingClosed
 from gpuring.memory import driver, frameworks, gpus
-from gpuring.native import Driver
-from gpuring.native.gpu import Refused
+from gpuring.native import Descriptor, Driver
+from gpuring.native import memory as native_memory
+from gpuring.native.memory import Registered, Slab
 
 if TYPE_CHECKING:
     from gpuring.slot_layout import Field
 
 Made = TypeVar("Made")
-
-lock = threading.RLock()  # reentrant, because a signal handler may attach as well
-"""For what the kinds note of the memory that this process has."""
-
-PAGE_NBYTES = 2 << 20
-"""The memory of a ring has a multiple of this size.  The driver shares whole pages, so nothing else
-may be on them."""
-
-
-def rounded(nbytes: int, to: int = PAGE_NBYTES) -> int:
-    """`nbytes`, or the next multiple of `to`."""
-    return -(-nbytes // to) * to
-
-
-USE_HOST = "Use device='host', or run on a machine with an NVIDIA GPU"
-
-_NOT_INITIALIZED, _NO_DEVICE = 3, 100  # CUresult
 
 
 def device_for(device: str | int | None) -> int:
@@ -82,56 +64,29 @@ def available() -> tuple[bool, str]:
 def timeline_supported(device: int) -> tuple[bool, str]:
     """Whether rings on GPU `device` can have a timeline, and if not, why, in one line."""
     try:
-        able = Driver().attribute
-        if not able(driver.CAN_USE_64_BIT_STREAM_MEM_OPS, device):
-            return False, f"GPU {device} has no 64-bit stream waits"
-        if not able(driver.HOST_REGISTER_SUPPORTED, device):
-            return False, f"GPU {device} cannot map host memory that CUDA did not allocate"
+        lacking = native_memory.lacks_timeline(Driver(), device)
     except DeviceError as error:
-        return False, str(error)
-    return True, ""
+        lacking = str(error)
+    return not lacking, lacking
 
 
-def lacks_ipc(device: int) -> str:
-    """Why processes cannot share memory of GPU `device` by legacy CUDA IPC, in one line.  "" if
-    nothing is known against it.  Raises DeviceError."""
+def lacks(kind: str, device: int) -> str:
+    """Why processes cannot share memory of GPU `device` in this way, in one line.  "" if nothing is
+    known against it.  Raises DeviceError."""
+    release = ""
     with contextlib.suppress(OSError):
-        if "microsoft" in Path("/proc/sys/kernel/osrelease").read_text().lower():
-            return "WSL2 has no legacy CUDA IPC between processes"
-    if is_integrated(device):
-        return f"GPU {device} is integrated (Tegra, Jetson), and has no legacy CUDA IPC"
-    return ""
-
-
-def is_integrated(device: int) -> bool:
-    """Whether a GPU has the memory of the host.  Raises DeviceError."""
-    return bool(Driver().attribute(driver.INTEGRATED, device))
+        release = Path("/proc/sys/kernel/osrelease").read_text()
+    return native_memory.lacks(Driver(), kind, device, release)
 
 
 def is_there(ordinal: int | None) -> int:
     """The GPU `ordinal`, or the current one, if this process sees it.  Else raises DeviceError."""
-    try:
-        count = gpus.count()
-        device = frameworks.current_device() if ordinal is None else ordinal
-    except Refused as error:
-        raise _no_gpu(error) from None
-    if device >= count:
-        raise DeviceError(
-            f"there is no GPU {device}: this process sees {count}, from 0 on ({_visible()})"
-        )
-    return device
-
-
-def _no_gpu(error: Refused) -> DeviceError:
-    why = {
-        _NO_DEVICE: f"the NVIDIA driver shows none ({_visible()})",
-        _NOT_INITIALIZED: "CUDA does not start; after fork() it cannot: use the 'spawn' method",
-    }.get(error.status, "CUDA does not start")
-    return DeviceError(f"no usable GPU: {why} ({error}). {USE_HOST}")
-
-
-def _visible() -> str:
-    return f"CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', 'unset')}"
+    driver = Driver()
+    if ordinal is None:
+        native_memory.check_gpu(driver, 0)  # there is one at all
+        ordinal = frameworks.current_device()
+    native_memory.check_gpu(driver, ordinal)
+    return ordinal
 
 
 @dataclass(frozen=True)
@@ -145,7 +100,7 @@ class Slots:
     slots: int
     slot_nbytes: int
     epoch: bytes = b""
-    """That of the ring.  A process finds by it what it has, unless the handle says it."""
+    """That of the ring.  A process finds by it what it has."""
 
     @property
     def nbytes(self) -> int:
@@ -175,47 +130,14 @@ def plain(nbytes: int, device: int) -> Mapping:
     return Mapping(ptr, device, functools.partial(driver.free_plain, ptr))
 
 
-def allocated(nbytes: int, device: int, make: Callable[[], Made], instead: str = "") -> Made:
-    """`uninterrupted` for the slots of a new ring.  Raises DeviceError if CUDA refuses them, and
-    says then what to do.  `instead` is one more thing."""
-    try:
-        return uninterrupted(device, make)
-    except Refused as error:
-        stop = "stop who else uses that GPU"
-        raise DeviceError(
-            f"allocating {nbytes / 2**20:.0f} MiB for the slots on GPU {device} failed ({error}). "
-            f"Use fewer or smaller slots, {f'{stop}, or {instead}' if instead else f'or {stop}'}"
-        ) from error
+class Mapping:
+    """Memory of this process's own on a GPU.  Whoever has it keeps it."""
 
-
-class Kept:
-    """What this process has of a ring's memory.  When nobody keeps it any more, it is undone."""
-
-    fd = -1
-    """A file descriptor that other processes need to open the memory.  -1 if they need none."""
-
-    def __init__(self, device: int, undo: Callable[[], None]) -> None:
+    def __init__(self, ptr: int, device: int, undo: Callable[[], None]) -> None:
         """`undo` is called with `device` current, and must not refer to this object."""
-        self.device = device
+        self.ptr = ptr
         self._finalizer = weakref.finalize(self, _undo, undo, device, os.getpid())
         self._finalizer.atexit = False
-
-    def view(self, writable: bool) -> Mapping:
-        """The mapping for arrays that their user may write, or only read."""
-        raise AssertionError("each kind has its own")
-
-
-class Mapping(Kept):
-    """The memory of a ring in this process's address space.  Every array over it keeps it."""
-
-    def __init__(self, ptr: int, device: int, undo: Callable[[], None], of: object = None) -> None:
-        """`of` is kept as long as the mapping."""
-        super().__init__(device, undo)
-        self.ptr = ptr
-        self._of = of
-
-    def view(self, writable: bool) -> Mapping:
-        return self
 
 
 def _undo(undo: Callable[[], None], device: int, pid: int) -> None:
@@ -232,48 +154,73 @@ class _Use:
     """
 
     def __init__(self) -> None:
-        self.kept: list[Kept] = []
+        self.kept: list[Slab | Registered] = []
         self.after: list[Callable[[], None]] = []
         """Functions that are called when the last array is gone, and what it kept is given up."""
         self._finalizer = weakref.finalize(self, _end, self.kept, self.after, os.getpid())
         self._finalizer.atexit = False
 
 
-def _end(kept: list[Kept], after: list[Callable[[], None]], pid: int) -> None:
+def _end(kept: list[Slab | Registered], after: list[Callable[[], None]], pid: int) -> None:
     kept.clear()
     if os.getpid() == pid:
         for call in after:
             call()
 
 
-_owned: set[Kept] = set()
+_owned: set[Slab | Registered] = set()
 """Memory that this process has made, that others may have open, and that CUDA forbids to free while
 they have.  It is kept until its rings are closed and unused, or until the process ends."""
 
 
 class CudaMemory:
-    """The slots of a GPU ring (gpuring.memory.Memory).  Each kind has a class that derives from
-    this."""
+    """The slots of a ring that a GPU uses (gpuring.memory.Memory)."""
 
-    kind: ClassVar[str]
     mapped: ClassVar[bool] = True
-    read_only: ClassVar[bool] = False
 
-    def __init__(self, kept: Kept, wanted: Slots, device: int, *, own: bool = False) -> None:
-        """`own`: this process has made the memory."""
+    def __init__(self, kept: Slab | Registered, wanted: Slots, *, own: bool = False) -> None:
+        """`own`: this process has made the memory, which others may have open until it is freed."""
+        self.kind = kept.kind
+        self.read_only = self.kind == "vmm"
         self.handle = wanted.handle
         self.device_uuid = wanted.device_uuid
-        self.device = device
+        self.device = kept.device
         """The ordinal in this process of the device under which the slots are mapped.  The arrays
         are on this device, too."""
         self._slot_nbytes = wanted.slot_nbytes
         self._nbytes = wanted.nbytes
-        self._kept: Kept | None = kept
+        self._kept: Slab | Registered | None = kept
         self._own = own
         self._use = _Use()
         self._memories: dict[bool, Any] = {}
         """CuPy's memory objects, or without CuPy the addresses, by whether they may be written."""
         self._cupy = frameworks.cupy()
+
+    @classmethod
+    def create(
+        cls, kind: str, epoch: bytes, slots: int, slot_nbytes: int, device: int
+    ) -> CudaMemory:
+        """Allocates slots on GPU `device`.  Raises DeviceError, and leaves nothing behind then."""
+        driver = Driver()
+        uuid = driver.uuid(device)
+        slab = native_memory.make(driver, kind, device, epoch, slots * slot_nbytes)
+        return cls(slab, Slots(slab.handle, uuid, slots, slot_nbytes, epoch), own=slab.made)
+
+    @classmethod
+    def open(
+        cls, kind: str, wanted: Slots, device: int, *, ring: str, fetch: Callable[[], Descriptor]
+    ) -> CudaMemory:
+        """Opens the slots of `ring` under GPU `device`.
+
+        `fetch` asks those who are in the ring for the descriptor.  It is not asked if the kind has
+        none, or this process has the memory already.  Raises DeviceError if `device` cannot reach
+        the GPU of the slots, RingIncompatible, and what `fetch` raises.
+        """
+        slab = native_memory.open(
+            Driver(), kind, device, ring, wanted.epoch, wanted.device_uuid, wanted.handle,
+            wanted.slots, wanted.slot_nbytes, fetch,
+        )  # fmt: skip
+        return cls(slab, wanted)
 
     @property
     def descriptor(self) -> int:
@@ -291,12 +238,12 @@ class CudaMemory:
         memory = self._memories.get(writable)
         if memory is None:
             assert self._kept is not None
-            mapping = self._kept.view(writable)
-            self._use.kept.append(mapping)
-            memory = mapping.ptr
+            memory = self._kept.view(writable)
+            if not self._use.kept:
+                self._use.kept.append(self._kept)
             if self._cupy is not None:
                 unowned = self._cupy.cuda.UnownedMemory
-                memory = unowned(mapping.ptr, self._nbytes, self._use, self.device)
+                memory = unowned(memory, self._nbytes, self._use, self.device)
             self._memories[writable] = memory
         return memory
 
@@ -337,24 +284,4 @@ class CudaMemory:
 
 def ordinal_of(device_uuid: bytes) -> int | None:
     """The GPU of this UUID.  None: this process does not see it."""
-    return next((d for d in range(gpus.count()) if Driver().uuid(d) == device_uuid), None)
-
-
-def owner_of(device: int, wanted: bytes, ring: str) -> int:
-    """The ordinal of the GPU `wanted`, which `device` is or can reach.  Raises DeviceError."""
-    mine = Driver().uuid(device)
-    if mine == wanted:
-        return device
-    owner = ordinal_of(wanted)
-    if owner is not None and gpus.can_reach(device, owner):
-        return owner
-    if owner is None:
-        how, fix = "cannot be seen", "Make that GPU visible to this process"
-    else:
-        how = f"is GPU {owner} and cannot be reached"
-        fix = f"Attach under GPU {owner}, attach({ring!r}, device={owner})"
-    raise DeviceError(
-        f"ring {ring!r} lives on GPU-{uuid.UUID(bytes=wanted)}, which {how} from GPU {device}, "
-        f"GPU-{uuid.UUID(bytes=mine)} ({_visible()}). {fix}, and copy frames to other GPUs with "
-        "slot.copy_to(out)"
-    )
+    return native_memory.ordinal_of(Driver(), device_uuid)

@@ -1,5 +1,4 @@
-"""The GPUs that this process sees, which of them is the current one of a thread, and who reaches
-whose memory.
+"""The GPUs that this process sees, and which of them is the current one of a thread.
 
 `import gpuring` loads no driver, and neither does this module.
 """
@@ -13,8 +12,6 @@ from contextlib import AbstractContextManager
 from gpuring.memory import driver
 from gpuring.native import Driver
 from gpuring.native.gpu import Gpu, current_gpu
-
-_PEER_ACCESS_ALREADY_ENABLED = 704  # CUresult
 
 
 def count() -> int:
@@ -46,21 +43,3 @@ def current(device: int) -> AbstractContextManager[None]:
 def current_device() -> int | None:
     """The GPU whose context is current in this thread.  None: no context is."""
     return current_gpu(Driver())
-
-
-def can_reach(device: int, other: int) -> bool:
-    """Whether GPU `device` has peer access to the memory of GPU `other`."""
-    able = ctypes.c_int()
-    driver.call("cuDeviceCanAccessPeer", ctypes.byref(able), device, other)
-    return bool(able.value)
-
-
-def let_reach(device: int, other: int) -> None:
-    """Lets GPU `device` reach the memory of GPU `other`, as to open a handle does by itself."""
-    if device == other:
-        return
-    context = ctypes.c_void_p(gpu(other).address)
-    with current(device):
-        status = driver.ask("cuCtxEnablePeerAccess", context, ctypes.c_uint(0))
-    if status != _PEER_ACCESS_ALREADY_ENABLED:
-        driver.check("cuCtxEnablePeerAccess", status)

@@ -1,22 +1,24 @@
-"""The kinds of memory of a ring: which one a new ring gets, and how the slots of a ring are opened,
-and how long that waits for their descriptor.
+"""The kinds of memory of a ring: which one a new ring gets, and how the slots of a ring are opened.
+
+What decides on GPUs is in C (native/memory), for programs in C as well.
 
 This module imports the kinds of GPU memory only when a ring on a GPU is made or opened.
 
 Whoever adds a kind also names it in native/core/layout.h (the enum, and its bound in layout.c), in
-MEMORY_KINDS of native/header.pyx, and in the options of ring/creation.py and service/opening.py.
+MEMORY_KINDS of native/header.pyx, in include/gpuring.h, and in the options of ring/creation.py and
+service/opening.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gpuring import native
 from gpuring.errors import DeviceError, PeerLost, RingTimeout
 from gpuring.memory.host import HostMemory
 from gpuring.memory.pinned import PinnedMemory
+from gpuring.native import memory as native_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -33,20 +35,13 @@ ON_HOST = ("host", "pinned")
 OUTLIVE = frozenset({*ON_HOST, "vmm", "pool"})
 """Kinds that new peers can open when the creator of their ring is dead."""
 
-FETCH_S = 5.0
-"""How long those who are in a ring may take to hand its memory on."""
-
-_FIRST_PID_NAMESPACE = 0xEFFFFFFC
-"""The inode of the pid namespace in which a system starts (PROC_PID_INIT_INO)."""
-
 
 def supported(kind: str, device: int) -> tuple[bool, str]:
     """Whether a ring on GPU `device` can have this kind, and if not, why, in one line."""
-    from gpuring.memory import cuda, cuda_pool, cuda_vmm
+    from gpuring.memory import cuda
 
-    lacks = {"ipc": cuda.lacks_ipc, "vmm": cuda_vmm.lacks, "pool": cuda_pool.lacks}.get(kind)
     try:
-        lacking = "" if lacks is None else lacks(device)
+        lacking = cuda.lacks(kind, device)
     except DeviceError as error:
         lacking = str(error)
     return not lacking, lacking
@@ -68,32 +63,20 @@ def choose(memory: str, device: int) -> tuple[str, str]:
 def auto(contained: bool, supported: Callable[[str], tuple[bool, str]]) -> tuple[str, str]:
     """What memory="auto" takes for a creator that is in a container or not, and why.  `supported`
     says of a kind whether the GPU has it, and if not, why."""
-    has_ipc, why = supported("ipc")
-    if not has_ipc:
-        has_vmm, without = supported("vmm")
-        return ("vmm", why) if has_vmm else ("pinned", f"{why}, and {without}")
-    if not contained:
-        return "ipc", "this process is in the first pid namespace of the system"
-    here = "this process is in a pid namespace of its own, as containers have"
-    has_vmm, without = supported("vmm")
-    if has_vmm:
-        return "vmm", f"{here}, and processes of other namespaces cannot open legacy CUDA IPC"
-    return "ipc", f"{here}, but {without}"
+    lacking = [why if not able else "" for able, why in (supported("ipc"), supported("vmm"))]
+    return native_memory.auto(contained, *lacking)
 
 
 def in_container() -> bool:
     """Whether this process is in another pid namespace than the first one.  False if unknown."""
-    try:
-        return os.stat("/proc/self/ns/pid").st_ino != _FIRST_PID_NAMESPACE  # noqa: PTH116
-    except OSError:
-        return False
+    return native_memory.is_contained()
 
 
 def create(kind: str, epoch: bytes, slots: int, slot_nbytes: int, device: int) -> CudaMemory:
     """Slots of a new ring on GPU `device`.  Raises DeviceError."""
-    ring = () if kind == "ipc" else (epoch,)
-    memory: CudaMemory = _class_of(kind).create(*ring, slots, slot_nbytes, device)
-    return memory
+    from gpuring.memory.cuda import CudaMemory
+
+    return CudaMemory.create(kind, epoch, slots, slot_nbytes, device)
 
 
 def adopt(given: Given, ring: str, epoch: bytes, slots: int, slot_nbytes: int) -> CudaMemory:
@@ -101,14 +84,6 @@ def adopt(given: Given, ring: str, epoch: bytes, slots: int, slot_nbytes: int) -
     from gpuring.memory.adopted import adopt
 
     return adopt(given, ring, epoch, slots, slot_nbytes)
-
-
-def _class_of(kind: str) -> Any:
-    from gpuring.memory.cuda_ipc import IpcMemory
-    from gpuring.memory.cuda_pool import PoolMemory
-    from gpuring.memory.cuda_vmm import VmmMemory
-
-    return {"ipc": IpcMemory, "vmm": VmmMemory, "pool": PoolMemory}[kind]
 
 
 def attach(name: str, header: Header, device: str | int | None) -> Memory:
@@ -129,28 +104,21 @@ def attach(name: str, header: Header, device: str | int | None) -> Memory:
         pinned = under(PinnedMemory.open(name, header.epoch, header.owner, *size), device)
         # It has the slots already. But who asks for them exchanges pidfds, before it joins.
         with contextlib.suppress(PeerLost, RingTimeout):
-            native.fetch(header, FETCH_S)
+            native.fetch(header, native_memory.FETCH_S)
         hand_on(header, pinned)
         return pinned
-    from gpuring.memory.cuda import Slots, device_for
+    from gpuring.memory.cuda import CudaMemory, Slots, device_for
 
-    if header.memory == "ipc" and not header.creator_alive:
-        raise PeerLost(
-            f"ring {name!r}: the process that created it (pid {header.creator_pid}) is dead. "
-            "Those inside may finish, but nobody new can open its GPU memory. Create the ring "
-            'again, with memory="vmm" if others have to join it after such a death, or let '
-            "`gpuring keep` own it"
-        )
+    native_memory.check_creator(name, header)
 
     def fetch() -> native.Descriptor:
         try:
-            return native.fetch(header, FETCH_S)
+            return native.fetch(header, native_memory.FETCH_S)
         except (PeerLost, RingTimeout) as error:
             raise type(error)(f"ring {name!r}: its GPU memory cannot be opened: {error}") from error
 
     wanted = Slots(header.memory_handle, header.device_uuid, *size, header.epoch)
-    more = {} if header.memory == "ipc" else {"fetch": fetch}
-    memory: Memory = _class_of(header.memory).open(wanted, device_for(device), ring=name, **more)
+    memory = CudaMemory.open(header.memory, wanted, device_for(device), ring=name, fetch=fetch)
     hand_on(header, memory)
     return memory
 

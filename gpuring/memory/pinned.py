@@ -11,25 +11,19 @@ each copy to or from the GPU is waited for.  `ring/ordering.py` tries it and dec
 
 from __future__ import annotations
 
-import functools
-import mmap
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from gpuring.memory import cuda, driver
+from gpuring.memory import cuda
 from gpuring.memory.host import HostMemory
-from gpuring.native import File
+from gpuring.native import Driver, File
 from gpuring.native.gpu import Refused
+from gpuring.native.memory import NOT_SUPPORTED, Registered
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from typing_extensions import Buffer, Self
-
-NOT_SUPPORTED = 801
-"""CUDA_ERROR_NOT_SUPPORTED: the GPU lacks something, and nothing was tried."""
 
 
 class PinnedMemory(HostMemory):
@@ -62,18 +56,11 @@ class PinnedMemory(HostMemory):
         able, why = cuda.timeline_supported(device)
         if not able:
             return self.unregistered(device, NOT_SUPPORTED, why)
-        pages = np.frombuffer(self._mapping, np.uint8)
-        nbytes = cuda.rounded(len(pages), mmap.PAGESIZE)
-
-        def registered() -> cuda.Mapping:
-            ptr = driver.register(pages.ctypes.data, nbytes)
-            return cuda.Mapping(ptr, device, functools.partial(_unregister, pages))
-
         try:
-            mapping = cuda.uninterrupted(device, registered)
+            registered = Registered(Driver(), device, self._mapping)
         except Refused as error:
             return self.unregistered(device, error.status or NOT_SUPPORTED, str(error))
-        return RegisteredMemory(self, mapping, len(pages), self._slot_nbytes)
+        return RegisteredMemory(self, registered, self._mapping.nbytes, self._slot_nbytes)
 
     def unregistered(self, device: int, status: int, why: str) -> UnregisteredMemory:
         """The same slots for GPU `device`, which does not reach them."""
@@ -104,27 +91,14 @@ class UnregisteredMemory(PinnedMemory):
         """The CUresult, and what it is about, for people."""
 
 
-_stuck: list[Any] = []
-"""Mappings that CUDA did not let go.  Nothing else may be mapped at their addresses."""
-
-
-def _unregister(pages: Any) -> None:
-    try:
-        driver.unregister(pages.ctypes.data)
-    except Refused:
-        _stuck.append(pages)
-
-
 class RegisteredMemory(cuda.CudaMemory):
     """… for a process whose GPU reaches them."""
 
-    kind = "pinned"
-
     def __init__(
-        self, host: PinnedMemory, mapping: cuda.Mapping, nbytes: int, slot_nbytes: int
+        self, host: PinnedMemory, registered: Registered, nbytes: int, slot_nbytes: int
     ) -> None:
         nobody = cuda.Slots(host.handle, host.device_uuid, nbytes // slot_nbytes, slot_nbytes)
-        super().__init__(mapping, nobody, mapping.device)
+        super().__init__(registered, nobody)
         self._host = host
 
     @property

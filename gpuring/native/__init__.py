@@ -2,8 +2,10 @@
 
 core/, device/     the protocol between hosts and the order of GPU work, in C
 host/              what a ring is to the operating system: its files, its description, its errors
+memory/            slots on GPUs: which GPU, which kind, made, opened and given back
 api/               the functions of gpuring.h, for programs in C
 names, diagnosis   a ring by its name, its slots, its description, and errors, as host/ has them
+memory             … and slots on GPUs, as memory/ has them
 c.pxd              what Cython knows of their headers
 header, device, gpu, peer, joining, waits, notifier, exchange, files, clock
                    the binding: one Python call is one transition of the C library

@@ -226,6 +226,9 @@ def open(Driver driver not None, str kind not None, int device, str ring not Non
 cdef class Registered:
     """Pages of this process that a GPU reaches.  Whoever has this keeps them so."""
 
+    kind = "pinned"
+    fd = -1
+    made = False
     cdef readonly int device
     cdef readonly uint64_t ptr  # where the GPU has them
     cdef Driver driver
@@ -251,6 +254,10 @@ cdef class Registered:
         if not done:
             self.ptr = 0
             raise Refused(gm_told(words, driver.driver, &refusal).decode(), refusal.status)
+
+    def view(self, gr_bool writable):
+        """Their address there, whether they are written or not."""
+        return self.ptr
 
     def __dealloc__(self):
         cdef gm_refusal refusal

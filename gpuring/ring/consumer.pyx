@@ -6,6 +6,7 @@ from gpuring.native.clock cimport deadline_of
 from gpuring.native.peer cimport *
 from gpuring.ring.endpoint cimport Endpoint, stream_of
 from gpuring.ring.read_slot cimport ReadSlot
+from gpuring.ring.slot_owner cimport remember
 
 from gpuring import native
 from gpuring.errors import FrameTorn, raise_first
@@ -89,7 +90,7 @@ cdef class Consumer(Endpoint):
             if not self._goes_on(result, deadline_ns):
                 raise self._refused(result, "acquire" if name is None else name, timeout)
         self.given[self.givens] = index
-        self._remember(1)
+        remember(self, 1)
         slot = <ReadSlot>self._slot(&call, index)
         slot._begin()
         if self._restarted or self._late >= 0:

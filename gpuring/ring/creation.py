@@ -12,11 +12,11 @@ import numpy.typing as npt
 from gpuring import arguments, native, slot_layout
 from gpuring.arguments import Octal, between_one_and, integer
 from gpuring.arrays.copying import memory_of
-from gpuring.errors import DeviceError
 from gpuring.memory import kinds
 from gpuring.memory.host import HostMemory
 from gpuring.memory.pinned import PinnedMemory
 from gpuring.native import File, Header
+from gpuring.native.memory import order
 from gpuring.registry import directory, no_room, segment
 from gpuring.ring import debug, durable, kept_memory, shutdown
 from gpuring.ring.endpoint import Gate
@@ -266,13 +266,7 @@ def _order_on_gpu(described: Spec, device: int, sync: str, gate: str | None) -> 
 
     _check_on_gpu(described)
     has_timeline, reason = cuda.timeline_supported(device)
-    if sync == "timeline" and not has_timeline:
-        raise DeviceError(f'sync="timeline": {reason}. Use sync="event" or sync="auto"')
-    if sync == "auto":
-        sync = "timeline" if has_timeline else "event"
-        if not has_timeline and gate is None:
-            gate = "host"  # a stream that waits for the event of a killed process waits for ever
-    return sync, gate or "stream"
+    return order(sync, gate, "" if has_timeline else reason)
 
 
 def _check_on_gpu(described: Spec) -> None:

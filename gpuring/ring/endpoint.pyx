@@ -14,7 +14,7 @@ from gpuring.native.c cimport *
 from gpuring.native.clock cimport deadline_of
 from gpuring.native.peer cimport *
 from gpuring.ring.slot cimport Slot
-from gpuring.ring.slot_owner cimport SlotOwner
+from gpuring.ring.slot_owner cimport SlotOwner, remember
 
 from gpuring import native
 from gpuring.arguments import integer
@@ -266,7 +266,7 @@ cdef class Endpoint(SlotOwner):
                 slot = self._slot(&call, indices[k])
                 slot._begin()
                 batch.append(slot)
-            self._remember(call.got)
+            remember(self, call.got)
             if self._restarted or self._late >= 0:
                 self._first(batch[0])
             return batch if kind is None else kind(batch)

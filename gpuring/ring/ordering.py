@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from gpuring.errors import DeviceError
 from gpuring.memory.frameworks import current_stream
-from gpuring.memory.pinned import NOT_SUPPORTED, RegisteredMemory, UnregisteredMemory
+from gpuring.memory.pinned import RegisteredMemory, UnregisteredMemory
 from gpuring.native import Device, Driver
+from gpuring.native.memory import NOT_SUPPORTED
 from gpuring.ring import caller
 
 if TYPE_CHECKING:

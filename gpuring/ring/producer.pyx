@@ -5,6 +5,7 @@ from gpuring.native.c cimport *
 from gpuring.native.clock cimport deadline_of
 from gpuring.native.peer cimport *
 from gpuring.ring.endpoint cimport Endpoint, stream_of
+from gpuring.ring.slot_owner cimport remember
 from gpuring.ring.write_slot cimport WriteSlot
 
 from gpuring import native
@@ -64,7 +65,7 @@ cdef class Producer(Endpoint):
             if extents is not None:
                 extents = self._smaller(extents)  # perhaps in another ring
         self.given[self.givens] = index
-        self._remember(1)
+        remember(self, 1)
         slot = <WriteSlot>self._slot(&call, index)
         slot._begin()
         if self._restarted:

@@ -9,8 +9,6 @@ import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Literal
 
-import numpy as np
-
 from gpuring import arguments, native, slot_layout
 from gpuring.errors import (
     PeerLost,
@@ -23,20 +21,19 @@ from gpuring.errors import (
 )
 from gpuring.memory import kinds
 from gpuring.native import Header
-from gpuring.native.signals import Dropped
 from gpuring.registry import diagnosis, directory, earlier, leftovers, segment, stats, survey
 from gpuring.registry.subscriptions import encode
 from gpuring.ring import caller, debug, durable, joining, kept_memory, ordering, shutdown
 from gpuring.ring.consumer import Consumer
+from gpuring.ring.described import Described
 from gpuring.ring.endpoint import Endpoint, Gate
 from gpuring.ring.producer import Producer
-from gpuring.slot_layout import ARRAY
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from gpuring.memory import Memory
-    from gpuring.slot_layout import Field, Spec
+    from gpuring.slot_layout import Spec
 
 
 def attach_any(name: str, deadline: float = 0.0, device: int | None = None) -> Ring:
@@ -70,7 +67,7 @@ def _slots_of(name: str, header: Header, device: str | int | None) -> tuple[Memo
     return kinds.attach(name, header, device), described
 
 
-class Ring(Dropped):
+class Ring(Described):
     """One process's handle on a ring.  `create` and `attach` make it.  It is a context manager.
 
     It can be pickled, and so given to a process that is spawned.  That process attaches to the ring
@@ -98,65 +95,6 @@ class Ring(Dropped):
         self._made_at = caller.line() if debug.ON else ""
         shutdown.add(self)
         self._closed = False
-
-    @property
-    def name(self) -> str:
-        """The name by which others attach."""
-        return self._name
-
-    @property
-    def slots(self) -> int:
-        """How many slots the ring has.  Sequence s is in slot s % slots."""
-        return self._header.slots
-
-    @property
-    def spec(self) -> Spec:
-        """What a slot holds: its fields with their shapes and dtypes, and the metadata's dtype."""
-        return self._spec
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of a frame.  Raises TypeError if a slot has several fields; see `fields`."""
-        return self._only_field().shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of a frame.  Raises TypeError if a slot has several fields; see `fields`."""
-        return self._only_field().dtype
-
-    @property
-    def fields(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-        """The (shape, dtype) of each field by its name, as `create(fields=)` takes them.  A ring
-        that was created with shape= and dtype= has one field, "array"."""
-        return {field.name: (field.shape, field.dtype) for field in self._spec.fields}
-
-    def _only_field(self) -> Field:
-        first = self._spec.fields[0]
-        if first.name != ARRAY:
-            names = ", ".join(map(repr, self.fields))
-            raise TypeError(f"ring {self._name!r} has the fields {names}: see ring.fields")
-        return first
-
-    @property
-    def memory(self) -> str:
-        """Where the slots are: "host", "pinned", or on a GPU as "ipc", "vmm" or "pool"
-        (`create(memory=)`).  With memory="auto" this is what was chosen."""
-        return self._header.memory
-
-    @property
-    def sync(self) -> str:
-        """How streams wait for each other: "timeline", "event", or "host" on a host ring."""
-        return self._header.sync
-
-    @property
-    def gate(self) -> str:
-        """Where peers wait for others' GPU work if they do not say: "stream" or "host"."""
-        return self._header.gate
-
-    @property
-    def closed(self) -> bool:
-        """Whether this handle was closed."""
-        return self._closed
 
     def _check_open(self) -> None:
         if self._header.forked:
@@ -446,8 +384,3 @@ class Ring(Dropped):
     def __reduce__(self) -> tuple[Any, ...]:
         device = self._memory.device if self.memory == "pinned" else None
         return attach_any, (self._name, 0.0, device)
-
-    def __repr__(self) -> str:
-        where = self.memory if self.memory == "host" else f"{self.memory}, {self.sync}"
-        state = "closed" if self._closed else f"{self.slots} × {self._spec}, {where}"
-        return f"<Ring {self._name!r}: {state}>"

@@ -220,11 +220,12 @@ def make_sink(requests: Ring, terms: Terms) -> Ring:
         memory = HostMemory(mmap.mmap(-1, nbytes), nbytes)
     else:
         from gpuring.memory.cuda import CudaMemory
-        from gpuring.memory.cuda_ipc import IpcMemory
 
         slots = inner.memory(requests)
         assert isinstance(slots, CudaMemory)
-        memory = IpcMemory.create(1, described.slot_nbytes, slots.device)
+        memory = CudaMemory.create(
+            "ipc", secrets.token_bytes(16), 1, described.slot_nbytes, slots.device
+        )
     debug.plant(memory, described, 1)
     fd = os.memfd_create("gpuring sink")
     try:

@@ -42,7 +42,11 @@ class DataLoader(data.DataLoader[T_co]):
 
     * `device`: "cuda" or "cuda:1" gives the tensors of a batch on that GPU, in order of torch's
       current stream there.  "cuda" is the current one when a loop begins.  pin_memory then has
-      nothing to do.  None, "host" or "cpu" leaves them in host memory, as torch does.
+      nothing to do.  None, "host" or "cpu" leaves them where the workers have made them, as torch
+      does.
+
+    What a worker makes on a GPU comes from there without a pass through host memory.  Such a worker
+    has to be spawned.
 
     A batch has memory of its own, so it may be kept.  Tensors are laid out without gaps.  What
     cannot lie in a slot (sparse and quantized tensors, those that require a gradient) travels as in

@@ -48,8 +48,8 @@ def parsed(monkeypatch, capsys):
         ((*KEEP, "--meta", "pts"), "--meta: must be NAME:DTYPE with commas"),
         ((*KEEP, "--meta", "pts:zz"), "--meta: 'pts:zz' cannot be metadata"),
         ((*KEEP, "--device", "gpu"), "--device: must be host, cuda or cuda:N, not 'gpu'"),
-        ((*KEEP, "--slots", 3), "--slots: is given more than once, and has one value"),
-        (("bridge", "import", "a:1/x", "--slots", 2, "--slots", 3), "--slots: is given"),
+        (("tap", "x", "--out", "y", "--out", "z"), "--out: is given more than once, and has one"),
+        (("bridge", "export", "x", "--listen", "y", "--listen", "z"), "--listen: is given more"),
         (("doctor", "--device", "first"), "--device: must be cuda or cuda:N, not 'first'"),
     ],
 )

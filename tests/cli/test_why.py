@@ -40,7 +40,7 @@ def test_it_names_the_culprit(name, children, command, plant):
 
 
 def test_a_program_that_cannot_replace_a_ring_is_told_how_to_go_on(name, children, command):
-    """The advice holds for a program in C, too, which is told that the ring exists."""
+    """The advice holds for those, too, who are told that the ring exists."""
     with PLANTED["a_ring_in_which_all_are_dead"](children, name) as blame:
         poll(lambda: told(command, name, blame) == [[blame]])
         advice = command("why", name, "--after", AFTER_S).stdout.partition("What to do: ")[2]

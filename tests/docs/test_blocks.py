@@ -431,38 +431,43 @@ def test_loading(code, device):
 
 CLIPS = """
 import torch
+from torch.utils.data import Dataset as Base
+
 from gpuring.torch import DataLoader
-from torch.utils import data
 
-def decode(file):
-    return torch.full((6, 8), file, dtype=torch.uint8, device="cuda")
+class Dataset(Base):
+    files = labels = range(40)
 
-def resize(frames):
-    return frames[::2, ::2].contiguous()
-
-class Dataset(data.Dataset):
-    files = labels = [*range(40)]
     def __len__(self):
         return len(self.files)
+
+def decode(file):
+    return torch.full((4, 3, 8, 8), file, dtype=torch.uint8, device="{device}")
+
+def resize(frames):
+    return frames
+
+{classes}
+
+if __name__ == "__main__":
+    {main}
+    assert clips.device.type == "{device}", clips.device
+    assert (clips.cpu()[:, 0, 0, 0, 0] == labels).all() and labels.tolist() == list(range(32, 40))
 """
 
 
 @block("loading.md", 1)
-@pytest.mark.gpu
-def test_loading_with_workers_on_a_gpu(code, programs, tmp_path):
-    """A worker that is spawned imports the program, so only the class stands outside of `main`."""
+@pytest.mark.slow
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_workers_that_use_a_gpu(code, device, programs, tmp_path):
     pytest.importorskip("torch")
-    dataset, loop = code.split("loader = ")
-    loop = f"loader = {loop}".replace(
-        "    ...", "    print(clips.device.type, clips[:, 0, 0].tolist())"
-    )
-    main = 'if __name__ == "__main__":\n' + textwrap.indent(loop, "    ")
-    (tmp_path / "clips.py").write_text(CLIPS + dataset + main)
-    process = programs.start("clips.py")
-    out, _ = process.communicate(timeout=2 * PATIENCE_S)
-    assert process.returncode == 0
-    batches = [[*range(40)][k : k + 16] for k in (0, 16, 32)]
-    assert out.splitlines() == [f"cuda {batch}" for batch in batches]
+    start = code.index("loader =")
+    main = textwrap.indent(code[start:], "    ").lstrip()
+    text = CLIPS.format(device=device, classes=code[:start], main=main)
+    (tmp_path / "clips.py").write_text(text)
+    ended = programs.start("clips.py", stderr=subprocess.PIPE)
+    _, errors = ended.communicate(timeout=PATIENCE_S)
+    assert ended.returncode == 0, errors
 
 
 # ---- services ------------------------------------------------------------------------------------

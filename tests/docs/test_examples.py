@@ -49,8 +49,8 @@ ON_HOST = "no GPU here, so this runs on host memory"
 def start(request, programs, monkeypatch):
     """Starts an example.
 
-    The test has the names of its examples' rings for itself, also among workers of pytest-xdist.  It
-    is skipped where another program has them.
+    The test has the names of its examples' rings for itself, also among workers of pytest-xdist.
+    It is skipped where another program has them.
     With `alone=False` it does not, and the example must not make a ring.
     """
     if request.param == "host":

@@ -117,14 +117,38 @@ def reads(pipe, name, value):
         slot.release()
 
 
+class Location(ctypes.Structure):
+    """CUmemLocation."""
+
+    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int))
+
+
+class Access(ctypes.Structure):
+    """CUmemAccessDesc."""
+
+    _fields_ = (("location", Location), ("flags", ctypes.c_int))
+
+
+class AllocationProp(ctypes.Structure):
+    """CUmemAllocationProp: pinned, as a file descriptor, on a device."""
+
+    _fields_ = (
+        ("type", ctypes.c_int),
+        ("handle_types", ctypes.c_int),
+        ("location", Location),
+        ("win32", ctypes.c_void_p),
+        ("flags", ctypes.c_ubyte * 8),
+    )
+
+
 def mapped(nbytes):
     """Virtual memory as a user makes it, with cuMemCreate and without an import."""
     handle, ptr, none = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint64(0)
-    size, prop = ctypes.c_size_t(nbytes), driver._prop(0)
+    size, prop = ctypes.c_size_t(nbytes), AllocationProp(1, 1, Location(1, 0))
     driver.call("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(prop), none)
     driver.call("cuMemAddressReserve", ctypes.byref(ptr), size, ctypes.c_size_t(0), none, none)
     driver.call("cuMemMap", ptr, size, ctypes.c_size_t(0), handle, none)
-    access = driver._Access(prop.location, 3)
+    access = Access(prop.location, 3)
     driver.call("cuMemSetAccess", ptr, size, ctypes.byref(access), ctypes.c_size_t(1))
     return ptr.value
 

@@ -6,6 +6,7 @@ are checked where the reader is.
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import uuid
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 import gpuring
-from gpuring.memory import gpus, kinds
+from gpuring.memory import cuda, driver, gpus, kinds
 from gpuring.native import Driver
 from gpuring.ring import inner
 from gpuring.slot_layout import ARRAY
@@ -28,6 +29,7 @@ from tests.gpu.survivor import (
     ring_is_whole,
     started,
 )
+from tests.helpers import raw_verbs
 from tests.helpers.commands import environment
 from tests.helpers.commands import gpuring as command
 from tests.helpers.support import poll
@@ -39,11 +41,17 @@ COPIES = 12
 COPIED_WORDS = 1 << 20
 
 
+def can_reach(device, other):
+    able = ctypes.c_int()
+    driver.call("cuDeviceCanAccessPeer", ctypes.byref(able), device, other)
+    return bool(able.value)
+
+
 @pytest.fixture(autouse=True)
 def _two_gpus():
     if gpus.count() < 2:
         pytest.skip("needs two GPUs")
-    if not (gpus.can_reach(0, 1) and gpus.can_reach(1, 0)):
+    if not (can_reach(0, 1) and can_reach(1, 0)):
         pytest.skip("the two GPUs have no peer access")
     with library.on_gpu(0):
         yield
@@ -252,7 +260,15 @@ def test_a_gpu_that_is_not_visible_is_named(name, children, monkeypatch):
 @pytest.mark.parametrize("kind", kinds.ON_GPU)
 def test_without_peer_access_attach_says_what_to_do_and_that_works(kind, name, monkeypatch):
     """The driver's answer is all that is not real."""
-    monkeypatch.setattr(gpus, "can_reach", lambda *_: False)
+    no = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)  # and what it was to fill stays 0
+    library_of = ctypes.CDLL("libcuda.so.1")
+    functions = {each: getattr(library_of, each) for each in raw_verbs.driver_symbols()}
+    table = {
+        each: ctypes.cast(function, ctypes.c_void_p).value
+        for each, function in (functions | {"cuDeviceCanAccessPeer": no}).items()
+    }
+    blind = Driver(table)
+    monkeypatch.setattr(cuda, "Driver", lambda: blind)
     with make(name, 0, kind) as ring:
         with pytest.raises(gpuring.DeviceError, match=r"is GPU 0 and cannot be reached") as caught:
             gpuring.attach(name, device=1)

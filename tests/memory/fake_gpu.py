@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuring import native
-from gpuring.memory import cuda, cuda_ipc, cuda_pool, cuda_vmm, driver, frameworks, gpus
+from gpuring.memory import adopted, cuda, driver, frameworks, gpus, pinned
 from gpuring.native import Descriptor
 from gpuring.ring import ordering
 from tests.helpers import raw_verbs
@@ -36,8 +36,32 @@ _tables: list[Any] = []
 UUIDS = [uuid.UUID(int=k).bytes for k in range(1, 3)]
 
 
-def put(pointer: int, kind: Any, value: Any) -> None:
-    ctypes.cast(pointer, ctypes.POINTER(kind))[0] = value
+def put(pointer: Any, kind: Any, value: Any) -> None:
+    """`pointer`: what ctypes.byref has made, or an address."""
+    if hasattr(pointer, "_obj"):
+        pointer._obj.value = value
+    else:
+        ctypes.cast(pointer, ctypes.POINTER(kind))[0] = value
+
+
+def value_of(argument: Any) -> int:
+    return int(getattr(argument, "value", argument) or 0)
+
+
+class Handle(ctypes.Structure):
+    """CUipcMemHandle."""
+
+    _fields_ = (("bytes", ctypes.c_ubyte * 64),)
+
+
+class Access(ctypes.Structure):
+    """CUmemAccessDesc."""
+
+    _fields_ = (("type", ctypes.c_int), ("id", ctypes.c_int), ("flags", ctypes.c_int))
+
+    @staticmethod
+    def at(address: int) -> Access:
+        return ctypes.cast(address, ctypes.POINTER(Access))[0]
 
 
 def forget() -> None:
@@ -74,6 +98,11 @@ class Gpu:
         """The CUresult of cuMemHostRegister; 0: it locks the pages."""
         self.lacks = ""
         """Why it has no timeline."""
+        self.attributes: dict[int, int] = {}
+        """Of each GPU, those that are not 0."""
+        self.uuids = UUIDS
+        self.reaches = {(0, 1), (1, 0)}
+        """Which GPU has access to the memory of which other one."""
         self.waited_for: list[int] = []
         """Streams that the host has waited for."""
         self.called: list[tuple[str, int]] = []
@@ -94,7 +123,7 @@ class Gpu:
     def put_in_place(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Makes it the driver of this process.  `forget` has to be called afterwards."""
         monkeypatch.setattr(driver, "_library", lambda: self)
-        for module in (gpus, cuda, cuda_ipc, cuda_pool, cuda_vmm, ordering):
+        for module in (gpus, cuda, adopted, pinned, ordering):
             monkeypatch.setattr(module, "Driver", lambda: self.table)
         forget()
 
@@ -179,42 +208,46 @@ class Gpu:
     def _gives(self, out: Any, what: str) -> int:
         if self.full:
             return 2
-        out._obj.value = address = next(self._addresses)
+        address = next(self._addresses)
+        put(out, ctypes.c_uint64, address)
         self.has[address] = what
         return 0
 
     def _takes(self, value: Any, *_: Any) -> None:
-        del self.has[value.value]
+        del self.has[value_of(value)]
 
-    def _maps(self, ptr: Any, *_: Any) -> None:
-        self.has[ptr.value + 1] = "mapped"
+    def _maps(self, ptr: int, *_: Any) -> None:
+        self.has[ptr + 1] = "mapped"
 
-    def _allows(self, ptr: Any, _: Any, access: Any, __: Any) -> None:
-        assert access._obj.location.id == self.device
-        writes = access._obj.flags == 3
-        self.has[ptr.value] = "mapped to write" if writes else "mapped to read"
+    def _allows(self, ptr: int, _: Any, access: int, __: Any) -> None:
+        allowed = Access.at(access)
+        assert allowed.id == self.device
+        self.has[ptr] = "mapped to write" if allowed.flags == 3 else "mapped to read"
 
-    def _unmaps(self, ptr: Any, *_: Any) -> None:
-        del self.has[ptr.value + 1]
+    def _unmaps(self, ptr: int, *_: Any) -> None:
+        del self.has[ptr + 1]
 
-    def _exports(self, out: Any, *_: Any) -> None:
-        out._obj.value = fd = os.memfd_create("gpuring-test")
+    def _exports(self, out: int, *_: Any) -> None:
+        fd = os.memfd_create("gpuring-test")
+        put(out, ctypes.c_int, fd)
         self.fds.append(fd)
 
     def _handle_of(self, out: Any, ptr: Any) -> None:
-        out._obj.bytes[:8] = ptr.value.to_bytes(8, "little")
+        at = ctypes.addressof(out._obj) if hasattr(out, "_obj") else out
+        put(at, ctypes.c_uint64, value_of(ptr))
 
-    def _registers(self, address: Any, nbytes: Any, _: Any) -> int:
-        assert address.value % mmap.PAGESIZE == nbytes.value % mmap.PAGESIZE == 0
+    def _registers(self, address: int, nbytes: int, _: Any) -> int:
+        assert address % mmap.PAGESIZE == nbytes % mmap.PAGESIZE == 0
         if not self.refuses_to_register:
-            self.has[address.value] = "registered"
+            self.has[address] = "registered"
         return self.refuses_to_register
 
-    def _points(self, out: Any, address: Any, _: Any) -> None:
-        out._obj.value = address.value
+    def _points(self, out: int, address: int, _: Any) -> None:
+        put(out, ctypes.c_uint64, address)
 
-    def _lets_reach_pool(self, _: Any, access: Any, __: Any) -> None:
-        assert access._obj.location.id == self.device
+    def _lets_reach_pool(self, _: Any, access: int, __: Any) -> None:
+        allowed = Access.at(access)
+        assert allowed.id == self.device
         if self.device:  # the memory is on GPU 0
             self.reached.append(self.device)
 
@@ -225,7 +258,7 @@ class Gpu:
 
     def _waits(self, stream: Any) -> None:
         """By either way."""
-        self.waited_for.append(getattr(stream, "value", stream) or 0)
+        self.waited_for.append(value_of(stream))
 
     def _pushes(self, context: int) -> None:
         self.stack.append(context - CONTEXT)
@@ -245,6 +278,37 @@ class Gpu:
         "cuEventCreate": (_p, ctypes.c_uint),
         "cuStreamSynchronize": (_p,),
         "cuPointerGetAttribute": (_p, ctypes.c_int, ctypes.c_uint64),
+        "cuDeviceGetCount": (_p,),
+        "cuDeviceGetAttribute": (_p, ctypes.c_int, ctypes.c_int),
+        "cuDeviceCanAccessPeer": (_p, ctypes.c_int, ctypes.c_int),
+        "cuCtxEnablePeerAccess": (_p, ctypes.c_uint),
+        "cuMemAlloc_v2": (_p, ctypes.c_size_t),
+        "cuMemFree_v2": (ctypes.c_uint64,),
+        "cuIpcGetMemHandle": (_p, ctypes.c_uint64),
+        "cuIpcOpenMemHandle_v2": (_p, Handle, ctypes.c_uint),
+        "cuIpcCloseMemHandle": (ctypes.c_uint64,),
+        "cuMemGetAllocationGranularity": (_p, _p, ctypes.c_int),
+        "cuMemCreate": (_p, ctypes.c_size_t, _p, ctypes.c_ulonglong),
+        "cuMemRelease": (ctypes.c_uint64,),
+        "cuMemRetainAllocationHandle": (_p, _p),
+        "cuMemExportToShareableHandle": (_p, ctypes.c_uint64, ctypes.c_int, ctypes.c_ulonglong),
+        "cuMemImportFromShareableHandle": (_p, _p, ctypes.c_int),
+        "cuMemAddressReserve": (_p, *[ctypes.c_uint64] * 4),
+        "cuMemAddressFree": (ctypes.c_uint64, ctypes.c_size_t),
+        "cuMemMap": (*[ctypes.c_uint64] * 5,),
+        "cuMemUnmap": (ctypes.c_uint64, ctypes.c_size_t),
+        "cuMemSetAccess": (ctypes.c_uint64, ctypes.c_size_t, _p, ctypes.c_size_t),
+        "cuMemPoolCreate": (_p, _p),
+        "cuMemPoolDestroy": (ctypes.c_uint64,),
+        "cuMemAllocFromPoolAsync": (_p, ctypes.c_size_t, _p, _p),
+        "cuMemFreeAsync": (ctypes.c_uint64, _p),
+        "cuMemPoolExportToShareableHandle": (_p, _p, ctypes.c_int, ctypes.c_ulonglong),
+        "cuMemPoolImportFromShareableHandle": (_p, _p, ctypes.c_int, ctypes.c_ulonglong),
+        "cuMemPoolImportPointer": (_p, _p, _p),
+        "cuMemPoolSetAccess": (_p, _p, ctypes.c_size_t),
+        "cuMemHostRegister_v2": (ctypes.c_uint64, ctypes.c_size_t, ctypes.c_uint),
+        "cuMemHostUnregister": (ctypes.c_uint64,),
+        "cuMemHostGetDevicePointer_v2": (_p, ctypes.c_uint64, ctypes.c_uint),
     }
     """Of the functions of the table that do something here."""
 
@@ -261,11 +325,15 @@ class Gpu:
     }
     ASK: ClassVar[dict[str, Callable[..., int | None]]] = {
         "cuInit": _nothing,
-        "cuDeviceGetAttribute": _nothing,
+        "cuDeviceGetAttribute": lambda gpu, out, number, _: put(
+            out, ctypes.c_int, gpu.attributes.get(number, 0)
+        ),
         "cuGetErrorName": _nothing,
-        "cuDeviceGetCount": lambda gpu, out: setattr(out._obj, "value", 2),
-        "cuDeviceCanAccessPeer": lambda gpu, out, *_: setattr(out._obj, "value", 1),
-        "cuDeviceGetUuid_v2": lambda gpu, out, k: ctypes.memmove(out, UUIDS[k], 16) and 0,
+        "cuDeviceGetCount": lambda gpu, out: put(out, ctypes.c_int, len(gpu.uuids)),
+        "cuDeviceCanAccessPeer": lambda gpu, out, *pair: put(
+            out, ctypes.c_int, pair in gpu.reaches
+        ),
+        "cuDeviceGetUuid_v2": lambda gpu, out, k: ctypes.memmove(out, gpu.uuids[k], 16) and 0,
         "cuDevicePrimaryCtxRetain": lambda gpu, out, k: put(out, _p, CONTEXT + k),
         "cuCtxGetDevice": lambda gpu, out: put(out, ctypes.c_int, gpu.device),
     }
@@ -275,7 +343,7 @@ class Gpu:
         "cuMemAlloc_v2": lambda gpu, out, *_: gpu._gives(out, "allocated"),
         "cuIpcGetMemHandle": _handle_of,
         "cuIpcOpenMemHandle_v2": lambda gpu, out, *_: gpu._gives(out, "opened"),
-        "cuMemGetAllocationGranularity": lambda gpu, out, *_: setattr(out._obj, "value", 2 << 20),
+        "cuMemGetAllocationGranularity": lambda gpu, out, *_: put(out, ctypes.c_size_t, 2 << 20),
         "cuMemCreate": lambda gpu, out, *_: gpu._gives(out, "created"),
         "cuMemExportToShareableHandle": _exports,
         "cuMemImportFromShareableHandle": lambda gpu, out, *_: gpu._gives(out, "imported"),

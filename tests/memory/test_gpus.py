@@ -35,7 +35,7 @@ def test_after_a_ctrl_c_at_any_place_the_context_before_is_current_again(
 ) -> None:
     for interrupt in interrupts():
         with interrupt:
-            gpus.let_reach(0, 1)
+            enters(gpus.gpu(0))
         assert driven.stack == [1], interrupt.where
 
 

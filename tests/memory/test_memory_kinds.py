@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 
 from gpuring.errors import DeviceError, RingIncompatible
-from gpuring.memory import cuda_ipc, cuda_pool, cuda_vmm
 from gpuring.memory.cuda import CudaMemory, Slots
 from gpuring.slot_layout import Field
 from tests.memory.fake_gpu import UUIDS, Gpu
@@ -20,11 +19,7 @@ from tests.memory.fake_gpu import UUIDS, Gpu
 EPOCH = bytes(range(16))
 SLOTS, NBYTES = 4, 1 << 20
 FIELD = Field("array", (NBYTES,), np.dtype("u1"), 0)
-KINDS: dict[str, Any] = {
-    "ipc": cuda_ipc.IpcMemory,
-    "vmm": cuda_vmm.VmmMemory,
-    "pool": cuda_pool.PoolMemory,
-}
+KINDS = ("ipc", "vmm", "pool")
 
 
 @pytest.fixture(params=KINDS)
@@ -33,17 +28,14 @@ def kind(request: pytest.FixtureRequest) -> str:
 
 
 def create(kind: str) -> CudaMemory:
-    epoch = () if kind == "ipc" else (EPOCH,)
-    memory: CudaMemory = KINDS[kind].create(*epoch, SLOTS, NBYTES, 0)
+    memory = CudaMemory.create(kind, EPOCH, SLOTS, NBYTES, 0)
     memory.lend()
     return memory
 
 
 def attach(kind: str, memory: CudaMemory, gpu: Gpu, device: int = 0, **other: Any) -> CudaMemory:
     wanted = Slots(other.get("handle", memory.handle), UUIDS[0], SLOTS, NBYTES, EPOCH)
-    more: dict[str, Any] = {} if kind == "ipc" else {"fetch": gpu.descriptor}
-    opened: CudaMemory = KINDS[kind].open(wanted, device, ring="cam0", **more)
-    return opened
+    return CudaMemory.open(kind, wanted, device, ring="cam0", fetch=gpu.descriptor)
 
 
 def close(memory: CudaMemory, *, others: bool = False) -> list[str]:
@@ -115,10 +107,8 @@ def test_under_another_gpu_the_same_memory_is_reached(gpu: Gpu, kind: str) -> No
 
 def test_who_has_no_such_memory_opens_it_once(gpu: Gpu, kind: str) -> None:
     handle = (SLOTS * NBYTES).to_bytes(8, "little").ljust(64, b"\0")
-    first = attach(kind, create(kind), gpu, handle=handle) if kind == "ipc" else None
-    if first is None:
-        wanted = Slots(handle, UUIDS[0], SLOTS, NBYTES, EPOCH)
-        first = KINDS[kind].open(wanted, 0, ring="cam0", fetch=gpu.descriptor)
+    wanted = Slots(handle, UUIDS[0], SLOTS, NBYTES, EPOCH)
+    first = CudaMemory.open(kind, wanted, 0, ring="cam0", fetch=gpu.descriptor)
     second = attach(kind, first, gpu)
     arrays = [each.array(0, FIELD, (NBYTES,), writable=False) for each in (first, second)]
     assert len({array.data.ptr for array in arrays}) == 1

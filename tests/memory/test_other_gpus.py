@@ -6,36 +6,41 @@ The answers of the driver are made up.  test_two_gpus.py has real ones.
 from __future__ import annotations
 
 import uuid
-from types import SimpleNamespace
 
 import pytest
 
 from gpuring.errors import DeviceError
-from gpuring.memory import cuda, gpus
+from gpuring.native.memory import gpu_owner
+from tests.memory import fake_gpu
 
 UUIDS = [uuid.UUID(int=k).bytes for k in range(1, 4)]
 
 
 @pytest.fixture
-def reach(monkeypatch: pytest.MonkeyPatch) -> set[tuple[int, int]]:
+def reach(gpu: fake_gpu.Gpu) -> set[tuple[int, int]]:
     """Three GPUs, and which of them has access to which other one."""
-    pairs: set[tuple[int, int]] = set()
-    monkeypatch.setattr(gpus, "count", lambda: len(UUIDS))
-    monkeypatch.setattr(gpus, "can_reach", lambda device, peer: (device, peer) in pairs)
-    monkeypatch.setattr(cuda, "Driver", lambda: SimpleNamespace(uuid=UUIDS.__getitem__))
-    return pairs
+    gpu.uuids, gpu.reaches = UUIDS, set()
+    return gpu.reaches
 
 
-def test_the_owner_is_this_gpu_or_one_that_it_can_reach(reach: set[tuple[int, int]]) -> None:
-    assert cuda.owner_of(1, UUIDS[1], "cam0") == 1
+def owner_of(gpu: fake_gpu.Gpu, device: int, wanted: bytes) -> int:
+    return gpu_owner(gpu.table, device, wanted, "cam0")
+
+
+def test_the_owner_is_this_gpu_or_one_that_it_can_reach(
+    gpu: fake_gpu.Gpu, reach: set[tuple[int, int]]
+) -> None:
+    assert owner_of(gpu, 1, UUIDS[1]) == 1
     reach.add((0, 2))
-    assert cuda.owner_of(0, UUIDS[2], "cam0") == 2
+    assert owner_of(gpu, 0, UUIDS[2]) == 2
 
 
-def test_without_peer_access_the_error_says_where_to_attach(reach: set[tuple[int, int]]) -> None:
+def test_without_peer_access_the_error_says_where_to_attach(
+    gpu: fake_gpu.Gpu, reach: set[tuple[int, int]]
+) -> None:
     reach.add((2, 0))  # that way it does not help
     with pytest.raises(DeviceError) as caught:
-        cuda.owner_of(0, UUIDS[2], "cam0")
+        owner_of(gpu, 0, UUIDS[2])
     said = str(caught.value)
     assert said.startswith(
         f"ring 'cam0' lives on GPU-{uuid.UUID(int=3)}, which is GPU 2 and cannot"
@@ -45,7 +50,9 @@ def test_without_peer_access_the_error_says_where_to_attach(reach: set[tuple[int
     assert said.endswith("with slot.copy_to(out)")
 
 
-def test_a_gpu_that_cannot_be_seen_has_to_be_made_visible(reach: set[tuple[int, int]]) -> None:
+def test_a_gpu_that_cannot_be_seen_has_to_be_made_visible(
+    gpu: fake_gpu.Gpu, reach: set[tuple[int, int]]
+) -> None:
     with pytest.raises(DeviceError, match="which cannot be seen from GPU 1") as caught:
-        cuda.owner_of(1, uuid.UUID(int=9).bytes, "cam0")
+        owner_of(gpu, 1, uuid.UUID(int=9).bytes)
     assert "Make that GPU visible to this process" in str(caught.value)

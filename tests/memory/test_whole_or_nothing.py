@@ -6,6 +6,7 @@ The driver is made up (fake_gpu.py), and counts what it has given out.
 from __future__ import annotations
 
 import contextlib
+import functools
 import gc
 import mmap
 from collections.abc import Callable, Iterator
@@ -20,6 +21,7 @@ from gpuring.memory import Given, adopted, cuda
 from gpuring.memory.cuda import CudaMemory, Slots
 from gpuring.memory.pinned import PinnedMemory, RegisteredMemory, UnregisteredMemory
 from tests.helpers.interrupted import interrupts
+from tests.helpers.processes import poll
 from tests.memory.fake_gpu import UUIDS, Gpu
 from tests.memory.test_memory_kinds import EPOCH, FIELD, KINDS, NBYTES, SLOTS
 
@@ -39,19 +41,17 @@ def quick(gpu: Gpu) -> Iterator[None]:
 def left(gpu: Gpu) -> tuple[dict[int, str], int]:
     gc.collect()
     assert gpu.stack == [0]
+    poll(lambda: not gpu.open_fds())  # what others have sent is closed by a thread of its own
     return gpu.has, gpu.open_fds()
 
 
 def creates(kind: str, gpu: Gpu) -> CudaMemory:
-    made: CudaMemory = KINDS[kind].create(*(() if kind == "ipc" else (EPOCH,)), SLOTS, NBYTES, 0)
-    return made
+    return CudaMemory.create(kind, EPOCH, SLOTS, NBYTES, 0)
 
 
 def opens(kind: str, gpu: Gpu) -> CudaMemory:
     wanted = Slots(HANDLE, UUIDS[0], SLOTS, NBYTES, EPOCH)
-    more: dict[str, Any] = {} if kind == "ipc" else {"fetch": gpu.descriptor}
-    opened: CudaMemory = KINDS[kind].open(wanted, 0, ring="cam0", **more)
-    return opened
+    return CudaMemory.open(kind, wanted, 0, ring="cam0", fetch=gpu.descriptor)
 
 
 GETS = pytest.mark.parametrize("gets", [creates, opens])
@@ -89,13 +89,23 @@ def test_a_driver_that_refuses_any_call_leaves_nothing(
     assert left(gpu) == ({}, 0)
 
 
+def test_a_ctrl_c_while_memory_of_the_package_is_made_leaves_nothing(gpu: Gpu) -> None:
+    for interrupt in interrupts():
+        memory = None
+        with interrupt:
+            memory = cuda.uninterrupted(0, functools.partial(cuda.plain, NBYTES, 0))
+        assert bool(gpu.has) is (memory is not None), interrupt.where
+        del memory
+        assert left(gpu) == ({}, 0), interrupt.where
+
+
 # ---- memory of the user's ------------------------------------------------------------------------
 
 
 @pytest.fixture
 def virtual(gpu: Gpu) -> Given:
     """Virtual memory, of which a descriptor is made."""
-    nbytes = cuda.rounded(SLOTS * NBYTES)
+    nbytes = SLOTS * NBYTES
 
     def tells(_gpu: Gpu, base: Any, size: Any, at: Any) -> None:
         base._obj.value, size._obj.value = at.value, nbytes

@@ -5,20 +5,21 @@ from __future__ import annotations
 import os
 import re
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import gpuring
 from gpuring import slot_layout
-from gpuring.memory import cuda, cuda_vmm, driver, frameworks, gpus, kinds
+from gpuring.memory import cuda, frameworks, kinds
 from gpuring.ring import creation
 from tests import ROOT
 from tests.helpers import commands
 from tests.helpers.promise import promise
 from tests.helpers.support import segments_of
+from tests.memory.fake_gpu import Gpu, forget
 
+INTEGRATED, VIRTUAL_MEMORY = 18, (102, 103)  # CUdevice_attribute
 SMALL = {"slots": 2, "shape": 4, "dtype": "u1", "device": "host"}
 
 
@@ -169,19 +170,20 @@ def test_metadata_has_no_objects(name):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """What the driver would say of one."""
-    asked = SimpleNamespace(attribute=lambda *_: 0)
-    monkeypatch.setattr(cuda, "Driver", lambda: asked)
-    monkeypatch.setattr(gpus, "count", lambda: 1)
+    """One that has virtual memory."""
+    made = Gpu()
+    made.put_in_place(monkeypatch)
+    made.attributes = dict.fromkeys(VIRTUAL_MEMORY, 1)
     monkeypatch.setattr(frameworks, "current_device", lambda: 0)
-    return asked
+    yield made
+    forget()
 
 
 @pytest.fixture(params=["Tegra", "WSL2"])
 def without_ipc(request, gpu, monkeypatch, tmp_path):
     """A GPU without legacy CUDA IPC."""
     if request.param == "Tegra":
-        monkeypatch.setattr(gpu, "attribute", lambda what, _: what == driver.INTEGRATED)
+        gpu.attributes[INTEGRATED] = 1
     else:
         release = tmp_path / "osrelease"
         release.write_text("5.15.90.1-microsoft-standard-WSL2\n")
@@ -195,16 +197,16 @@ def without_ipc(request, gpu, monkeypatch, tmp_path):
     "kind of memory](memory.md#what-auto-takes).",
 )
 @pytest.mark.parametrize("has_vmm", [True, False])
-def test_auto_takes_what_a_gpu_without_ipc_has(without_ipc, monkeypatch, has_vmm):
-    monkeypatch.setattr(cuda_vmm, "lacks", lambda _: "" if has_vmm else "the GPU has no vmm")
+def test_auto_takes_what_a_gpu_without_ipc_has(without_ipc, gpu, has_vmm):
+    gpu.attributes |= dict.fromkeys(VIRTUAL_MEMORY, int(has_vmm))
     taken, why = kinds.choose("auto", 0)
     assert taken == ("vmm" if has_vmm else "pinned")
     assert without_ipc in why
-    assert ("no vmm" in why) is not has_vmm
+    assert ("cannot share virtual memory" in why) is not has_vmm
 
 
-def test_events_where_auto_takes_pinned_are_refused_with_what_to_do(without_ipc, monkeypatch, name):
-    monkeypatch.setattr(cuda_vmm, "lacks", lambda _: "the GPU has no vmm")
+def test_events_where_auto_takes_pinned_are_refused_with_what_to_do(without_ipc, gpu, name):
+    gpu.attributes |= dict.fromkeys(VIRTUAL_MEMORY, 0)
     with pytest.raises(ValueError, match="peers without a GPU have no events") as caught:
         gpuring.create(name, **SMALL | {"device": "cuda", "sync": "event"})
     said = str(caught.value)
@@ -226,11 +228,11 @@ def test_ipc_that_was_asked_for_is_refused_without_ipc(without_ipc, name):
 )
 def test_auto_takes_vmm_in_a_container_that_has_it(gpu, monkeypatch, contained, has_vmm, kind):
     monkeypatch.setattr(kinds, "in_container", lambda: contained)
-    monkeypatch.setattr(cuda_vmm, "lacks", lambda _: "" if has_vmm else "the GPU has none")
+    gpu.attributes |= dict.fromkeys(VIRTUAL_MEMORY, int(has_vmm))
     taken, why = kinds.choose("auto", 0)
     assert taken == kind
     assert ("of its own" in why) is contained
-    assert ("the GPU has none" in why) is (contained and not has_vmm)
+    assert ("cannot share virtual memory" in why) is (contained and not has_vmm)
 
 
 def test_a_kind_that_was_asked_for_is_taken_or_refused(gpu, monkeypatch):

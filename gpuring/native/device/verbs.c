@@ -78,6 +78,7 @@ static enum gr_result handed_out(struct gd_peer *peer, struct gd_call *call) {
         call->got = 0;
         return GR_REAPED;
     }
+    if (call->ops == 0) return GR_OK;
     enum gr_result result = gd_submit(peer, call);
     if (result != GR_OK) gd_cancel(peer, call);
     return result;
@@ -221,22 +222,26 @@ static void tell_of_torn(struct gd_peer *peer, struct gd_call *call, uint64_t se
 static enum gr_result release(struct gd_peer *peer, struct gd_call *call, uint32_t index,
                               uint64_t own) {
     struct gd_use *use = &peer->use[index];
+    const uint64_t seq = use->seq;
+    const enum gd_end how = gd_end_of(peer, index);
+    if (how == GD_WHOLE) {
+        use->open = false;
+        return gr_release(&peer->core, index, seq);
+    }
     const struct gd_frame frame = {.index = index,
                                    .producer = use->producer,
                                    .producer_id = use->producer_id,
-                                   .seq = use->seq,
+                                   .seq = seq,
                                    .value = use->value,
                                    .own = own};
     const gd_stream stream = use->streams ? use->stream[0] : 0;
-    const enum gd_end how = gd_end_of(peer, index);
-    if (how != GD_WHOLE && !gd_reserve(&peer->released)) return GR_SYSTEM;
+    if (!gd_reserve(&peer->released)) return GR_SYSTEM;
     use->open = false;
-    enum gr_result result = gr_release(&peer->core, index, frame.seq);
+    enum gr_result result = gr_release(&peer->core, index, seq);
     /* From here on `use` may belong to another thread that has acquired the slot again. */
-    if (how == GD_WHOLE) return result;
     if (result != GR_OK) gd_unreserve(&peer->released, 1);
     else if (how == GD_OPEN) gd_remember(peer, &frame, stream);
-    else tell_of_torn(peer, call, frame.seq);
+    else tell_of_torn(peer, call, seq);
     return result;
 }
 

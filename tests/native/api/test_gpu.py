@@ -336,7 +336,7 @@ def test_a_ring_by_descriptor_outlives_its_creator(
 
 
 def test_memory_that_others_use_outlives_its_ring(
-    name: str, c: Callable[[], Puppet], python: Callable[[], Peer]
+    name: str, c: Callable[[], Puppet], python: Callable[[], Peer], driver: str, calls: Calls
 ) -> None:
     program, peer = c(), python()
     create(program, name, "ipc")
@@ -349,6 +349,9 @@ def test_memory_that_others_use_outlives_its_ring(
     assert peer("acquire")[1] == 4
     assert peer("read") == 4
     peer("release")
+    freed = ("cuMemFree_v2", 0)
+    assert freed not in calls(program.pid)
     peer("close")
     create(program, name, "ipc")  # by which the other one is freed
+    assert driver == "real" or freed in calls(program.pid)
     program.ok("detach")

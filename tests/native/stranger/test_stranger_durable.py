@@ -1,4 +1,5 @@
-"""Durable subscriptions that a client in C and Python programs make, read and leave to each other."""
+"""Durable subscriptions that a client in C and Python programs make, read and leave to each
+other."""
 
 from __future__ import annotations
 

@@ -51,7 +51,9 @@ static bool reopen(uint64_t i, uint64_t v, uint64_t t) {
     return cas(&take_of(i, v)->word, t, claim_word(seq_of(t), NOBODY, drop ? DONE : OPEN));
 }
 
+/* A peer on a GPU is left to those who can tell that its work is gone. */
 static bool is_dead(uint64_t p) {
+    if (head->memory == PINNED && (peer[p].gpu[0] | peer[p].gpu[1]) != 0) return false;
     return state_of(peer[p].word) != FREE && p != me && !is_locked((int64_t)p);
 }
 

@@ -77,6 +77,7 @@ enum { PRODUCER = 1, CONSUMER = 2 };
 enum { LOSSLESS = 1, LOSSY = 2 };
 enum { DROP = 1, DURABLE = 2 };
 enum { LEFT = 1, DIED = 2 };
+enum { HOST = 0, PINNED = 4 };   /* kinds of memory */
 enum { LOCK = 256, CREATOR = 257, ATTACHED = 259, NAME = 260 }; /* bytes that are locks */
 
 static inline uint64_t claim_word(uint64_t seq, uint64_t owner, uint64_t phase) {
@@ -142,6 +143,12 @@ void path_of_slots(char path[256], const char *name, const uint8_t epoch[16]);
 bool map_header(const char *name); /* false: nothing has the name */
 void unmap_header(void);
 bool attach(const char *name); /* false: it is not there, or is about to go */
+
+/* ---- exchange.c ------------------------------------------------------------------------------ */
+
+/* Hands this process's pidfd to all others of the ring. The slots, as the first one hands them on, or
+ * -1. */
+int hand_over(void);
 
 /* ---- create.c -------------------------------------------------------------------------------- */
 
