@@ -1,16 +1,19 @@
 """Writes the pages whose figures come from bench/results.
 
-    python -m bench.page        writes docs/performance.md and the pictures of docs/performance
+    python -m bench.page        writes docs/performance.md, its pictures, and parts of other pages
 
-bench/pages has a template for each page, in the language of Jinja.  `bench("round trip", mps=True)`
-in a template is the figure "round trip" of bench/results/bench.json, and any other file of that
-folder has its name in the same way.  Where a setting is left out, that of 4 KiB frames in 8 slots
-is meant, with one kernel on each side.  `/` makes a ratio of two figures.
+bench/pages has a template for each page, in the language of Jinja.  bench/pages/parts has those of
+parts, which stand in a page between `<!-- figures: NAME -->` and `<!-- end of figures -->`.
+`bench("round trip", mps=True)` in a template is the figure "round trip" of
+bench/results/bench.json, and any other file of that folder has its name in the same way.  Where a
+setting is left out, that of 4 KiB frames in 8 slots is meant, with one kernel on each side.  `/`
+makes a ratio of two figures.
 """
 
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,6 +34,7 @@ HERE = Path(__file__).resolve().parent
 RESULTS, TEMPLATES, DOCS = HERE / "results", HERE / "pages", HERE.parent / "docs"
 WRITTEN_BY = "<!-- `python -m bench.page` writes this page from bench/pages and bench/results -->"
 WIDTH = 100
+PART = re.compile(r"(<!-- figures: (\w+) -->).*?(<!-- end of figures -->)", re.S)
 IN_US = {"ns": 1e-3, "µs": 1.0, "ms": 1e3}
 
 
@@ -147,14 +151,14 @@ def span(amounts: Iterable[Amount]) -> str:
     return " to ".join(ends)
 
 
-def text(page: str, results: Path = RESULTS, templates: Path = TEMPLATES) -> str:
-    """The page that its template makes of the results."""
+def text(template: str, results: Path = RESULTS, templates: Path = TEMPLATES) -> str:
+    """What a template makes of the results."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(templates), undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
     )  # fmt: skip
     environment.globals.update(_results(results), span=span, number=number)
-    return filled(f"{WRITTEN_BY}\n\n{environment.get_template(page).render()}")
+    return filled(environment.get_template(template).render())
 
 
 def filled(markdown: str) -> str:
@@ -183,6 +187,25 @@ def _broken(block: list[str]) -> list[str]:
     )  # fmt: skip
 
 
+def with_parts(page: str) -> str:
+    """A page with its parts as the results make them."""
+
+    def part(found: re.Match[str]) -> str:
+        begin, name, end = found.groups()
+        return f"{begin}\n\n{text(f'parts/{name}.md').strip()}\n\n{end}"
+
+    return PART.sub(part, page)
+
+
+def pages() -> Iterator[tuple[Path, str]]:
+    """Each page that is made from results, wholly or in part, and what it should be."""
+    for path in sorted(DOCS.glob("*.md")):
+        if (TEMPLATES / path.name).exists():
+            yield path, filled(f"{WRITTEN_BY}\n\n{text(path.name)}")
+        elif PART.search(path.read_text()):
+            yield path, with_parts(path.read_text())
+
+
 def _results(folder: Path) -> dict[str, Any]:
     """By the names of their files: those that have figures of benchmarks."""
     found = {}
@@ -201,10 +224,9 @@ def pictures(figures: list[Figure]) -> Iterator[plots.Plot]:
 
 def write() -> None:
     """All pages, and the pictures."""
-    for template in TEMPLATES.glob("*.md"):
-        written = DOCS / template.name
-        written.write_text(text(template.name))
-        print(written)
+    for path, written in pages():
+        path.write_text(written)
+        print(path)
     for plot in pictures(stored.load(RESULTS / "bench.json").figures):
         picture = DOCS / "performance" / f"{plot.name}.svg"
         picture.write_bytes(plot.svg)

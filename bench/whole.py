@@ -3,8 +3,8 @@
     python -m bench.whole [--only ROOM …] [--into bench/results]
 
 A room is a module of this package, and its results are ROOM.json.  A room that fails, or that this
-machine has no hardware for, keeps the results that it had.  It takes about twenty minutes, on a
-machine with a GPU that does nothing else.
+machine has no hardware for, keeps the results that it had.  It takes about a quarter of an hour
+and wants a machine with a GPU that does nothing else.
 """
 
 from __future__ import annotations
@@ -28,8 +28,6 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "memory_kinds": ("bench.memory_kinds",),
     "pinned": ("bench.pinned",),
     "two_gpus": ("bench.two_gpus",),
-    "tracing": ("bench.tracing",),
-    "recording": ("bench.recording",),
 }
 """Each with its command."""
 

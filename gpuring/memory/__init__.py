@@ -1,9 +1,9 @@
 """Where slots live.  A memory kind allocates all slots of a ring at once and shows them as arrays.
 
 `host.py` and `cuda.py` are the only places of the package that allocate frames, by the C library
-(native/host, native/memory), and `kinds.py` chooses among the kinds.  `pinned.py` registers slots of
-`host.py` with CUDA.  A kind knows nothing of the protocol: who may touch which slot when is decided
-elsewhere.
+(native/host, native/memory), and `kinds.py` chooses among the kinds.  `pinned.py` registers slots
+of `host.py` with CUDA.  A kind knows nothing of the protocol: who may touch which slot when is
+decided elsewhere.
 """
 
 from __future__ import annotations

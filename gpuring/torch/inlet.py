@@ -109,6 +109,21 @@ class Inlet:
                 with contextlib.suppress(FrameTorn):
                     self._rings.popitem()[1].ring.close()
 
+    def torn(self, worker: int) -> set[tuple[int, int]]:
+        """Of a worker that was killed: the frames that were copied and that its GPU had not made,
+        by place and sequence.  Waits for the copies."""
+        torn: set[tuple[int, int]] = set()
+        with self._lock:
+            for (of, place), ring in self._rings.items():
+                if of == worker and place != HOST:
+                    try:
+                        ring.consumer.close()
+                    except FrameTorn as error:
+                        torn.update((place, seq) for seq in error.seqs)
+                    except RingError:  # that of the GPU: the worker's death is what is told
+                        pass
+        return torn
+
     def give_memory_back(self) -> None:
         """Called when no worker has the rings any more.  Memory of a GPU is kept until then."""
         if self._pid == os.getpid():

@@ -8,6 +8,7 @@ Names of torch that are not public are used here, in packing.py and in inlet.py,
 
 from __future__ import annotations
 
+import collections
 import copy
 import itertools
 import reprlib
@@ -142,6 +143,8 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         on_gpu = loader.device is not None
         slots = min((loader.prefetch_factor or 0) + 1, 1024)  # one is being copied
         self._inlet = Inlet(loader._need, loader.num_workers, slots, loader.device)
+        self._taken = [collections.deque[Any](maxlen=slots) for _ in range(loader.num_workers)]
+        """Of each worker the last batches that were taken from it, with their frames."""
         self._asked: dict[int, Any] = {}
         """The samples of the batches that workers may be at."""
         packing = Packing(
@@ -185,6 +188,8 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
     def _get_data(self) -> Any:
         number, batch = super()._get_data()
         if isinstance(batch, Parcel):
+            frames = {(part.place, part.seq) for part in batch.parts}
+            self._taken[batch.worker].append((number, frames))
             try:
                 batch = self._inlet.open(batch, pinned=False)
             except (PeerLost, FrameTorn) as error:
@@ -236,15 +241,20 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         for number, worker in enumerate(self._workers):
             if worker.exitcode:
                 missing = [task for task, info in self._task_info.items() if info == (number,)]
-                batches = [
-                    f"batch {task} (samples {reprlib.repr(self._asked.get(task))})"
-                    for task in missing
-                ]
                 said.append(
                     f"Worker {number} (pid {worker.pid}) {self._was_at(number, missing)}, and had "
-                    f"not delivered {' and '.join(batches) or 'anything that is waited for'}."
+                    f"not delivered {self._named(missing) or 'anything that is waited for'}."
                 )
+                torn = self._inlet.torn(number)
+                unfinished = [task for task, frames in self._taken[number] if frames & torn]
+                if unfinished:
+                    said.append(f"Its GPU had not made what came as {self._named(unfinished)}.")
         return " ".join(said)
+
+    def _named(self, tasks: list[int]) -> str:
+        return " and ".join(
+            f"batch {task} (samples {reprlib.repr(self._asked.get(task))})" for task in tasks
+        )
 
     def _was_at(self, worker: int, missing: list[int]) -> str:
         """`missing`: the batches that it had not delivered."""

@@ -9,7 +9,6 @@ import pytest
 
 from gpuring.cli.measure.figures import Distribution, Figure
 from gpuring.cli.measure.stored import Run
-from tests import ROOT
 
 page = pytest.importorskip("bench.page", reason="templates need Jinja2")
 whole = pytest.importorskip("bench.whole")
@@ -24,10 +23,21 @@ def results(*figures):
     return page.Results(Run({}, list(figures), 1))
 
 
-@pytest.mark.parametrize("name", [path.name for path in page.TEMPLATES.glob("*.md")])
-def test_the_page_is_what_its_template_makes_of_the_results(name):
-    written = (ROOT / "docs" / name).read_text()
-    assert written == page.text(name), "python -m bench.page writes it anew"
+MADE = {path.name: (path, made) for path, made in page.pages()}
+
+
+@pytest.mark.parametrize("name", MADE)
+def test_the_page_is_what_its_templates_make_of_the_results(name):
+    path, made = MADE[name]
+    assert path.read_text() == made, "python -m bench.page writes it anew"
+
+
+def test_every_template_is_of_a_page_or_of_a_part_of_one():
+    parts = {
+        name for path, _ in MADE.values() for _, name, _ in page.PART.findall(path.read_text())
+    }
+    assert parts == {path.stem for path in (page.TEMPLATES / "parts").glob("*.md")}
+    assert {path.name for path in page.TEMPLATES.glob("*.md")} <= {*MADE}
 
 
 def test_other_results_make_another_page(tmp_path):

@@ -94,7 +94,10 @@ def test_a_damaged_frame_fails_every_benchmark():
 @pytest.mark.slow
 def test_a_run_with_wrong_data_exits_with_1(tmp_path, capsys):
     asked = ["--quick", "--device", "host", "--only", "recovery", "--spoil"]
-    assert command.main([*asked, "--out", str(tmp_path)]) == 1
+    kept = tmp_path / "kept.json"
+    assert command.main([*asked, "--out", str(tmp_path), "--json", str(kept)]) == 1
+    assert load(kept).failed
+    assert not (tmp_path / "bench.json").exists()
     assert "verification failed" in capsys.readouterr().err
     assert "Wrong data crossed" in (tmp_path / "report.html").read_text()
 

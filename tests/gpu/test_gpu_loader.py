@@ -4,6 +4,7 @@ that make batches there."""
 from __future__ import annotations
 
 import gc
+import multiprocessing
 import os
 import signal
 from typing import Any
@@ -271,6 +272,24 @@ def test_a_killed_gpu_worker():
     assert came
     for number, (images, labels) in enumerate(came[:4]):  # their GPU work was done long before
         assert right(images, labels, 2 * number)
+
+
+def test_a_batch_that_a_gpu_had_not_made_is_named_when_its_worker_is_killed():
+    armed = multiprocessing.get_context("spawn").Value("i", 0)
+    loader = gpu_workers(datasets.UnfinishedOnCuda(armed), num_workers=1, timeout=3)
+    list(loader)
+    armed.value = 1
+    batches = iter(loader)
+    of_torch = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # it would raise anywhere
+    try:
+        assert [next(batches)[1][0].item() for _ in range(3)] == [0, 4, 8]
+        assert not torch.cuda.current_stream().query()
+        armed.value = 2
+        said = r"at sample 12, .* GPU had not made what came as batch 2 \(samples"
+        with pytest.raises(RuntimeError, match=said):
+            next(batches)
+    finally:
+        signal.signal(signal.SIGCHLD, of_torch)
 
 
 def test_pinned_memory_is_an_error_as_in_torch():

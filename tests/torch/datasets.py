@@ -95,6 +95,23 @@ class DeadlyOnCuda(OnCuda):
         return super().__getitem__(k)
 
 
+class UnfinishedOnCuda(OnCuda):
+    """When it is armed (1), sample 8 takes the GPU a second.  At sample 12 the worker waits until
+    it is armed once more (2), and is killed."""
+
+    def __init__(self, armed: Any) -> None:
+        super().__init__()
+        self._armed = armed
+
+    def __getitem__(self, k: int) -> Any:
+        if self._armed.value:
+            self.cycles = 2_000_000_000 if k == 8 else OnCuda.cycles
+            if k == 12:
+                assert poll(lambda: self._armed.value == 2)
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(k)
+
+
 class OfCupy(Numbered):
     """Images that lie in memory that torch has not allocated, as those of a decoder do."""
 

@@ -104,8 +104,10 @@ class SharedGpu(Gpu):
     @contextlib.contextmanager
     def _on(self, place: int) -> Iterator[None]:
         self.stack.append(max(place, 0))
-        yield
-        self.stack.pop()
+        try:
+            yield
+        finally:
+            self.stack.pop()
 
     def _gives_memory(self, out: Any, nbytes: Any) -> int:
         if self.full:

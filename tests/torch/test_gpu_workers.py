@@ -21,11 +21,13 @@ import torch
 
 import gpuring
 from gpuring.torch import DataLoader, inlet, packing, parcel
+from tests.helpers.interrupted import at_each_place
 from tests.helpers.processes import open_files, poll
 from tests.memory.fake_gpu import forget
 from tests.torch import datasets
 from tests.torch.shared_gpu import SharedGpu
 from tests.torch.test_loader import same
+from tests.torch.test_loader_deaths import SignalInTorch, check_interrupted
 
 
 @pytest.fixture
@@ -272,3 +274,40 @@ def test_a_batch_that_a_gpu_had_not_made_is_an_error_of_its_dead_worker(gpu):
             next(batches)
     finally:
         signal.signal(signal.SIGCHLD, of_torch)
+
+
+class DeadlyLater(Deadly):
+    """… when somebody says so."""
+
+    def __getitem__(self, k: int) -> Any:
+        if self._armed.value and k == 12:
+            assert poll(lambda: self._armed.value == 2)
+        return super().__getitem__(k)
+
+
+def test_a_batch_that_was_taken_before_a_gpu_had_made_it_is_named(gpu):
+    armed = multiprocessing.Value("i", 0)
+    loading = loader(DeadlyLater(gpu, armed), num_workers=1, timeout=1)
+    list(loading)
+    armed.value = 1
+    of_torch = signal.getsignal(signal.SIGCHLD)
+    batches = iter(loading)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    try:
+        assert [next(batches)[1][0].item() for _ in range(3)] == [0, 4, 8]
+        armed.value = 2
+        ring = batches._inlet._rings[0, 0].ring
+        assert poll(lambda: ring.stats().reaps == 1)
+        said = r"at sample 12, .* GPU had not made what came as batch 2 \(samples \[8, 9, 10, .*\.$"
+        with pytest.raises(RuntimeError, match=said):
+            next(batches)
+    finally:
+        signal.signal(signal.SIGCHLD, of_torch)
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(60)
+def test_after_a_ctrl_c_a_loop_with_a_ring_on_the_gpu_goes_on_or_raises(gpu):
+    loading = loader(OnGpu(gpu, 12), 2, num_workers=1, persistent_workers=True)
+    for interrupt in at_each_place(SignalInTorch, step=13):
+        check_interrupted(interrupt, loading, 2)

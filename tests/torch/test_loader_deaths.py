@@ -165,6 +165,7 @@ def test_workers_that_wait_for_a_slot_end_in_order(monkeypatch):
     batches = iter(DataLoader(datasets.Numbered(), 2, num_workers=1))
     for number in range(10):
         assert next(batches)[1].tolist() == [2 * number, 2 * number + 1]
+    assert poll(batches._data_queue._reader.poll)  # the slot has batch 10, and 11 has none
     assert poll(functools.partial(waiters, batches._inlet._rings[0, HOST].ring))
     (worker,) = batches._workers
     terminated: list[int] = []  # torch does that to one that does not end in 5 s
