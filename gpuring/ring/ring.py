@@ -173,7 +173,8 @@ class Ring(Described):
           it has released.  `patience` is that of `subscribe`.  A subscription that is durable
           already stays so, whatever its members say.
         * `deaths`: whether `acquire` raises ProducerDied for each producer that died, although
-          the stream goes on.  Otherwise only the death that ends the stream is told, as PeerLost.
+          the stream goes on.  Otherwise only the death that ends the stream is reported, as
+          PeerLost.
         * `spin`: for how many seconds a wait looks before it sleeps, as for `producer`.
         * `label`: what people see of it, as for `producer`.
 
@@ -220,8 +221,8 @@ class Ring(Described):
 
         * `lossless`, `start`, `redeliver`: those of `consumer`.
         * `patience`: for how many seconds producers wait while it has no member.  Then it is given
-          up: they go on, and whoever joins next is told in `slot.lost` how many frames it has
-          missed.  None is for ever, or as long as somebody has said before.  math.inf is for ever.
+          up: they go on, and the next reader finds in `slot.lost` how many frames it has missed.
+          None is for ever, or as long as somebody has said before.  math.inf is for ever.
 
         If another ring takes the name of this one, the subscription is one of that ring, too.  What
         it had not read then is lost, unless a member is still there to read it, and is counted in

@@ -93,8 +93,8 @@ def hold(pipe, name):
 
 @promise(
     "failure.md",
-    "The subscription stays, and producers wait for it for as long as its `patience`. Who joins it "
-    "next goes on at the frame after the last released one.",
+    "The subscription stays, and producers wait for it for as long as its `patience`. The "
+    "next reader goes on at the frame after the last released one.",
 )
 def test_what_a_killed_reader_held_comes_again(name, children):
     with make(name) as ring, ring.producer() as producer:
