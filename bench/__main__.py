@@ -21,7 +21,7 @@ from gpuring.errors import RingError
 
 from . import report
 from .measure import GROUPS, measure
-from .options import add_device, add_from, add_mps, add_only, add_spoil
+from .options import add_device, add_from, add_json, add_mps, add_only, add_spoil
 
 
 def parser() -> argparse.ArgumentParser:
@@ -45,6 +45,7 @@ def parser() -> argparse.ArgumentParser:
         metavar="DIR",
         help="where report.html, bench.json and the plots go (default: gpuring-bench)",
     )
+    add_json(options, "keep the figures here, and not in bench.json of DIR")
     add_from(options, "make the report of this JSON instead of measuring")
     add_spoil(options)
     return options
@@ -75,8 +76,8 @@ def _run(args: argparse.Namespace, asked: Sequence[str]) -> int:
     except OSError as error:
         raise CommandError(f"--out {args.out}: {error.strerror}") from None
     if not args.stored:
-        source = args.out / "bench.json"
-        stored.must_be_writable(source, "--out")
+        source = args.json or args.out / "bench.json"
+        stored.must_be_writable(source, "--json" if args.json else "--out")
         run = stored.measured(measure(args), asked, lambda figure: print(line(figure), flush=True))
         run.save(source)
     page = report.write(run, args.out)

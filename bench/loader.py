@@ -11,8 +11,10 @@ On a GPU three loaders take turns in each round:
 With --host there is no GPU, and `gpuring` and `torch` give tensors in host memory.
 
 Samples are views of images that the worker has in memory, so most cases measure the hand-over.  The
-exceptions are `jpeg`, whose workers decode, and `train`, which trains a small residual network with
-each batch; there `no loader` is the same step with one batch that is on the GPU already.
+exceptions are `GPU workers`, whose images a worker has on the GPU and brightens there, so that
+torch's loader passes them by its own CUDA IPC; `jpeg`, whose workers decode; and `train`, which
+trains a small residual network with each batch. There `no loader` is the same step with one batch
+that is on the GPU already.
 
 * `batches`: in a second, once all workers are at work.
 * `bandwidth`: the bytes of the tensors in these.
@@ -72,6 +74,18 @@ class Images(Dataset[Any]):
         return self._samples()[index % POOL], index
 
 
+class OnGpu(Images):
+    """The same images on the GPU, where each is made brighter, as a decoder there would make it."""
+
+    def _samples(self) -> Any:
+        if self._pool is None:
+            self._pool = Images(*self._shape)._samples().to("cuda")
+        return self._pool
+
+    def __getitem__(self, index: int) -> Any:
+        return self._samples()[index % POOL] + 1, index
+
+
 class Detection(Images):
     """Images of different sizes, each with five tensors of what is on it."""
 
@@ -126,6 +140,10 @@ def cases(on_gpu: bool) -> dict[str, Case]:
     if not on_gpu:
         full, hd, some, many = (56, 56), (270, 480), 1, 2
     tiny = Images(3, 32, 32)
+    gpu_workers: dict[str, Case] = {
+        "GPU workers": (OnGpu(3, *full), 256, some, None),
+        "GPU workers, tiny": (OnGpu(3, 32, 32), 64, some, None),
+    }
     return {
         "256×3×224×224": (Images(3, *full), 256, some, None),
         "256×3×224×224, more workers": (Images(3, *full), 256, many, None),
@@ -136,17 +154,31 @@ def cases(on_gpu: bool) -> dict[str, Case]:
         "detection": (Detection(3, 512, 448), 19, some, together),
         "jpeg": (Jpegs(3, *full), 64, many, None),
         "train": (Images(3, *full), 128, many, None),
+        **(gpu_workers if on_gpu else {}),
     }
+
+
+def contenders(case: Case, on_gpu: bool) -> tuple[str, ...]:
+    """The loaders that can do it.  What is on a GPU cannot be pinned."""
+    can_pin = on_gpu and not isinstance(case[0], OnGpu)
+    return ("gpuring", "torch pinned", "torch") if can_pin else ("gpuring", "torch")
 
 
 def batches_of(whose: str, case: Case, on_gpu: bool) -> Generator[Any, None, None]:
     """The batches, on the GPU if there is one.  The workers end when it is closed."""
     dataset, size, workers, collate_fn = case
     kind: Any = gpuring.torch.DataLoader if whose == "gpuring" else DataLoader
-    more = {"device": "cuda"} if whose == "gpuring" and on_gpu else {}
+    more: dict[str, Any] = {"device": "cuda"} if whose == "gpuring" and on_gpu else {}
+    start = {"multiprocessing_context": "spawn"} if isinstance(dataset, OnGpu) else {}
     pinned = whose == "torch pinned"
     loader: Any = kind(
-        dataset, size, num_workers=workers, collate_fn=collate_fn, pin_memory=pinned, **more
+        dataset,
+        size,
+        num_workers=workers,
+        collate_fn=collate_fn,
+        pin_memory=pinned,
+        **start,
+        **more,
     )
     for batch in loader:
         yield tree_map(_to_gpu, batch) if on_gpu and not more else batch
@@ -168,7 +200,7 @@ def verify(batches: Iterator[Any], case: Case) -> None:
         found, _ = tree_flatten(next(batches))
         expected, _ = tree_flatten(collate([dataset[number * size + k] for k in range(size)]))
         if len(found) != len(expected) or not all(
-            torch.equal(a.cpu(), b) for a, b in zip(found, expected, strict=True)
+            torch.equal(a.cpu(), b.cpu()) for a, b in zip(found, expected, strict=True)
         ):
             raise RuntimeError(f"{VERIFICATION_FAILED}: batch {number} arrived damaged")
 
@@ -268,12 +300,12 @@ def figures(only: list[str], rounds: int, seconds: float, on_gpu: bool) -> Itera
     if on_gpu and not torch.cuda.is_available():
         yield Figure(GROUP, "all", "gpuring", "", skipped="torch has no GPU")
         return
-    who = ("gpuring", "torch pinned", "torch") if on_gpu else ("gpuring", "torch")
     for name, case in cases(on_gpu).items():
         if only and name not in only:
             continue
+        who = contenders(case, on_gpu)
         setting: dict[str, Any] = {
-            "case": name.partition(",")[0],
+            "case": name.partition(", more")[0],
             "workers": case[2],
             "samples": case[1],
         }

@@ -42,7 +42,7 @@ def measure(args: argparse.Namespace, scale: float = 1.0) -> Iterator[Figure]:
                 ours = [group for group in groups if group not in ONLY_ON_GPU]
                 yield from _groups(ours, replace(base, places=host), crew)
             return
-        for number, mode in enumerate(_modes(args.mps, args.quick)):
+        for number, mode in enumerate(mps.modes(args.mps, both=not args.quick)):
             places = (*(host if number == 0 else ()), *settings.ON_GPU)
             with ExitStack() as stack:
                 try:
@@ -59,12 +59,6 @@ def measure(args: argparse.Namespace, scale: float = 1.0) -> Iterator[Figure]:
                         yield from _groups([group], part, crew)
     finally:
         settings.remove_rings()
-
-
-def _modes(asked: str | None, quick: bool) -> tuple[bool, ...]:
-    if asked is None:
-        asked = "on" if mps.reachable() else "both" if mps.installed() and not quick else "off"
-    return mps.MODES[asked]
 
 
 def _groups(groups: list[str], settings: Settings, crew: Crew) -> Iterator[Figure]:

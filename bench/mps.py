@@ -10,10 +10,18 @@ from pathlib import Path
 
 from gpuring.cli.measure.mps import CONTROL, control, installed, reachable, tell
 
-__all__ = ["MODES", "NoMps", "daemon", "environment", "installed", "reachable"]
+__all__ = ["MODES", "NoMps", "daemon", "environment", "installed", "modes", "reachable"]
 
 MODES = {"off": (False,), "on": (True,), "both": (False, True)}
 """What an option --mps asks for."""
+
+
+def modes(asked: str | None, *, both: bool = True) -> tuple[bool, ...]:
+    """Without an option: on if a daemon is reachable; else off, and on as well where MPS is
+    installed, unless `both` is False."""
+    if asked is None:
+        asked = "on" if reachable() else "both" if installed() and both else "off"
+    return MODES[asked]
 
 
 class NoMps(Exception):

@@ -15,8 +15,6 @@ from gpuring.cli.text import nbytes
 
 COLOURS = {"host": "#2a7f62", "timeline": "#1f5fa8", "event": "#c8641b", "": "#777777"}
 BENEATH = (WORD, PIPES, PIPE, ALONE)
-NOT_SHOWN = "floor, always waits"
-"""Results of before have it."""
 BASE: dict[str, Value] = {
     "kernel": True, "slots": SLOTS, "nbytes": FRAME_NBYTES, "consumers": 1, "lossless": True,
     "members": 1, "producers": 1, "batch": 1, "gate": "stream", "busy": False,
@@ -162,7 +160,7 @@ def _comparable(f: Figure, memory: str, mps: bool | None) -> bool:
         f.values is not None
         and of == memory
         and (mps is None or f.setting.get("mps") is mps)
-        and f.program not in (NOT_SHOWN, *BENEATH)
+        and f.program not in BENEATH
         and _says(f, {**BASE, "gate": f.setting.get("gate", "stream")})
     )
 

@@ -1,13 +1,13 @@
 """What a service call costs, beside two rings by hand that carry the same request and answer.
 
-    python bench/services.py [--against CHECKOUT] [--rounds 5] [--seconds 0.5] [--json FILE]
-    python bench/services.py --device cuda --mps both --rounds 3 --seconds 0.3
+    python -m bench.services [--against CHECKOUT] [--rounds 5] [--seconds 0.5] [--json FILE]
+    python -m bench.services --device cuda --mps on --forms eight
 
 One client process and one engine process, 4 KiB requests and answers.  In host memory the first
 word of each is written and checked.  On a GPU kernels write and check all words: the client writes
 the request and checks the answer, and the engine checks the request and writes the answer.  A word
 that is wrong ends the run.  With --against the gpuring of another checkout (built in place) is
-measured as well, in turns with this one, and every figure is the median of the rounds.
+measured as well, in turns with this one.  A figure has a value for each round.
 
 * round trip: one call in flight; its median.  On a GPU it ends when the client's stream is idle.
 * calls/s with 8 in flight, and in batches of 8: the client sends 8 calls and then takes 8 answers.
@@ -54,7 +54,9 @@ PATIENCE_S = 90
 """A process that says nothing for so long is taken for stuck."""
 END_S = 10
 """A process that was told to end is killed after so long."""
-HEAD = f"{'':34}{'p50 µs':>9}{'calls/s':>10}{'client µs':>11}{'engine µs':>11}"
+HERE = Path(__file__).resolve().parent.parent
+PROGRAMS = {"rings": "two rings", "service": "service"}
+"""What figures call them."""
 
 
 # ---- what is written and read ----
@@ -421,18 +423,21 @@ def _line(process: Any) -> str:
 
 Seen = dict[tuple[str, str, str], list[dict[str, float]]]
 """The rounds of each (checkout, program, form)."""
+UNITS = {"p50": ("round trip", "µs"), "rate": ("calls/s", "calls/s"), "client": ("client", "µs"),
+         "engine": ("engine", "µs")}  # fmt: skip
 
 
 def _rounds(
-    asked: argparse.Namespace, checkouts: Mapping[str, Path], environment: Mapping[str, str]
+    asked: argparse.Namespace,
+    device: str,
+    checkouts: Mapping[str, Path],
+    environment: Mapping[str, str],
 ) -> Seen:
     seen: Seen = {}
     rows = [row for row in ROWS if row[1] in asked.forms]
     with contextlib.ExitStack() as stack:
         pairs = {
-            which: Pair(
-                stack, path, f"bench-services-{os.getpid()}-{which}", asked.device, environment
-            )
+            which: Pair(stack, path, f"bench-services-{os.getpid()}-{which}", device, environment)
             for which, path in checkouts.items()
         }
         for _ in range(asked.rounds):
@@ -443,53 +448,56 @@ def _rounds(
     return seen
 
 
-def _medians(rounds: list[dict[str, float]]) -> dict[str, float]:
-    return {key: statistics.median(each[key] for each in rounds) for key in rounds[0]}
+def _figures(asked: argparse.Namespace) -> Iterator[Any]:
+    from bench import mps
+    from gpuring.cli.bench import why_no_gpu
+    from gpuring.cli.measure.crew import Crew
+
+    checkouts = {"this": HERE} | ({"other": asked.against.resolve()} if asked.against else {})
+    places = [("host", False)] if asked.device != "cuda" else []
+    if asked.device != "host":
+        with Crew() as crew:
+            why_not = crew.call(why_no_gpu)
+        if asked.device == "cuda" and why_not:
+            raise SystemExit(f"--device cuda: {why_not}")
+        places += [("cuda", on) for on in mps.modes(asked.mps)] if not why_not else []
+    for device, on in places:
+        with mps.environment(on) as environment:
+            seen = _rounds(asked, device, checkouts, environment)
+        for (which, program, form), rounds in seen.items():
+            yield from _of_a_row(device, on, which, PROGRAMS[program], form, rounds)
 
 
-def _show(seen: Seen) -> None:
-    print(HEAD)
-    for (which, program, form), rounds in seen.items():
-        median = _medians(rounds)
-        first = f"{median['p50']:9.1f}" if form == "one" else " " * 9
-        rest = f"{median['rate']:10,.0f}{median['client']:11.2f}{median['engine']:11.2f}"
-        print(f"{f'{program}, {form}, {which}':34}{first}{rest}", flush=True)
+def _of_a_row(
+    device: str, on: bool, which: str, program: str, form: str, rounds: list[dict[str, float]]
+) -> Iterator[Any]:
+    from gpuring.cli.measure.figures import Distribution, Figure
+
+    where: dict[str, Any] = {"memory": device, "form": form}
+    where |= {"mps": on} if device == "cuda" else {}
+    where |= {"checkout": which} if which != "this" else {}
+    for key, (name, unit) in UNITS.items():
+        if key == "p50" and form != "one":
+            continue
+        values = Distribution.of([each[key] for each in rounds])
+        yield Figure("services", name, program, unit, where, values, "words of every call")
 
 
-def main() -> None:
-    here = Path(__file__).resolve().parent.parent
-    sys.path.insert(0, str(here))
-    from bench import mps, options
+def main() -> int:
+    sys.path.insert(0, str(HERE))
+    from bench import options
     from gpuring.cli.measure import stored
-    from gpuring.cli.measure.card import machine_card
 
-    parser = options.parser("python bench/services.py", __doc__)
+    parser = options.parser("python -m bench.services", __doc__)
     parser.add_argument("--against", type=Path, metavar="CHECKOUT")
-    parser.add_argument("--device", choices=WORK, default="host")
-    options.add_mps(parser, "off", "on a GPU")
+    options.add_device(parser)
+    options.add_mps(parser, None, "on a GPU (default: both where that can be had)")
     options.add_rounds(parser, 5)
     options.add_seconds(parser, 0.5)
     parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
-    options.add_json(parser, "where all rounds are stored")
+    options.add_json(parser)
     asked = parser.parse_args()
-    checkouts = {"this": here} | ({"other": asked.against.resolve()} if asked.against else {})
-    results: list[dict[str, Any]] = []
-    print(f"{os.cpu_count()} CPUs, load average {os.getloadavg()[0]:.1f}")
-    for on in mps.MODES[asked.mps]:
-        word = "on" if on else "off"
-        with mps.environment(on) as environment:
-            card, seen = machine_card(), _rounds(asked, checkouts, environment)
-        if asked.device != "host":
-            print(f"MPS {word}")
-        _show(seen)
-        figures = [
-            {"checkout": which, "program": program, "form": form, "rounds": rounds}
-            for (which, program, form), rounds in seen.items()
-        ]
-        part = {"device": asked.device, "mps": word, "machine": card, "figures": figures}
-        results.append(part)
-    if asked.json:
-        stored.write(asked.json, results)
+    return stored.run(_figures(asked), sys.argv[1:], asked.json).status
 
 
 if __name__ == "__main__":
@@ -498,4 +506,4 @@ if __name__ == "__main__":
     elif sys.argv[1:2] == ["client"]:
         client(sys.argv[2], sys.argv[3], int(sys.argv[4]))
     else:
-        main()
+        sys.exit(main())

@@ -1,4 +1,8 @@
-"""Text that others have chosen, as it may be logged and shown."""
+"""Text that others have chosen, as it may be logged and shown.
+
+native/host/text.c does the same for the words of the C library, and tests/native/api/test_text.py
+compares the two.  This one also takes strings that are no UTF-8.
+"""
 
 from __future__ import annotations
 

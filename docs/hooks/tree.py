@@ -1,4 +1,5 @@
 """Pages may link to what is in the repository and not in docs/, such as ../examples/service.py.
+README.md is the front page.
 
 Read as files such links simply work.  In the site these files stand under tree/, and the links lead
 there.  A link to what is not in the repository is left as it is, and mkdocs complains about it.
@@ -14,7 +15,8 @@ from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-PROJECT = ("CONTRIBUTING.md", "CHANGELOG.md")
+FRONT = "README.md"
+PROJECT = (FRONT, "CONTRIBUTING.md", "CHANGELOG.md")
 """Pages that live beside docs/."""
 
 LANGUAGES = {".py": "python", ".c": "c", ".h": "c", ".cu": "c++", ".txt": "text"}
@@ -63,6 +65,8 @@ def _target(root: Path, source: str, link: str) -> str | None:
 
 def _uri(root: Path, path: str) -> str:
     """Where a path of the repository is among the site's sources."""
+    if path == FRONT:
+        return "index.md"
     if path.startswith("docs/"):
         return path.removeprefix("docs/")
     if (root / path).is_dir():

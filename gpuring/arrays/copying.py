@@ -197,7 +197,7 @@ def _open(source: Any, stream: int | None, home: int | None, order: Order) -> _O
         viewed.read_only |= not hasattr(source, "__array_interface__")  # it may be a copy
         return viewed
     raise TypeError(
-        f"only arrays are copied (DLPack, or an array interface), and no {type(source).__name__}"
+        f"only arrays can be copied (DLPack, or an array interface), not {type(source).__name__}"
     )
 
 

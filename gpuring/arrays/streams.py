@@ -34,9 +34,7 @@ def handle(stream: Any) -> int:
         # Numba and older libraries have it as a plain tuple.
         version, raw = protocol() if callable(protocol) else protocol
         if version != 0:
-            raise TypeError(
-                f"{stream!r} speaks version {version} of the CUDA stream protocol, not 0"
-            )
+            raise TypeError(f"{stream!r} has version {version} of the CUDA stream protocol, not 0")
     else:
         raw = getattr(stream, "ptr", None)
         if raw is None:
@@ -47,7 +45,7 @@ def handle(stream: Any) -> int:
             f"{stream!r} is none of these"
         )
     if raw < 0:
-        raise ValueError(f"{raw} is no stream handle")
+        raise ValueError(f"{raw} is not a stream handle")
     return 0 if raw == LEGACY_DEFAULT else raw
 
 

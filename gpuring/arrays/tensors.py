@@ -65,9 +65,19 @@ def dtype_of(field: Field) -> Any:
 def rows(span: Span, field: Field, n: int, distance: int) -> Any:
     """A tensor (n, …) over this part of a slot and those of n - 1 slots behind it, which are
     `distance` bytes apart.  Nothing is ordered, and the end of a slot does not wait for it."""
-    nbytes = (n - 1) * distance + span.nbytes
-    device = (dlpack.DL_CUDA, span.device.id)
-    capsule = dlpack.dlpack_export(span, span.data.ptr, device, (nbytes,), _BYTES, 0, False)
-    flat = load_torch().from_dlpack(capsule).view(dtype_of(field))
+    flat = _bytes_at(span, (n - 1) * distance + span.nbytes).view(dtype_of(field))
     steps = [math.prod(span.shape[k:]) for k in range(1, len(span.shape) + 1)]
     return flat.as_strided((n, *span.shape), (distance // field.dtype.itemsize, *steps))
+
+
+def bytes_of(array: Any) -> Any:
+    """A tensor over the bytes of an array or a Span that is on a GPU.  Nothing is ordered, and the
+    end of a slot does not wait for it."""
+    return _bytes_at(array, array.nbytes)
+
+
+def _bytes_at(array: Any, nbytes: int) -> Any:
+    """So many bytes, from the first one of `array` on."""
+    device = (dlpack.DL_CUDA, array.device.id)
+    capsule = dlpack.dlpack_export(array, array.data.ptr, device, (nbytes,), _BYTES, 0, False)
+    return load_torch().from_dlpack(capsule)

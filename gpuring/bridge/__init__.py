@@ -54,8 +54,8 @@ def export(
       `address` says which.
     * `key`: the key file of an exporter (`keygen`).  Everything is encrypted then, and only
       importers with the other file are served.
-    * `insecure`: allows an address that other hosts can reach without a key.  Whoever reaches it
-      can read the frames then.
+    * `insecure`: allows an address that other hosts can reach without a key.  Everybody who can
+      reach it can read the frames then.
     * `patience`: for how many seconds a subscription is kept when its importer is gone, and that of
       a lossless importer also when this process has died.  Meanwhile it holds up the producers.
     * `timeout`: after how many seconds of silence the other side counts as gone, 0.1 or more.

@@ -33,6 +33,7 @@ from gpuring.cli import (
     unsubscribe,
     why,
 )
+from gpuring.cli.options import Parser
 from gpuring.cli.text import columns, complain, wrap
 from gpuring.cli.trouble import CommandError, message
 from gpuring.errors import RingError
@@ -124,7 +125,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="gpuring",
         description="Hand GPU frames between processes without copying them.",
         epilog="`gpuring COMMAND --help` says more about a command, with an example.",

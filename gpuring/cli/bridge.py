@@ -70,7 +70,7 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=60.0,
         metavar="S",
-        help="keep the frames of an importer that is gone for so long; a lossless one "
+        help="keep the frames of an importer that is gone for S seconds; a lossless one "
         "holds up the producers meanwhile (default: 60 s)",
     )
     _add_common(parser, "the GPU under which a ring on a GPU is used: cuda (default) or cuda:N")
@@ -118,7 +118,7 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
         "--give-up",
         type=seconds,
         metavar="S",
-        help="end after so long without the exporter or its ring (default: never)",
+        help="end after S seconds without the exporter or its ring (default: never)",
     )
     _add_common(parser, "where the ring here is: host, cuda (default) or cuda:N")
     parser.set_defaults(how=_import)
@@ -131,7 +131,7 @@ def _add_common(parser: argparse.ArgumentParser, where: str) -> None:
         type=positive,
         default=3.0,
         metavar="S",
-        help="take the other side for gone after so long a silence (default: 3 s)",
+        help="the other side is gone after S seconds of silence (default: 3)",
     )
     parser.add_argument("--device", type=device, help=where)
 

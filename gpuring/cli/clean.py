@@ -16,7 +16,7 @@ from gpuring.cli.owners import myself, user
 from gpuring.cli.text import columns, complain, counted, wrap
 from gpuring.cli.trouble import CommandError
 from gpuring.native import Header
-from gpuring.registry import earlier, leftovers, locks, segment, sockets
+from gpuring.registry import leftovers, locks, segment, sockets
 from gpuring.registry.segment import look
 
 
@@ -101,9 +101,9 @@ def foresee(wanted: Callable[[str], object]) -> Iterator[Fate]:
         if goes or own == ANY:
             continue
         for each in slots:
-            kept = each == own or earlier.is_kept(name, each)
+            kept = each == own or native.is_kept_aside(name, segment.path_of(each))
             if not kept and segment.owner(each) == os.geteuid():
-                left = segment.is_left(each)
+                left = native.is_left(segment.path_of(each))
                 why = "slots that belong to no ring" if left else "a process is just making them"
                 yield Fate(name, each[1:], left, why)
 
@@ -138,7 +138,7 @@ def _of_whole(header: Header) -> tuple[bool, str]:
     """Of a ring that can be read: whether it goes, and why or why not."""
     peers = len(header.live_peers())
     creator = f"its creator (pid {header.creator_pid})"
-    if leftovers.is_kept(header):
+    if native.is_kept(header):
         return False, f"{creator} is alive" + (
             f", with {counted(peers, 'living peer')}" if peers else ""
         )
@@ -147,5 +147,5 @@ def _of_whole(header: Header) -> tuple[bool, str]:
         return False, f"{gone}, but it has {counted(peers, 'living peer')}"
     if header.on_host and header.attached:
         return False, f"{gone}, but a living process is attached to it"
-    ends = "; its durable subscriptions end" if leftovers.has_durable(header) else ""
+    ends = "; its durable subscriptions end" if native.has_durable(header) else ""
     return True, f"{gone}, and no living process is in it{ends}"

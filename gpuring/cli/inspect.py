@@ -2,7 +2,7 @@
 
 A peer is a producer or a consumer.  It has a number in the ring, and a label: what it was called
 when it joined (label=), or else the name of its program.  This command reads the ring's header, and
-if the ring is full those of the others.  It needs no GPU, joins nothing and changes nothing.
+if the ring is full also the headers of others.  It needs no GPU, joins nothing and changes nothing.
 """
 
 from __future__ import annotations

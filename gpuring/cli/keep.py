@@ -1,8 +1,8 @@
 """Hold a ring or a service open in a process of its own, so that others can come and go.
 
-The keeper owns the memory, and takes no frames and no calls.  What it makes has every option that
-gpuring.create() and gpuring.serve() have.  --request and --response make a service.  On Ctrl-C or
-SIGTERM it closes what it has made, and ends.
+The keeper owns the memory, and takes no frames and no calls.  There is an option for everything
+that gpuring.create() and gpuring.serve() take.  --request and --response make a service.  On
+Ctrl-C or SIGTERM it closes what it has made, and ends.
 """
 
 from __future__ import annotations
@@ -64,8 +64,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ring.add_argument(
         "--meta",
         type=_meta,
+        action="extend",
         metavar="NAME:DTYPE,…",
-        help="metadata of a frame, all of it: pts:i8,exposure:f4 (default: none)",
+        help="metadata of a frame: pts:i8,exposure:f4 (default: none; may be repeated)",
     )
     ring.add_argument(
         "--producers", type=count, metavar="N", help="how many make the stream (default: 1)"
@@ -89,7 +90,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             help=f"what a {what} holds: f4:3,224,224; of several arrays each with its name",
         )
         service.add_argument(
-            f"--{what}-meta", type=_meta, metavar="NAME:DTYPE,…", help=f"metadata of a {what}"
+            f"--{what}-meta",
+            type=_meta,
+            action="extend",
+            metavar="NAME:DTYPE,…",
+            help=f"metadata of a {what}",
         )
     service.add_argument("--answers", choices=("host",), help="put answers into host memory")
     service.add_argument(
@@ -121,10 +126,14 @@ def run(args: argparse.Namespace) -> int:
 def _made(args: argparse.Namespace) -> gpuring.Ring | gpuring.Server:
     ring, service = _given(args, RING), _given(args, SERVICE)
     both = _given(args, BOTH)
+    for what in ("meta", "request-meta", "response-meta"):
+        names = [name for name, _ in getattr(args, what.replace("-", "_")) or ()]
+        if len(set(names)) < len(names):
+            raise ValueError(f"each field of --{what} has a name of its own")
     if service:
         if ring:
             raise ValueError(
-                f"--{_option(ring)} is of a ring, and --{_option(service)} of a service"
+                f"--{_option(ring)} is for a ring, and --{_option(service)} for a service"
             )
         if not (args.request and args.response):
             raise ValueError("a service needs --request and --response")
@@ -169,7 +178,7 @@ def _arrays(what: str, given: list[tuple[str, Any]]) -> Any:
     if names == [""]:
         return given[0][1]
     if "" in names or len(set(names)) < len(names):
-        raise ValueError(f"of several arrays each --{what} has a name of its own")
+        raise ValueError(f"with several arrays each --{what} needs a name of its own")
     return dict(given)
 
 
@@ -178,7 +187,7 @@ def _array(text: str) -> tuple[str, tuple[tuple[int, ...], Any]]:
     parts = text.split(":")
     shape = parts.pop() if len(parts) > 1 and parts[-1][:1].isdecimal() else ""
     if len(parts) > 2:
-        raise Refused(f"must be {_ARRAY}, as f4:3,224,224 or y:u1:1080,1920, not {text!r}")
+        raise Refused(f"must be {_ARRAY}, such as f4:3,224,224 or y:u1:1080,1920, not {text!r}")
     return "".join(parts[:-1]), (_shape(shape) if shape else (), _dtype(parts[-1]))
 
 
@@ -188,7 +197,9 @@ def _shape(text: str) -> tuple[int, ...]:
     except ValueError:
         extents = (0,)
     if min(extents) < 1:
-        raise Refused(f"must be whole numbers above 0 with commas, as 1080,1920,3, not {text!r}")
+        raise Refused(
+            f"must be whole numbers above 0 with commas, such as 1080,1920,3, not {text!r}"
+        )
     return extents
 
 
@@ -206,7 +217,7 @@ def _meta(text: str) -> list[tuple[str, str]]:
     """Raises Refused for what cannot be metadata."""
     fields = [part.partition(":") for part in text.split(",")]
     if not all(name and dtype for name, _, dtype in fields):
-        raise Refused(f"must be NAME:DTYPE with commas, as pts:i8,exposure:f4, not {text!r}")
+        raise Refused(f"must be NAME:DTYPE with commas, such as pts:i8,exposure:f4, not {text!r}")
     meta = [(name, dtype) for name, _, dtype in fields]
     try:
         slot_layout.make(shape=1, dtype="u1", meta=meta)

@@ -1,7 +1,7 @@
 """List the rings and services of this host.
 
 It reads the rings' headers only.  It needs no GPU and joins no ring.  Rings of other users are
-listed, too, where they may be read.  Of a service the ring of requests is listed: its producers are
+listed, too, where they may be read.  A service is listed as its ring of requests: its producers are
 the clients, and its consumers the engines.
 """
 

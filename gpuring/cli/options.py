@@ -6,11 +6,33 @@ import argparse
 import math
 import pwd
 import re
+from typing import Any
 
 from gpuring import arguments, native
 
 _UNITS = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "ki": 2**10, "mi": 2**20, "gi": 2**30}
 Refused = argparse.ArgumentTypeError
+
+
+class Parser(argparse.ArgumentParser):
+    """An option that has one value is refused a second time.  argparse would forget the first."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        for action in (None, "store"):
+            self.register("action", action, _Once)
+
+
+class _Once(argparse.Action):
+    was_given = False
+
+    def __call__(
+        self, parser: object, given: object, values: object, option: str | None = None
+    ) -> None:
+        if option and self.was_given:
+            raise argparse.ArgumentError(self, "is given more than once, and has one value")
+        self.was_given = True
+        setattr(given, self.dest, values)
 
 
 def add_order(parser: argparse.ArgumentParser) -> None:
@@ -51,7 +73,7 @@ def nbytes(text: str) -> int:
     found = re.fullmatch(r"([0-9]+)\s*([kmg]?i?)b?", text.strip().lower())
     value = int(found[1]) * _UNITS.get(found[2], 0) if found else 0
     if value < 1:
-        raise Refused(f"must be a number of bytes, as 64MiB or 500000, not {text!r}")
+        raise Refused(f"must be a number of bytes, such as 64MiB or 500000, not {text!r}")
     return value
 
 
@@ -82,7 +104,7 @@ def permissions(text: str) -> int:
     """Permission bits: "0600", "660"."""
     value = int(text, 8) if re.fullmatch("(0o?)?[0-7]{1,3}", text) else -1
     if value < 0:
-        raise Refused(f"must be permission bits in octal, as 0600 or 0660, not {text!r}")
+        raise Refused(f"must be permission bits in octal, such as 0600 or 0660, not {text!r}")
     return value
 
 

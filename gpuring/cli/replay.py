@@ -34,10 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds,
         default=0.0,
         metavar="S",
-        help="begin so many seconds after the first frame",
+        help="begin S seconds after the first frame",
     )
     parser.add_argument(
-        "--to", type=positive, metavar="S", help="end so many seconds after the first frame"
+        "--to", type=positive, metavar="S", help="end S seconds after the first frame"
     )
     parser.add_argument(
         "--as",
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=NAME",
-        help="call a ring so: cam0=test0 (may be repeated)",
+        help="give a ring another name: cam0=test0 (may be repeated)",
     )
     parser.add_argument("--device", type=device, help="host, cuda or cuda:N (default: as recorded)")
     parser.add_argument(
@@ -98,5 +98,5 @@ def _rate(text: str) -> float:
 def _renamed(text: str) -> tuple[str, str]:
     old, _, new = text.partition("=")
     if not (old and new):
-        raise Refused(f"must be NAME=NAME, as cam0=test0, not {text!r}")
+        raise Refused(f"must be NAME=NAME, such as cam0=test0, not {text!r}")
     return old, new

@@ -2,9 +2,8 @@
 
 It works on rings that run: nothing is started again, and no program is changed.  It shows who
 wrote and read which frame, who waited for whom, what was lost, and who died.  Without a name it
-traces all rings of this host, whoever uses them: each of their processes writes events meanwhile.
-Ctrl-C ends it early.  With --join it puts traces of several hosts, which bridges connect, on one
-time line.
+traces all rings of this host.  Each of their processes writes events meanwhile.  Ctrl-C ends it
+early.  With --join it puts traces of several hosts, which bridges connect, on one time line.
 """
 
 from __future__ import annotations
@@ -32,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--join",
         nargs="+",
+        action="extend",
         type=Path,
         metavar="FILE",
         help="trace nothing, but put these traces of several hosts together",
@@ -96,7 +96,7 @@ def _join(args: argparse.Namespace) -> int:
     if args.names:
         raise ValueError(f"--join takes files, and {args.names[0]!r} is not among them")
     if len(args.join) < 2:
-        raise ValueError("--join takes two files at least")
+        raise ValueError("--join takes at least two files")
     _check_folder(args.out)
     try:
         traces, ways = join(args.join, args.out)

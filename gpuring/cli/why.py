@@ -23,9 +23,9 @@ from gpuring.registry.jams import STUCK_S, Culprit, Jam, all_wait, jams, named
 _AGAIN_S = 0.05
 """After such a time a second look has to find the same."""
 _STACK = "`py-spy dump --pid {pid}` shows where it is"
-_AGAIN = "Start the program again that created it. It makes a new ring"
+_AGAIN = "Start the program again that created it"
 _GO_ON = "If you end it (`kill {pid}`), the others go on without it"
-_ELSEWHERE = " The pid is that of another pid namespace, as of a container: look there"
+_ELSEWHERE = " The pid is that of another pid namespace, such as a container: look there"
 WORDS = {
     "dead": (
         "{who} is dead, and nobody has cleared what it had in ring {ring}",
@@ -88,13 +88,14 @@ WORDS = {
     "no creator": (
         "The process that created ring {ring} is dead, the ring has no producer, and readers have "
         "waited {since}",
-        f"{_AGAIN} of that name. Readers with `reattach=True` go on there, and all others have to "
-        "be started again",
+        f"{_AGAIN}. Readers with `reattach=True` go on in its new ring, and all others have to be "
+        "started again. If it is told that the ring exists, end the readers first, and remove the "
+        "ring with `gpuring clean {ring}`",
     ),
     "dead ring": (
         "Nobody lives who was in ring {ring}, and nothing has happened there {since}",
-        f"{_AGAIN} of that name. If nobody needs it any more, `gpuring clean {{ring}}` removes "
-        "what is left of it",
+        f"{_AGAIN}. If it is told that the ring exists, or if nobody needs the ring any more, "
+        "`gpuring clean {ring}` removes what is left of it",
     ),
 }
 """Of each reason: who is to blame, and what to do."""
@@ -110,7 +111,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=STUCK_S,
         metavar="S",
         help="it is stuck if nothing has moved for S seconds (default: 2); longer than the slowest "
-        "reader has a frame",
+        "reader holds a frame",
     )
     parser.add_argument("--json", action="store_true", help="print everything known, as JSON")
 
@@ -153,8 +154,9 @@ def told(jam: Jam, width: int | None = None) -> str:
     if len(jam.culprits) > 1:
         lines.append("  It is not the only one:")
         lines += [wrap(f"  - {blamed(each)}", width, "    ") for each in jam.culprits[1:]]
-    if jam.also:
-        lines.append(wrap(f"{', '.join(jam.also)} wait for it as well.", width, "  "))
+    if others := [*map(named, jam.others), *jam.also]:
+        wait = "waits" if len(others) == 1 else "wait"
+        lines.append(wrap(f"{', '.join(others)} {wait} for it as well.", width, "  "))
     lines.append(wrap(f"What to do: {advice(first)}", width, "  "))
     return "\n".join(lines)
 

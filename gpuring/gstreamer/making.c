@@ -32,6 +32,7 @@ gpuring_status make_ring(const char *name, guint slots, const Layout *layout, gp
         if (!layout->is_video) fields[p].shape[0] = SAMPLES;
     }
     options.slots = slots;
+    options.replace = GPURING_REPLACE_NONE; /* who reads a ring of the dead goes on reading there */
     options.fields = fields;
     options.field_count = layout->planes;
     options.meta = meta;

@@ -56,6 +56,13 @@ void reader_release(Reader *reader, gpuring_slot *slot) {
     g_mutex_unlock(&reader->turn);
 }
 
+gint64 reader_next(Reader *reader) {
+    g_mutex_lock(&reader->turn);
+    const gint64 next = reader->newest ? (gint64)reader->newest + 1 : GPURING_START_OLDEST;
+    g_mutex_unlock(&reader->turn);
+    return next;
+}
+
 gboolean reader_may_lend(Reader *reader) {
     g_mutex_lock(&reader->turn);
     const gboolean is_soon =

@@ -38,6 +38,8 @@ void reader_leave(Reader *reader);
 /* Does not wait. */
 gpuring_status reader_acquire(Reader *reader, gpuring_slot *slot, gpuring_error *error);
 void reader_release(Reader *reader, gpuring_slot *slot);
+/* The sequence behind the last frame, where a reader that takes its place begins. */
+gint64 reader_next(Reader *reader);
 /* Whether buffers come back before the producers need their slots. */
 gboolean reader_may_lend(Reader *reader);
 /* A buffer over the slot, which is released with it. */

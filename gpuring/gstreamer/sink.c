@@ -4,28 +4,12 @@
 #include <gst/base/gstbasesink.h>
 #include <string.h>
 
-#include "making.h"
-#include "metadata.h"
 #include "waiting.h"
+#include "writer.h"
 
 typedef struct GpuringSink {
     GstBaseSink base;
-    /* Properties. */
-    gchar *name;
-    guint slots, readers;
-    gboolean creates, drops;
-    gdouble timeout_s;
-    /* Of the streaming thread. */
-    GstPoll *cancel;
-    GstPollFD watched; /* of the producer */
-    gpuring_ring *ring;
-    gpuring_producer *producer;
-    Metadata metadata;
-    gboolean is_ours;     /* the ring was made here */
-    gboolean was_awaited; /* its readers are there */
-    gchar *text;          /* of the caps */
-    gboolean is_placed;   /* the slots were found to hold frames of these caps */
-    Layout layout;
+    Writer writer; /* with the properties */
     guint64 dropped; /* under the object's lock */
 } GpuringSink;
 
@@ -39,164 +23,51 @@ G_DEFINE_TYPE(GpuringSink, gpuring_sink, GST_TYPE_BASE_SINK)
 static GstStaticPadTemplate template =
     GST_STATIC_PAD_TEMPLATE("sink", GST_PAD_SINK, GST_PAD_ALWAYS, GST_STATIC_CAPS(ALL_CAPS));
 
-/* ---- the ring -------------------------------------------------------------------------------- */
-
-static void leave(GpuringSink *self) {
-    if (self->producer) gst_poll_remove_fd(self->cancel, &self->watched);
-    gpuring_close_producer(self->producer, NULL);
-    self->producer = NULL;
-}
-
-static void give_up(GpuringSink *self) {
-    leave(self);
-    gpuring_detach(self->ring, NULL);
-    self->ring = NULL;
-    self->is_ours = self->was_awaited = FALSE;
-}
-
-static gpuring_status join(GpuringSink *self, gpuring_error *error) {
-    gpuring_producer_options options = GPURING_PRODUCER_OPTIONS;
-    options.label = GST_OBJECT_NAME(self);
-    gpuring_status status = gpuring_join_producer(self->ring, &options, &self->producer, error);
-    if (status != GPURING_OK) return status;
-    gst_poll_fd_init(&self->watched);
-    status = gpuring_producer_fd(self->producer, &self->watched.fd, error);
-    if (status != GPURING_OK) {
-        gpuring_close_producer(self->producer, NULL);
-        self->producer = NULL;
-        return status;
-    }
-    gst_poll_add_fd(self->cancel, &self->watched);
-    gst_poll_fd_ctl_read(self->cancel, &self->watched, TRUE);
-    return GPURING_OK;
-}
-
-/* A ring that is there is used, also one whose creator was killed. */
-static gpuring_status open_ring(GpuringSink *self, gpuring_error *error) {
-    gpuring_attach_options options = GPURING_ATTACH_OPTIONS;
-    gpuring_status status;
-    options.device = GPURING_DEVICE_HOST;
-    if (!self->creates) {
-        do status = wait_for_ring(self->cancel, self->name, self->timeout_s, &self->ring, error);
-        while (status == CANCELLED &&
-               gst_base_sink_wait_preroll(GST_BASE_SINK(self)) == GST_FLOW_OK);
-        return status;
-    }
-    status = make_ring(self->name, self->slots, &self->layout, &self->ring, error);
-    self->is_ours = status == GPURING_OK;
-    if (status == GPURING_EXISTS) status = gpuring_attach(self->name, &options, &self->ring, error);
-    return status;
-}
-
-/* After an unlock() a pause is waited out. FALSE: it is to stop. */
-static gboolean may_go_on(GpuringSink *self, GstClockTime timeout) {
-    return wait_for_fd(self->cancel, timeout) ||
-           gst_base_sink_wait_preroll(GST_BASE_SINK(self)) == GST_FLOW_OK;
-}
-
-static gpuring_status await_readers(GpuringSink *self) {
-    gpuring_info info = GPURING_INFO;
-    while (!self->was_awaited) {
-        gpuring_get_info(self->ring, &info);
-        self->was_awaited = info.live_consumers >= self->readers;
-        if (!self->was_awaited && !may_go_on(self, 20 * GST_MSECOND)) return CANCELLED;
-    }
-    return GPURING_OK;
-}
-
-static gpuring_status does_not_fit(const GpuringSink *self, gpuring_error *error) {
-    gpuring_info info = GPURING_INFO;
-    gpuring_get_info(self->ring, &info);
-    if (!info.creator_alive)
-        g_snprintf(error->text + strlen(error->text), sizeof error->text - strlen(error->text),
-                   ". Its creator is dead: `gpuring clean %s` removes it", self->name);
-    return GPURING_INVALID;
-}
-
-/* What the slots of our own ring cannot hold gets a new ring. */
-static gpuring_status place(GpuringSink *self, gpuring_error *error) {
-    gpuring_status status = GPURING_OK;
-    if (self->ring && layout_place(&self->layout, self->ring, error)) return GPURING_OK;
-    if (self->ring && !self->is_ours) return does_not_fit(self, error);
-    give_up(self);
-    status = open_ring(self, error);
-    if (status != GPURING_OK) return status;
-    metadata_of(&self->metadata, self->ring);
-    return layout_place(&self->layout, self->ring, error) ? GPURING_OK : does_not_fit(self, error);
-}
-
-static gpuring_status prepare(GpuringSink *self, gpuring_error *error) {
-    gpuring_status status = self->is_placed ? GPURING_OK : place(self, error);
-    const gsize room = self->metadata.caps.nbytes;
-    if (status == GPURING_OK && room && strlen(self->text) > room) {
-        tell(error, GPURING_INVALID,
-             "ring '%s': the metadata `caps` has room for %d bytes, and not for these caps: %s",
-             self->name, (gint)room, self->text);
-        return GPURING_INVALID;
-    }
-    self->is_placed = status == GPURING_OK;
-    if (status == GPURING_OK) status = await_readers(self);
-    if (status == GPURING_OK && !self->producer) status = join(self, error);
-    return status;
-}
+/* ---- frames ---------------------------------------------------------------------------------- */
 
 static gboolean set_caps(GstBaseSink *base, GstCaps *caps) {
     GpuringSink *self = SELF(base);
-    if (!layout_of_caps(&self->layout, caps)) return FALSE;
-    g_free(self->text);
-    self->text = gst_caps_to_string(caps);
-    self->is_placed = FALSE;
+    if (!layout_of_caps(&self->writer.layout, caps)) return FALSE;
+    g_free(self->writer.text);
+    self->writer.text = gst_caps_to_string(caps);
+    self->writer.is_placed = FALSE;
     return TRUE;
-}
-
-/* ---- frames ---------------------------------------------------------------------------------- */
-
-/* FULL: the frame is dropped. */
-static gpuring_status claim(GpuringSink *self, gpuring_slot *slot, gpuring_error *error) {
-    gpuring_status status = prepare(self, error);
-    if (status != GPURING_OK) return status;
-    if (self->drops) return gpuring_try_claim(self->producer, slot, error);
-    for (;;) {
-        status = gpuring_claim(self->producer, 0, slot, error);
-        if (status != GPURING_FULL) return status;
-        if (!may_go_on(self, GST_CLOCK_TIME_NONE)) return CANCELLED;
-    }
 }
 
 static gpuring_status publish(GpuringSink *self, gpuring_slot *slot, GstClockTime pts,
                               GstClockTime duration, gpuring_error *error) {
     if (slot->meta) {
-        metadata_set_time(&self->metadata.pts, slot, pts);
-        metadata_set_time(&self->metadata.duration, slot, duration);
-        metadata_set_caps(&self->metadata, slot, self->text);
+        metadata_set_time(&self->writer.metadata.pts, slot, pts);
+        metadata_set_time(&self->writer.metadata.duration, slot, duration);
+        metadata_set_caps(&self->writer.metadata, slot, self->writer.text);
     }
-    return gpuring_publish(self->producer, slot, error);
+    return gpuring_publish(self->writer.producer, slot, error);
 }
 
 /* Says so if the frame is smaller than the slot. */
 static gpuring_status set_shape(GpuringSink *self, gpuring_slot *slot, const guint64 *shape,
                                 gpuring_error *error) {
     gpuring_field field = GPURING_FIELD;
-    const guint dimensions = self->layout.dimensions[0];
-    gpuring_field_at(self->ring, 0, &field);
-    if (self->layout.planes > 1 ||
+    const guint dimensions = self->writer.layout.dimensions[0];
+    gpuring_field_at(self->writer.ring, 0, &field);
+    if (self->writer.layout.planes > 1 ||
         (field.dimensions == dimensions &&
          memcmp(field.shape, shape, dimensions * sizeof *shape) == 0))
         return GPURING_OK;
-    return gpuring_set_shape(self->producer, slot, dimensions, shape, error);
+    return gpuring_set_shape(self->writer.producer, slot, dimensions, shape, error);
 }
 
 static gpuring_status write_picture(GpuringSink *self, GstBuffer *buffer, gpuring_error *error) {
-    const Layout *layout = &self->layout;
+    const Layout *layout = &self->writer.layout;
     gpuring_slot slot = GPURING_SLOT;
     GstVideoFrame frame;
     guint p;
-    gpuring_status status = claim(self, &slot, error);
+    gpuring_status status = writer_claim(&self->writer, &slot, error);
     if (status != GPURING_OK) return status;
     if (!gst_video_frame_map(&frame, &layout->video, buffer, GST_MAP_READ)) {
-        gpuring_abandon(self->producer, &slot, NULL);
+        gpuring_abandon(self->writer.producer, &slot, NULL);
         tell(error, GPURING_INVALID, "ring '%s': a buffer cannot be read as a picture of its caps",
-             self->name);
+             self->writer.name);
         return error->status;
     }
     for (p = 0; p < layout->planes; p++)
@@ -208,26 +79,26 @@ static gpuring_status write_picture(GpuringSink *self, GstBuffer *buffer, gpurin
     status = set_shape(self, &slot, layout->shape[0], error);
     if (status == GPURING_OK)
         return publish(self, &slot, GST_BUFFER_PTS(buffer), GST_BUFFER_DURATION(buffer), error);
-    gpuring_abandon(self->producer, &slot, NULL);
+    gpuring_abandon(self->writer.producer, &slot, NULL);
     return status;
 }
 
 /* More samples than a slot has room for go into several. */
 static gpuring_status write_samples(GpuringSink *self, GstBuffer *buffer, gpuring_error *error) {
-    const guint64 row = self->layout.row_nbytes[0];
-    const guint64 rate = (guint64)GST_AUDIO_INFO_RATE(&self->layout.audio);
+    const guint64 row = self->writer.layout.row_nbytes[0];
+    const guint64 rate = (guint64)GST_AUDIO_INFO_RATE(&self->writer.layout.audio);
     gpuring_field field = GPURING_FIELD;
-    gpuring_status status = prepare(self, error);
+    gpuring_status status = writer_prepare(&self->writer, error);
     if (status != GPURING_OK) return status;
-    gpuring_field_at(self->ring, 0, &field);
+    gpuring_field_at(self->writer.ring, 0, &field);
     const guint64 samples = gst_buffer_get_size(buffer) / row, room = field.nbytes / row;
     guint64 done = 0;
     while (status == GPURING_OK && done < samples) {
         gpuring_slot slot = GPURING_SLOT;
-        const guint64 shape[] = {MIN(samples - done, room), self->layout.shape[0][1]};
+        const guint64 shape[] = {MIN(samples - done, room), self->writer.layout.shape[0][1]};
         const GstClockTime from = gst_util_uint64_scale(done, GST_SECOND, rate);
         const GstClockTime to = gst_util_uint64_scale(done + shape[0], GST_SECOND, rate);
-        status = claim(self, &slot, error);
+        status = writer_claim(&self->writer, &slot, error);
         if (status != GPURING_OK) return status;
         gst_buffer_extract(buffer, done * row, slot.data, shape[0] * row);
         status = set_shape(self, &slot, shape, error);
@@ -236,7 +107,7 @@ static gpuring_status write_samples(GpuringSink *self, GstBuffer *buffer, gpurin
                              GST_BUFFER_PTS_IS_VALID(buffer) ? GST_BUFFER_PTS(buffer) + from
                                                              : GST_CLOCK_TIME_NONE,
                              to - from, error);
-        else gpuring_abandon(self->producer, &slot, NULL);
+        else gpuring_abandon(self->writer.producer, &slot, NULL);
         done += shape[0];
     }
     return status;
@@ -245,14 +116,9 @@ static gpuring_status write_samples(GpuringSink *self, GstBuffer *buffer, gpurin
 static GstFlowReturn render(GstBaseSink *base, GstBuffer *buffer) {
     GpuringSink *self = SELF(base);
     gpuring_error error;
-    const gpuring_status status = self->layout.is_video ? write_picture(self, buffer, &error)
+    const gpuring_status status = self->writer.layout.is_video ? write_picture(self, buffer, &error)
                                                         : write_samples(self, buffer, &error);
-    if (status == GPURING_OK) return GST_FLOW_OK;
-    if (status == CANCELLED) return GST_FLOW_FLUSHING;
-    if (status != GPURING_FULL) {
-        post_error(GST_ELEMENT(self), &error);
-        return GST_FLOW_ERROR;
-    }
+    if (status != GPURING_FULL) return flow_of(GST_ELEMENT(self), status, &error);
     GST_OBJECT_LOCK(self);
     self->dropped++;
     GST_OBJECT_UNLOCK(self);
@@ -262,7 +128,7 @@ static GstFlowReturn render(GstBaseSink *base, GstBuffer *buffer) {
 /* ---- the element ----------------------------------------------------------------------------- */
 
 static gboolean event(GstBaseSink *base, GstEvent *event) {
-    if (GST_EVENT_TYPE(event) == GST_EVENT_EOS) leave(SELF(base)); /* readers get the end */
+    if (GST_EVENT_TYPE(event) == GST_EVENT_EOS) writer_leave(&SELF(base)->writer); /* readers get the end */
     return GST_BASE_SINK_CLASS(gpuring_sink_parent_class)->event(base, event);
 }
 
@@ -274,27 +140,22 @@ static gboolean propose_allocation(GstBaseSink *base, GstQuery *query) {
 
 static gboolean start(GstBaseSink *base) {
     GpuringSink *self = SELF(base);
-    if (!self->name) {
-        GST_ELEMENT_ERROR(self, RESOURCE, SETTINGS, ("gpuringsink needs the name of a ring: ring="),
-                          (NULL));
-        return FALSE;
-    }
     self->dropped = 0;
-    return TRUE;
+    return has_name(GST_ELEMENT(self), self->writer.name);
 }
 
 static gboolean stop(GstBaseSink *base) {
-    give_up(SELF(base));
+    writer_give_up(&SELF(base)->writer);
     return TRUE;
 }
 
 static gboolean unlock(GstBaseSink *base) {
-    gst_poll_set_flushing(SELF(base)->cancel, TRUE);
+    gst_poll_set_flushing(SELF(base)->writer.cancel, TRUE);
     return TRUE;
 }
 
 static gboolean unlock_stop(GstBaseSink *base) {
-    gst_poll_set_flushing(SELF(base)->cancel, FALSE);
+    gst_poll_set_flushing(SELF(base)->writer.cancel, FALSE);
     return TRUE;
 }
 
@@ -306,14 +167,14 @@ static void set_property(GObject *object, guint id, const GValue *value, GParamS
     GpuringSink *self = SELF(object);
     switch (id) {
     case PROP_RING:
-        g_free(self->name);
-        self->name = g_value_dup_string(value);
+        g_free(self->writer.name);
+        self->writer.name = g_value_dup_string(value);
         break;
-    case PROP_SLOTS: self->slots = g_value_get_uint(value); break;
-    case PROP_CREATE: self->creates = g_value_get_boolean(value); break;
-    case PROP_TIMEOUT: self->timeout_s = g_value_get_double(value); break;
-    case PROP_READERS: self->readers = g_value_get_uint(value); break;
-    case PROP_DROP: self->drops = g_value_get_boolean(value); break;
+    case PROP_SLOTS: self->writer.slots = g_value_get_uint(value); break;
+    case PROP_CREATE: self->writer.creates = g_value_get_boolean(value); break;
+    case PROP_TIMEOUT: self->writer.timeout_s = g_value_get_double(value); break;
+    case PROP_READERS: self->writer.readers = g_value_get_uint(value); break;
+    case PROP_DROP: self->writer.drops = g_value_get_boolean(value); break;
     default: G_OBJECT_WARN_INVALID_PROPERTY_ID(object, id, spec);
     }
 }
@@ -321,12 +182,12 @@ static void set_property(GObject *object, guint id, const GValue *value, GParamS
 static void get_property(GObject *object, guint id, GValue *value, GParamSpec *spec) {
     GpuringSink *self = SELF(object);
     switch (id) {
-    case PROP_RING: g_value_set_string(value, self->name); break;
-    case PROP_SLOTS: g_value_set_uint(value, self->slots); break;
-    case PROP_CREATE: g_value_set_boolean(value, self->creates); break;
-    case PROP_TIMEOUT: g_value_set_double(value, self->timeout_s); break;
-    case PROP_READERS: g_value_set_uint(value, self->readers); break;
-    case PROP_DROP: g_value_set_boolean(value, self->drops); break;
+    case PROP_RING: g_value_set_string(value, self->writer.name); break;
+    case PROP_SLOTS: g_value_set_uint(value, self->writer.slots); break;
+    case PROP_CREATE: g_value_set_boolean(value, self->writer.creates); break;
+    case PROP_TIMEOUT: g_value_set_double(value, self->writer.timeout_s); break;
+    case PROP_READERS: g_value_set_uint(value, self->writer.readers); break;
+    case PROP_DROP: g_value_set_boolean(value, self->writer.drops); break;
     case PROP_DROPPED:
         GST_OBJECT_LOCK(self);
         g_value_set_uint64(value, self->dropped);
@@ -338,18 +199,12 @@ static void get_property(GObject *object, guint id, GValue *value, GParamSpec *s
 
 static void finalize(GObject *object) {
     GpuringSink *self = SELF(object);
-    gst_poll_free(self->cancel);
-    g_free(self->text);
-    g_free(self->name);
+    writer_clear(&self->writer);
     G_OBJECT_CLASS(gpuring_sink_parent_class)->finalize(object);
 }
 
 static void gpuring_sink_init(GpuringSink *self) {
-    self->slots = 8;
-    self->creates = TRUE;
-    self->timeout_s = -1;
-    self->cancel = gst_poll_new(TRUE);
-    gst_poll_fd_init(&self->watched);
+    writer_init(&self->writer, GST_ELEMENT(self));
     gst_base_sink_set_sync(GST_BASE_SINK(self), FALSE); /* readers set the pace */
 }
 
@@ -365,7 +220,8 @@ static void add_properties(GObjectClass *of) {
     g_object_class_install_property(
         of, PROP_CREATE,
         g_param_spec_boolean("create", "Create",
-                             "Make the ring if there is none; otherwise wait for it", TRUE,
+                             "Make the ring; otherwise wait for one that another program makes",
+                             TRUE,
                              early));
     g_object_class_install_property(
         of, PROP_TIMEOUT,

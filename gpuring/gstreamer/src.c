@@ -4,20 +4,15 @@
 #include <gst/base/gstpushsrc.h>
 #include <string.h>
 
+#include "content.h"
 #include "stream.h"
 
 typedef struct GpuringSrc {
     GstPushSrc base;
     Stream stream; /* with some of the properties; these are the others */
     gboolean must_copy;
-    GstCaps *given;
-    gint timebase[2];
+    Content content;
     /* Of the streaming thread. */
-    gchar *text; /* of the caps, as frames have it; NULL in a ring of which no frame was seen */
-    guint dimensions; /* and the shape of the frame from which caps were guessed */
-    guint64 shape[GPURING_MAX_DIMENSIONS];
-    GstCaps *caps;
-    Layout layout;
     gboolean takes_meta; /* downstream finds planes by GstVideoMeta */
     GstSegment segment;
     GstClockTime until; /* the end of the last frame */
@@ -39,63 +34,23 @@ static GstStaticPadTemplate template =
 
 /* ---- caps ------------------------------------------------------------------------------------ */
 
-static gboolean same_caps(GpuringSrc *self, const gpuring_slot *slot) {
-    const Metadata *metadata = &self->stream.reader->metadata;
-    if (!self->text || !metadata_has_caps(metadata, slot, self->text)) return FALSE;
-    return *self->text ||
-           (slot->dimensions == self->dimensions &&
-            memcmp(slot->shape, self->shape, slot->dimensions * sizeof *slot->shape) == 0);
-}
-
-static GstClockTime frame_ns(const Layout *layout) {
-    const GstVideoInfo *info = &layout->video;
-    if (!layout->is_video || GST_VIDEO_INFO_FPS_N(info) <= 0) return 0;
-    return gst_util_uint64_scale(GST_SECOND, (guint64)GST_VIDEO_INFO_FPS_D(info),
-                                 (guint64)GST_VIDEO_INFO_FPS_N(info));
-}
-
 /* Those of this frame, for it and for those after it. */
 static gboolean take_caps(GpuringSrc *self, const gpuring_slot *slot, gpuring_error *error) {
-    Layout layout;
-    gchar *text = metadata_caps(&self->stream.reader->metadata, slot);
-    GstCaps *caps = *text ? gst_caps_from_string(text)
-                          : layout_guess(self->stream.reader->ring, slot, self->given);
-    g_free(self->text);
-    self->text = text;
-    self->dimensions = slot->dimensions;
-    memcpy(self->shape, slot->shape, sizeof self->shape);
-    if (!caps || !gst_caps_is_fixed(caps) || !layout_of_caps(&layout, caps)) {
-        gchar *told = caps ? gst_caps_to_string(caps) : g_strdup(text);
-        tell(error, GPURING_INVALID,
-             "ring '%s': these are no caps of raw video or audio: %s. Say with caps= what the "
-             "slots hold",
-             self->stream.name, told);
-        g_free(told);
-        gst_clear_caps(&caps);
+    gboolean is_new;
+    if (!content_take(&self->content, self->stream.reader, self->stream.name, slot, &is_new, error))
         return FALSE;
-    }
-    if (!layout_place(&layout, self->stream.reader->ring, error) ||
-        (!*text && !layout_guess_fills(&layout, self->stream.reader->ring, slot, self->given,
-                                       error))) {
-        gst_caps_unref(caps);
-        return FALSE;
-    }
-    self->layout = layout;
     GST_OBJECT_LOCK(self);
-    self->frame_ns = frame_ns(&layout);
+    self->frame_ns = content_frame_ns(&self->content);
     GST_OBJECT_UNLOCK(self);
-    const gboolean is_new = !self->caps || !gst_caps_is_equal(self->caps, caps);
-    gst_caps_replace(&self->caps, caps);
-    gst_caps_unref(caps);
     if (!is_new || gst_base_src_negotiate(GST_BASE_SRC(self))) return TRUE;
     tell(error, GPURING_INVALID, "ring '%s': what follows here does not take %s",
-         self->stream.name, *text ? text : "what the slots hold");
+         self->stream.name, *self->content.text ? self->content.text : "what the slots hold");
     return FALSE;
 }
 
 static gboolean negotiate(GstBaseSrc *base) {
     GpuringSrc *self = SELF(base);
-    return !self->caps || gst_base_src_set_caps(base, self->caps);
+    return !self->content.caps || gst_base_src_set_caps(base, self->content.caps);
 }
 
 static gboolean decide_allocation(GstBaseSrc *base, GstQuery *query) {
@@ -108,7 +63,7 @@ static gboolean decide_allocation(GstBaseSrc *base, GstQuery *query) {
 /* ---- buffers --------------------------------------------------------------------------------- */
 
 static GstBuffer *lent(GpuringSrc *self, const gpuring_slot *slot, gsize nbytes) {
-    Layout *layout = &self->layout;
+    Layout *layout = &self->content.layout;
     GstBuffer *buffer = gst_buffer_new();
     gint stride[GST_VIDEO_MAX_PLANES];
     guint p;
@@ -124,7 +79,7 @@ static GstBuffer *lent(GpuringSrc *self, const gpuring_slot *slot, gsize nbytes)
 
 /* Copies it to where GStreamer expects it. */
 static GstBuffer *copied(GpuringSrc *self, const gpuring_slot *slot, gsize nbytes) {
-    const Layout *layout = &self->layout;
+    const Layout *layout = &self->content.layout;
     if (layout->is_video) nbytes = GST_VIDEO_INFO_SIZE(&layout->video);
     char *bytes = g_malloc(nbytes);
     guint p;
@@ -141,15 +96,6 @@ static GstBuffer *copied(GpuringSrc *self, const gpuring_slot *slot, gsize nbyte
 }
 
 /* ---- time ------------------------------------------------------------------------------------ */
-
-static GstClockTime pts_of(const GpuringSrc *self, const gpuring_slot *slot) {
-    const Metadata *metadata = &self->stream.reader->metadata;
-    const GstClockTime pts = metadata_time(&metadata->pts, slot);
-    if (metadata->caps.nbytes || !GST_CLOCK_TIME_IS_VALID(pts)) return pts;
-    if (self->timebase[0] == 0) return GST_CLOCK_TIME_NONE; /* its unit is not known */
-    return gst_util_uint64_scale(pts, (guint64)self->timebase[0] * GST_SECOND,
-                                 (guint64)self->timebase[1]);
-}
 
 static GstClockTime running_time_now(GpuringSrc *self) {
     GstClock *clock = gst_element_get_clock(GST_ELEMENT(self));
@@ -174,7 +120,7 @@ static void begin_segment(GpuringSrc *self, GstClockTime pts) {
 }
 
 static void set_times(GpuringSrc *self, const gpuring_slot *slot, GstBuffer *buffer) {
-    const GstClockTime pts = pts_of(self, slot);
+    const GstClockTime pts = content_pts(&self->content, self->stream.reader, slot);
     const Metadata *metadata = &self->stream.reader->metadata;
     GstClockTime duration = metadata_time(&metadata->duration, slot);
     if (!metadata->caps.nbytes || !GST_CLOCK_TIME_IS_VALID(duration))
@@ -194,15 +140,8 @@ static void set_times(GpuringSrc *self, const gpuring_slot *slot, GstBuffer *buf
 
 /* ---- the element ----------------------------------------------------------------------------- */
 
-static GstFlowReturn ended(GpuringSrc *self, gpuring_status status, const gpuring_error *error) {
-    if (status == CANCELLED) return GST_FLOW_FLUSHING;
-    if (stream_is_end(status)) return GST_FLOW_EOS;
-    post_error(GST_ELEMENT(self), error);
-    return GST_FLOW_ERROR;
-}
-
 static void look_anew(GpuringSrc *self) {
-    g_clear_pointer(&self->text, g_free);
+    g_clear_pointer(&self->content.text, g_free);
     GST_OBJECT_LOCK(self);
     self->slots = self->stream.reader->slots;
     GST_OBJECT_UNLOCK(self);
@@ -215,10 +154,13 @@ static GstFlowReturn create(GstPushSrc *base, GstBuffer **buffer) {
     gpuring_error error;
     gsize nbytes;
     const gpuring_status status = stream_acquire(&self->stream, &slot, &error);
-    if (status != GPURING_OK) return ended(self, status, &error);
+    if (status != GPURING_OK) {
+        if (stream_is_end(status)) return GST_FLOW_EOS;
+        return flow_of(GST_ELEMENT(self), status, &error);
+    }
     if (self->stream.is_new) look_anew(self);
-    if ((!same_caps(self, &slot) && !take_caps(self, &slot, &error)) ||
-        !layout_frame_nbytes(&self->layout, self->stream.reader->ring, &slot, &nbytes, &error)) {
+    if ((!content_is_same(&self->content, self->stream.reader, &slot) && !take_caps(self, &slot, &error)) ||
+        !layout_frame_nbytes(&self->content.layout, self->stream.reader->ring, &slot, &nbytes, &error)) {
         reader_release(self->stream.reader, &slot);
         post_error(GST_ELEMENT(self), &error);
         return GST_FLOW_NOT_NEGOTIATED;
@@ -227,7 +169,7 @@ static GstFlowReturn create(GstPushSrc *base, GstBuffer **buffer) {
     self->lost += slot.lost;
     GST_OBJECT_UNLOCK(self);
     const gboolean can_lend = !self->must_copy && reader_may_lend(self->stream.reader) &&
-                              (layout_is_usual(&self->layout) || self->takes_meta);
+                              (layout_is_usual(&self->content.layout) || self->takes_meta);
     *buffer = can_lend ? lent(self, &slot, nbytes) : copied(self, &slot, nbytes);
     set_times(self, &slot, *buffer);
     if (!can_lend) reader_release(self->stream.reader, &slot);
@@ -236,20 +178,15 @@ static GstFlowReturn create(GstPushSrc *base, GstBuffer **buffer) {
 
 static gboolean start(GstBaseSrc *base) {
     GpuringSrc *self = SELF(base);
-    if (!self->stream.name) {
-        GST_ELEMENT_ERROR(self, RESOURCE, SETTINGS, ("gpuringsrc needs the name of a ring: ring="),
-                          (NULL));
-        return FALSE;
-    }
     self->lost = 0;
-    return TRUE;
+    return has_name(GST_ELEMENT(self), self->stream.name);
 }
 
 static gboolean stop(GstBaseSrc *base) {
     GpuringSrc *self = SELF(base);
     stream_leave(&self->stream);
-    g_clear_pointer(&self->text, g_free);
-    gst_clear_caps(&self->caps);
+    g_clear_pointer(&self->content.text, g_free);
+    gst_clear_caps(&self->content.caps);
     gst_segment_init(&self->segment, GST_FORMAT_UNDEFINED);
     return TRUE;
 }
@@ -297,10 +234,10 @@ static void set_property(GObject *object, guint id, const GValue *value, GParamS
         self->stream.subscription = g_value_dup_string(value);
         break;
     case PROP_FOLLOW: self->stream.follows = g_value_get_boolean(value); break;
-    case PROP_CAPS: gst_caps_replace(&self->given, (GstCaps *)(gpointer)gst_value_get_caps(value)); break;
+    case PROP_CAPS: gst_caps_replace(&self->content.given, (GstCaps *)(gpointer)gst_value_get_caps(value)); break;
     case PROP_TIMEBASE:
-        self->timebase[0] = gst_value_get_fraction_numerator(value);
-        self->timebase[1] = gst_value_get_fraction_denominator(value);
+        self->content.timebase[0] = gst_value_get_fraction_numerator(value);
+        self->content.timebase[1] = gst_value_get_fraction_denominator(value);
         break;
     case PROP_COPY: self->must_copy = g_value_get_boolean(value); break;
     case PROP_IS_LIVE:
@@ -318,9 +255,9 @@ static void get_property(GObject *object, guint id, GValue *value, GParamSpec *s
     case PROP_LOSSLESS: g_value_set_boolean(value, self->stream.is_lossless); break;
     case PROP_SUBSCRIPTION: g_value_set_string(value, self->stream.subscription); break;
     case PROP_FOLLOW: g_value_set_boolean(value, self->stream.follows); break;
-    case PROP_CAPS: gst_value_set_caps(value, self->given); break;
+    case PROP_CAPS: gst_value_set_caps(value, self->content.given); break;
     case PROP_TIMEBASE:
-        gst_value_set_fraction(value, self->timebase[0], self->timebase[1]);
+        gst_value_set_fraction(value, self->content.timebase[0], self->content.timebase[1]);
         break;
     case PROP_COPY: g_value_set_boolean(value, self->must_copy); break;
     case PROP_IS_LIVE:
@@ -338,13 +275,13 @@ static void get_property(GObject *object, guint id, GValue *value, GParamSpec *s
 static void finalize(GObject *object) {
     GpuringSrc *self = SELF(object);
     stream_clear(&self->stream);
-    gst_clear_caps(&self->given);
+    gst_clear_caps(&self->content.given);
     G_OBJECT_CLASS(gpuring_src_parent_class)->finalize(object);
 }
 
 static void gpuring_src_init(GpuringSrc *self) {
     stream_init(&self->stream, GST_ELEMENT(self));
-    self->timebase[1] = 1;
+    self->content.timebase[1] = 1;
     gst_segment_init(&self->segment, GST_FORMAT_UNDEFINED);
     gst_base_src_set_format(GST_BASE_SRC(self), GST_FORMAT_TIME);
     gst_base_src_set_live(GST_BASE_SRC(self), TRUE);

@@ -19,13 +19,13 @@ void stream_leave(Stream *stream) {
     stream->reader = NULL;
 }
 
-static gpuring_status join(Stream *stream, gpuring_ring *ring, gboolean is_next,
+static gpuring_status join(Stream *stream, gpuring_ring *ring, gint64 from,
                            gpuring_error *error) {
     gpuring_consumer_options options = GPURING_CONSUMER_OPTIONS;
     options.subscription = stream->subscription;
     options.lossy = !stream->is_lossless;
     options.label = GST_OBJECT_NAME(stream->element);
-    options.start = is_next ? GPURING_START_OLDEST : GPURING_START_NEXT;
+    options.start = from;
     Reader *reader = reader_new(ring, &options, error);
     if (!reader) return error->status;
     stream_leave(stream);
@@ -45,19 +45,44 @@ static gpuring_status open_ring(Stream *stream, gpuring_error *error) {
     gpuring_ring *ring;
     const gpuring_status status =
         wait_for_ring(stream->cancel, stream->name, stream->timeout_s, &ring, error);
-    return status == GPURING_OK ? join(stream, ring, FALSE, error) : status;
+    return status == GPURING_OK ? join(stream, ring, GPURING_START_NEXT, error) : status;
+}
+
+static gboolean has_producer(const gpuring_ring *ring) {
+    gpuring_info info = GPURING_INFO;
+    gpuring_get_info(ring, &info);
+    return info.live_producers > 0;
+}
+
+static gpuring_status join_again(Stream *stream, gpuring_ring *ring, gint64 from, const char *why,
+                                 gpuring_error *error) {
+    const gpuring_status status = join(stream, ring, from, error);
+    if (status != GPURING_OK) return status;
+    tell(error, status, "ring '%s': %s", stream->name, why);
+    post_info(stream->element, error);
+    return status;
 }
 
 /* After the end: a new ring of the name, or a new producer in the same one. There we have kept our
- * place, so that no frame is missed. */
-static gpuring_status go_on(Stream *stream, gpuring_error *error) {
+ * place, so that no frame is missed.
+ *
+ * If the other side is lost though a producer lives, it is we who were taken for dead, because this
+ * process was stopped. Then we join again behind the last frame that we had. */
+static gpuring_status go_on(Stream *stream, gpuring_status end, gpuring_error *error) {
     gpuring_ring *ring;
     watch(stream, FALSE); /* it stays readable */
     if (!wait_for_fd(stream->cancel, 100 * GST_MSECOND)) return CANCELLED;
     const gpuring_status status =
         wait_for_ring(stream->cancel, stream->name, stream->timeout_s, &ring, error);
     if (status != GPURING_OK) return status;
-    if (!is_same(ring, stream->reader->ring)) return join(stream, ring, TRUE, error);
+    if (!is_same(ring, stream->reader->ring))
+        return join_again(stream, ring, GPURING_START_OLDEST, "goes on in the next ring of that name",
+                          error);
+    if (end == GPURING_PEER_LOST && has_producer(ring)) {
+        stream->expected = reader_next(stream->reader);
+        return join_again(stream, ring, stream->expected,
+                          "this source was taken for dead, and has joined again", error);
+    }
     gpuring_detach(ring, NULL);
     return GPURING_OK;
 }
@@ -80,12 +105,18 @@ gpuring_status stream_acquire(Stream *stream, gpuring_slot *slot, gpuring_error 
     gpuring_status status = stream->reader ? GPURING_OK : open_ring(stream, error);
     while (status == GPURING_OK) {
         status = next_frame(stream, slot, error);
-        if (status == GPURING_OK) return status;
+        if (status == GPURING_OK) {
+            /* What was overwritten until it had joined again. */
+            if (stream->expected > 0 && slot->seq > (guint64)stream->expected)
+                slot->lost += slot->seq - (guint64)stream->expected;
+            stream->expected = 0;
+            return status;
+        }
         const gboolean may_begin_anew = stream_is_end(status) || status == GPURING_PEER_LOST;
         if (!stream->follows || !may_begin_anew) return status;
         if (!is_told) post_info(stream->element, error);
         is_told = TRUE;
-        status = go_on(stream, error);
+        status = go_on(stream, status, error);
     }
     return status;
 }

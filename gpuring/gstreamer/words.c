@@ -14,6 +14,7 @@ static gint code_of(gpuring_status status) {
     switch (status) {
     case GPURING_NOT_FOUND: return GST_RESOURCE_ERROR_NOT_FOUND;
     case GPURING_NOT_PERMITTED: return GST_RESOURCE_ERROR_NOT_AUTHORIZED;
+    case GPURING_EXISTS:
     case GPURING_TIMEOUT:
     case GPURING_FULL: return GST_RESOURCE_ERROR_BUSY;
     case GPURING_NO_ROOM: return GST_RESOURCE_ERROR_NO_SPACE_LEFT;
@@ -22,14 +23,34 @@ static gint code_of(gpuring_status status) {
     }
 }
 
+/* gst-launch shows the second text of what is no error, and that alone. So that has the words, too. */
 static void post(GstElement *element, GstMessageType type, const gpuring_error *error) {
+    const gchar *name = gpuring_status_name(error->status);
+    gchar *more = type == GST_MESSAGE_ERROR ? g_strdup(name)
+                                            : g_strdup_printf("%s: %s", name, error->text);
     gst_element_message_full(element, type, GST_RESOURCE_ERROR, code_of(error->status),
-                             g_strdup(error->text), g_strdup(gpuring_status_name(error->status)),
-                             __FILE__, G_STRFUNC, __LINE__);
+                             g_strdup(error->text), more, __FILE__, G_STRFUNC, __LINE__);
 }
 
 void post_error(GstElement *element, const gpuring_error *error) {
     post(element, GST_MESSAGE_ERROR, error);
+}
+
+GstFlowReturn flow_of(GstElement *element, gpuring_status status, const gpuring_error *error) {
+    switch ((gint)status) {
+    case GPURING_OK: return GST_FLOW_OK;
+    case (gint)CANCELLED: return GST_FLOW_FLUSHING;
+    default: post_error(element, error); return GST_FLOW_ERROR;
+    }
+}
+
+gboolean has_name(GstElement *element, const gchar *name) {
+    gpuring_error error;
+    if (name) return TRUE;
+    tell(&error, GPURING_INVALID, "%s needs the name of a ring: ring=",
+         GST_OBJECT_NAME(gst_element_get_factory(element)));
+    post_error(element, &error);
+    return FALSE;
 }
 
 void post_info(GstElement *element, const gpuring_error *error) {

@@ -11,4 +11,8 @@ void tell(gpuring_error *error, gpuring_status status, const char *format, ...)
     G_GNUC_PRINTF(3, 4);
 /* Posts a message with the words of the library. */
 void post_error(GstElement *element, const gpuring_error *error);
+/* What the streaming thread returns for a status of the library. Posts it if it is an error. */
+GstFlowReturn flow_of(GstElement *element, gpuring_status status, const gpuring_error *error);
+/* Whether the element was told the name of its ring. If not, it is posted. */
+gboolean has_name(GstElement *element, const gchar *name);
 void post_info(GstElement *element, const gpuring_error *error);

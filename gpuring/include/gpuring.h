@@ -200,6 +200,14 @@ gpuring_status gpuring_meta_at(const gpuring_ring *ring, uint32_t number, gpurin
 gpuring_status gpuring_meta_named(const gpuring_ring *ring, const char *name,
                                   gpuring_field *field);
 
+/* Which ring of the same name makes way for a new one. Who is still in it reads what is there and
+ * gets the end of the stream, as if its creator had closed it. */
+typedef enum gpuring_replace {
+    GPURING_REPLACE_DEAD = 0, /* one whose creator is dead: so a program can be started again */
+    GPURING_REPLACE_NONE = 1,
+    GPURING_REPLACE_ANY = 2   /* any of this user, whoever is in it */
+} gpuring_replace;
+
 /* Of a new ring. The fields need name, dtype and shape. */
 typedef struct gpuring_create_options {
     size_t size;
@@ -211,6 +219,10 @@ typedef struct gpuring_create_options {
     uint32_t producers;          /* of how many the stream is made */
     uint32_t max_peers, max_subscriptions; /* at the same time, 1 to 250 */
     uint32_t mode;               /* permissions: 0600 keeps it to one user */
+    gpuring_replace replace;
+    /* The names of lossless durable subscriptions that the ring has from its first frame on. */
+    const char *const *subscriptions;
+    uint32_t subscription_count;
     gpuring_memory memory;
     int device;                  /* for all but host memory: see gpuring_attach_options */
     const uint8_t *device_uuid;
@@ -218,13 +230,47 @@ typedef struct gpuring_create_options {
     gpuring_gate gate;           /* of all but host memory */
 } gpuring_create_options;
 #define GPURING_CREATE_OPTIONS                                                                     \
-    {sizeof(gpuring_create_options), 8, NULL, 0, NULL, 0, 1, 32, 16, 0600, GPURING_MEMORY_HOST,     \
-     GPURING_DEVICE_DEFAULT, NULL, GPURING_SYNC_AUTO, GPURING_GATE_AUTO}
+    {sizeof(gpuring_create_options), 8, NULL, 0, NULL, 0, 1, 32, 16, 0600, GPURING_REPLACE_DEAD,    \
+     NULL, 0, GPURING_MEMORY_HOST, GPURING_DEVICE_DEFAULT, NULL, GPURING_SYNC_AUTO,                 \
+     GPURING_GATE_AUTO}
 
 /* Creates a ring and owns it. It appears whole: whoever finds its name can attach.
- * GPURING_EXISTS: the name is taken, also by a ring whose processes are dead. */
+ * If several processes start at once, one of them creates the ring, and the others get
+ * GPURING_EXISTS. Durable subscriptions of a ring that makes way are those of the new one, too; what
+ * nobody of them has read there is counted as lost. The old ring is closed when the new one is
+ * whole, so there has to be room for both. A ring that nobody uses any more is removed first. */
 gpuring_status gpuring_create(const char *name, const gpuring_create_options *options,
                               gpuring_ring **ring, gpuring_error *error);
+/* Removes the name of a ring. Who is in it goes on, and nobody else finds it any more. */
+gpuring_status gpuring_unlink(const char *name, gpuring_error *error);
+
+/* ---- durable subscriptions ------------------------------------------------------------------- */
+
+#define GPURING_START_NEXT INT64_C(-1)   /* the next frame to be claimed */
+#define GPURING_START_OLDEST INT64_C(-2) /* the oldest one that is still there */
+
+typedef struct gpuring_subscribe_options {
+    size_t size;
+    int64_t start; /* of a new one: one of the two above, or a sequence */
+    bool lossy;    /* producers do not wait for it; slot.lost counts */
+    bool drop;     /* a frame with which a member dies goes to nobody else */
+    /* For how long producers wait for it while it has no member. Then it is given up: they go on,
+     * and whoever joins next is told in slot.lost how many frames it has missed. 0: as somebody has
+     * said before, and at first GPURING_FOREVER. */
+    int64_t patience_ns;
+} gpuring_subscribe_options;
+#define GPURING_SUBSCRIBE_OPTIONS                                                                  \
+    {sizeof(gpuring_subscribe_options), GPURING_START_NEXT, false, false, 0}
+
+/* Makes a durable subscription, which needs no consumer, or makes an existing one durable. It stays
+ * when its last member leaves or dies. Who joins it later goes on at the frame after the last one
+ * that was released, also in the next ring of this name. Waits as a join does. */
+gpuring_status gpuring_subscribe(gpuring_ring *ring, const char *subscription,
+                                 const gpuring_subscribe_options *options, gpuring_error *error);
+/* The subscription goes with its last member, and so at once if it has none. *found, which may be
+ * NULL: whether there is one of this name. */
+gpuring_status gpuring_unsubscribe(gpuring_ring *ring, const char *subscription, bool *found,
+                                   gpuring_error *error);
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
@@ -237,6 +283,13 @@ typedef struct gpuring_slot {
      * only reads them. On a GPU `data` is a pointer of the device. Between claim or acquire and the end
      * of the slot it is for the stream of its producer or consumer. */
     void *data, *meta;
+    /* host: the same bytes for the CPU, NULL if only a GPU has them. mapped: a GPU reaches `data`
+     * (gpuring_info). */
+    void *host;
+    bool mapped;
+    /* The first slot after a restart, for who has joined with `reattach`. It may be one of another
+     * ring: gpuring_producer_ring or gpuring_consumer_ring says which, and what its slots hold. */
+    bool restarted;
     /* The shape of a frame that is smaller than the slot. dimensions is 0 for a whole one. */
     uint32_t dimensions;
     uint64_t shape[GPURING_MAX_DIMENSIONS];
@@ -245,16 +298,14 @@ typedef struct gpuring_slot {
     uint32_t producer;    /* the number of the peer that has written it */
     bool redelivered;     /* another member, or this one, had it before */
     int64_t published_ns; /* CLOCK_MONOTONIC */
-    /* Of any slot again. host: the same bytes for the CPU, NULL if only a GPU has them. mapped: a GPU
-     * reaches `data` (gpuring_info). */
-    void *host;
-    bool mapped;
 } gpuring_slot;
-#define GPURING_SLOT {sizeof(gpuring_slot), 0, 0, NULL, NULL, 0, {0}, 0, 0, false, 0, NULL, false}
+#define GPURING_SLOT                                                                               \
+    {sizeof(gpuring_slot), 0, 0, NULL, NULL, NULL, false, false, 0, {0}, 0, 0, false, 0}
 
 /* ---- producers ------------------------------------------------------------------------------- */
 
-/* How long a wait spins before it sleeps. ADAPTIVE is at most 50 us. */
+/* How long a wait spins before it sleeps. ADAPTIVE is what GPURING_SPIN of the environment says, in
+ * seconds; where that is not set, at most 50 us. */
 #define GPURING_SPIN_ADAPTIVE INT64_C(-1)
 #define GPURING_SPIN_FOREVER INT64_MAX
 
@@ -262,11 +313,16 @@ typedef struct gpuring_producer_options {
     size_t size;
     const char *label; /* what people see of it, at most 64 bytes. NULL: the program's name */
     int64_t spin_ns;
+    /* Goes on over restarts of a ring that another process has created. If that makes it again, or
+     * replaces it, the next claim waits for the new ring within its timeout, and joins there. A
+     * producer of the ring's creator stays, and gets GPURING_CLOSED. The new ring is used under the
+     * same GPU, on the same stream. */
+    bool reattach;
     void *stream; /* see gpuring_producer_stream */
     gpuring_gate gate;
 } gpuring_producer_options;
 #define GPURING_PRODUCER_OPTIONS                                                                   \
-    {sizeof(gpuring_producer_options), NULL, GPURING_SPIN_ADAPTIVE, NULL, GPURING_GATE_AUTO}
+    {sizeof(gpuring_producer_options), NULL, GPURING_SPIN_ADAPTIVE, false, NULL, GPURING_GATE_AUTO}
 
 /* Joins as a producer. options: NULL is GPURING_PRODUCER_OPTIONS. Does not wait, but up to 5 s for
  * another process that joins or leaves at the moment. */
@@ -304,9 +360,6 @@ gpuring_status gpuring_publish_many(gpuring_producer *producer, gpuring_slot *sl
 
 /* ---- consumers ------------------------------------------------------------------------------- */
 
-#define GPURING_START_NEXT INT64_C(-1)   /* the next frame to be claimed */
-#define GPURING_START_OLDEST INT64_C(-2) /* the oldest one that is still there */
-
 typedef struct gpuring_consumer_options {
     size_t size;
     /* Members of the same subscription share its frames. NULL: one for this consumer alone. */
@@ -317,15 +370,28 @@ typedef struct gpuring_consumer_options {
     bool deaths;    /* GPURING_PRODUCER_DIED tells of each producer that died */
     const char *label;
     int64_t spin_ns;
+    /* Goes on over restarts. At the end of the stream, or if the last producer or the creator died,
+     * a call then waits, within its timeout, for another producer or for a ring of the same name, and
+     * joins the same subscription there, under the same GPU and on the same stream. Frames of the old
+     * ring that are held stay valid until they are released. */
+    bool reattach;
+    /* Makes the subscription durable; see gpuring_subscribe. It needs a name. */
+    bool durable;
+    int64_t patience_ns; /* of gpuring_subscribe_options */
     void *stream; /* see gpuring_producer_stream */
     gpuring_gate gate;
 } gpuring_consumer_options;
 #define GPURING_CONSUMER_OPTIONS                                                                   \
     {sizeof(gpuring_consumer_options), NULL, GPURING_START_NEXT, false, false, false, NULL,        \
-     GPURING_SPIN_ADAPTIVE, NULL, GPURING_GATE_AUTO}
+     GPURING_SPIN_ADAPTIVE, false, false, 0, NULL, GPURING_GATE_AUTO}
 
 /* Joins as a consumer. options: NULL is GPURING_CONSUMER_OPTIONS. Waits as a join of a producer
- * does. */
+ * does.
+ *
+ * One that joins after the last producer has gone waits for the next one, as long as the ring's
+ * creator lives, unless the ring says of how many producers its stream is made. But if there are
+ * frames left that it begins with (`start`), it reads those, and then gets the end of that
+ * stream. */
 gpuring_status gpuring_join_consumer(gpuring_ring *ring, const gpuring_consumer_options *options,
                                      gpuring_consumer **consumer, gpuring_error *error);
 /* Releases what is held, and leaves the ring; see gpuring_close_producer. */
@@ -350,6 +416,11 @@ gpuring_status gpuring_release_many(gpuring_consumer *consumer, gpuring_slot *sl
 /* The number of the peer, as `gpuring inspect` shows it. */
 uint32_t gpuring_producer_number(const gpuring_producer *producer);
 uint32_t gpuring_consumer_number(const gpuring_consumer *consumer);
+/* The ring that it has joined: after a restart another one than before, if it has `reattach`. It is
+ * valid until a call that hands out a slot says that that is `restarted`, and is not to be
+ * detached. */
+gpuring_ring *gpuring_producer_ring(const gpuring_producer *producer);
+gpuring_ring *gpuring_consumer_ring(const gpuring_consumer *consumer);
 
 /* ---- streams --------------------------------------------------------------------------------- */
 
@@ -359,7 +430,9 @@ uint32_t gpuring_consumer_number(const gpuring_consumer *consumer);
  * Claim and acquire make it wait for those who used the slot before, unless their work is done. What
  * is then put into it comes behind them. Publish, abandon and release make others wait for the stream
  * of the claim or acquire, for this one, and for those that were named by use_on. So nobody waits for a
- * GPU on the host, but for a peer with GPURING_GATE_HOST. */
+ * GPU on the host, but for a peer with GPURING_GATE_HOST. Who leaves a ring waits for its own work
+ * there. With `reattach` that is a call that goes on in the next ring, or the release of the last
+ * frame that is held in the earlier one. */
 void gpuring_producer_stream(gpuring_producer *producer, void *stream);
 void gpuring_consumer_stream(gpuring_consumer *consumer, void *stream);
 /* Says that an open slot will be used on another stream, too. That stream waits for all work on the

@@ -98,6 +98,32 @@ public:
         return Ring(ring);
     }
 
+    /* Takes the name from a ring, and nobody out of it. */
+    static void unlink(const std::string &name) {
+        gpuring_error error;
+        detail::check(gpuring_unlink(name.c_str(), &error), error);
+    }
+    /* One that is detached elsewhere. */
+    static Ring of(gpuring_ring *ring) {
+        Ring made;
+        made.ring_ = std::shared_ptr<gpuring_ring>(std::shared_ptr<void>(), ring);
+        return made;
+    }
+
+    /* A durable one. */
+    void subscribe(const std::string &subscription,
+                   const gpuring_subscribe_options &options = GPURING_SUBSCRIBE_OPTIONS) {
+        gpuring_error error;
+        detail::check(gpuring_subscribe(get(), subscription.c_str(), &options, &error), error);
+    }
+    /* Whether there was one of this name. */
+    bool unsubscribe(const std::string &subscription) {
+        gpuring_error error;
+        bool found = false;
+        detail::check(gpuring_unsubscribe(get(), subscription.c_str(), &found, &error), error);
+        return found;
+    }
+
     gpuring_info info() const {
         gpuring_info info = GPURING_INFO;
         gpuring_get_info(get(), &info);
@@ -119,6 +145,7 @@ public:
     gpuring_ring *get() const noexcept { return ring_.get(); }
 
 private:
+    Ring() = default;
     explicit Ring(gpuring_ring *ring) { keep(ring); }
     void keep(gpuring_ring *ring) {
         ring_.reset(ring, [](gpuring_ring *each) { gpuring_detach(each, nullptr); });
@@ -133,6 +160,7 @@ template <class Byte> class Slot {
 public:
     std::uint64_t seq() const noexcept { return slot_.seq; }
     const gpuring_slot &raw() const noexcept { return slot_; }
+    bool restarted() const noexcept { return slot_.restarted; }
     Byte *data() const noexcept { return static_cast<Byte *>(slot_.data); }
     /* For the CPU; NULL if only a GPU has the slot. */
     Byte *host() const noexcept { return static_cast<Byte *>(slot_.host); }
@@ -265,14 +293,14 @@ public:
         gpuring_slot slot = GPURING_SLOT;
         if (!detail::came(gpuring_claim(get(), detail::ns(timeout), &slot, &error), error))
             return std::nullopt;
-        return std::make_optional<WriteSlot>(ring_, producer_, slot);
+        return std::make_optional<WriteSlot>(ring(), producer_, slot);
     }
     /* Does not wait, and counts the frame as dropped if no slot is free. */
     std::optional<WriteSlot> try_claim() {
         gpuring_error error;
         gpuring_slot slot = GPURING_SLOT;
         if (!detail::came(gpuring_try_claim(get(), &slot, &error), error)) return std::nullopt;
-        return std::make_optional<WriteSlot>(ring_, producer_, slot);
+        return std::make_optional<WriteSlot>(ring(), producer_, slot);
     }
     int fd() {
         gpuring_error error;
@@ -281,6 +309,11 @@ public:
         return fd;
     }
     gpuring_producer *get() const noexcept { return producer_.get(); }
+    /* The one that it has joined. */
+    Ring ring() const {
+        gpuring_ring *now = gpuring_producer_ring(get());
+        return now == ring_.get() ? ring_ : Ring::of(now);
+    }
 
 private:
     Ring ring_;
@@ -326,6 +359,11 @@ public:
         return fd;
     }
     gpuring_consumer *get() const noexcept { return consumer_.get(); }
+    /* The one that it has joined. */
+    Ring ring() const {
+        gpuring_ring *now = gpuring_consumer_ring(get());
+        return now == ring_.get() ? ring_ : Ring::of(now);
+    }
 
 private:
     template <class Verb> std::optional<ReadSlot> taken(Verb verb, const Timeout &timeout) {
@@ -333,7 +371,7 @@ private:
         gpuring_slot slot = GPURING_SLOT;
         if (!detail::came(verb(get(), detail::ns(timeout), &slot, &error), error))
             return std::nullopt;
-        return std::make_optional<ReadSlot>(ring_, consumer_, slot);
+        return std::make_optional<ReadSlot>(ring(), consumer_, slot);
     }
     Ring ring_;
     std::shared_ptr<gpuring_consumer> consumer_;

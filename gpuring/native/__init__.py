@@ -11,6 +11,7 @@ header, device, gpu, peer, joining, waits, notifier, exchange, files, clock
                    the binding: one Python call is one transition of the C library
 results            what a verb returns where it does not succeed
 subscriptions      those that stay without a member
+taking             who gets a name, which ring makes way, what the dead have left
 blocked            what a wait that is blocked asks of the floors above
 tracer             events of what peers do, for who traces a ring
 ranges             verbs as ranges of NVTX, if a program asks for them
@@ -23,7 +24,7 @@ from gpuring.native.blocked import on_blocked
 from gpuring.native.clock import now_ns, seconds
 from gpuring.native.device import Device, Driver
 from gpuring.native.exchange import Descriptor, fetch, offer
-from gpuring.native.files import File, MappedFile, NameWatch, exchange, rename_new
+from gpuring.native.files import File, MappedFile, NameWatch
 from gpuring.native.header import (
     GATES,
     MAX_FAR_NBYTES,
@@ -64,7 +65,6 @@ from gpuring.native.names import (
     check_subscription,
     find,
     give_name,
-    has_durable,
     has_name,
     header_path,
     in_use,
@@ -77,8 +77,8 @@ from gpuring.native.names import (
     read_spec,
     refuse_room,
     remove_file,
-    remove_own,
     slots_path,
+    spin_ns,
     unlock,
     unnamed,
     unnamed_file,
@@ -105,15 +105,24 @@ from gpuring.native.results import (
     REAPED,
     TORN,
 )
-from gpuring.native.subscriptions import (
-    all_settled,
-    being_settled,
-    earlier,
-    owed,
+from gpuring.native.subscriptions import subscribe, unsubscribe
+from gpuring.native.taking import (
+    forget,
+    goes_with_the_last,
+    has_durable,
+    has_successor,
+    is_kept,
+    is_kept_aside,
+    is_left,
+    make_way,
+    may_owe,
+    remove_dead,
+    remove_left,
+    remove_name,
+    remove_own,
     settle,
-    settled,
-    subscribe,
-    unsubscribe,
+    take_name,
+    tidy_sockets,
 )
 from gpuring.native.tracer import Tracer
 from gpuring.native.waits import MAX_WAITED, look, ready, select
@@ -127,11 +136,13 @@ __all__ = [
     "NAME_BYTE", "PEER_LOST", "PRODUCER_DIED", "REAPED", "SETTLING_BYTE", "SLOT_ALIGNMENT",
     "SPEC_KEPT_FREE", "SYNC_KINDS", "TORN", "VERSION", "Damaged", "Descriptor", "Device", "Driver",
     "File", "Header", "MappedFile", "Missing", "NameWatch", "Named", "Notifier", "Pace", "Peer",
-    "Retired", "Tracer", "all_settled", "annotate", "attach_header", "being_settled", "check_label",
-    "check_living", "check_name", "check_sizes", "check_subscription", "earlier", "exchange",
-    "fetch", "find", "give_name", "has_durable", "has_name", "header_path", "in_use", "is_name",
-    "join_consumer", "join_producer", "lock", "look", "make_slots", "name_is_locked", "now_ns",
-    "offer", "on_blocked", "open_slots", "owed", "read_header", "read_spec", "ready", "refuse_room",
-    "remove_file", "remove_own", "rename_new", "seconds", "select", "settle", "settled",
-    "slots_path", "subscribe", "unlock", "unnamed", "unnamed_file", "unsubscribe",
+    "Retired", "Tracer", "annotate", "attach_header", "check_label", "check_living", "check_name",
+    "check_sizes", "check_subscription", "fetch", "find", "forget", "give_name",
+    "goes_with_the_last", "has_durable", "has_name", "has_successor", "header_path", "in_use",
+    "is_kept", "is_kept_aside", "is_left", "is_name", "join_consumer", "join_producer", "lock",
+    "look", "make_slots", "make_way", "may_owe", "name_is_locked", "now_ns", "offer", "on_blocked",
+    "open_slots", "read_header", "read_spec", "ready", "refuse_room", "remove_dead", "remove_file",
+    "remove_left", "remove_name", "remove_own", "seconds", "select", "settle", "slots_path",
+    "spin_ns", "subscribe", "take_name", "tidy_sockets", "unlock", "unnamed", "unnamed_file",
+    "unsubscribe",
 ]  # fmt: skip

@@ -228,7 +228,6 @@ cdef extern from "core/earlier.h" nogil:
     gr_result gr_settle(gr_ring *, uint32_t, uint64_t, uint64_t)
     gr_result gr_settled(gr_ring *, uint32_t)
     uint64_t gr_being_settled(gr_ring *, uint32_t)
-    gr_result gr_all_settled(gr_ring *, uint32_t)
 
 cdef extern from "core/members.h" nogil:
     gr_result gr_join_producer(gr_ring *, gr_peer *)
@@ -274,7 +273,7 @@ cdef extern from "core/notify.h" nogil:
 
 cdef extern from "host/error.h" nogil:
     enum gpuring_status:
-        GPURING_OK, GPURING_TIMEOUT, GPURING_FULL, GPURING_NOT_FOUND, GPURING_INCOMPATIBLE
+        GPURING_OK, GPURING_TIMEOUT, GPURING_FULL, GPURING_NOT_FOUND, GPURING_EXISTS, GPURING_INCOMPATIBLE
         GPURING_TOO_MANY_PEERS, GPURING_CLOSED, GPURING_END_OF_STREAM, GPURING_PEER_LOST
         GPURING_PRODUCER_DIED, GPURING_FRAME_TORN, GPURING_NOT_PERMITTED, GPURING_NO_ROOM
         GPURING_DEVICE, GPURING_INVALID, GPURING_SYSTEM
@@ -298,6 +297,9 @@ cdef extern from "host/names.h" nogil:
     gpuring_status gh_check_subscription(const char *, size_t, gpuring_error *)
     gpuring_status gh_name_none(char *, gpuring_error *)
     gpuring_status gh_check_label(const char *, size_t, gpuring_error *)
+
+cdef extern from "host/environment.h" nogil:
+    gpuring_status gh_spin_ns(int64_t *, gpuring_error *)
 
 cdef extern from "host/locks.h" nogil:
     int gh_lock(int, int)
@@ -336,6 +338,38 @@ cdef extern from "host/making.h" nogil:
     int gh_remove_file(const char *, uint32_t)
     gpuring_status gh_remove_own(const char *, const uint8_t *, gr_ring *, gpuring_error *)
     bint gh_has_durable(const gr_ring *)
+
+cdef extern from "host/beside.h" nogil:
+    struct gh_beside_file:
+        char path[256]
+        bint goes, gone
+    struct gh_beside:
+        uint32_t n
+        gh_beside_file *file
+    bint gh_is_left(const char *)
+
+cdef extern from "host/sockets.h" nogil:
+    bint gh_tidy_sockets(const char *, bint)
+
+cdef extern from "host/debts.h" nogil:
+    bint gh_may_owe(const gr_ring *)
+    void gh_settle(const char *, gr_ring *)
+    gpuring_status gh_forget(const char *, gr_ring *, const char *, gpuring_error *)
+    bint gh_is_kept_aside(const char *, const char *)
+
+cdef extern from "host/leftovers.h" nogil:
+    bint gh_is_kept(gr_ring *)
+    gpuring_status gh_remove_left(const char *, gh_beside *, const uint8_t *, bint, gr_bool *, gpuring_error *)
+    gpuring_status gh_remove_dead(const char *, const uint8_t *, gr_bool *, gpuring_error *)
+    bint gh_goes_with_the_last(const char *, gr_ring *)
+
+cdef extern from "host/taking.h" nogil:
+    enum gpuring_replace:
+        GPURING_REPLACE_DEAD, GPURING_REPLACE_NONE, GPURING_REPLACE_ANY
+    gpuring_status gh_make_way(const char *, gpuring_replace, gpuring_error *)
+    gpuring_status gh_take_name(const char *, int, gpuring_replace, gr_ring *, gpuring_error *)
+    gpuring_status gh_remove_name(const char *, bint, gr_bool *, gpuring_error *)
+    int gh_has_successor(const char *, const gr_ring *)
 
 cdef extern from "host/opening.h" nogil:
     gpuring_status gh_find(const char *, gh_named *, gpuring_error *)
@@ -387,10 +421,9 @@ cdef extern from "host/diagnosis.h" nogil:
     double GH_NO_TIMEOUT
     void gh_add_in_the_way(gh_text *, const gr_ring *, const gr_culprit *, const gh_looks *) noexcept
     gpuring_status gh_add_refused(gh_text *, const char *, const gr_peer *, gr_result, gh_verb, double, const gh_looks *) noexcept
+    gpuring_status gh_add_resting(gh_text *, const char *, const gr_ring *, gr_result, gh_verb, double)
     gpuring_status gh_add_cannot_join(gh_text *, const char *, const gr_ring *, gr_result, const char *)
     gpuring_status gh_add_unusable(gh_text *, const char *, gr_result)
-    const char *gh_wanted(gh_verb)
-    const char *gh_over(gr_result)
     void gh_add_torn(gh_text *, const char *, uint64_t *, size_t, bint)
 
 cdef extern from "device/driver.h" nogil:

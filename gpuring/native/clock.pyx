@@ -25,8 +25,8 @@ cpdef double seconds(value, str what) except? -1:
     return checked if checked >= 0 else arguments.seconds(value, what)  # a number of another type, or an error
 
 
-cdef int64_t deadline_of(object timeout) except -1:
-    """The deadline on the clock of gr_now_ns.  0 means at once."""
+cdef int64_t deadline_after(object timeout) except -1:
+    """deadline_of, for a timeout that is not None."""
     cdef double patience_s = seconds(timeout, "timeout")
     if not patience_s:
         return 0

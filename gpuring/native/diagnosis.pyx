@@ -17,15 +17,33 @@ cdef enum:
 cdef dict _VERBS = {"claim": GH_CLAIM, "acquire": GH_ACQUIRE, "latest": GH_LATEST}
 
 
+cdef class _Looks:
+    """Who is asked.  C cannot raise, so what was raised meanwhile, such as by a Ctrl-C, is kept until C has returned."""
+
+    cdef gh_looks looks
+    cdef object is_stopped
+    cdef object raised
+
+    def __cinit__(self, is_stopped):
+        self.is_stopped = is_stopped
+        self.looks.is_stopped, self.looks.context = _asked, <void *>self
+
+    cdef gh_looks *asked(self) noexcept:
+        return NULL if self.is_stopped is None else &self.looks
+
+    cdef int done(self) except -1:
+        if self.raised is not None:
+            raise self.raised
+        return 0
+
+
 cdef gr_bool _asked(void *context, const gr_ring *ring, uint32_t number) noexcept with gil:
-    return bool((<object>context)(number))
-
-
-cdef gh_looks *_looks(gh_looks *looks, object is_stopped) noexcept:
-    if is_stopped is None:
-        return NULL
-    looks.is_stopped, looks.context = _asked, <void *>is_stopped
-    return looks
+    cdef _Looks looks = <_Looks>context
+    try:
+        return looks.raised is None and bool(looks.is_stopped(number))
+    except BaseException as error:
+        looks.raised = error
+        return False
 
 
 cdef object _error(gpuring_status status, const char *text):
@@ -36,10 +54,11 @@ def refused(str ring not None, Peer peer not None, int result, str verb not None
     """The error for the negative `result` of a frame verb, if it is not TORN."""
     cdef char room[ROOM]
     cdef gh_text text = gh_begin_text(room, ROOM)
-    cdef gh_looks looks
+    cdef _Looks looks = _Looks(is_stopped)
     cdef double timeout_s = GH_NO_TIMEOUT if timeout is None else timeout
     cdef gpuring_status status = gh_add_refused(
-        &text, ring.encode(), &peer.gd.core, <gr_result>-result, _VERBS.get(verb, GH_CLAIM), timeout_s, _looks(&looks, is_stopped))
+        &text, ring.encode(), &peer.gd.core, <gr_result>-result, _VERBS.get(verb, GH_CLAIM), timeout_s, looks.asked())
+    looks.done()
     return _error(status, room)
 
 
@@ -59,14 +78,12 @@ def cannot_join(str ring not None, Header header not None, int result, bytes sub
     return _error(gh_add_cannot_join(&text, ring.encode(), header.ring, <gr_result>-result, padded), room)
 
 
-def wanted(str verb not None):
-    """What a verb of this name asks for, in words."""
-    return gh_wanted(_VERBS[verb]).decode()
-
-
-def over(int result):
-    """What has come to its end by this negative result, in words."""
-    return gh_over(<gr_result>-result).decode()
+def resting(str ring not None, Header header not None, int result, str verb not None, timeout):
+    """The error of a verb of a peer that waits for the stream to go on, and whose time is up."""
+    cdef char room[ROOM]
+    cdef gh_text text = gh_begin_text(room, ROOM)
+    cdef double timeout_s = 0.0 if timeout is None else timeout
+    return _error(gh_add_resting(&text, ring.encode(), header.ring, <gr_result>-result, _VERBS[verb], timeout_s), room)
 
 
 def in_the_way(Header header not None, tuple culprit not None, is_stopped=None):
@@ -74,13 +91,14 @@ def in_the_way(Header header not None, tuple culprit not None, is_stopped=None):
     Peer.culprit."""
     cdef char room[ROOM]
     cdef gh_text text = gh_begin_text(room, ROOM)
-    cdef gh_looks looks
+    cdef _Looks looks = _Looks(is_stopped)
     cdef gr_culprit who
     reason, other, subscription, who.seq, who.since_ns = culprit
     who.reason = <gr_reason><int>reason
     who.peer = GR_NONE if other is None else other
     who.subscription = GR_NONE if subscription is None else subscription
-    gh_add_in_the_way(&text, header.ring, &who, _looks(&looks, is_stopped))
+    gh_add_in_the_way(&text, header.ring, &who, looks.asked())
+    looks.done()
     return room.decode(errors="replace")
 
 

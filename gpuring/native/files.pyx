@@ -12,21 +12,6 @@ from posix.unistd cimport close as c_close
 
 from gpuring.native.c cimport gh_drain_names, gh_watch_names
 
-cdef extern from *:
-    """
-    #include <fcntl.h>
-    #include <sys/syscall.h>
-    #include <unistd.h>
-    /* The C library of old systems has no renameat2, and the kernel has had it since 3.15. */
-    static int renamed(const char *one, const char *other, unsigned how) {
-        return (int)syscall(SYS_renameat2, AT_FDCWD, one, AT_FDCWD, other, how);
-    }
-    enum { NO_REPLACE = 1, EXCHANGE = 2 };
-    """
-    enum: NO_REPLACE, EXCHANGE
-    int renamed(const char *, const char *, unsigned how)
-
-
 _open = weakref.WeakSet()
 
 
@@ -80,20 +65,6 @@ cdef File file_of(int fd):
     file.fd = fd
     _open.add(file)
     return file
-
-
-def exchange(one, other):
-    """Two files exchange their names in one step.  Raises OSError: FileNotFoundError if one of the two is not there."""
-    cdef bytes mine = os.fsencode(one), its = os.fsencode(other)
-    if renamed(mine, its, EXCHANGE):
-        PyErr_SetFromErrnoWithFilenameObject(OSError, one)
-
-
-def rename_new(one, other):
-    """A file gets another name in one step.  Raises OSError: FileExistsError if another file has that."""
-    cdef bytes mine = os.fsencode(one), its = os.fsencode(other)
-    if renamed(mine, its, NO_REPLACE):
-        PyErr_SetFromErrnoWithFilenameObject(OSError, one)
 
 
 def _close_all():

@@ -15,6 +15,7 @@ from gpuring.errors import (
     PeerLost,
     ProducerDied,
     RingClosed,
+    RingExists,
     RingError,
     RingFull,
     RingIncompatible,
@@ -29,7 +30,7 @@ class Missing(Exception):
 
 
 cdef dict _KINDS = {
-    GPURING_NOT_FOUND: Missing, GPURING_INCOMPATIBLE: RingIncompatible, GPURING_PEER_LOST: PeerLost,
+    GPURING_NOT_FOUND: Missing, GPURING_EXISTS: RingExists, GPURING_INCOMPATIBLE: RingIncompatible, GPURING_PEER_LOST: PeerLost,
     GPURING_NOT_PERMITTED: PermissionError, GPURING_INVALID: ValueError, GPURING_TIMEOUT: RingTimeout,
     GPURING_FULL: RingFull, GPURING_TOO_MANY_PEERS: TooManyPeers, GPURING_CLOSED: RingClosed,
     GPURING_END_OF_STREAM: EndOfStream, GPURING_PRODUCER_DIED: ProducerDied, GPURING_DEVICE: DeviceError,
@@ -91,6 +92,15 @@ def check_label(bytes label not None):
     cdef gpuring_error error
     if gh_check_label(label, len(label), &error) != GPURING_OK:
         refuse(&error)
+
+
+def spin_ns():
+    """For how long a wait spins, as GPURING_SPIN of the environment says.  -1: it is not set.  Raises ValueError."""
+    cdef gpuring_error error
+    cdef int64_t ns
+    if gh_spin_ns(&ns, &error) != GPURING_OK:
+        refuse(&error)
+    return ns
 
 
 def header_path(str name not None):
@@ -275,18 +285,6 @@ def remove_file(path, uint32_t owner):
     if removed < 0:
         raise OSError(errno, os.strerror(errno), path)
     return bool(removed)
-
-
-def remove_own(str name not None, bytes epoch not None, Header header not None):
-    """Removes the names of a ring that is ours and closed.  Raises OSError."""
-    cdef gpuring_error error
-    if gh_remove_own(_encoded(name), epoch, header.ring, &error) != GPURING_OK:
-        refuse(&error)
-
-
-def has_durable(Header header not None):
-    """Whether a ring has subscriptions that go over to the next ring of its name."""
-    return gh_has_durable(header.ring)
 
 
 def refuse_room(str name not None, int number, str what not None, uint64_t nbytes):

@@ -24,7 +24,6 @@ cdef class Peer:
     cpdef count_drop(self)
     cdef bint has_nothing(self) noexcept
     cdef bint is_in_own_way(self) noexcept
-    cdef int check_idle(self) except -1
     cdef int begin_wait(self) except -1
     cdef int take(self, gd_call *call, verb which) except? -1000
     cdef gr_result _wait(self, gd_call *call, verb which) except? GR_SIGNAL
@@ -32,3 +31,11 @@ cdef class Peer:
     cdef int end(self, gd_call *call, verb which) except? -1000
     cdef int use_on(self, uint32_t index, size_t stream) except -1
     cdef bint _paid(self, uint32_t index) noexcept
+
+
+cdef int raise_busy() except -1
+
+
+cdef inline int check_idle(Peer peer) except -1:
+    """Raises RuntimeError while a verb is in progress, in another thread or in what a signal handler has interrupted."""
+    return raise_busy() if peer.waiting_in else 0

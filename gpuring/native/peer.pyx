@@ -36,8 +36,8 @@ cdef inline gr_result _ended(gd_peer *me, gd_call *call, unsigned how, verb whic
     return gd_release(me, call, how) if which == RELEASE else gd_abandon(me, call, how)
 
 
-cdef object _busy():
-    return RuntimeError("this peer is waiting in another thread; give each thread its own")
+cdef int raise_busy() except -1:
+    raise RuntimeError("this peer is waiting in another thread; give each thread its own")
 
 
 @cython.no_gc_clear  # __dealloc__ needs the header
@@ -123,7 +123,7 @@ cdef class Peer:
     cdef int take(self, gd_call *call, verb which) except? -1000:
         """Does CLAIM, ACQUIRE or LATEST.  Returns 0 or a negative result.  If this raises, nothing is claimed or held."""
         cdef gr_result result
-        self.check_idle()
+        check_idle(self)
         result = _taken(&self.gd, call, 0, which)
         if result == GR_SIGNAL:
             result = self._wait(call, which)
@@ -162,15 +162,9 @@ cdef class Peer:
         finally:
             self.waiting_in = 0
 
-    cdef int check_idle(self) except -1:
-        """Raises RuntimeError while a verb is in progress, in another thread or in what a signal handler has interrupted."""
-        if self.waiting_in:
-            raise _busy()
-        return 0
-
     cdef int begin_wait(self) except -1:
         """Called before a wait without the GIL.  The end of the wait sets waiting_in to 0."""
-        self.check_idle()
+        check_idle(self)
         self.waiting_in = PyThread_get_thread_ident()
         return 0
 

@@ -7,14 +7,11 @@ from gpuring.native.c cimport *
 from gpuring.native.header cimport Header
 
 
-def subscribe(Header header not None, bytes name not None, *, bint lossless, bint redeliver, start, uint64_t patience_ns,
-              uint64_t owed=0, uint64_t earlier=0):
+def subscribe(Header header not None, bytes name not None, *, bint lossless, bint redeliver, start, uint64_t patience_ns):
     """Makes a durable subscription, or makes one durable that is there.
 
     `start` is "next", "oldest" or a sequence.  `patience_ns`: how long producers wait for it while it has no member, 0 for
-    ever.  `owed`: what `owed` says of the ring before.  `earlier`: 1 if rings that had this name may still owe it something, and
-    the number of the ring before (registry/earlier.py) if that owes it nothing more.  Returns 0 or a negative result.  Raises
-    OSError."""
+    ever.  Returns 0 or a negative result.  Raises OSError."""
     cdef gr_terms terms
     cdef gr_result result
     cdef char padded[64]
@@ -24,7 +21,7 @@ def subscribe(Header header not None, bytes name not None, *, bint lossless, bin
     terms.mode = GR_LOSSLESS if lossless else GR_LOSSY
     terms.policy = GR_REDELIVER if redeliver else GR_DROP
     set_start(&terms, start)
-    terms.patience_ns, terms.owed, terms.earlier = patience_ns, owed, earlier
+    terms.patience_ns = patience_ns
     with nogil:
         result = gr_subscribe(header.ring, padded, &terms)
     if result == GR_SYSTEM:
@@ -45,64 +42,6 @@ def unsubscribe(Header header not None, bytes name not None):
     if result == GR_SYSTEM:
         PyErr_SetFromErrno(OSError)
     return -<int>result, found
-
-
-def owed(Header header not None, uint32_t subscription):
-    """How many frames a subscription has lost that nobody was told of, if another ring takes the name of this one.  None: a
-    member lives and may still read what is left, or nobody can tell, because the membership lock cannot be taken for 5 s."""
-    cdef uint64_t n = 0
-    cdef gr_result result
-    header.to_write()
-    with nogil:
-        result = gr_owed(header.ring, subscription, &n)
-    return n if result == GR_OK else None
-
-
-# ---- what rings owe that had the name earlier (registry/earlier.py) --------------------------------------------------------------
-
-
-def earlier(Header header not None, uint32_t subscription):
-    """0 if no ring that had this name earlier owes the subscription anything."""
-    return gr_load_acquire(&header.ring.sub[subscription].earlier)
-
-
-def settle(Header header not None, uint32_t subscription, uint64_t number, uint64_t owed):
-    """An earlier ring owes it so many frames.  The caller has that one forget the subscription, and then calls `settled`.
-    Returns 0, or a negative result: nothing was changed.  Raises OSError."""
-    cdef gr_result result
-    header.to_write()
-    with nogil:
-        result = gr_settle(header.ring, subscription, number, owed)
-    return done(result)
-
-
-def being_settled(Header header not None, uint32_t subscription):
-    """The number of the earlier ring for which `settle` was called, and `settled` was not yet.  0: none."""
-    return gr_being_settled(header.ring, subscription)
-
-
-def settled(Header header not None, uint32_t subscription):
-    """Returns and raises as `settle`."""
-    cdef gr_result result
-    header.to_write()
-    with nogil:
-        result = gr_settled(header.ring, subscription)
-    return done(result)
-
-
-def all_settled(Header header not None, uint32_t subscription):
-    """No earlier ring owes it anything any more.  Returns and raises as `settle`."""
-    cdef gr_result result
-    header.to_write()
-    with nogil:
-        result = gr_all_settled(header.ring, subscription)
-    return done(result)
-
-
-cdef int done(gr_result result) except 1:
-    if result == GR_SYSTEM:
-        PyErr_SetFromErrno(OSError)
-    return -<int>result
 
 
 cdef int pad(char *padded, bytes name) except -1:

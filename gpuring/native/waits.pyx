@@ -5,7 +5,7 @@ from libc.stdint cimport int64_t, uint32_t, uint64_t
 from gpuring.native.blocked cimport give_back_lost
 from gpuring.native.c cimport *
 from gpuring.native.clock cimport deadline_of
-from gpuring.native.peer cimport Peer
+from gpuring.native.peer cimport Peer, check_idle
 from gpuring.native.results cimport culprit_of
 
 MAX_WAITED = <int>GR_MAX_WAITED
@@ -49,7 +49,7 @@ def select(list peers not None, timeout):
     deadline_ns = deadline_of(timeout)
     for k in range(n):
         peer = peers[k]
-        peer.check_idle()
+        check_idle(peer)
         members[k] = &peer.gd.core
     try:
         for peer in peers:

@@ -41,11 +41,11 @@ class IndexedFile:
         with path.open("rb") as file:
             begin = file.read(len(MCAP0_MAGIC))
             if not MCAP0_MAGIC.startswith(begin):  # a recorder that was just killed wrote less
-                raise RingError(f"{path} is no recording of gpuring: it does not begin like one")
+                raise RingError(f"{path} is not a recording of gpuring: it does not begin like one")
             try:
                 self._summary = self._at_the_end(file) or self._found(file)
             except (McapError, ValueError, struct.error) as error:
-                raise RingError(f"{path} is no recording of gpuring: {error}") from error
+                raise RingError(f"{path} is not a recording of gpuring: {error}") from error
         chunks = self._summary.chunk_indexes
         self.start_ns = min((chunk.message_start_time for chunk in chunks), default=0)
         self.end_ns = max((chunk.message_end_time for chunk in chunks), default=0)

@@ -21,7 +21,7 @@ def read(*paths: str | Path) -> Recording:
 
     `paths` are its files, in any order.  A file that is still being written, or whose recorder was
     killed, is read up to its last whole chunk.  Such a file has no index, so this reads all of it
-    once.  Does not wait.  Raises OSError, RingError (a file is no recording, or mcap is not
+    once.  Does not wait.  Raises OSError, RingError (a file is not a recording, or mcap is not
     installed), TypeError (no path).
     """
     if not paths:

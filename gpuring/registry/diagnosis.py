@@ -13,9 +13,9 @@ from collections.abc import Iterable
 from functools import partial
 
 from gpuring import native
-from gpuring.errors import FrameTorn, RingError, RingFull, RingTimeout
+from gpuring.errors import FrameTorn, RingError
 from gpuring.native import Header, Peer, diagnosis
-from gpuring.native.diagnosis import cannot_join, in_the_way, unusable
+from gpuring.native.diagnosis import cannot_join, in_the_way, resting, unusable
 from gpuring.printable import printable
 from gpuring.registry.subscriptions import is_unnamed, text_of
 
@@ -41,19 +41,6 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
         return torn(ring, peer.take_torn(), released=True)
     is_stopped = partial(_is_stopped, peer.header, at_most_s_old=0.0 if timeout else _POLLED_S)
     return diagnosis.refused(ring, peer, result, verb, timeout, is_stopped)
-
-
-def resting(
-    ring: str, header: Header, result: int, *, verb: str, timeout: float | None
-) -> RingTimeout:
-    """The error of a verb of a peer that waits its end out, and whose time is up."""
-    kind = RingFull if verb == "claim" else RingTimeout
-    waited = "at once" if not timeout else f"within {float(timeout):g} s"
-    others = " and no other ring has its name yet" if header.closed else ""
-    return kind(
-        f"ring {ring!r}: no {diagnosis.wanted(verb)} {waited}: {diagnosis.over(result)}{others}. "
-        "Call again to go on waiting"
-    )
 
 
 def torn(ring: str, seqs: Iterable[int], *, released: bool = False) -> FrameTorn:

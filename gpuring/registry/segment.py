@@ -16,16 +16,13 @@ import contextlib
 import errno
 import os
 import re
-import secrets
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import posix_ipc
 
 from gpuring import native
-from gpuring.errors import RingError, RingIncompatible, RingNotFound
+from gpuring.errors import RingIncompatible, RingNotFound
 from gpuring.native import File, Missing, Named
-from gpuring.registry import locks
 
 SHM = Path("/dev/shm")
 _PREFIX = "gpuring."
@@ -55,12 +52,6 @@ def header_name(name: str) -> str:
 
 def slots_name(name: str, epoch: bytes) -> str:
     return native.slots_path(name, epoch).removeprefix(str(SHM))
-
-
-def aside_name(name: str, number: bytes) -> str:
-    """Of a header that does not have its ring's name.  The number is a new one, so that nobody can
-    take the name before."""
-    return slots_name(name, number) + _ASIDE
 
 
 def is_aside(segment: str) -> bool:
@@ -149,78 +140,6 @@ def give_name(file: File, segment: str) -> None:
     native.give_name(file.fd, path_of(segment))
 
 
-@contextlib.contextmanager
-def spare_name(name: str, header: File) -> Iterator[str]:
-    """A name for the header of a ring, which `rename` makes its own.  Raises OSError.  A file that
-    has lost its only name can get none any more, so it has this one until it has its own.
-
-    It is locked like that of slots that somebody is making.  If who made it is killed, clean()
-    finds it.
-    """
-    spare, heir = aside_name(name, secrets.token_bytes(16)), os.fstat(header.fd)
-    locks.lock_name(header.fd)
-    try:
-        give_name(header, spare)
-        yield spare
-    finally:
-        if has_name(path_of(spare), heir):  # it was not renamed
-            unlink(spare)
-        # The name is another's by now.  ValueError: after an interrupt the file may be closed.
-        with contextlib.suppress(OSError, ValueError):
-            locks.unlock_name(header.fd)
-
-
-def rename(spare: str, name: str, keep: bool = False) -> bool:
-    """Makes the header with this spare name the ring's in one step, whatever has its name.  `keep`:
-    that one gets the spare name, unless the system cannot exchange names.  False if none has it any
-    more.  Raises RingError if somebody has tidied the spare name away."""
-    spare, name = path_of(spare), path_of(header_name(name))
-    try:
-        if not (keep and _exchange(spare, name)):
-            os.rename(spare, name)  # noqa: PTH104
-    except FileNotFoundError:
-        if not os.path.lexists(spare):
-            raise _tidied(spare, name) from None
-        return False
-    return True
-
-
-def rename_if_free(spare: str, name: str) -> bool:
-    """Makes the header with this spare name the ring's, if nothing has its name.  Raises RingError
-    if somebody has tidied the spare name away."""
-    spare, name = path_of(spare), path_of(header_name(name))
-    try:
-        if not _done(native.rename_new, spare, name):
-            os.link(spare, name)  # it has two names until its spare one is tidied
-    except FileExistsError:
-        return False
-    except FileNotFoundError:
-        raise _tidied(spare, name) from None
-    return True
-
-
-def _tidied(spare: str, name: str) -> RingError:
-    return RingError(
-        f"{spare} was removed while this process was about to give it the name {name}. Create the "
-        "ring again"
-    )
-
-
-def _exchange(one: str, other: str) -> bool:
-    return _done(native.exchange, one, other)
-
-
-def _done(how: Callable[[str, str], None], one: str, other: str) -> bool:
-    """False if the system cannot do that."""
-    try:
-        how(one, other)
-    except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOSYS):  # as a sandbox has it
-            raise
-        return False
-    return True
-
-
 # ---- how names go ------------------------------------------------------------------------------
 
 
@@ -245,28 +164,15 @@ def remove_slots(slots: str, owner: int | None = None) -> bool:
     return native.remove_file(path_of(slots), os.geteuid() if owner is None else owner)
 
 
-def is_left(slots: str) -> bool:
-    """Whether a segment of slots is ours, and nobody is making it just now.
-
-    If so, its ring has its name by now or will never have it, so a look at the name tells which.
-    """
-    try:
-        with look(slots) as named:
-            if not named.is_ours:
-                return False
-            with named.open() as file:
-                return not locks.name_is_locked(file.fd)
-    except OSError:  # it went away, or cannot be opened
-        return False
-
-
 # ---- what to say -------------------------------------------------------------------------------
 
 
-def not_found(name: str, detail: str = "") -> RingNotFound:
+def not_found(name: str, detail: str = "", waited_s: float = 0.0) -> RingNotFound:
+    """`detail`: what is in the way of a ring whose name is there."""
     if detail:
+        when = f"after {waited_s:.3g} s" if waited_s else "now"
         return RingNotFound(
-            f"ring {name!r} is not there now: {detail}. If nobody is removing or replacing it, "
+            f"ring {name!r} is not there {when}: {detail}. If nobody is removing or replacing it, "
             "`gpuring clean` takes away what is left, once its processes are gone"
         )
     there = set(names())
@@ -275,9 +181,10 @@ def not_found(name: str, detail: str = "") -> RingNotFound:
     )
     more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
     listed = f"{', '.join(known[:_MAX_LISTED])}{more}" if known else "no rings"
+    came = f" came within {waited_s:.3g} s" if waited_s else ""
     return RingNotFound(
-        f"No ring or service named {name!r}: this host has {listed}. Processes see each other's "
-        f"rings only if they share {SHM} (in containers: --ipc)"
+        f"No ring or service named {name!r}{came}: this host has {listed}. Processes see each "
+        f"other's rings only if they share {SHM} (in containers: --ipc)"
     )
 
 

@@ -206,7 +206,7 @@ class RingStats:
     name: str
     """The name by which others attach."""
     epoch: str
-    """128 random bits in hexadecimal.  They tell rings of the same name from each other."""
+    """128 random bits in hexadecimal.  They distinguish rings of the same name."""
     memory: str
     """ "host", "ipc", "vmm", "pool" or "pinned", as `Ring.memory`."""
     sync: str

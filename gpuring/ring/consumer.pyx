@@ -4,8 +4,9 @@ from libc.stdint cimport int64_t, uint32_t
 from gpuring.native.c cimport *
 from gpuring.native.clock cimport deadline_of
 from gpuring.native.peer cimport *
-from gpuring.ring.endpoint cimport Endpoint
+from gpuring.ring.endpoint cimport Endpoint, stream_of
 from gpuring.ring.read_slot cimport ReadSlot
+from gpuring.ring.slot_owner cimport remember
 
 from gpuring import native
 from gpuring.errors import FrameTorn, raise_first
@@ -78,7 +79,7 @@ cdef class Consumer(Endpoint):
         cdef int64_t deadline_ns = deadline_of(timeout)
         cdef int result
         while True:
-            gd_begin(&call, self._stream_of(stream), deadline_ns, 1, &index)
+            gd_begin(&call, stream_of(self, stream), deadline_ns, 1, &index)
             self._enter()
             self._tell_first()
             result = self._peer.take(&call, which)
@@ -89,7 +90,7 @@ cdef class Consumer(Endpoint):
             if not self._goes_on(result, deadline_ns):
                 raise self._refused(result, "acquire" if name is None else name, timeout)
         self.given[self.givens] = index
-        self._remember(1)
+        remember(self, 1)
         slot = <ReadSlot>self._slot(&call, index)
         slot._begin()
         if self._restarted or self._late >= 0:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy.typing as npt
@@ -17,8 +16,8 @@ from gpuring.memory.host import HostMemory
 from gpuring.memory.pinned import PinnedMemory
 from gpuring.native import File, Header
 from gpuring.native.memory import order
-from gpuring.registry import directory, no_room, segment
-from gpuring.ring import debug, durable, kept_memory, shutdown
+from gpuring.registry import no_room, segment
+from gpuring.ring import debug, kept_memory, shutdown
 from gpuring.ring.endpoint import Gate
 from gpuring.ring.ring import Ring
 
@@ -75,8 +74,8 @@ def create(
     * `max_peers`, `max_subscriptions`: how many there may be at the same time, 1 … 250.
     * `mode`: permissions of the shared memory.  0o600, the default, keeps it to one user.
     * `replace`: which ring of this name makes way.  With None, the default, a ring whose creator is
-      dead makes way, so that a program that was killed can be started again.  With True any ring of
-      yours makes way, whoever uses it, and with False none.
+      dead makes way, so that a program that was killed can be started again.  True replaces any
+      ring of yours, even one in use, and False replaces none.
 
     Processes that are still in a ring that makes way read what is there and get EndOfStream, as if
     its creator had closed it.  They keep its memory until they leave.  The old ring is closed when
@@ -88,14 +87,14 @@ def create(
     others get RingExists.  What has the name and is damaged, or of another version of gpuring,
     makes way if no process uses it.
 
-    A ring appears whole: whoever finds its name can attach to it.  Closing the returned Ring closes
-    the ring.  The others then read what is there and get EndOfStream.
+    A ring appears whole: a process that finds its name can attach to it.  Closing the returned Ring
+    closes the ring.  The others then read what is there and get EndOfStream.
 
     Raises RingExists, TooManyPeers (more subscriptions than `max_subscriptions`), DeviceError (no
-    usable GPU), RingError (no space in /dev/shm, RLIMIT_FSIZE,
-    RLIMIT_AS), OSError (no descriptors left), TypeError or ValueError (arguments).  With
-    `replace=True` also PermissionError (the ring is another user's) and RingIncompatible (what has
-    the name is no file).  Nothing is left behind by a call that raises.
+    usable GPU), RingError (no space in /dev/shm, RLIMIT_FSIZE, RLIMIT_AS), OSError (no descriptors
+    left), TypeError or ValueError (arguments).  With `replace=True` also PermissionError (the ring
+    is another user's) and RingIncompatible (what has the name is not a file).  Nothing is left
+    behind by a call that raises.
     """
     shutdown.check()
     segment.check_name(name)
@@ -178,7 +177,7 @@ def create_of(
             "sync= out"
         )
 
-    directory.make_way(name, replace)
+    native.make_way(name, replace)
     epoch = secrets.token_bytes(16)
     mapped: Memory | None = None
     making: File | None = None  # what HostMemory.create returns
@@ -225,8 +224,7 @@ def create_of(
             kinds.hand_on(header, mapped)
             for subscription in subscriptions:  # before those that come from an earlier ring
                 ring.subscribe(subscription)
-            carry = partial(durable.carry_over, name, new=header)
-            directory.give_name(name, file, replace, carry)  # last: nobody finds half of a ring
+            native.take_name(name, file.fd, replace, header)  # last: nobody finds half of a ring
         return ring
     except BaseException as error:
         if ring is not None:

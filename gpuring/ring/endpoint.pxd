@@ -25,8 +25,14 @@ cdef class Endpoint(SlotOwner):
     cdef public double _rested_s   # when that last had a chance to run others
     cdef public long long _first_in  # the turn of select in which this one came first
     cdef int _tell_first(self) except -1
-    cdef size_t _stream_of(self, stream) except? 1
     cdef uint32_t _at_most(self, n) except 0
     cdef int _first(self, Slot slot) except -1
     cdef bint _goes_on(self, int result, int64_t deadline_ns) except -1
     cdef _many(self, verb which, n, timeout, stream, kind)
+
+
+cdef inline size_t stream_of(Endpoint endpoint, stream) except? 1:
+    """The raw handle of a stream that the user gave.  None: the current one."""
+    if stream is None:
+        return 0 if endpoint._device is None else endpoint._device.current()
+    return endpoint._handle(stream)

@@ -14,7 +14,7 @@ from gpuring.native.c cimport *
 from gpuring.native.clock cimport deadline_of
 from gpuring.native.peer cimport *
 from gpuring.ring.slot cimport Slot
-from gpuring.ring.slot_owner cimport SlotOwner
+from gpuring.ring.slot_owner cimport SlotOwner, remember
 
 from gpuring import native
 from gpuring.arguments import integer
@@ -228,11 +228,6 @@ cdef class Endpoint(SlotOwner):
         cdef Endpoint each
         return [each for found in list(self._home._endpoints.values()) if (each := found()) is not None and each._heir is self]
 
-    cdef size_t _stream_of(self, stream) except? 1:
-        if stream is None:
-            return 0 if self._device is None else self._device.current()
-        return self._handle(stream)
-
     cdef uint32_t _at_most(self, n) except 0:
         n = integer(n, "n")
         if n < 1:
@@ -252,7 +247,7 @@ cdef class Endpoint(SlotOwner):
         cdef int64_t deadline_ns = deadline_of(timeout)
         cdef uint32_t most
         while True:
-            handle, most = self._stream_of(stream), self._at_most(n)
+            handle, most = stream_of(self, stream), self._at_most(n)
             self._enter()
             self._tell_first()
             indices = &self.given[self.givens]
@@ -271,7 +266,7 @@ cdef class Endpoint(SlotOwner):
                 slot = self._slot(&call, indices[k])
                 slot._begin()
                 batch.append(slot)
-            self._remember(call.got)
+            remember(self, call.got)
             if self._restarted or self._late >= 0:
                 self._first(batch[0])
             return batch if kind is None else kind(batch)

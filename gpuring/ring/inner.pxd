@@ -7,7 +7,7 @@ its own in Python.  Then these are called.
 from gpuring.native.header cimport Header
 from gpuring.native.peer cimport ACQUIRE
 from gpuring.ring.consumer cimport Consumer
-from gpuring.ring.endpoint cimport Endpoint
+from gpuring.ring.endpoint cimport Endpoint, stream_of
 from gpuring.ring.producer cimport Producer
 from gpuring.ring.read_slot cimport ReadSlot
 from gpuring.ring.slot cimport Slot
@@ -25,11 +25,6 @@ cdef inline Header header(ring):
 cdef inline bint has_own_verbs(Endpoint endpoint) noexcept:
     """Whether its slots have to be ended by name, in Python, too."""
     return endpoint._replaced
-
-
-cdef inline size_t stream_of(Endpoint endpoint, stream) except? 1:
-    """The raw handle of a stream that the user gave.  None: the current one."""
-    return endpoint._stream_of(stream)
 
 
 cdef inline notifier(Endpoint endpoint):

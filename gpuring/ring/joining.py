@@ -5,13 +5,14 @@ A peer that goes on over restarts keeps it, and joins the next ring of that name
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from gpuring import native
 from gpuring.arguments import flag, integer
-from gpuring.registry import diagnosis, earlier, labels
-from gpuring.registry.subscriptions import encode
+from gpuring.registry import diagnosis, labels
+from gpuring.registry.subscriptions import FOREVER_NS, encode
 from gpuring.ring import spinning
 
 if TYPE_CHECKING:
@@ -65,7 +66,7 @@ class AsConsumer:
                 name, lossless=lossless, start=start, redeliver=redeliver, patience=self.patience
             )
         if name is not None:
-            earlier.settle(ring.name, ring._header)
+            native.settle(ring.name, ring._header)
         encoded, begin = native.unnamed() if name is None else encode(name), checked_start(start)
 
         def join(peer: Peer, device: Device | None, gate_host: bool) -> Peer | int:
@@ -92,6 +93,15 @@ def _peer(
     peer.set_label(shown)
     peer.set_spin(spin_ns)
     return peer
+
+
+def patience_ns(patience: float | None) -> int:
+    """`Ring.subscribe(patience=)` in nanoseconds.  0 leaves it as it is, and at first that is for
+    ever.  So the least patience is 1 ns."""
+    if patience is None:
+        return 0
+    given = native.seconds(patience, "patience")
+    return FOREVER_NS if math.isinf(given) else max(1, round(given * 1e9))
 
 
 def checked_start(start: Literal["next", "oldest"] | int) -> Literal["next", "oldest"] | int:

@@ -4,7 +4,8 @@ from libc.stdint cimport int64_t, uint32_t
 from gpuring.native.c cimport *
 from gpuring.native.clock cimport deadline_of
 from gpuring.native.peer cimport *
-from gpuring.ring.endpoint cimport Endpoint
+from gpuring.ring.endpoint cimport Endpoint, stream_of
+from gpuring.ring.slot_owner cimport remember
 from gpuring.ring.write_slot cimport WriteSlot
 
 from gpuring import native
@@ -52,7 +53,7 @@ cdef class Producer(Endpoint):
         cdef int64_t deadline_ns = deadline_of(timeout)
         cdef int result
         while True:
-            gd_begin(&call, self._stream_of(stream), deadline_ns, 1, &index)
+            gd_begin(&call, stream_of(self, stream), deadline_ns, 1, &index)
             self._enter()
             result = self._peer.take(&call, CLAIM)
             if not result:
@@ -64,7 +65,7 @@ cdef class Producer(Endpoint):
             if extents is not None:
                 extents = self._smaller(extents)  # perhaps in another ring
         self.given[self.givens] = index
-        self._remember(1)
+        remember(self, 1)
         slot = <WriteSlot>self._slot(&call, index)
         slot._begin()
         if self._restarted:

@@ -33,8 +33,9 @@ cdef class ReadSlot(Slot):
         (`restarted`), they are also those that it came too late for.  Of several members the one that
         came first counts these.
 
-        Void sequences (abandoned claims) among them count too, because nobody can tell them apart then.
-        The first frame that a consumer gets tells nothing of what was lost on the way before it.
+        Void sequences (abandoned claims) among them count too, because they cannot be distinguished
+        then.  The first frame that a consumer gets says nothing about what was lost on the way
+        before it.
         """
         return self.use.lost + self.use.upstream
 
@@ -47,9 +48,8 @@ cdef class ReadSlot(Slot):
     def release(self):
         """Gives the slot back, in stream order: the next writer's stream waits for your work on the slot.
 
-        Never blocks.  Raises FrameTorn if the frame is known to be torn (the
-        slot is given back all the same), PeerLost if this peer was taken for dead, RingError if the slot
-        is no longer yours.
+        Never blocks.  Raises FrameTorn if the frame is known to be torn (the slot is still given
+        back), PeerLost if this peer was taken for dead, RingError if the slot is no longer yours.
         """
         self._finish()
 
@@ -106,9 +106,9 @@ cdef class ReadSlot(Slot):
         You may release the slot right away, because the release comes after the copy.  Where the CPU
         uses the ring, the call waits for the copy, and takes no stream.
 
-        Raises TypeError for what is no array or has another dtype, ValueError for another shape, a
-        read-only array, or a layout that is neither C-contiguous nor rows at a pitch, RingError if
-        the slot is no longer yours, DeviceError.
+        Raises TypeError for what is not an array or has another dtype, ValueError for another
+        shape, a read-only array, or a layout that is neither C-contiguous nor rows at a pitch,
+        RingError if the slot is no longer yours, DeviceError.
         """
         self._check_open()
         name = self._field_name(field)
@@ -124,11 +124,11 @@ cdef class ReadSlot(Slot):
           torch, on the GPU under which the ring was attached.
         * `field`, `stream`: as for `copy_to`.
 
-        It is for a pinned ring that was attached with a device, and works on GPU rings, too.  The call
-        returns before the copy is done.  You may release the slot right away: whoever writes it next
-        waits until it has been read.  Where the slots are not registered with CUDA
-        (`gpuring inspect` says so), the call waits for the copy.  Raises TypeError where the CPU uses
-        the ring (attach with `device=`), and what `copy_to` raises.
+        It is for a pinned ring that was attached with a device, and works on GPU rings, too.  The
+        call returns before the copy is done.  You may release the slot right away: the next writer
+        waits until it has been read.  Where the slots are not registered with CUDA (`gpuring
+        inspect` says so), the call waits for the copy.  Raises TypeError where the CPU uses the
+        ring (attach with `device=`), and what `copy_to` raises.
         """
         self._check_open()
         if self._memory.device is None:

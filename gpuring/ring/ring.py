@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any, Literal
-
-import numpy as np
 
 from gpuring import arguments, native, slot_layout
 from gpuring.errors import (
@@ -23,20 +20,19 @@ from gpuring.errors import (
 )
 from gpuring.memory import kinds
 from gpuring.native import Header
-from gpuring.native.signals import Dropped
-from gpuring.registry import diagnosis, directory, earlier, leftovers, segment, stats, survey
+from gpuring.registry import diagnosis, directory, leftovers, segment, stats, survey
 from gpuring.registry.subscriptions import encode
-from gpuring.ring import caller, debug, durable, joining, kept_memory, ordering, shutdown
+from gpuring.ring import caller, debug, joining, kept_memory, ordering, shutdown
 from gpuring.ring.consumer import Consumer
+from gpuring.ring.described import Described
 from gpuring.ring.endpoint import Endpoint, Gate
 from gpuring.ring.producer import Producer
-from gpuring.slot_layout import ARRAY
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
     from gpuring.memory import Memory
-    from gpuring.slot_layout import Field, Spec
+    from gpuring.slot_layout import Spec
 
 
 def attach_any(name: str, deadline: float = 0.0, device: int | None = None) -> Ring:
@@ -70,7 +66,7 @@ def _slots_of(name: str, header: Header, device: str | int | None) -> tuple[Memo
     return kinds.attach(name, header, device), described
 
 
-class Ring(Dropped):
+class Ring(Described):
     """One process's handle on a ring.  `create` and `attach` make it.  It is a context manager.
 
     It can be pickled, and so given to a process that is spawned.  That process attaches to the ring
@@ -98,65 +94,6 @@ class Ring(Dropped):
         self._made_at = caller.line() if debug.ON else ""
         shutdown.add(self)
         self._closed = False
-
-    @property
-    def name(self) -> str:
-        """The name by which others attach."""
-        return self._name
-
-    @property
-    def slots(self) -> int:
-        """How many slots the ring has.  Sequence s is in slot s % slots."""
-        return self._header.slots
-
-    @property
-    def spec(self) -> Spec:
-        """What a slot holds: its fields with their shapes and dtypes, and the metadata's dtype."""
-        return self._spec
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of a frame.  Raises TypeError if a slot has several fields; see `fields`."""
-        return self._only_field().shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """The dtype of a frame.  Raises TypeError if a slot has several fields; see `fields`."""
-        return self._only_field().dtype
-
-    @property
-    def fields(self) -> dict[str, tuple[tuple[int, ...], np.dtype[Any]]]:
-        """The (shape, dtype) of each field by its name, as `create(fields=)` takes them.  A ring
-        that was created with shape= and dtype= has one field, "array"."""
-        return {field.name: (field.shape, field.dtype) for field in self._spec.fields}
-
-    def _only_field(self) -> Field:
-        first = self._spec.fields[0]
-        if first.name != ARRAY:
-            names = ", ".join(map(repr, self.fields))
-            raise TypeError(f"ring {self._name!r} has the fields {names}: see ring.fields")
-        return first
-
-    @property
-    def memory(self) -> str:
-        """Where the slots are: "host", "pinned", or on a GPU as "ipc", "vmm" or "pool"
-        (`create(memory=)`).  With memory="auto" this is what was chosen."""
-        return self._header.memory
-
-    @property
-    def sync(self) -> str:
-        """How streams wait for each other: "timeline", "event", or "host" on a host ring."""
-        return self._header.sync
-
-    @property
-    def gate(self) -> str:
-        """Where peers wait for others' GPU work if they do not say: "stream" or "host"."""
-        return self._header.gate
-
-    @property
-    def closed(self) -> bool:
-        """Whether this handle was closed."""
-        return self._closed
 
     def _check_open(self) -> None:
         if self._header.forked:
@@ -236,7 +173,8 @@ class Ring(Dropped):
           it has released.  `patience` is that of `subscribe`.  A subscription that is durable
           already stays so, whatever its members say.
         * `deaths`: whether `acquire` raises ProducerDied for each producer that died, although
-          the stream goes on.  Otherwise only the death that ends the stream is told, as PeerLost.
+          the stream goes on.  Otherwise only the death that ends the stream is reported, as
+          PeerLost.
         * `spin`: for how many seconds a wait looks before it sleeps, as for `producer`.
         * `label`: what people see of it, as for `producer`.
 
@@ -283,8 +221,8 @@ class Ring(Dropped):
 
         * `lossless`, `start`, `redeliver`: those of `consumer`.
         * `patience`: for how many seconds producers wait while it has no member.  Then it is given
-          up: they go on, and whoever joins next is told in `slot.lost` how many frames it has
-          missed.  None is for ever, or as long as somebody has said before.  math.inf is for ever.
+          up: they go on, and the next reader finds in `slot.lost` how many frames it has missed.
+          None is for ever, or as long as somebody has said before.  math.inf is for ever.
 
         If another ring takes the name of this one, the subscription is one of that ring, too.  What
         it had not read then is lost, unless a member is still there to read it, and is counted in
@@ -300,7 +238,7 @@ class Ring(Dropped):
             lossless=arguments.flag(lossless, "lossless"),
             redeliver=arguments.flag(redeliver, "redeliver"),
             start=joining.checked_start(start),
-            patience_ns=durable.patience_ns(patience),
+            patience_ns=joining.patience_ns(patience),
         )
         if result:
             raise diagnosis.cannot_join(self._name, self._header, result, encoded)
@@ -313,26 +251,22 @@ class Ring(Dropped):
         taken for 5 s, OSError (no descriptors left for what was owed; the subscription has ended).
         """
         self._check_open()
-        owed = earlier.may_owe(self._header)
+        owed = native.may_owe(self._header)
         result, found = native.unsubscribe(self._header, encode(subscription))
         if result:
             raise diagnosis.unusable(self._name, result)
         if owed:
-            earlier.forget(self._name, self._header, encode(subscription))
+            native.forget(self._name, self._header, encode(subscription))
         if self._header.closed:  # its name was kept for this
-            directory.remove_own(self._name, self._epoch, self._header)
+            native.remove_own(self._name, self._epoch, self._header)
         return found
 
     def _successor(self) -> Ring | None:
         """The ring that has our name now, if it is another one and was not closed."""
         try:
-            path = segment.path_of(segment.header_name(self._name))
-            if segment.has_name(path, os.fstat(self._header.lock_fd)):
-                return None  # this look is cheap, and the next one copies a whole header
-            header = directory.look(self._name)
-            if header.epoch == self._header.epoch or header.closed:
+            if not native.has_successor(self._name, self._header):
                 return None
-            device = self._memory.device if header.memory == "pinned" else None
+            device = self._memory.device if self.memory == "pinned" else None
             return attach_any(self._name, device=device)
         except (RingNotFound, RingIncompatible, PeerLost, PermissionError):
             return None
@@ -405,7 +339,7 @@ class Ring(Dropped):
                 errors.append(error)  # raised below; what is left of the peer is reaped after this
         if self._created:
             self._header.close_ring()
-            directory.remove_own(self._name, self._epoch, self._header)
+            native.remove_own(self._name, self._epoch, self._header)
         # The garbage collector is about to call the _dropped of some endpoints, perhaps in another
         # thread. It has cleared our references to them. They still need the slots and the device.
         if any(each() is None for each in list(self._endpoints.values())):
@@ -416,7 +350,7 @@ class Ring(Dropped):
         if self._created:
             kept_memory.keep(self._header, self._memory)
         else:
-            go_with_us = leftovers.go_with_the_last(self._name, self._header)
+            go_with_us = native.goes_with_the_last(self._name, self._header)
             self._memory.close(others=True, then=self._header.disown)
             if go_with_us:
                 with contextlib.suppress(RingError, OSError):  # others can do it later
@@ -445,8 +379,3 @@ class Ring(Dropped):
     def __reduce__(self) -> tuple[Any, ...]:
         device = self._memory.device if self.memory == "pinned" else None
         return attach_any, (self._name, 0.0, device)
-
-    def __repr__(self) -> str:
-        where = self.memory if self.memory == "host" else f"{self.memory}, {self.sync}"
-        state = "closed" if self._closed else f"{self.slots} × {self._spec}, {where}"
-        return f"<Ring {self._name!r}: {state}>"

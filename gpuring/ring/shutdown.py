@@ -94,8 +94,8 @@ def exit_on_sigterm() -> None:
     Without it SIGTERM kills the process, or does nothing if it is process 1 of a container.  Call
     it once, at the beginning of a program and of each child process that works with rings.  It
     takes the place of any handler that was there.  A wait is interrupted as by Ctrl-C.  If the
-    signal comes again meanwhile, it raises again, but rings that are being left are left all the
-    same.  A thread that is not a daemon has to end by itself, as with `sys.exit()`.
+    signal comes again meanwhile, it raises again, but rings that are being left are still left.  A
+    thread that is not a daemon has to end by itself, as with `sys.exit()`.
 
     Does not wait.  Raises RuntimeError in another thread than the main one, because Python handles
     signals in that one only.

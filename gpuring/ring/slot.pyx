@@ -256,8 +256,8 @@ cdef class Slot(Exported):
 
         That stream is made to wait for all work on the slot so far.  What it does until publish or
         release is ordered before the next use of the slot by others.  Importing through DLPack does
-        this by itself.  Raises TypeError if the CPU uses the ring or `stream` is no stream, RingError
-        if the slot is no longer yours, DeviceError.
+        this by itself.  Raises TypeError if the CPU uses the ring or `stream` is not a stream,
+        RingError if the slot is no longer yours, DeviceError.
         """
         self._check_open()
         if self._device is None and self._memory.device is None:

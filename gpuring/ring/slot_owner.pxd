@@ -27,5 +27,17 @@ cdef class SlotOwner(Dropped):
     cdef Slot _another(self, gd_call *call, uint32_t index)
     cpdef Slot _renew(self, uint32_t index)
     cdef int _enter(self) except -1
-    cdef void _remember(self, uint32_t n) noexcept
-    cdef bint _is_lost(self, uint32_t index) except -1
+    cdef bint _is_lost(self, uint32_t index) noexcept
+
+
+cdef inline void remember(SlotOwner owner, uint32_t n) noexcept:
+    """The `n` slots behind the end of `given` are handed out now.  One of them may be in the list already, if another thread
+    has ended it while we waited.  Each claim and acquire does this, so it is compiled into them."""
+    cdef uint32_t k, index, first = owner.givens
+    for k in range(first, first + n):
+        index = owner.given[k]
+        if not owner.listed[index]:
+            owner.listed[index] = True
+            owner.given[owner.givens] = index
+            owner.givens += 1
+    owner.recent = owner.givens - first

@@ -27,6 +27,18 @@ cdef enum:
     LOOKS = 4  # at slots of earlier verbs
 
 
+cdef inline bint look_at(SlotOwner owner, uint32_t at) noexcept:
+    """Whether a slot in `given` is lost.  One that was ended leaves the list, and the last one takes its place."""
+    cdef uint32_t index = owner.given[at]
+    cdef PyObject *slots = <PyObject *>owner._slots
+    if index < PyList_GET_SIZE(slots) and (<Slot>PyList_GET_ITEM(slots, index)).use.open:
+        return owner._is_lost(index)
+    owner.listed[index] = False
+    owner.givens -= 1
+    owner.given[at] = owner.given[owner.givens]
+    return False
+
+
 cdef class SlotOwner(Dropped):
     """Whoever has slots: a peer of a ring in this process.  Users do not make it.
 
@@ -115,47 +127,25 @@ cdef class SlotOwner(Dropped):
         verb and at a few of the others, so that a user with many slots does not pay for all of them each time.
 
         Raises RuntimeError, and has touched nothing, while another verb of this peer is in progress.  The list is that verb's."""
-        cdef uint32_t k, at, index, last = self.givens
+        cdef uint32_t k, last = self.givens, before = last - self.recent
         cdef bint lost = False
-        self._peer.check_idle()
-        if not last:
-            return 0
-        for k in range(self.recent + LOOKS):
-            if k < self.recent:
-                at = last - 1 - k
-            elif self.givens:
-                self.turn += 1
-                at = self.turn % self.givens
-            else:
-                break
-            index = self.given[at]
-            if index < PyList_GET_SIZE(<PyObject *>self._slots) and (
-                    <Slot>PyList_GET_ITEM(<PyObject *>self._slots, index)).use.open:
-                lost = lost or self._is_lost(index)
-            else:  # it was ended
-                self.listed[index] = False
-                self.givens -= 1
-                self.given[at] = self.given[self.givens]
+        check_idle(self._peer)
+        while last > before:
+            last -= 1
+            lost |= look_at(self, last)
         self.recent = 0
+        for k in range(LOOKS):
+            if not self.givens:
+                break
+            self.turn += 1
+            lost |= look_at(self, self.turn % self.givens)
         if lost:
             self._give_back_lost()
         return 0
 
-    cdef void _remember(self, uint32_t n) noexcept:
-        """The `n` slots behind the end of `given` are handed out now.  One of them may be in the list already, if another
-        thread has ended it while we waited."""
-        cdef uint32_t k, index, first = self.givens
-        for k in range(first, first + n):
-            index = self.given[k]
-            if not self.listed[index]:
-                self.listed[index] = True
-                self.given[self.givens] = index
-                self.givens += 1
-        self.recent = self.givens - first
-
     # ---- slots that nobody has
 
-    cdef bint _is_lost(self, uint32_t index) except -1:
+    cdef bint _is_lost(self, uint32_t index) noexcept:
         cdef PyObject *slot
         if index >= PyList_GET_SIZE(<PyObject *>self._slots):
             return False  # closed

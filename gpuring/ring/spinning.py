@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import os
 
-from gpuring import arguments
+from gpuring import arguments, native
 
 ADAPTIVE, FOR_EVER = -1, 2**63 - 1
-VARIABLE = "GPURING_SPIN"
 
 
 def spin_ns(spin: float | None) -> int:
@@ -24,13 +22,4 @@ def spin_ns(spin: float | None) -> int:
 
 @functools.cache
 def _of_the_process() -> int:
-    text = os.environ.get(VARIABLE)
-    if text is None or not text.strip():
-        return ADAPTIVE
-    try:
-        return spin_ns(float(text))
-    except ValueError:
-        raise ValueError(
-            f"the environment has {VARIABLE}={text!r}, but it is a number of seconds, such as "
-            '"0.002", or "inf"'
-        ) from None
+    return native.spin_ns()

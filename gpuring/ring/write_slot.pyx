@@ -91,9 +91,10 @@ cdef class WriteSlot(Slot):
         * `field`: the name of the field, if the slot has several.
         * `stream`: where to copy.  None is the slot's own stream.  See `use_on`.
 
-        Where the CPU uses the ring, the call waits for the copy, and takes no stream.  Raises TypeError for what is no array or has another dtype,
-        ValueError for another shape or a layout that is neither C-contiguous nor rows at a pitch,
-        RingError if the slot is no longer yours, DeviceError.
+        Where the CPU uses the ring, the call waits for the copy, and takes no stream.  Raises
+        TypeError for what is not an array or has another dtype, ValueError for another shape or a
+        layout that is neither C-contiguous nor rows at a pitch, RingError if the slot is no longer
+        yours, DeviceError.
         """
         self._check_open()
         name = self._field_name(field)

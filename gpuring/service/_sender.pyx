@@ -118,7 +118,7 @@ cdef class Sender:
         * RingTimeout: another service has taken the place of a closed one, and for 5 s another
           process, which may be stopped, has kept this client from joining it.
         * RingIncompatible: the service was replaced by one with other shapes, dtypes or memory, or
-          by a ring that is no service.  Connect again.
+          by a ring that is not a service.  Connect again.
         """
         return self._send(timeout, expires_s, stream, shape)
 
@@ -136,7 +136,7 @@ cdef class Sender:
         None wherever `request` would wait, or would raise RingFull: the request ring is full, all
         `calls` of this client are open, another thread is sending, or there is no engine, also
         while the service is started again.  So a client goes on over restarts of its engines, and
-        is not told of them.  `gpuring.health` tells whether there is an engine.
+        does not notice them.  `gpuring.health` says whether there is an engine.
 
         `dropped` counts what was dropped.  So do the statistics of the request ring, for each
         client and in all.  `expires_s`, `stream` and `shape` are those of `request`.

@@ -174,7 +174,7 @@ class Call(InParts, Unique):
 
     def fail(self, text: str) -> None:
         """Answers with a failure.  The client's `result()` raises CallFailed with `text`, of which
-        the first 240 bytes are sent.  Raises TypeError if that is no str."""
+        the first 240 bytes are sent.  Raises TypeError if that is not a str."""
         self._request()
         _check_text(text)
         with self._server._claim_answer(self, None, None, FAILED, text):

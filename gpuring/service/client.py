@@ -220,7 +220,7 @@ class Client(Sender, Unique):
         come to any call of this client.
 
         When it is readable, ask each call in flight whether it is `done`.  It is readable again
-        when another answer comes.  It does not tell that a call is lost, so ask once in a while as
+        when another answer comes.  It does not show that a call is lost, so ask once in a while as
         well.  Never read or close it.  It is the same number until the client is closed, also after
         the service was replaced.
 

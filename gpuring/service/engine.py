@@ -112,7 +112,7 @@ class Engine(Taker):
         return decorated
 
     def run(self) -> Ended:
-        """Takes calls and answers them with the function of `batch`, until it is told to end.
+        """Takes calls and answers them with the function of `batch`, until it is stopped.
 
         It returns "closed" when the service was closed, "SIGTERM" after that signal, and "stopped"
         after `stop`.  It then finishes the batch that it has, and takes no other one: another

@@ -69,7 +69,7 @@ def serve(
     * `request_meta`, `response_meta`: structured dtypes for metadata, as create()'s `meta=`.
     * `slots`: how many requests fit into the ring.  Requests that engines work on count, too.
     * `device`, `sync`, `gate`, `memory`, `mode`: as for create().
-    * `replace`: close and remove a service of this name, whoever uses it.  Without it a service
+    * `replace`: close and remove a service of this name, even one in use.  Without it a service
       whose processes are all dead makes way.  So does one that nobody can join any more, because
       its memory is "ipc" and its creator is dead.
     * `answers`: "host" puts answers into host memory even if requests are on a GPU.  Those of a
@@ -81,8 +81,8 @@ def serve(
     * `redeliver`: whether another engine gets the calls of an engine that dies.  If not, they are
       lost.
     * `label`: what people see of this engine in messages and tools, at most 64 bytes of UTF-8.
-      None is the name of the program.  It tells engines in several containers apart, where each may
-      have the pid 1.
+      None is the name of the program.  It distinguishes engines in several containers, where each
+      may have the pid 1.
 
     The creator owns the service: when it closes in order, the service ends.  Raises
     RingIncompatible if the service is there with other terms, and what create() and attach() raise.
@@ -98,7 +98,7 @@ def serve(
     replace = arguments.flag(replace, "replace")
     if request is None or response is None:
         if not engine or replace:
-            raise TypeError("who creates a service describes it: request= and response=")
+            raise TypeError("to create a service, give request= and response=")
         return _join(
             name, deadline_of(timeout), lambda ring: Server(ring, engine=True, label=label)
         )

@@ -44,7 +44,7 @@ def health(name: str, within_s: float = 10.0) -> Health:
     seconds.  So an engine that warms up is not ready yet, and an engine that hangs is not ready any
     more.  Let `within_s` be at least 2 seconds, and longer than the longest batch takes.
 
-    Raises RingNotFound, RingIncompatible if the ring is no service, TypeError, ValueError.
+    Raises RingNotFound, RingIncompatible if the ring is not a service, TypeError, ValueError.
     """
     within_s = seconds(within_s, "within_s")
     header = directory.look(segment.check_name(name))

@@ -1,8 +1,11 @@
 """The main process's end of the rings of an iterator's workers.
 
-The main process makes the rings, so they go when it closes them, whatever became of the workers.
-How large the slots must be is known from the first batch of a worker.  A batch that is larger asks
-for another ring, with larger slots.
+A worker has a ring for each place in which tensors of its batches lie: host memory, and each GPU.
+
+The main process makes the rings, so they go when it closes them, whatever became of the workers,
+and a worker that is killed takes no memory along.  Which places there are, and how large the slots
+must be, is known from the first batch of a worker.  A batch that is larger asks for another ring,
+with larger slots.
 
 A ring has a name only until its worker has joined, which it does before it loads its next batch.
 Only if all processes are killed at once before that, it stays in /dev/shm.
@@ -14,75 +17,86 @@ batches for as long as they like.
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import os
 import secrets
 import threading
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from gpuring.errors import RingError
-from gpuring.memory.pinned import RegisteredMemory
-from gpuring.ring import caller, inner
+from gpuring.errors import DeviceError, FrameTorn, RingError
+from gpuring.memory.kinds import ON_GPU
+from gpuring.ring import caller, kept_memory
 from gpuring.ring.creation import create
-from gpuring.torch.packing import ring_name
-from gpuring.torch.parcel import Parcel, Pickled, inlets, over, put_together
+from gpuring.torch import places
+from gpuring.torch.outlet import ring_name
+from gpuring.torch.parcel import Parcel, Pickled, fresh, inlets, over, put_together
+from gpuring.torch.places import HOST
 
 if TYPE_CHECKING:
     from gpuring.ring.consumer import Consumer
+    from gpuring.ring.read_slot import ReadSlot
     from gpuring.ring.ring import Ring
-    from gpuring.torch.parcel import Layout, Leaf
+    from gpuring.torch.parcel import Layout, Leaf, Part, Piece
 
 
 @dataclass
 class Need:
     """What a loader has learned of its batches.  Its next iterator begins with that."""
 
-    nbytes: int = 0
-    """Of the largest batch, with room for more if they differ."""
+    nbytes: dict[int, int] = field(default_factory=dict)
+    """By place, of the largest batch there, with room for more if they differ."""
+
+    def known(self) -> set[int]:
+        """The places for which a ring is made before a worker has asked for it."""
+        return {HOST, *self.nbytes}
 
 
 class _Ring(NamedTuple):
     generation: int
     ring: Ring
     consumer: Consumer
-    slots: list[Any]
-    """The bytes of each slot in host memory, as torch has them where it copies them to a GPU, and
-    as NumPy has them elsewhere."""
+    slots: list[torch.Tensor]
+    """The bytes of each slot."""
 
 
 class Inlet:
-    """The rings by worker.  Two threads use it: the main one, and torch's for pinned memory."""
+    """The rings by worker and place.  Two threads use it: the main one, and torch's for pinned
+    memory."""
 
     def __init__(self, need: Need, workers: int, slots: int, device: torch.device | None) -> None:
-        """`slots`: of each ring.  `device`: the GPU that batches go to; None: they stay in host
-        memory."""
+        """`slots`: of each ring.  `device`: the GPU that batches go to; None: they stay where they
+        are."""
         self.name = f"loader-{os.getpid()}-{secrets.token_hex(4)}"
         self._need = need
-        self._generations = [0] * workers
-        """Which ring each has, or is to have."""
+        self._generations = [dict.fromkeys(need.known(), 0) for _ in range(workers)]
+        """Which rings each has, or is to have, by place."""
         self._count = slots
         self._device = device
-        self._rings: dict[int, _Ring] = {}
+        self._rings: dict[tuple[int, int], _Ring] = {}
         self._layouts: dict[int, Layout] = {}
-        """Of the last frame of each worker."""
+        """Of the last frames of each worker."""
         self._lock = threading.RLock()  # reentrant: a signal handler may drop the iterator
         self._pid = os.getpid()
         self._closed = False
-        self._refused = False
-        """Whether a ring could not be made.  Then no other one is tried."""
+        self._refused: set[int] = set()
+        """Places for which a ring could not be made.  Then no other one is tried there."""
         inlets[self.name] = self
 
     def prepare(self, worker: int) -> None:
-        """Makes the ring of a worker that is about to be asked for a batch, if it has none that is
-        large enough, and it is known how large that is.  The worker joins when it begins with its
-        next batch, and takes the name away."""
+        """Makes the rings of a worker that is about to be asked for a batch, where it has none that
+        is large enough, and it is known how large that is.  The worker joins when it begins with
+        its next batch, and takes the names away."""
         with self._lock:
-            ring, generation = self._rings.get(worker), self._generations[worker]
-            if self._need.nbytes and (ring is None or ring.generation < generation):
-                self._make(worker, generation)
+            for place, generation in self._generations[worker].items():
+                ring = self._rings.get((worker, place))
+                missing = ring is None or ring.generation < generation
+                if missing and place in self._need.nbytes:
+                    self._make(worker, place, generation)
 
     def close(self) -> None:
         """Workers that wait for a slot go on without one."""
@@ -91,19 +105,44 @@ class Inlet:
         with self._lock:
             self._closed = True
             while self._rings:
-                self._rings.popitem()[1].ring.close()
+                # FrameTorn: a worker was killed, and the loop says so.
+                with contextlib.suppress(FrameTorn):
+                    self._rings.popitem()[1].ring.close()
+
+    def torn(self, worker: int) -> set[tuple[int, int]]:
+        """Of a worker that was killed: the frames that were copied and that its GPU had not made,
+        by place and sequence.  Waits for the copies."""
+        torn: set[tuple[int, int]] = set()
+        with self._lock:
+            for (of, place), ring in self._rings.items():
+                if of == worker and place != HOST:
+                    try:
+                        ring.consumer.close()
+                    except FrameTorn as error:
+                        torn.update((place, seq) for seq in error.seqs)
+                    except RingError:  # that of the GPU: the worker's death is what is told
+                        pass
+        return torn
+
+    def give_memory_back(self) -> None:
+        """Called when no worker has the rings any more.  Memory of a GPU is kept until then."""
+        if self._pid == os.getpid():
+            kept_memory.free()
 
     def open(self, parcel: Parcel, *, pinned: bool) -> Any:
         """The batch, in memory of its own: on the GPU in order of torch's current stream, in pinned
         memory, or in ordinary memory."""
         leaves: list[Leaf]
         with self._lock:
-            if parcel.seq:
+            if parcel.leaves is None:
                 if parcel.layout is not None:
                     self._layouts[parcel.worker] = parcel.layout
                 layout = self._layouts[parcel.worker]
                 pieces = self._copied(parcel, layout, pinned)
-                leaves = [over(pieces[piece], begin, kind) for piece, begin, kind in layout.places]
+                leaves = [
+                    pieces[piece] if kind is None else over(pieces[piece], begin, kind)
+                    for piece, begin, kind in layout.places
+                ]
             else:
                 assert parcel.layout is not None
                 assert not isinstance(parcel.leaves, Pickled)  # it came out of the queue
@@ -117,73 +156,102 @@ class Inlet:
         """A leaf that had no slot."""
         if not isinstance(leaf, torch.Tensor):
             return leaf
-        if self._device is not None:
+        if self._device is not None and leaf.device != self._device:
             return leaf.to(self._device, non_blocking=True)
+        if places.place_of(leaf) != HOST:
+            return leaf.clone()  # the worker has that memory
         return leaf.pin_memory() if pinned else leaf
 
+    def _target(self, place: int) -> int:
+        """Where what lies in a place goes."""
+        return place if self._device is None else int(self._device.index)
+
     def _copied(self, parcel: Parcel, layout: Layout, pinned: bool) -> list[torch.Tensor]:
-        """The pieces of a parcel.  Its slot goes back behind the copy."""
-        ring = self._rings[parcel.worker]
-        stream = None if self._device is None else torch.cuda.current_stream(self._device)
-        while True:  # frames before it are of parcels that were lost to a Ctrl-C
-            with ring.consumer.acquire(0, stream=stream) as slot:
-                if slot.seq != parcel.seq:
-                    continue
-                if self._device is not None:
-                    whole = torch.empty(parcel.nbytes, dtype=torch.uint8, device=self._device)
-                    # The slots are registered with CUDA, so this does not wait.  slot.copy_to would
-                    # go by way of DLPack and an event, which `whole` does not need: torch orders
-                    # its next use behind this stream.
-                    whole.copy_(ring.slots[slot.index][: parcel.nbytes], non_blocking=True)
-                    return [_on_its_own(whole, begin, end) for begin, end in layout.pieces]
-                copies = []
-                for begin, end in layout.pieces:
-                    copy = torch.empty(end - begin, dtype=torch.uint8, pin_memory=pinned)
-                    copy.numpy()[...] = ring.slots[slot.index][begin:end]  # by this thread alone
-                    copies.append(copy)
-                return copies
+        """The pieces of a parcel.  Its slots go back behind the copies."""
+        copies: list[torch.Tensor] = []
+        for number, part in enumerate(parcel.parts):
+            pieces = [piece for piece in layout.pieces if piece.frame == number]
+            ring = self._rings[parcel.worker, part.place]
+            if self._target(part.place) == HOST:
+                copies += _on_host(ring, part, pieces, pinned)
+            else:
+                copies += self._on_gpu(ring, part, pieces)
+        return copies
+
+    def _on_gpu(self, ring: _Ring, part: Part, pieces: list[Piece]) -> list[torch.Tensor]:
+        target = self._target(part.place)
+        here = target if part.place == HOST else part.place  # the GPU under which the ring is used
+        whole = places.empty(part.nbytes, target)
+        with places.on(here), _frame(ring, part, places.stream_of(here)) as slot:
+            # Memory of a GPU, or registered with CUDA, so this does not wait.  slot.copy_to would
+            # go by way of DLPack and an event, which `whole` does not need: torch orders its next
+            # use behind this stream.
+            whole.copy_(ring.slots[slot.index][: part.nbytes], non_blocking=True)
+        return [_on_its_own(whole, piece) for piece in pieces]
 
     def _make_room(self, parcel: Parcel) -> None:
-        """The worker's next ring is to have room for this parcel.  All frames of its earlier one
+        """The worker's next rings are to have room for this parcel.  All frames of its earlier ones
         have come, because parcels of a worker come in order."""
-        if self._need.nbytes < parcel.nbytes:
-            self._need.nbytes = max(parcel.nbytes, self._need.nbytes * 3 // 2)
-        self._generations[parcel.worker] = parcel.generation
+        need = self._need.nbytes
+        for part in parcel.parts:
+            largest = need.get(part.place, 0)
+            if largest < part.nbytes:
+                need[part.place] = max(part.nbytes, largest * 3 // 2)
+            self._generations[parcel.worker][part.place] = part.generation
 
-    def _make(self, worker: int, generation: int) -> None:
-        if self._closed or self._refused:
+    def _make(self, worker: int, place: int, generation: int) -> None:
+        if self._closed or place in self._refused:
             return
-        if worker in self._rings:
-            self._rings.pop(worker).ring.close()
-        on_gpu = self._device is not None
+        if (worker, place) in self._rings:
+            self._rings.pop((worker, place)).ring.close()
+        target = self._target(place)
         try:
             ring = create(
-                ring_name(self.name, worker, generation),
+                ring_name(self.name, worker, place, generation),
                 slots=self._count,
-                shape=self._need.nbytes,
+                shape=self._need.nbytes[place],
                 dtype="u1",
-                memory="pinned" if on_gpu else "auto",
-                device=self._device.index if self._device is not None else "host",
+                memory="pinned" if place == HOST != target else "auto",
+                device="host" if target == HOST else target if place == HOST else place,
             )
+            if place != HOST and ring.memory not in ON_GPU:
+                ring.close()
+                raise DeviceError(f"GPU {place} cannot share its memory between processes")
         except (RingError, OSError) as error:
-            self._refused = True
+            self._refused.add(place)
+            where = "" if place == HOST else f" on GPU {place}"
             caller.warn(
-                f"batches of DataLoader travel as in torch.utils.data.DataLoader ({error})",
+                f"batches{where} of DataLoader travel as in torch.utils.data.DataLoader ({error})",
                 RuntimeWarning,
             )
             return
-        only = ring.spec.fields[0]
-        memory = inner.memory(ring)
-        if isinstance(memory, RegisteredMemory):
-            memory = memory.host
-        slots = [memory.array(k, only, only.shape, writable=on_gpu) for k in range(ring.slots)]
-        if on_gpu:
-            slots = [torch.from_numpy(slot) for slot in slots]
-        self._rings[worker] = _Ring(generation, ring, ring.consumer(), slots)
+        with places.on(target if place == HOST else place):
+            consumer = ring.consumer()
+        slots = places.slots_of(ring, place)
+        self._rings[worker, place] = _Ring(generation, ring, consumer, slots)
 
 
-def _on_its_own(whole: torch.Tensor, begin: int, end: int) -> torch.Tensor:
+def _frame(ring: _Ring, part: Part, stream: Any) -> ReadSlot:
+    """The slot with the frame of a part."""
+    while True:
+        slot = ring.consumer.acquire(0, stream=stream)
+        if slot.seq == part.seq:
+            return slot
+        slot.release()  # it is of a parcel that was lost to a Ctrl-C
+
+
+def _on_host(ring: _Ring, part: Part, pieces: list[Piece], pinned: bool) -> list[torch.Tensor]:
+    copies = [fresh(piece.kind, pinned=pinned) for piece in pieces]
+    with _frame(ring, part, None) as slot:
+        first = ring.slots[slot.index].data_ptr()
+        for copy, piece in zip(copies, pieces, strict=True):  # by this thread alone
+            ctypes.memmove(copy.data_ptr(), first + piece.begin, copy.nbytes)
+    return copies
+
+
+def _on_its_own(whole: torch.Tensor, piece: Piece) -> torch.Tensor:
     """A piece of a batch on a GPU.  What is most of it stays in its place, and what is less gets
     memory of its own, so that who keeps it does not keep the whole."""
-    piece = whole[begin:end]
-    return piece if 2 * (end - begin) >= len(whole) else piece.clone()
+    there = over(whole, piece.begin, piece.kind)
+    assert isinstance(there, torch.Tensor)
+    return there if 2 * there.nbytes >= len(whole) else there.clone()

@@ -8,6 +8,7 @@ Names of torch that are not public are used here, in packing.py and in inlet.py,
 
 from __future__ import annotations
 
+import collections
 import copy
 import itertools
 import reprlib
@@ -20,7 +21,7 @@ from torch._utils import ExceptionWrapper
 from torch.utils import data
 from torch.utils.data import _utils, dataloader
 
-from gpuring.errors import DeviceError
+from gpuring.errors import DeviceError, FrameTorn, PeerLost
 from gpuring.torch import progress
 from gpuring.torch.inlet import Inlet, Need
 from gpuring.torch.packing import Packing
@@ -42,7 +43,11 @@ class DataLoader(data.DataLoader[T_co]):
 
     * `device`: "cuda" or "cuda:1" gives the tensors of a batch on that GPU, in order of torch's
       current stream there.  "cuda" is the current one when a loop begins.  pin_memory then has
-      nothing to do.  None leaves them in host memory, as torch does.
+      nothing to do.  None, "host" or "cpu" leaves them where the workers have made them, as torch
+      does.
+
+    What a worker makes on a GPU comes from there without a pass through host memory.  Such a worker
+    has to be spawned.
 
     A batch has memory of its own, so it may be kept.  Tensors are laid out without gaps.  What
     cannot lie in a slot (sparse and quantized tensors, those that require a gradient) travels as in
@@ -51,9 +56,7 @@ class DataLoader(data.DataLoader[T_co]):
     """
 
     def __init__(self, *args: Any, device: str | torch.device | None = None, **kwargs: Any) -> None:
-        self.device = None if device in (None, "cpu") else torch.device(device)
-        if self.device is not None and self.device.type != "cuda":
-            raise ValueError(f'device is "cuda", "cuda:N", "cpu" or None, not {device!r}')
+        self.device = _gpu(device)
         if self.device is not None and not torch.backends.cuda.is_built():
             raise DeviceError("this torch has no CUDA: leave device= out")
         self._need = Need()
@@ -79,6 +82,19 @@ class DataLoader(data.DataLoader[T_co]):
         return _OverWorkers(loader)
 
 
+def _gpu(device: str | torch.device | None) -> torch.device | None:
+    """None: host memory, as gpuring and torch call it.  Raises ValueError for other devices."""
+    if device in (None, "host"):
+        return None
+    try:
+        found = torch.device(device)
+    except RuntimeError:  # of torch, for words that it does not know
+        found = None
+    if found is None or found.type not in ("cuda", "cpu"):
+        raise ValueError(f'device is "cuda", "cuda:N", "host", "cpu" or None, not {device!r}')
+    return found if found.type == "cuda" else None
+
+
 class _InThisProcess(dataloader._SingleProcessDataLoaderIter):
     """For num_workers=0, with a device."""
 
@@ -95,6 +111,14 @@ class _InThisProcess(dataloader._SingleProcessDataLoaderIter):
         if not is_laid(leaf):
             return leaf
         return leaf.resolve_conj().resolve_neg().to(self._device)
+
+
+def _goes_over_samples(loader: DataLoader[Any]) -> bool:
+    """Whether workers go over the samples of a batch from one to the next."""
+    dataset = loader.dataset
+    if type(dataset) is data.Subset:  # it does so where the dataset below would
+        dataset = dataset.dataset
+    return loader._auto_collation and not callable(getattr(dataset, "__getitems__", None))
 
 
 def _is_array(obj: Any) -> bool:
@@ -119,15 +143,20 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         on_gpu = loader.device is not None
         slots = min((loader.prefetch_factor or 0) + 1, 1024)  # one is being copied
         self._inlet = Inlet(loader._need, loader.num_workers, slots, loader.device)
+        self._taken = [collections.deque[Any](maxlen=slots) for _ in range(loader.num_workers)]
+        """Of each worker the last batches that were taken from it, with their frames."""
         self._asked: dict[int, Any] = {}
         """The samples of the batches that workers may be at."""
-        packing = Packing(loader.collate_fn, self._inlet.name, arrays=not on_gpu)
+        packing = Packing(
+            loader.collate_fn, self._inlet.name, arrays=not on_gpu, known=loader._need.known()
+        )
         loader.collate_fn = packing
         loader.multiprocessing_context = with_queues(loader.multiprocessing_context)
         self._progress = Progress(loader.num_workers)
         loader.worker_init_fn = Start(self._progress, packing, loader.worker_init_fn)
         self._broken = False
         """Whether an interrupt may have lost a batch."""
+        self._one_by_one = _goes_over_samples(loader)
         super().__init__(loader)
         if self._pin_memory:
             self._data_queue: Any = FromThread(self._data_queue)
@@ -144,6 +173,8 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
                 _ToWorker(each, number, self._inlet)
                 for number, each in enumerate(self._index_queues)
             ]
+            results: Any = self._worker_result_queue
+            results.passes_errors_on = self._pin_memory
         super()._reset(loader, first_iter)
         self._broken = False
 
@@ -151,21 +182,21 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         index = super()._next_index()
         self._asked[self._send_idx] = index
         self._asked.pop(self._send_idx - 4 * self._num_workers * self._prefetch_factor, None)
-        one_by_one = self._one_by_one() and type(index) is list
+        one_by_one = self._one_by_one and type(index) is list
         return Task(self._send_idx, index, one_by_one=one_by_one)
-
-    def _one_by_one(self) -> bool:
-        """Whether workers go over the samples of a batch from one to the next."""
-        dataset = self._dataset
-        if type(dataset) is data.Subset:  # it does so where the dataset below would
-            dataset = dataset.dataset
-        return self._auto_collation and not callable(getattr(dataset, "__getitems__", None))
 
     def _get_data(self) -> Any:
         number, batch = super()._get_data()
         if isinstance(batch, Parcel):
+            frames = {(part.place, part.seq) for part in batch.parts}
+            self._taken[batch.worker].append((number, frames))
             try:
                 batch = self._inlet.open(batch, pinned=False)
+            except (PeerLost, FrameTorn) as error:
+                pid = self._workers[batch.worker].pid
+                raise RuntimeError(
+                    f"DataLoader worker (pid(s) {pid}) was killed before its GPU had made a batch"
+                ) from error
             except Exception:  # such as no memory: raised when it is the turn of the batch
                 batch = ExceptionWrapper(where="in the main process of DataLoader")
         return number, batch
@@ -210,15 +241,20 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         for number, worker in enumerate(self._workers):
             if worker.exitcode:
                 missing = [task for task, info in self._task_info.items() if info == (number,)]
-                batches = [
-                    f"batch {task} (samples {reprlib.repr(self._asked.get(task))})"
-                    for task in missing
-                ]
                 said.append(
                     f"Worker {number} (pid {worker.pid}) {self._was_at(number, missing)}, and had "
-                    f"not delivered {' and '.join(batches) or 'anything that is waited for'}."
+                    f"not delivered {self._named(missing) or 'anything that is waited for'}."
                 )
+                torn = self._inlet.torn(number)
+                unfinished = [task for task, frames in self._taken[number] if frames & torn]
+                if unfinished:
+                    said.append(f"Its GPU had not made what came as {self._named(unfinished)}.")
         return " ".join(said)
+
+    def _named(self, tasks: list[int]) -> str:
+        return " and ".join(
+            f"batch {task} (samples {reprlib.repr(self._asked.get(task))})" for task in tasks
+        )
 
     def _was_at(self, worker: int, missing: list[int]) -> str:
         """`missing`: the batches that it had not delivered."""
@@ -232,15 +268,18 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         asked = self._asked.get(task)
         if not self._auto_collation:
             return f"was at sample {reprlib.repr(asked)}"
-        if type(asked) is list and self._one_by_one():
+        if type(asked) is list and self._one_by_one:
             return f"was at sample {reprlib.repr(asked[step])}, in batch {task}"
         return f"was at one of the samples of batch {task}"
 
     def _shutdown_workers(self) -> None:
+        # When the interpreter ends, all rings are closed anyway, and torch's thread for pinned
+        # memory may have stopped for ever in the middle of a batch.
+        goes_on = _utils is not None and _utils.python_exit_status is False
         try:
-            # When the interpreter ends, all rings are closed anyway, and torch's thread for pinned
-            # memory may have stopped for ever in the middle of a batch.
-            if _utils is not None and _utils.python_exit_status is False:
+            if goes_on:
                 self._inlet.close()
         finally:
             super()._shutdown_workers()
+            if goes_on:
+                self._inlet.give_memory_back()

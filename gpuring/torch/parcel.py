@@ -1,4 +1,6 @@
-"""A batch on its way: its tensors lie in a slot, and the rest goes through torch's queue.
+"""A batch on its way: its tensors lie in slots, and the rest goes through torch's queue.
+
+What lies in host memory is in one slot, and what lies on a GPU in one on that GPU.
 
 A batch is pickled as torch pickles it, but a number stands for each tensor.  So whatever the
 tensors are in, also an object of the user's own class, comes out as it went in.  What cannot lie in
@@ -86,8 +88,22 @@ class Pickled:
     def of(cls, obj: Any) -> Pickled:
         return cls(bytes(ForkingPickler.dumps(obj)))
 
+    @property
+    def is_simple(self) -> bool:
+        """Whether any pickler will do."""
+        return True
+
     def __reduce__(self) -> tuple[Any, ...]:
         return pickle.loads, (self._data,)
+
+
+class Piece(NamedTuple):
+    frame: int
+    """The number of its frame among those of the batch."""
+    begin: int
+    """Its first byte there."""
+    kind: Kind
+    """That of its only leaf.  If it has several, or an array of NumPy, it is bytes."""
 
 
 class Layout(NamedTuple):
@@ -95,10 +111,23 @@ class Layout(NamedTuple):
 
     rest: bytes
     """A batch without its leaves."""
-    pieces: tuple[tuple[int, int], ...] = ()
-    """The bytes of the frame that each piece has: from, to."""
-    places: tuple[tuple[int, int, Kind], ...] = ()
-    """Of each leaf the number of its piece, its first byte there, and what it is."""
+    pieces: tuple[Piece, ...] = ()
+    places: tuple[tuple[int, int, Kind | None], ...] = ()
+    """Of each leaf the number of its piece, its first byte there, and what it is.  None: it is the
+    piece."""
+
+
+class Part(NamedTuple):
+    """The leaves of a batch that lie in one place."""
+
+    place: int
+    """See places.py."""
+    generation: int
+    """Which ring of the worker's for this place this is, or was to be."""
+    nbytes: int
+    """So many bytes of a slot the leaves take."""
+    seq: int = 0
+    """The frame that has the leaves.  0: none."""
 
 
 class Parcel(NamedTuple):
@@ -107,16 +136,17 @@ class Parcel(NamedTuple):
     inlet: str
     """The name of the main process's end (inlet.py)."""
     worker: int
-    generation: int
-    """Which ring of the worker's this is, or was to be."""
-    nbytes: int
-    """So many bytes of a slot the leaves take."""
-    seq: int
-    """The frame that has the leaves.  0: none."""
+    parts: tuple[Part, ...]
     layout: Layout | None
-    """None: that of the worker's frame before."""
-    leaves: Sequence[Leaf] | Pickled = ()
-    """The leaves themselves, if there was no slot that is large enough."""
+    """None: that of the worker's parcel before."""
+    leaves: Sequence[Leaf] | Pickled | None = None
+    """The leaves themselves, if there was no slot that is large enough.  None: they are in
+    frames."""
+
+    @property
+    def is_simple(self) -> bool:
+        """Whether any pickler will do.  The leaves are pickled already."""
+        return True
 
     def pin_memory(self, _device: object = None) -> Any:
         """The batch, in pinned memory.  torch's thread for pinned memory calls this, as it does of
@@ -175,7 +205,7 @@ def is_laid_with_arrays(obj: Any) -> bool:
 def can_be_laid(tensor: torch.Tensor) -> bool:
     return (
         tensor.layout is torch.strided
-        and tensor.device.type == "cpu"
+        and (tensor.is_cpu or tensor.is_cuda)
         and tensor.dtype in _DTYPES
         and not tensor.is_nested
         and not tensor.requires_grad
@@ -194,6 +224,14 @@ def _is_dense(tensor: torch.Tensor) -> bool:
 
 def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+def fresh(kind: Kind, *, pinned: bool) -> torch.Tensor:
+    """A tensor of this kind in host memory."""
+    more = {"dtype": kind.dtype, "pin_memory": pinned}
+    if kind.strides:
+        return torch.empty_strided(kind.shape, kind.strides, **more)
+    return torch.empty(kind.shape, **more)
 
 
 def over(memory: torch.Tensor, begin: int, kind: Kind) -> Leaf:

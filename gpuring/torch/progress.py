@@ -46,6 +46,11 @@ class Task:
         """`one_by_one`: it is a list of samples, and the worker goes over it."""
         self._number, self._asked, self._one_by_one = number, asked, one_by_one
 
+    @property
+    def is_simple(self) -> bool:
+        """Whether any pickler will do: nothing in it has a reducer of multiprocessing's."""
+        return type(self._asked) is list and {*map(type, self._asked)} == {int}
+
     def __reduce__(self) -> tuple[Any, ...]:
         return _begin, (self._number, self._asked, self._one_by_one)
 

@@ -1,10 +1,12 @@
 """The queues of an iterator: requests to each worker, and results from all of them.
 
-They are those of multiprocessing, with two differences.
+They are those of multiprocessing, with three differences.
 
 * What is small is written where it is put, if nobody else is writing, and the pipe has room.
   Otherwise a thread writes it.
   The thread costs more than the copy of a small batch, because it takes the interpreter's lock.
+* What cannot be fetched from a worker that has died is an error of whoever reads the queue, also
+  where torch's thread for pinned memory reads it first.
 * A `get` with a timeout waits first, and takes then.  If a Ctrl-C comes while it waits, nothing was
   taken.  If it comes elsewhere, nobody knows, and an iterator that went on might wait for ever.
 """
@@ -13,6 +15,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import pickle
 import queue
 import select
 from multiprocessing import get_context, queues
@@ -35,6 +38,8 @@ class Queue(queues.Queue):  # type: ignore[type-arg]
 
     waits = False
     """Whether all that its reader has done since it set this to False is a wait."""
+    passes_errors_on = False
+    """Whether a result that cannot be fetched is given to its reader as `Unfetched`."""
     _thread: Any
     _closed: bool
     _sem: Any
@@ -81,7 +86,19 @@ class Queue(queues.Queue):  # type: ignore[type-arg]
         self.waits = False
         if not there:
             raise queue.Empty
-        return super().get()
+        try:
+            return super().get()
+        except (OSError, EOFError) as error:
+            if not self.passes_errors_on:
+                raise
+            return None, Unfetched(error)
+
+
+class Unfetched:
+    """Takes the place of a batch, and torch's thread lets it pass."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
 
 
 class FromThread:
@@ -98,11 +115,16 @@ class FromThread:
         self.waits = False
         if not there:
             raise queue.Empty
-        return self._source.get()
+        number, batch = self._source.get()
+        if isinstance(batch, Unfetched):
+            raise batch.error
+        return number, batch
 
 
 def _pickled(obj: Any) -> Any:
     """An exception of a worker that cannot be pickled becomes a RuntimeError with its text."""
+    if type(obj) is tuple and getattr(obj[-1], "is_simple", False):
+        return pickle.dumps(obj, pickle.HIGHEST_PROTOCOL)  # in a third of the time
     try:
         return ForkingPickler.dumps(obj)
     except Exception:

@@ -76,7 +76,7 @@ def read(path: Path) -> HostTrace:
             _read_fact(trace, packet)
     is_joined = any(packet.track_descriptor.uuid >= _ONE for packet in packets)
     if is_joined or not trace.rings:
-        raise JoinError(f"{path} is no trace of one host that this version of gpuring has made")
+        raise JoinError(f"{path} is not a trace of one host that this version of gpuring has made")
     times = [packet.timestamp for packet in _events(trace)]
     trace.begin_ns, trace.end_ns = min(times), max(times)
     return trace

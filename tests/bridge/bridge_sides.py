@@ -10,7 +10,7 @@ import numpy as np
 import zmq
 
 from gpuring import slot_layout
-from gpuring.bridge.network import wire
+from gpuring.bridge.network import wire, wire_bytes
 
 WAIT_S = 60.0
 SPEC = slot_layout.make(shape=4, dtype="i8").to_bytes().decode()
@@ -31,7 +31,7 @@ class Near:
         while True:
             assert self._socket.poll(1000 * WAIT_S), f"no {kind.__name__}"
             self._route, *parts = self._socket.recv_multipart()
-            self._session, message = wire.decode(parts)
+            self._session, message = wire_bytes.decode(parts)
             if isinstance(message, kind):
                 return message
             assert not isinstance(message, wire.Bye), message.reason
@@ -41,7 +41,7 @@ class Near:
         if not self._socket.poll(1000 * seconds):
             return None
         self._route, *parts = self._socket.recv_multipart()
-        self._session, message = wire.decode(parts)
+        self._session, message = wire_bytes.decode(parts)
         return message
 
     def said_so_far(self) -> list[type[wire.Message]]:
@@ -49,14 +49,14 @@ class Near:
         said = []
         while self._socket.poll(100):
             _, *parts = self._socket.recv_multipart()
-            said.append(type(wire.decode(parts)[1]))
+            said.append(type(wire_bytes.decode(parts)[1]))
         return said
 
     def say(self, *messages: wire.Message, another: bool = False) -> None:
         """With `another` as if they belonged to a session that is not the one of the importer."""
         for message in messages:
             session = self._session ^ another
-            self._socket.send_multipart([self._route, *wire.encode(session, message)])
+            self._socket.send_multipart([self._route, *wire_bytes.encode(session, message)])
 
     def welcome(self) -> wire.Hello:
         """Answers the next Hello, and begins a session."""
@@ -83,7 +83,7 @@ class Far:
 
     def say(self, session: int, *messages: wire.Message) -> None:
         for message in messages:
-            self.socket.send_multipart(wire.encode(session, message))
+            self.socket.send_multipart(wire_bytes.encode(session, message))
 
     def hello(
         self, policy: str = "lossless", epoch: str = "", seq: int = 0, *, session: int = 7,
@@ -94,7 +94,7 @@ class Far:
 
     def next(self) -> wire.Message:
         assert self.socket.poll(1000 * WAIT_S), "it says nothing"
-        return wire.decode(self.socket.recv_multipart())[1]
+        return wire_bytes.decode(self.socket.recv_multipart())[1]
 
     def heard(self, *kinds: type[wire.Message]) -> Any:
         """The next message of these kinds.  All others are left out."""

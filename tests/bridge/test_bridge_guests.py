@@ -26,7 +26,7 @@ from gpuring.bridge.exporter import connection_limits  # noqa: E402
 from gpuring.bridge.exporter.connection_limits import ConnectionLimits  # noqa: E402
 from gpuring.bridge.exporter.listener import RouterChannel, listen  # noqa: E402
 from gpuring.bridge.exporter.worker import Exporter  # noqa: E402
-from gpuring.bridge.network import wire  # noqa: E402
+from gpuring.bridge.network import wire, wire_bytes  # noqa: E402
 from tests.bridge.bridge_sides import WAIT_S, Far, importer  # noqa: E402
 from tests.bridge.bridges import most_mib  # noqa: E402
 
@@ -368,7 +368,7 @@ def test_nobody_writes_lines_of_the_log(name, caplog):
 @pytest.mark.parametrize("greeting", [b"", b"\xff" + bytes(8) + b"\x7f\x01\x05"], ids=["1", "2"])
 def test_peers_of_old_versions_are_not_heard(name, greeting):
     """Their messages do not say over which connection they have come (ZMTP 1.0 and 2.0)."""
-    (said,) = wire.encode(7, wire.Hello(name, "h/old", "0" * 16, "lossy", "", 0))
+    (said,) = wire_bytes.encode(7, wire.Hello(name, "h/old", "0" * 16, "lossy", "", 0))
     frame = b"\x00" + bytes([len(said)]) if greeting else bytes([len(said) + 1]) + b"\x00"
     with (
         gpuring.create(name, slots=4, shape=4, dtype="i8", device="host") as ring,
@@ -387,7 +387,7 @@ def test_peers_of_old_versions_are_not_heard(name, greeting):
 @pytest.mark.slow
 def test_a_message_of_a_million_parts_costs_little(name):
     """Each part has two bytes in the network, and ZeroMQ hands out an object for each."""
-    (hello,) = wire.encode(7, wire.Hello("other", "h/x", "0" * 16, "lossy", "", 0))
+    (hello,) = wire_bytes.encode(7, wire.Hello("other", "h/x", "0" * 16, "lossy", "", 0))
     said = b"\x00" + bytes([len(hello)]) + hello
     with (
         gpuring.create(name, slots=8, shape=4, dtype="i8", device="host"),

@@ -19,7 +19,7 @@ from tests.helpers.support import poll
 zmq = pytest.importorskip("zmq")
 
 from gpuring import bridge  # noqa: E402
-from gpuring.bridge.network import keys, wire  # noqa: E402
+from gpuring.bridge.network import keys, wire, wire_bytes  # noqa: E402
 from tests.bridge.bridges import WAIT_S, most_mib  # noqa: E402
 
 GROWTH_MIB = 48
@@ -138,15 +138,15 @@ def has_a_wrong_key(served: Served) -> None:
 def _is_not_answered(dealer: Any) -> None:
     for _ in range(20):
         with contextlib.suppress(zmq.Again):
-            dealer.send_multipart(wire.encode(7, HELLO), zmq.NOBLOCK)
+            dealer.send_multipart(wire_bytes.encode(7, HELLO), zmq.NOBLOCK)
     assert not dealer.poll(500)
 
 
 def names_another_ring(served: Served) -> None:
     with served.client() as dealer:
         for _ in range(100):
-            dealer.send_multipart(wire.encode(7, HELLO))
-            _, answer = wire.decode(_answer(dealer))
+            dealer.send_multipart(wire_bytes.encode(7, HELLO))
+            _, answer = wire_bytes.decode(_answer(dealer))
             assert isinstance(answer, wire.Refuse)
             assert "'other'" in answer.reason
 
@@ -165,7 +165,7 @@ def talks_in_sessions_that_are_not_its_own(served: Served) -> None:
     with served.client() as dealer:
         for number in range(200):
             for message in (wire.Flow(1 << 40, (9, 10)), wire.Ping("me"), wire.Bye("", False)):
-                dealer.send_multipart(wire.encode(number, message))
+                dealer.send_multipart(wire_bytes.encode(number, message))
         _still_answers(dealer)
 
 
@@ -187,12 +187,12 @@ def is_an_importer_that_breaks_the_rules(served: Served) -> None:
     for number, messages in enumerate(rude):
         with served.client() as dealer:
             hello = wire.Hello(served.ring, f"rude/{number}", "0" * 16, "lossy", "", 0)
-            dealer.send_multipart(wire.encode(number, hello))
-            while not isinstance(wire.decode(_answer(dealer))[1], wire.Welcome):
+            dealer.send_multipart(wire_bytes.encode(number, hello))
+            while not isinstance(wire_bytes.decode(_answer(dealer))[1], wire.Welcome):
                 pass
             for message in messages:
-                dealer.send_multipart(wire.encode(number, message))
-            while not isinstance(bye := wire.decode(_answer(dealer))[1], wire.Bye):
+                dealer.send_multipart(wire_bytes.encode(number, message))
+            while not isinstance(bye := wire_bytes.decode(_answer(dealer))[1], wire.Bye):
                 pass
             assert "said nothing" not in bye.reason, (
                 messages
@@ -206,8 +206,8 @@ def replays_the_hello_of_another(served: Served) -> None:
         for number in range(20):
             policy = ("lossless", "lossy")[number % 2]
             hello = wire.Hello(served.ring, link.name, "f" * 16, policy, "", 0)
-            dealer.send_multipart(wire.encode(number, hello))
-            _, answer = wire.decode(_answer(dealer))
+            dealer.send_multipart(wire_bytes.encode(number, hello))
+            _, answer = wire_bytes.decode(_answer(dealer))
             assert isinstance(answer, wire.Refuse)
             assert "connected already" in answer.reason
 
@@ -217,8 +217,8 @@ def is_many_importers_over_one_connection(served: Served) -> None:
     with served.client() as dealer:
         for number in range(3):
             hello = wire.Hello(served.ring, f"many/{number}", "0" * 16, "lossless", "", 0)
-            dealer.send_multipart(wire.encode(number, hello))
-            while not isinstance(wire.decode(_answer(dealer))[1], wire.Welcome):
+            dealer.send_multipart(wire_bytes.encode(number, hello))
+            while not isinstance(wire_bytes.decode(_answer(dealer))[1], wire.Welcome):
                 pass
 
 
@@ -229,8 +229,8 @@ def _answer(dealer: Any) -> list[bytes]:
 
 def _still_answers(dealer: Any) -> None:
     """Everything before this was heard."""
-    dealer.send_multipart(wire.encode(7, HELLO))
-    while not isinstance(wire.decode(_answer(dealer))[1], wire.Refuse):
+    dealer.send_multipart(wire_bytes.encode(7, HELLO))
+    while not isinstance(wire_bytes.decode(_answer(dealer))[1], wire.Refuse):
         pass
 
 

@@ -18,7 +18,7 @@ pytest.importorskip("zmq")
 
 from gpuring import bridge
 from gpuring.bridge import Import
-from gpuring.bridge.network import wire
+from gpuring.bridge.network import wire, wire_bytes
 from tests.bridge.bridge_sides import importer
 from tests.bridge.bridges import WAIT_S, both_ends, put, ring_of, take
 
@@ -217,13 +217,13 @@ def test_names_of_hosts(near, far):
 
 
 def test_an_importer_of_another_version(near):
-    (hello,) = wire.encode(7, wire.Hello("x", "h/x", "0" * 16, "lossy", "", 0))
+    (hello,) = wire_bytes.encode(7, wire.Hello("x", "h/x", "0" * 16, "lossy", "", 0))
     with (
         bridge.export(near, listen="127.0.0.1:0") as out,
         importer(near, out.address, rcvtimeo=int(1000 * WAIT_S)) as far,
     ):
         far.socket.send(hello.partition(b"{")[0] + b'{"version": 3}')
-        number, refused = wire.decode(far.socket.recv_multipart())
+        number, refused = wire_bytes.decode(far.socket.recv_multipart())
     assert (number, refused.again) == (7, False)
     assert "speaks version 3, and this one 2" in refused.reason
 

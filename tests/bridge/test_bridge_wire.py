@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuring import slot_layout
-from gpuring.bridge.network import wire
+from gpuring.bridge.network import wire, wire_bytes
 from gpuring.bridge.network.wire_fields import MAX_NAME
 from gpuring.native import MAX_SPEC_NBYTES
 
@@ -54,22 +54,22 @@ ANYTHING = st.recursive(
 def _read(parts: list[bytes]) -> None:
     """A message or a WireError.  What is read can be said again, and is then read the same."""
     try:
-        session, message = wire.decode(parts)
+        session, message = wire_bytes.decode(parts)
     except wire.WireError:
         return
-    assert wire.decode(wire.encode(session, message)) == (session, message)
+    assert wire_bytes.decode(wire_bytes.encode(session, message)) == (session, message)
 
 
 @given(SESSION, MESSAGES)
 def test_what_is_said_is_read(session, message):
-    assert wire.decode(wire.encode(session, message)) == (session, message)
+    assert wire_bytes.decode(wire_bytes.encode(session, message)) == (session, message)
 
 
 @given(ANY_TEXT)
 def test_words_for_people_can_be_logged_and_shown(text):
     """Without line ends, escape codes, and marks that turn the direction of writing."""
     for message in (wire.Refuse(text, True), wire.Bye(text, True), wire.Ping(text, text)):
-        _, read = wire.decode(wire.encode(7, message))
+        _, read = wire_bytes.decode(wire_bytes.encode(7, message))
         words = [each for each in vars(read).values() if isinstance(each, str)]
         assert all(map(str.isprintable, words))
         assert text in words or not text.isprintable()
@@ -96,7 +96,7 @@ def test_every_ring_that_can_be_made_can_be_imported(shapes, character, data):
     host = data.draw(st.sampled_from(["h", "\U0001f600" * MAX_NAME]))
     facts = {engine: {"x": "y" * 4000} for engine in ("zmq", "nixl")}
     welcome = wire.Welcome(host, "0" * 32, 7, near.to_bytes().decode(), facts)
-    assert wire.decode(wire.encode(7, welcome)) == (7, welcome)
+    assert wire_bytes.decode(wire_bytes.encode(7, welcome)) == (7, welcome)
     slot_layout.make(
         fields={each.name: (each.shape, each.dtype) for each in near.fields},
         origin={"host": host, "ring": "x" * 128},
@@ -118,7 +118,7 @@ def test_rubbish_behind_a_right_beginning(kind, session, body, part):
 @given(MESSAGES, st.data())
 def test_messages_that_are_damaged(message, data):
     """Some bytes are other ones, and some are missing or too many."""
-    parts = [bytearray(part) for part in wire.encode(7, message)]
+    parts = [bytearray(part) for part in wire_bytes.encode(7, message)]
     part = data.draw(st.sampled_from(parts))
     for _ in range(data.draw(st.integers(1, 3))):
         at = data.draw(st.integers(0, len(part)))
@@ -138,7 +138,7 @@ KINDS = [wire.Hello, wire.Refuse, wire.Welcome, wire.Open, wire.End, wire.Ping, 
 
 @given(MESSAGES.filter(lambda message: type(message) in KINDS), st.data())
 def test_fields_that_are_of_other_types_missing_or_too_many(message, data):
-    head, *rest = wire.encode(7, message)
+    head, *rest = wire_bytes.encode(7, message)
     fields = json.loads(head[16:])
     name = data.draw(st.sampled_from([*fields, "more"]))
     if data.draw(st.booleans()):
@@ -160,7 +160,7 @@ def _frame(*fields: int) -> bytes:
 @pytest.mark.parametrize("meta", [b"", b"x" * (1 << 16)], ids=len)
 def test_frames_like_those_that_cannot_be(meta):
     parts = [_frame(9, 9, 9, 0, 0, 0, 0) + meta, b"x" * 9]
-    assert wire.decode(parts)[1] == wire.Frame(9, 9, 9, 0, 0, (), meta, part=b"x" * 9)
+    assert wire_bytes.decode(parts)[1] == wire.Frame(9, 9, 9, 0, 0, (), meta, part=b"x" * 9)
 
 
 @pytest.mark.parametrize(
@@ -206,4 +206,4 @@ def test_frames_like_those_that_cannot_be(meta):
 )
 def test_counts_and_sizes_that_cannot_be(parts):
     with pytest.raises(wire.WireError):
-        wire.decode(parts)
+        wire_bytes.decode(parts)

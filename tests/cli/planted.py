@@ -293,7 +293,7 @@ def a_stopped_camera(children: Children, name: str) -> Iterator[Blame]:
 def a_ring_without_producers(children: Children, name: str) -> Iterator[Blame]:
     with small_ring(name):
         up(children(reader, name, "viewer"))
-        yield Blame("no producer", None, "viewer")
+        yield Blame("no producer")
 
 
 @contextlib.contextmanager
@@ -303,7 +303,7 @@ def a_ring_whose_creator_was_killed(children: Children, name: str) -> Iterator[B
     viewer = up(children(reads_on, name, "viewer"))
     try:
         made_it.kill()
-        yield Blame("no creator", None, "viewer")
+        yield Blame("no creator")
     finally:
         viewer.kill()
         gpuring.unlink(name)

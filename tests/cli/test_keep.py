@@ -32,13 +32,14 @@ def modes(name):
 
 def test_it_makes_a_ring_of_several_fields_with_every_number(name):
     fields = ("--field", "y:u1:4,6", "--field", "uv:bfloat16:2,3,2", "--field", "n:i8")
-    more = ("--mode", "0640", "--max-peers", 2, "--max-subscriptions", 1, "--meta", "pts:i8")
-    with kept(name, "--slots", 3, *fields, *more) as told, gpuring.attach(name) as ring:
+    more = ("--mode", "0640", "--max-peers", 2, "--max-subscriptions", 1)
+    meta = ("--meta", "pts:i8", "--meta", "gain:f4,lens:u1")
+    with kept(name, "--slots", 3, *fields, *more, *meta) as told, gpuring.attach(name) as ring:
         assert told.startswith(f"keeping {name}: 3 slots of ")
         assert [(each, shape) for each, (shape, _) in ring.fields.items()] == [
             ("y", (4, 6)), ("uv", (2, 3, 2)), ("n", ()),
         ]  # fmt: skip
-        assert ring.spec.meta == np.dtype([("pts", "i8")])
+        assert ring.spec.meta == np.dtype([("pts", "i8"), ("gain", "f4"), ("lens", "u1")])
         assert (ring._header.max_peers, ring._header.max_subscriptions) == (2, 1)
         assert modes(name) == {0o640}
     assert modes(name) == set()
@@ -88,12 +89,16 @@ def test_it_has_an_option_for_each_argument(function, options):
         (("--slots", 2), "a ring needs --shape and --dtype, or --field"),
         (("--shape", 3, "--dtype", "u1"), "a ring needs --slots"),
         (("--request", "f4:3"), "a service needs --request and --response"),
-        (("--shape", 3, "--request", "f4:3"), "--shape is of a ring, and --request of a service"),
+        (("--shape", 3, "--request", "f4:3"), "--shape is for a ring, and --request for a service"),
         (("--slots", 2, "--field", "u1:3"), "--field has a name"),
         (("--slots", 2, "--field", "y:u1:3", "--shape", 3), "the place of --shape and --dtype"),
         (
             ("--slots", 2, "--field", "y:u1", "--field", "y:u1"),
-            "each --field has a name of its own",
+            "each --field needs a name of its own",
+        ),
+        (
+            ("--slots", 2, "--shape", 3, "--dtype", "u1", "--meta", "k:i8", "--meta", "k:f4"),
+            "each field of --meta has a name of its own",
         ),
     ],
 )

@@ -107,6 +107,33 @@ def test_once_shows_lag_lost_and_holds(name, children, command):
     assert seen["–"]["KIND"] == "producer"
 
 
+def test_a_terminal_of_80_columns_shows_who_loses_frames_and_what_was_dropped(
+    name, command, monkeypatch
+):
+    """The rates, the lag and the labels are there, too, while counters of a long run go up."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with (
+        gpuring.create(name, slots=4, **HOST) as ring,
+        ring.producer(label="camera.py") as producer,
+        ring.consumer("viewer", lossless=False, label="viewer.py") as viewer,
+    ):
+        for _ in range(30_006):
+            producer.claim(0).publish()
+        viewer.acquire(0).release()
+        ring.subscribe("recorder")  # nobody reads it, so the ring is full
+        for _ in range(4 + 9):
+            if slot := producer.try_claim():
+                slot.publish()
+        text = command("top", "--once", "--interval", 0.01, name).stdout
+        assert ring_row(text, name)["DROPPED"] == "9"
+        assert {"LABEL", "1/S", "LAG"} < peers(text, name)["viewer"].keys()
+        assert peers(text, name)["viewer"]["LABEL"] == "viewer.py"
+        assert peers(text, name)["viewer"]["LOST"] == "30002"
+        drawn = command("graph", "--interval", 0.01, name).stdout
+        assert ", 9 dropped" in drawn
+        assert ", 30002 lost: viewer.py" in drawn
+
+
 def test_a_dead_peer_is_shown_before_and_after_it_is_cleared(name, children, command):
     with gpuring.create(name, slots=4, **HOST) as ring:
         victim = children(hold_forever, name)

@@ -75,9 +75,9 @@ def test_the_dead_of_a_service_are_engines_and_clients(name, children, command):
 
 @promise(
     "services.md",
-    '`serve(…, label="rack 2")` and `connect(…, label="camera 5")` say what messages and tools '
-    "show of an engine and of a client. By default that is the name of the program. So engines in "
-    "several containers can be told apart, where each may have the pid 1.",
+    '`serve(…, label="rack 2")` and `connect(…, label="camera 5")` say what messages and '
+    "tools show of an engine and of a client. By default that is the name of the program. "
+    "Labels distinguish engines in several containers, where each may have the pid 1.",
 )
 def test_engines_and_clients_are_shown_by_their_labels(name, children, command):
     with (

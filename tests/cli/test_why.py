@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -36,6 +37,15 @@ def test_it_names_the_culprit(name, children, command, plant):
         done = command("why", name, "--after", AFTER_S)
         assert done.returncode == 1
         assert str(blame.pid or name) in done.stdout
+
+
+def test_a_program_that_cannot_replace_a_ring_is_told_how_to_go_on(name, children, command):
+    """The advice holds for those, too, who are told that the ring exists."""
+    with PLANTED["a_ring_in_which_all_are_dead"](children, name) as blame:
+        poll(lambda: told(command, name, blame) == [[blame]])
+        advice = command("why", name, "--after", AFTER_S).stdout.partition("What to do: ")[2]
+        assert "If it is told that the ring exists" in advice
+        assert f"`gpuring clean {name}`" in " ".join(advice.split())
 
 
 def told(command, name, blame):
@@ -101,6 +111,22 @@ def test_the_same_culprit_is_told_once(name, children):
             (jam,) = jams(look(name))
             assert blamed(jam).pid == slow.pid
             assert sorted(jam.rings) == [one.name, other.name]
+
+
+@pytest.mark.parametrize("claimed", [False, True])
+def test_readers_that_wait_for_the_same_are_told_together(name, children, command, claimed):
+    with small_ring(name) as ring, contextlib.ExitStack() as until:
+        if claimed:
+            until.enter_context(until.enter_context(ring.producer()).claim())
+        readers = [up(children(reader, name, each)) for each in ("viewer", "recorder", "page")]
+        poll(lambda: sum(peer.waiting for peer in ring.stats().peers) == len(readers))
+        (jam,) = jams(look(name))
+        assert blamed(jam).reason == ("writes" if claimed else "no producer")
+        assert len(jam.others) == len(readers) - 1
+        said = " ".join(command("why", name, "--after", 0).stdout.split())
+        assert said.count("What to do:") == 1
+        assert [said.count(f"(pid {each.pid})") for each in readers] == [1, 1, 1]
+        assert "wait for it as well" in said
 
 
 def two_rings(pipe, *names):

@@ -216,7 +216,7 @@ def create_and_wait(pipe, name, safe):
 
 
 @promise(
-    "README.md",
+    "limits.md",
     "The process that creates a ring owns the memory. If it dies, the processes that are in the "
     'ring can finish. Nobody new can join a GPU ring with `memory="ipc"` then.',
 )

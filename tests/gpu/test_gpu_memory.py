@@ -200,7 +200,7 @@ def told(child):
 
 
 @promise(
-    "README.md",
+    "limits.md",
     'Nobody new can join a GPU ring with `memory="ipc"` then. With `"vmm"` or `"pool"` others can '
     "join as long as a process that has joined lives.",
 )

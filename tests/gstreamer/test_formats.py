@@ -119,8 +119,8 @@ def test_planes_are_written_where_their_names_say(names, order, name, launch, tm
         name, slots=2, fields=fields, meta=META, device="host"
     ) as ring, ring.consumer() as frames:  # fmt: skip
         source = launch(
-            f"{video('YV12', 64, 36, 1)} ! tee name=t ! queue ! gpuringsink ring={name} "
-            f"t. ! queue ! filesink location={file}"
+            f"{video('YV12', 64, 36, 1)} ! tee name=t ! queue "
+            f"! gpuringsink ring={name} create=false t. ! queue ! filesink location={file}"
         )
         with frames.acquire(PATIENCE_S) as slot:
             read = {to: slot[each].copy() for each, to in zip(names, order, strict=True)}

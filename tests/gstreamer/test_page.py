@@ -76,7 +76,10 @@ def test_gst_inspect_knows_every_property_of_the_page(plugins):
             capture_output=True, timeout=PATIENCE_S,
         )  # fmt: skip
         known += said.stdout
-    for each in re.findall(r"`([a-z-]+)=(?:true|false|1)`", PAGE):
+    table = PAGE.partition("\n| elsewhere |")[2].partition("\n\n")[0]
+    here = re.findall(r"^\|.* \| `([a-z-]+)`", table, re.M)
+    assert {"ring", "timeout"} < {*here}
+    for each in (*here, *re.findall(r"`([a-z-]+)=(?:true|false|1)`", PAGE)):
         assert f"\n  {each} " in known
 
 

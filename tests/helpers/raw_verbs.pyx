@@ -11,6 +11,7 @@ from gpuring.native.c cimport *
 from gpuring.native.clock cimport deadline_of
 from gpuring.native.device cimport Device, Driver
 from gpuring.native.header cimport Header
+from gpuring.native.subscriptions cimport pad, set_start
 from gpuring.native.peer cimport ABANDON, ACQUIRE, CLAIM, LATEST, PUBLISH, RELEASE, Peer, verb
 from gpuring.ring.slot cimport Slot
 
@@ -170,3 +171,38 @@ cdef class RawPeer(Peer):
         gd_begin(&call, stream, INT64_MAX, 1, &index)
         result = self.end(&call, which)
         return TORN if result == 0 and call.torns else result
+
+
+# ---- what rings owe to durable subscriptions that had the name earlier: each of the core's steps alone
+
+
+def subscribe_owed(Header header not None, bytes name not None, *, bint lossless, bint redeliver, start, uint64_t patience_ns,
+                   uint64_t owed=0, uint64_t earlier=0):
+    """As gpuring.native.subscribe, with what the ring before owes, and whether others may owe it something."""
+    cdef gr_terms terms
+    cdef char padded[64]
+    pad(padded, name)
+    terms.mode = GR_LOSSLESS if lossless else GR_LOSSY
+    terms.policy = GR_REDELIVER if redeliver else GR_DROP
+    terms.start = 0
+    set_start(&terms, start)
+    terms.patience_ns, terms.owed, terms.earlier = patience_ns, owed, earlier
+    return -<int>gr_subscribe(header.ring, padded, &terms)
+
+
+def owed(Header header not None, uint32_t subscription):
+    """How many frames it has lost that nobody was told of.  None: a member lives, or nobody can tell."""
+    cdef uint64_t n = 0
+    return n if gr_owed(header.ring, subscription, &n) == GR_OK else None
+
+
+def settle(Header header not None, uint32_t subscription, uint64_t number, uint64_t owed):
+    return -<int>gr_settle(header.ring, subscription, number, owed)
+
+
+def being_settled(Header header not None, uint32_t subscription):
+    return gr_being_settled(header.ring, subscription)
+
+
+def settled(Header header not None, uint32_t subscription):
+    return -<int>gr_settled(header.ring, subscription)

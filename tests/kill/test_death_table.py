@@ -84,7 +84,7 @@ def creates(pipe, name):
 
 
 @promise(
-    "README.md",
+    "limits.md",
     "The process that creates a ring owns the memory. If it dies, the processes that are in the "
     "ring can finish.",
 )

@@ -238,8 +238,8 @@ def test_a_producer_goes_on_in_the_ring_that_its_creator_has_made_again(name, ch
 
 @promise(
     "failure.md",
-    "A program that does not follow is told so: once there is a new ring of that name, `PeerLost` "
-    "and `EndOfStream` say that, and how to go on there.",
+    "For a program that does not follow, `PeerLost` and `EndOfStream` say when there is a "
+    "new ring of that name, and how to go on there.",
 )
 def test_who_does_not_follow_is_told_of_the_new_ring_in_the_same_words(name, children):
     camera = children(owns_and_publishes, name, [1])
@@ -247,13 +247,13 @@ def test_who_does_not_follow_is_told_of_the_new_ring_in_the_same_words(name, chi
     with gpuring.attach(name) as ring, ring.consumer(start="oldest") as frames:
         frames.acquire(5).release()
         camera.kill()
-        with pytest.raises(gpuring.PeerLost, match="reattach=True waits for one, or for the next"):
+        with pytest.raises(gpuring.PeerLost, match="`reattach` waits for one, or for the next"):
             frames.acquire(5)
         again = children(owns_and_publishes, name, [2])
         again.receive()
         with pytest.raises(
             gpuring.EndOfStream,
-            match=r"Another ring has that name now. Attach again .* reattach=True",
+            match=r"Another ring has that name now. Attach again .* `reattach`",
         ):
             frames.acquire(5)
         again.send()

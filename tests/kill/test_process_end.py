@@ -155,13 +155,13 @@ def test_sigterm_ends_in_order_wherever_the_main_thread_waits(ring, where):
 CLOSES = """
 import os, sys
 import gpuring
-from gpuring.registry import directory
+from gpuring import native
 
-remove = directory.remove_own
+remove = native.remove_own
 def told_again(*args):
     os.kill(os.getpid(), 15)
     remove(*args)
-directory.remove_own = told_again
+native.remove_own = told_again
 gpuring.exit_on_sigterm()
 made = {"slots": 2, "shape": 4, "dtype": "u1", "device": "host"}
 kept = [gpuring.create(f"{sys.argv[1]}-{k}", **made) for k in "ab"]
@@ -171,8 +171,7 @@ os.kill(os.getpid(), 15)
 
 @promise(
     "failure.md",
-    "If the signal comes again while rings are being closed at the end, they are closed all the "
-    "same.",
+    "If the signal comes again while rings are being closed at the end, they are still closed.",
 )
 def test_a_sigterm_that_comes_while_rings_are_closed_leaves_none(name):
     done = python(CLOSES, name)

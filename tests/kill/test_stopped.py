@@ -223,7 +223,10 @@ def produces(pipe, name):
         pipe.receive()
 
 
-@promise("failure.md", "The errors of those that waited for it in vain say so, too.")
+@promise(
+    "failure.md",
+    "The errors of those that have waited for it until a time-out say so, too.",
+)
 def test_who_waits_for_a_frame_is_told_that_the_producer_is_stopped(name, children):
     with small_ring(name) as ring, ring.consumer() as reader, ring.producer():
         child = children(produces, name)

@@ -168,7 +168,7 @@ def no_device(*_: object) -> None:
 
 @promise(
     "failure.md",
-    "If CUDA does not register the slots of a pinned ring, the ring works all the same. One "
+    "If CUDA does not register the slots of a pinned ring, the ring works anyway. One "
     "warning says so when it is attached, and each copy to or from the GPU is waited for.",
 )
 @pytest.mark.parametrize("what", ["slots", "header", "timeline"])

@@ -33,7 +33,7 @@ MUTANTS: dict[str, Edit] = {
         "gr_store_relaxed(work_of(me->ring, index, me->self.number), value - 1);",
     ),
     "value <= gr_load_relaxed(work_of(": ("claim.c", "gr_store_relaxed(work, value);", ";"),
-    "at->high >= me->cursor.high": ("acquire.c", "at->high = to;", "at->high = 0;"),
+    "at->high >= me->cursor.high": ("walk.h", "at->high = to;", "at->high = 0;"),
     "gr_masks_cover(ring)": (
         "members.c",
         "atomic_fetch_or_explicit(&head->peer_mask[p / 64], bit_of(p), memory_order_seq_cst);",

@@ -49,7 +49,7 @@ def test_on_a_gpu_nobody_is_cleared_before_the_process_is_gone(segment, children
 
 
 @promise(
-    "README.md",
+    "limits.md",
     'The peers of a GPU ring with `memory="ipc"` must share a pid namespace if the dead are to be '
     "cleared.",
 )

@@ -171,7 +171,7 @@ def test_orphans_of_the_last_number_are_cleared(crowded, clear):
 # ---- through the API ---------------------------------------------------------------------------
 
 
-@promise("README.md", "It has at most 250 peers and 250 subscriptions.")
+@promise("limits.md", "It has at most 250 peers and 250 subscriptions.")
 @pytest.mark.parametrize("n", SIZES)
 def test_every_verb_of_the_last_peers(name, n):
     with gpuring.create(name, **SMALL, max_peers=n, max_subscriptions=n) as ring:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import pytest
 
 from gpuring import native
-from gpuring.native import subscriptions
 from tests.helpers import raw_verbs
 from tests.helpers.support import Segment
 
@@ -15,11 +14,11 @@ LONG_AGO = 1  # CLOCK_MONOTONIC
 
 def subscribe(ring: Segment, name: str = "x", *, lossless: bool = True, **terms) -> int:
     asked = {"redeliver": True, "start": "next", "patience_ns": 0, **terms}
-    return subscriptions.subscribe(ring.process(), name.encode(), lossless=lossless, **asked)
+    return raw_verbs.subscribe_owed(ring.process(), name.encode(), lossless=lossless, **asked)
 
 
 def unsubscribe(ring: Segment, name: str = "x") -> tuple[int, bool]:
-    return subscriptions.unsubscribe(ring.process(), name.encode())
+    return native.unsubscribe(ring.process(), name.encode())
 
 
 def run_out_of_patience(ring: Segment) -> None:
@@ -207,25 +206,25 @@ def test_a_frame_with_a_loss_of_its_own_does_not_take_over_what_is_owed(segment)
 def test_what_an_earlier_ring_owes_is_added_once_and_told_by_its_number_alone(segment):
     ring = segment(4)
     assert subscribe(ring, earlier=1) == 0
-    assert subscriptions.settle(ring.creator, 0, 7, 5) == 0
-    assert subscriptions.settle(ring.creator, 0, 9, 3) < 0  # that one has yet to forget
-    assert subscriptions.being_settled(ring.creator, 0) == 7
+    assert raw_verbs.settle(ring.creator, 0, 7, 5) == 0
+    assert raw_verbs.settle(ring.creator, 0, 9, 3) < 0  # that one has yet to forget
+    assert raw_verbs.being_settled(ring.creator, 0) == 7
     ring.producer().put()
     reader = ring.consumer()
     assert told(reader) == (4, 5)
     assert reader.release(4) == 0
-    assert subscriptions.settled(ring.creator, 0) == 0
+    assert raw_verbs.settled(ring.creator, 0) == 0
     assert reader.peer.leave() == 0
-    assert (owed(ring), subscriptions.being_settled(ring.creator, 0)) == (0, 0)
+    assert (owed(ring), raw_verbs.being_settled(ring.creator, 0)) == (0, 0)
 
 
 def test_nothing_is_added_where_nobody_counts_it(segment):
     ring = segment(4)
     assert subscribe(ring) == 0
-    assert subscriptions.settle(ring.creator, 0, 7, 5) < 0  # no earlier ring owes it anything
+    assert raw_verbs.settle(ring.creator, 0, 7, 5) < 0  # no earlier ring owes it anything
     assert subscribe(ring, earlier=1) == 0
     ring.creator.close_ring()
-    assert subscriptions.settle(ring.creator, 0, 7, 5) < 0
+    assert raw_verbs.settle(ring.creator, 0, 7, 5) < 0
     assert owed(ring) == 0
 
 
@@ -258,7 +257,7 @@ def test_what_was_lost_when_it_was_given_up_is_told_until_somebody_is_done(segme
 
 
 def owed(ring):
-    return subscriptions.owed(ring.creator, 0)
+    return raw_verbs.owed(ring.creator, 0)
 
 
 def test_what_a_subscription_has_not_had(segment):

@@ -223,7 +223,7 @@ def test_frames_of_a_time(name, tmp_path, monkeypatch):
 def test_what_is_no_recording(tmp_path, monkeypatch):
     for text in ("no recording at all, but long enough", "no"):
         (tmp_path / "text").write_text(text)
-        with pytest.raises(gpuring.RingError, match="text is no recording"):
+        with pytest.raises(gpuring.RingError, match="text is not a recording"):
             read(tmp_path / "text")
     with pytest.raises(FileNotFoundError):
         read(tmp_path / "missing")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import gpuring
-from gpuring.registry import leftovers
+from gpuring import native
 from gpuring.registry import segment as segments
 from tests.helpers.commands import gpuring as command
 from tests.helpers.promise import promise
@@ -158,38 +158,24 @@ def test_only_what_was_named_is_removed(name, children):
 # ---- two who change one name at once -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("when", ["it is listed", "it was looked at"])
-def test_clean_does_not_take_the_slots_of_a_ring_that_is_born_meanwhile(name, monkeypatch, when):
+def test_clean_does_not_take_the_slots_of_a_ring_that_is_born_meanwhile(name, monkeypatch):
     """They have a name before their ring has: until then they are locked.  So who looks at the lock
-    first, and for the ring second, knows."""
+    first, and for the ring second, knows; native/api/test_taking.py stops in between."""
     slots_are_there, go_on, rings = threading.Event(), threading.Event(), []
-    give_name = segments.give_name
+    take_name = native.take_name
 
-    def paused(file, segment):
-        if segment == segments.header_name(name):
-            slots_are_there.set()
-            assert go_on.wait(20)
-        give_name(file, segment)
+    def paused(*args):
+        slots_are_there.set()
+        assert go_on.wait(20)
+        take_name(*args)
 
-    def looked_at(segment):
-        try:
-            return segments.look(segment)
-        finally:
-            if segment == segments.header_name(name):  # it was not there
-                end()
-
-    def end() -> None:
-        go_on.set()
-        birth.join()
-
-    monkeypatch.setattr(segments, "give_name", paused)
+    monkeypatch.setattr(native, "take_name", paused)
     birth = threading.Thread(target=lambda: rings.append(gpuring.create(name, **OPTIONS)))
     birth.start()
     assert slots_are_there.wait(20)
-    if when == "it was looked at":
-        monkeypatch.setattr(leftovers, "look", looked_at)
     removed = cleaned(name)
-    end()
+    go_on.set()
+    birth.join()
     monkeypatch.undo()
     with rings[0]:
         assert removed == []
@@ -225,26 +211,6 @@ def test_clean_leaves_a_ring_that_somebody_has_attached_to(name, children):
         assert cleaned(name) == []
         with ring.consumer():
             gpuring.attach(name).close()
-
-
-def test_slots_lose_their_name_before_their_header_does(name, monkeypatch):
-    """So what a kill leaves in between is found under the header's name.  For a close
-    native/api/test_create.py shows it."""
-    gone, remove, unlink, replace = [], segments.remove_slots, segments.unlink, segments.rename
-    monkeypatch.setattr(
-        segments, "remove_slots", lambda slots, *uid: gone.append(True) or remove(slots, *uid)
-    )
-    monkeypatch.setattr(segments, "unlink", lambda segment: gone.append(False) or unlink(segment))
-    monkeypatch.setattr(segments, "rename", lambda *names: gone.append(False) or replace(*names))
-    ring = gpuring.create(name, **OPTIONS)
-    gpuring.unlink(name)
-    assert gone == [True, False]
-    ring.close()
-    gone.clear()
-    first = gpuring.create(name, **OPTIONS)
-    gpuring.create(name, **OPTIONS, replace=True).close()
-    assert gone[:2] == [True, False]
-    first.close()
 
 
 def test_without_a_listing_there_is_nothing_to_clean(tmp_path, monkeypatch):

@@ -10,6 +10,7 @@ import sys
 import pytest
 
 import gpuring
+from gpuring import native
 from gpuring.registry import leftovers
 from gpuring.ring import inner
 from tests.helpers.promise import promise
@@ -108,10 +109,10 @@ def test_who_is_killed_leaves_the_names_to_those_that_come_later(name, children)
 
 @promise(
     "failure.md",
-    "It leaves alone the ring that a bridge has made, because the importer goes on with that ring "
-    "when it is started again.",
-    "A ring with durable subscriptions keeps its name when its creator closes it or dies, and the "
-    "next ring of that name takes them over.",
+    "It does not do so for the ring that a bridge has made, because the importer goes on "
+    "with that ring when it is started again.",
+    "A ring with durable subscriptions keeps its name when its creator closes it or dies, "
+    "and the next ring of that name takes them over.",
 )
 @pytest.mark.parametrize("what", ["of a bridge", "with a durable subscription"])
 def test_a_ring_that_others_want_to_go_on_with_keeps_its_names(name, children, what):
@@ -160,13 +161,13 @@ def test_names_on_a_gpu_stay_for_those_who_may_still_join(name, children):
     creator = children(creates_on_gpu, name)
     creator.receive()
     (first, fd), (second, other_fd) = (as_on_gpu(name, make=False, **ON_GPU) for _ in range(2))
-    assert not leftovers.go_with_the_last(name, first)
+    assert not native.goes_with_the_last(name, first)
     creator.kill()
-    assert not leftovers.go_with_the_last(name, first)
+    assert not native.goes_with_the_last(name, first)
     second.disown()
-    assert leftovers.go_with_the_last(name, first)
+    assert native.goes_with_the_last(name, first)
     first.disown()
-    assert not leftovers.go_with_the_last(name, first)
+    assert not native.goes_with_the_last(name, first)
     assert leftovers.remove_dead(name)
     os.close(fd)
     os.close(other_fd)

@@ -148,7 +148,7 @@ def test_several_fields_in_one_slot(place, name):
         assert ring.stats().producers[0].holding == ()
 
 
-@promise("README.md", "Slots have a fixed size, but a frame may be smaller than its slot.")
+@promise("limits.md", "Slots have a fixed size, but a frame may be smaller than its slot.")
 @pytest.mark.parametrize("shape", [(3, 5), (2, 5), (3, 1), (7,), (1, 1, 15), (1,) * 8])
 def test_a_frame_may_be_smaller_than_its_slot(place, ring, shape):
     with ring.producer() as producer, ring.consumer() as frames:

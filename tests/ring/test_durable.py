@@ -9,8 +9,7 @@ import signal
 import pytest
 
 import gpuring
-from gpuring.registry import segment as segments
-from gpuring.ring import creation
+from gpuring import native
 from tests.helpers.promise import promise
 from tests.helpers.rings import publish
 from tests.helpers.support import poll, segments_of
@@ -94,8 +93,8 @@ def hold(pipe, name):
 
 @promise(
     "failure.md",
-    "The subscription stays, and producers wait for it for as long as its `patience`. Who joins it "
-    "next goes on at the frame after the last released one.",
+    "The subscription stays, and producers wait for it for as long as its `patience`. The "
+    "next reader goes on at the frame after the last released one.",
 )
 def test_what_a_killed_reader_held_comes_again(name, children):
     with make(name) as ring, ring.producer() as producer:
@@ -131,8 +130,8 @@ def test_a_ring_is_born_with_subscriptions(name, monkeypatch):
         with gpuring.attach(name) as ring, ring.producer() as producer:
             publish(producer, 0, 1)
 
-    named = creation.directory.give_name
-    monkeypatch.setattr(creation.directory, "give_name", give_name)
+    named = native.take_name
+    monkeypatch.setattr(native, "take_name", give_name)
     with make(name, subscriptions=["rec", "other"]) as ring, ring.consumer("rec") as reader:
         assert read(reader, 2) == [(0, 0, False), (1, 0, False)]
         assert [one.durable for one in ring.stats().subscriptions] == [True, True]
@@ -200,26 +199,6 @@ def test_a_create_that_fails_leaves_them_to_the_next_one(name):
         publish(producer, 10)
         with ring.consumer("rec") as reader:
             assert read(reader, 1) == [(10, 3, False)]
-
-
-def test_a_name_that_is_taken_over_is_never_free(name, monkeypatch):
-    """Else, of two cameras that start at once, the second one could take it, and knew nothing of
-    the subscriptions."""
-    with make(name, subscriptions=["rec"]) as ring, ring.producer() as producer:
-        publish(producer, 0)
-    tried = []
-
-    def unlink(segment):
-        done = unlink_(segment)
-        if segment == f"/gpuring.{name}":
-            tried.append(segment)
-        return done
-
-    unlink_ = segments.unlink
-    monkeypatch.setattr(segments, "unlink", unlink)
-    with make(name) as ring:
-        assert [each.name for each in ring.stats().subscriptions] == ["rec"]
-        assert tried == []
 
 
 def test_a_closed_ring_does_not_keep_another_from_its_name(name):

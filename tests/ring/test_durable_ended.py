@@ -159,7 +159,10 @@ def loops_in_a_block(reader, has):
 LOOPS = [loops, loops_over_tuples, loops_over_partial_tuples, has_a_block, loops_in_a_block]
 
 
-@promise("failure.md", "So does one whose block or loop Ctrl-C or `SystemExit` leaves.")
+@promise(
+    "failure.md",
+    "So does a frame whose block or loop is left by Ctrl-C or `SystemExit`.",
+)
 @pytest.mark.parametrize("loop", LOOPS)
 @pytest.mark.parametrize("end", ENDS)
 def test_the_frame_of_a_loop_that_the_end_of_the_program_leaves_comes_again(name, loop, end):
@@ -351,8 +354,8 @@ def reads(pipe, name, how):
 
 @promise(
     "failure.md",
-    "If SIGTERM so ends a reader of a lossless durable subscription, the frame that it has in hand "
-    "comes again.",
+    "If SIGTERM ends a reader of a lossless durable subscription in this way, the frame "
+    "that it holds comes again.",
 )
 @pytest.mark.parametrize(
     "how", [loops, loops_over_batches, loops_in_asyncio, loops_over_tuples, keeps_the_slot]

@@ -28,7 +28,7 @@ def put(producer):
         return slot.seq
 
 
-@promise("README.md", "A ring has 1 to 1,024 slots.")
+@promise("limits.md", "A ring has 1 to 1,024 slots.")
 @pytest.mark.parametrize("slots", [1, 1024])
 def test_1_to_1024_slots_and_no_more(name, slots):
     with gpuring.create(name, **SMALL | {"slots": slots}) as ring, ring.producer() as producer:
@@ -44,7 +44,7 @@ def test_1_to_1024_slots_and_no_more(name, slots):
             gpuring.create(name, **SMALL | {"slots": wrong})
 
 
-@promise("README.md", "It has at most 250 peers and 250 subscriptions.")
+@promise("limits.md", "It has at most 250 peers and 250 subscriptions.")
 def test_250_peers_and_250_subscriptions_and_no_more(name):
     with gpuring.create(name, **SMALL, max_peers=250, max_subscriptions=250) as ring:
         readers = [ring.consumer(f"s{k}") for k in range(250)]
@@ -63,7 +63,7 @@ def test_250_peers_and_250_subscriptions_and_no_more(name):
             gpuring.create(name, **SMALL, **wrong)
 
 
-@promise("README.md", "A frame has at most 64 KiB of metadata.")
+@promise("limits.md", "A frame has at most 64 KiB of metadata.")
 def test_64_kib_of_metadata_and_no_more(name):
     most = np.dtype([("bytes", "u1", 2**16)])
     with gpuring.create(name, **SMALL, meta=most) as ring:
@@ -114,7 +114,7 @@ def attaches_as_nobody(_pipe, name, owner):
         return "refused"
 
 
-@promise("README.md", "By default only one user may attach, because the mode of the files is 0600.")
+@promise("limits.md", "By default only one user may attach, because the mode of the files is 0600.")
 @promise("failure.md", "The owner and the mode of the ring's files decide who can be a peer.")
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
 def test_by_default_a_ring_is_one_users(name, children):
@@ -125,7 +125,7 @@ def test_by_default_a_ring_is_one_users(name, children):
             assert children(attaches_as_nobody, name, owner).result() == "refused"
 
 
-@promise("README.md", "Peers trust each other: whoever may attach may write every slot.")
+@promise("limits.md", "Peers trust each other: whoever may attach may write every slot.")
 @promise(
     "failure.md",
     "Peers of a ring trust each other. All of them map the header for reading and writing, and may "
@@ -192,9 +192,9 @@ def without_ipc(request, gpu, monkeypatch, tmp_path):
 
 
 @promise(
-    "README.md",
+    "limits.md",
     "It was not tried on WSL2 or on Tegra/Jetson, which have no legacy CUDA IPC and [get another "
-    "kind of memory](docs/memory.md#what-auto-takes).",
+    "kind of memory](memory.md#what-auto-takes).",
 )
 @pytest.mark.parametrize("has_vmm", [True, False])
 def test_auto_takes_what_a_gpu_without_ipc_has(without_ipc, gpu, has_vmm):
@@ -258,7 +258,7 @@ def test_kinds_of_memory_are_for_gpus(name):
 
 
 @promise(
-    "README.md",
+    "limits.md",
     '`sync="auto"` never chooses this pair, unless you ask for `gate="stream"` where there is no '
     "timeline.",
 )
@@ -295,7 +295,7 @@ gpuring.create({{!r}}, slots=2, shape=4, dtype="u1", device="host").close()
 
 
 @promise(
-    "README.md",
+    "limits.md",
     "One interpreter of a process can use gpuring. In a second one the import raises "
     "`ImportError`.",
 )

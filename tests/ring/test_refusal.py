@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 
 import pytest
 
 import gpuring
+from tests.helpers.interrupted import interrupts
 
 
 @pytest.fixture
@@ -48,6 +50,17 @@ def test_a_blocked_claim_names_the_subscription_that_does_not_take(ring):
             text
         )
         assert f"pid {os.getpid()}" in text, "whose process should be looked at?"
+
+
+def test_a_ctrl_c_is_not_lost_while_the_words_are_found(ring):
+    """Python is asked by C, which cannot raise, whether the culprit is stopped."""
+    with ring.producer() as producer, ring.consumer("display"):
+        for _ in range(4):
+            producer.claim().publish()
+        for interrupt in interrupts():
+            with interrupt, contextlib.suppress(gpuring.RingFull):
+                producer.claim(timeout=0)
+            assert interrupt.raised == (interrupt.where is not None), interrupt.where
 
 
 def test_a_blocked_acquire_says_what_it_waits_for(ring):

@@ -216,9 +216,9 @@ def environment(monkeypatch):
     def change(text: str | None) -> None:
         spinning._of_the_process.cache_clear()
         if text is None:
-            monkeypatch.delenv(spinning.VARIABLE, raising=False)
+            monkeypatch.delenv("GPURING_SPIN", raising=False)
         else:
-            monkeypatch.setenv(spinning.VARIABLE, text)
+            monkeypatch.setenv("GPURING_SPIN", text)
 
     yield change
     spinning._of_the_process.cache_clear()

@@ -14,7 +14,7 @@ import pytest
 
 import gpuring
 from gpuring import native
-from gpuring.registry import directory, leftovers
+from gpuring.registry import leftovers
 from gpuring.service import _engine, delivery
 from tests.helpers.layout import FIELDS
 from tests.helpers.promise import promise
@@ -132,10 +132,8 @@ def test_no_call_of_a_running_service_makes_or_removes_a_name(name, monkeypatch)
         taken = server.take(3, timeout=10)
         gone.close()
         with monkeypatch.context() as patched:
-            for verb in ("give_name", "remove_own", "make_way"):
-                patched.setattr(directory, verb, refuse)
-            for verb in ("remove_dead", "tidy"):
-                patched.setattr(leftovers, verb, refuse)
+            for verb in ("take_name", "remove_own", "make_way", "remove_dead", "remove_left"):
+                patched.setattr(native, verb, refuse)
             slots = [call.answer() for call in taken]  # all at once, to nobody
             for slot in slots:
                 slot.publish()

@@ -144,7 +144,8 @@ def test_a_task_says_for_how_long_no_engine_came(name):
 
 @promise(
     "services.md",
-    "`client.fileno()` is the same number as before, and tells of answers from both services.",
+    "`client.fileno()` is the same number as before, and is readable for answers from "
+    "both services.",
 )
 def test_a_descriptor_tells_of_answers_in_both_services(name, replaced):
     replaced()

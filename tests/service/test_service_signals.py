@@ -129,8 +129,9 @@ async def several(client):
 
 @contextlib.contextmanager
 def stops_twice():
-    """An interrupt of a callback that runs right after the main task's end leaves asyncio's order to
-    stop behind.  The loop's next run obeys it and raises RuntimeError; asyncio.run has such a run."""
+    """An interrupt of a callback that runs right after the main task's end leaves asyncio's order
+    to stop behind.  The loop's next run obeys it and raises RuntimeError; asyncio.run has such a
+    run."""
     try:
         yield
     except RuntimeError as error:

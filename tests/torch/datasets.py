@@ -50,6 +50,77 @@ class Structures(Numbered):
         }
 
 
+class OnCuda(Numbered):
+    """Sample k is an image on a GPU that says k.  It is computed there, as by a decoder."""
+
+    device = "cuda:0"
+    cycles = 100_000
+    """For so long nothing is there yet."""
+
+    def __getitem__(self, k: int) -> Any:
+        ones = torch.ones(256, *self._shape, device=self.device)
+        with torch.cuda.device(self.device):
+            torch.cuda._sleep(self.cycles)
+        return ones[: k % 251].sum(0).to(torch.uint8), k
+
+
+class OnSecondCuda(OnCuda):
+    device = "cuda:1"
+
+
+class LateOnCuda(OnCuda):
+    """The image is there long after the worker has gone on."""
+
+    cycles = 30_000_000
+
+
+class MixedOnCuda(Numbered):
+    """Tensors on the GPU beside all that Structures has."""
+
+    def __getitem__(self, k: int) -> Any:
+        sample = Structures.__getitem__(self, k)  # type: ignore[arg-type]
+        half = torch.full((2, 3), k, dtype=torch.float16, device="cuda")
+        return sample | {"there": Pair(half, [torch.tensor([k], device="cuda"), "text"])}
+
+
+class RaggedOnCuda(Numbered):
+    def __getitem__(self, k: int) -> Any:
+        return torch.full((1000 * (k + 1),), k, device="cuda")
+
+
+class DeadlyOnCuda(OnCuda):
+    def __getitem__(self, k: int) -> Any:
+        if k == 13:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(k)
+
+
+class UnfinishedOnCuda(OnCuda):
+    """When it is armed (1), sample 8 takes the GPU a second.  At sample 12 the worker waits until
+    it is armed once more (2), and is killed."""
+
+    def __init__(self, armed: Any) -> None:
+        super().__init__()
+        self._armed = armed
+
+    def __getitem__(self, k: int) -> Any:
+        if self._armed.value:
+            self.cycles = 2_000_000_000 if k == 8 else OnCuda.cycles
+            if k == 12:
+                assert poll(lambda: self._armed.value == 2)
+                os.kill(os.getpid(), signal.SIGKILL)
+        return super().__getitem__(k)
+
+
+class OfCupy(Numbered):
+    """Images that lie in memory that torch has not allocated, as those of a decoder do."""
+
+    def __getitem__(self, k: int) -> Any:
+        import cupy
+
+        return torch.from_dlpack(cupy.full(self._shape, k % 251, "u1")), k
+
+
 class Random(Numbered):
     """What the seeds of a worker give."""
 
@@ -214,8 +285,13 @@ def rings() -> set[str]:
 
 def main(kind: str) -> None:
     """A program that loads for ever.  It says the pids of its workers."""
+    on_gpu = kind == "cuda"
     loader: Any = gpuring.torch.DataLoader(
-        Numbered(1 << 20, 100, 100), 4, num_workers=2, persistent_workers=kind == "persistent"
+        (OnCuda if on_gpu else Numbered)(1 << 20, 100, 100),
+        4,
+        num_workers=2,
+        persistent_workers=kind == "persistent",
+        multiprocessing_context="spawn" if on_gpu else None,
     )
     batches = iter(loader)
     for number, _ in enumerate(batches):

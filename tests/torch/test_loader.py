@@ -20,7 +20,8 @@ import torch.utils.data
 from torch.utils.data._utils import collate
 
 import gpuring
-from gpuring.torch import DataLoader, inlet, packing, parcel
+from gpuring.torch import DataLoader, inlet, outlet, parcel
+from gpuring.torch.places import HOST
 from tests.helpers.commands import environment
 from tests.helpers.processes import PATIENCE_S, open_files, poll
 from tests.torch import datasets
@@ -73,7 +74,7 @@ def laid(monkeypatch):
     opened = inlet.Inlet.open
 
     def counting(self: Any, arrived: parcel.Parcel, *, pinned: bool) -> Any:
-        counts[bool(arrived.seq)] += 1
+        counts[arrived.leaves is None] += 1
         return opened(self, arrived, pinned=pinned)
 
     monkeypatch.setattr(inlet.Inlet, "open", counting)
@@ -291,9 +292,16 @@ def test_without_any_room_in_dev_shm_the_loop_raises():
     assert done.stdout.split() == ["True"]
 
 
-def test_an_argument_that_is_no_gpu():
-    with pytest.raises(ValueError, match="cuda"):
-        DataLoader(datasets.Numbered(), device="xpu")
+@pytest.mark.parametrize("device", ["xpu", "gpu", "cuda:x"])
+def test_an_argument_that_is_no_gpu(device):
+    with pytest.raises(ValueError, match=f'"cuda", "cuda:N", "host", .* not {device!r}'):
+        DataLoader(datasets.Numbered(), device=device)
+
+
+@pytest.mark.parametrize("device", [None, "host", "cpu", torch.device("cpu")])
+def test_host_memory_by_its_names(device):
+    images, _ = next(iter(DataLoader(datasets.Numbered(), 2, num_workers=1, device=device)))
+    assert images.device == torch.device("cpu")
 
 
 def descriptors() -> int:
@@ -363,13 +371,12 @@ def test_a_ring_that_nobody_reads_yet_is_not_used(name):
     """A worker may find its ring before the main process has joined as its consumer."""
     with gpuring.create(name, slots=2, shape=16, dtype="u1", device="host") as ring:
         with pytest.raises(gpuring.RingError, match="no reader yet"):
-            packing._Outlet(name)
+            outlet.Outlet(name, HOST)
         with ring.consumer():
-            packing._Outlet(name).close()
+            outlet.Outlet(name, HOST).close()
 
 
 def test_a_gpu_that_this_torch_cannot_use_is_refused():
-    assert DataLoader(datasets.Numbered(), device="cpu").device is None
     if not torch.backends.cuda.is_built():
         with pytest.raises(gpuring.DeviceError, match="no CUDA"):
             DataLoader(datasets.Numbered(), device="cuda")

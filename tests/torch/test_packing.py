@@ -15,8 +15,10 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils import worker
 
 import gpuring
-from gpuring.torch.packing import Packing, ring_name
-from gpuring.torch.parcel import ALIGNMENT, SMALL_NBYTES, Kind, over, put_together
+from gpuring.torch.outlet import ring_name
+from gpuring.torch.packing import Packing
+from gpuring.torch.parcel import ALIGNMENT, SMALL_NBYTES, Kind, Part, over, put_together
+from gpuring.torch.places import HOST
 
 
 @pytest.fixture
@@ -26,7 +28,7 @@ def packs(name, monkeypatch):
     monkeypatch.setattr(worker, "_worker_info", info)
     with (
         gpuring.create(
-            ring_name(name, 0, 0), slots=3, shape=1 << 20, dtype="u1", device="host"
+            ring_name(name, 0, HOST, 0), slots=3, shape=1 << 20, dtype="u1", device="host"
         ) as ring,
         ring.consumer() as consumer,
     ):
@@ -36,14 +38,15 @@ def packs(name, monkeypatch):
             nonlocal packing
             packing = Packing(collate, name, arrays=True)
             parcel = packing(samples)
-            if not parcel.seq:
+            if parcel.leaves is not None:
                 return parcel, None
             with consumer.acquire(0) as slot:
-                assert slot.seq == parcel.seq
+                assert slot.seq == parcel.parts[0].seq
                 return parcel, np.array(slot.array)
 
         yield pack
-        packing._leave()
+        for outlet in packing._outlets.values():
+            outlet.close()
 
 
 def sent(obj: Any) -> Any:
@@ -53,8 +56,9 @@ def sent(obj: Any) -> Any:
 
 def unpacked(parcel: Any, frame: Any) -> Any:
     rest, pieces, places = parcel.layout
-    memory = [torch.from_numpy(frame[begin:end]) for begin, end in pieces]
-    return put_together(rest, [over(memory[k], at, kind) for k, at, kind in places])
+    memory = [over(torch.from_numpy(frame), piece.begin, piece.kind) for piece in pieces]
+    leaves = [memory[k] if kind is None else over(memory[k], at, kind) for k, at, kind in places]
+    return put_together(rest, leaves)
 
 
 def test_the_default_collate_stacks_into_the_slot(packs, monkeypatch):
@@ -88,7 +92,7 @@ def test_tensors_are_aligned(packs):
     sizes = [1, 3, 70_000, 5, 100_000, 255]
     samples = [torch.full((n,), k, dtype=torch.uint8) for k, n in enumerate(sizes)]
     parcel, frame = packs(list, samples)
-    begins = [parcel.layout.pieces[piece][0] + at for piece, at, _ in parcel.layout.places]
+    begins = [parcel.layout.pieces[piece].begin + at for piece, at, _ in parcel.layout.places]
     assert all(begin % ALIGNMENT == 0 for begin in begins)
     assert [tensor.numel() for tensor in unpacked(parcel, frame)] == sizes
     assert all((t == k).all() for k, t in enumerate(unpacked(parcel, frame)))
@@ -114,8 +118,7 @@ def test_large_tensors_have_pieces_of_their_own(packs):
 def test_a_batch_that_is_too_large_travels_by_itself(packs):
     samples = [torch.zeros(1 << 19, dtype=torch.uint8) + k for k in range(3)]
     parcel, _ = packs(default_collate, samples)
-    assert (parcel.seq, parcel.generation) == (0, 1)
-    assert parcel.nbytes == 3 << 19
+    assert parcel.parts == (Part(HOST, 1, 3 << 19),)
     batch = put_together(parcel.layout.rest, sent(parcel.leaves))
     assert torch.equal(batch, torch.stack(samples))
 

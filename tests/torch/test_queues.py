@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import multiprocessing
 import queue
 import threading
@@ -10,6 +11,8 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch")
+
+from torch.utils.data._utils.pin_memory import pin_memory
 
 from gpuring.torch.queues import FromThread, Queue, with_queues
 from tests.helpers.processes import PATIENCE_S
@@ -59,11 +62,40 @@ def test_what_cannot_be_pickled_is_an_error_of_who_puts_it(made):
     assert made.get(timeout=0) == "next"
 
 
+class Gone:
+    """A tensor of a worker that has died."""
+
+    def __reduce__(self) -> Any:
+        return _fetched, ()
+
+
+def _fetched() -> Any:
+    raise ConnectionResetError(errno.ECONNRESET, "the worker is gone")
+
+
+def test_what_cannot_be_fetched_is_an_error_of_who_reads(made):
+    """torch's thread for pinned memory reads first, and goes on."""
+    made.put((3, Gone()))
+    with pytest.raises(ConnectionResetError):
+        made.get(timeout=0)
+    made.passes_errors_on = True
+    made.put((3, Gone()))
+    made.put((4, "batch"))
+    source: queue.Queue[Any] = queue.Queue()
+    for _ in range(2):
+        number, batch = made.get(timeout=PATIENCE_S)
+        source.put((number, pin_memory(batch)))
+    taken = FromThread(source)
+    with pytest.raises(ConnectionResetError, match="the worker is gone"):
+        taken.get(timeout=0)
+    assert taken.get(timeout=0) == (4, "batch")
+
+
 def test_the_queue_of_a_thread_is_read_in_the_same_way():
-    source: queue.Queue[int] = queue.Queue()
+    source: queue.Queue[Any] = queue.Queue()
     taken = FromThread(source)
     with pytest.raises(queue.Empty):
         taken.get(timeout=0)
-    threading.Timer(0.01, source.put, (7,)).start()
-    assert taken.get(timeout=PATIENCE_S) == 7
+    threading.Timer(0.01, source.put, ((7, "batch"),)).start()
+    assert taken.get(timeout=PATIENCE_S) == (7, "batch")
     assert not taken.waits

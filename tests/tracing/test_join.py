@@ -150,9 +150,9 @@ def test_what_is_no_trace_or_has_no_bridge_is_refused(traced, tmp_path):
     rubbish.write_bytes(b"\xff" * 100)
     out = "--out", tmp_path / "both"
     for files, why in (
-        ((near, rubbish), "is no trace of one host"),
+        ((near, rubbish), "is not a trace of one host"),
         ((near, near), "no bridge says how the clocks"),
-        ((near,), "two files at least"),
+        ((near,), "at least two files"),
         ((near, tmp_path / "missing"), "No such file"),
     ):
         done = command("trace", "--join", *files, *out)
@@ -161,7 +161,7 @@ def test_what_is_no_trace_or_has_no_bridge_is_refused(traced, tmp_path):
     done = command("trace", "--join", near, far, "--out", tmp_path / "both")
     assert done.returncode == 0
     done = command("trace", "--join", near, tmp_path / "both", *out)
-    assert "is no trace of one host" in done.stderr
+    assert "is not a trace of one host" in done.stderr
 
 
 # ---- clocks --------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import zmq
 from gpuring.bridge.engines.contract import EngineError
 from gpuring.bridge.exporter.connection_limits import EVENTS, Connection
 from gpuring.bridge.exporter.send_backlog import Backlog
-from gpuring.bridge.network import keys, multipart, wire
+from gpuring.bridge.network import keys, multipart, wire, wire_bytes
 from gpuring.bridge.network.addresses import NoAddress, addresses, is_name
 from gpuring.bridge.worker import Fatal, SupervisorPipe
 from gpuring.deadlines import deadline_of, left_s
@@ -118,7 +118,7 @@ class RouterChannel:
     def _send(self, message: wire.Message, track: bool = False) -> Any:
         """Returns what says when the last part was sent, if it is sent from where it is."""
         self._check_backlog()
-        parts = [self.route, *wire.encode(self.number, message)]
+        parts = [self.route, *wire_bytes.encode(self.number, message)]
         wants_mark = self._backlog.wants_mark
         if wants_mark:
             parts[-1] = zmq.Frame(parts[-1], track=True, copy=False)

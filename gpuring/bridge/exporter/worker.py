@@ -24,7 +24,7 @@ from gpuring.bridge.exporter.links import Links
 from gpuring.bridge.exporter.listener import RouterChannel, listen
 from gpuring.bridge.exporter.refusals import Refusals
 from gpuring.bridge.exporter.ring_lookup import RingLookup
-from gpuring.bridge.network import wire
+from gpuring.bridge.network import wire, wire_bytes
 from gpuring.bridge.stats import LinkStats
 from gpuring.bridge.worker import BUSY_S, POLLING_S, Poller, SupervisorPipe
 from gpuring.errors import PeerLost, RingError, RingNotFound
@@ -196,7 +196,7 @@ class Exporter:
         caller = self._callers.get(route)
         try:
             connection = self._connections.of(frame)
-            number, message = wire.decode(parts)
+            number, message = wire_bytes.decode(parts)
         except wire.OtherVersion as error:
             channel = RouterChannel(self._router, connection, route, error.session)
             self._refusals.for_good(channel, f"{error} (of the exporter)")

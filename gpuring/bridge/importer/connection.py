@@ -15,7 +15,7 @@ import zmq.utils.monitor
 from gpuring import native
 from gpuring.bridge.engines.contract import EngineError
 from gpuring.bridge.importer.near_clock import NearClock
-from gpuring.bridge.network import keys, multipart, wire
+from gpuring.bridge.network import keys, multipart, wire, wire_bytes
 
 _HUNG_UP = (
     "the connection was closed at once. Perhaps the two sides do not agree on a key (--key), or "
@@ -78,7 +78,7 @@ class Connection:
 
     def _send(self, message: wire.Message) -> None:
         try:
-            multipart.send(self.socket, wire.encode(self.number, message))
+            multipart.send(self.socket, wire_bytes.encode(self.number, message))
         except zmq.Again:  # the connection is lost already
             raise EngineError(self.why_lost() or _NOBODY) from None
         except zmq.ZMQError as error:

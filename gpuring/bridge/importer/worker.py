@@ -23,7 +23,7 @@ from gpuring.bridge.engines.contract import EngineError
 from gpuring.bridge.importer.connection import Connection
 from gpuring.bridge.importer.near_clock import ASK_NS
 from gpuring.bridge.importer.ring_writer import RingWriter
-from gpuring.bridge.network import keys, multipart, wire
+from gpuring.bridge.network import keys, multipart, wire, wire_bytes
 from gpuring.bridge.network.addresses import Lookup, NoAddress, is_name
 from gpuring.bridge.stats import Counts, LinkStats
 from gpuring.bridge.worker import BUSY_S, POLLING_S, Fatal, Poller, SupervisorPipe
@@ -265,7 +265,7 @@ class Importer:
             except zmq.Again:
                 return False
             self._check_silence(connection)
-            number, message = wire.decode([part.buffer for part in parts])
+            number, message = wire_bytes.decode([part.buffer for part in parts])
             if number != connection.number:
                 continue
             connection.heard_s, connection.is_answered = time.monotonic(), True

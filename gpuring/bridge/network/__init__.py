@@ -3,7 +3,7 @@
 What comes is checked for its form here, and nowhere else.  A message keeps its form as long as
 `wire.VERSION`.
 
-wire.py         the messages, as bytes and back; wire_fields.py: their fields in JSON
+wire.py         the messages; wire_bytes.py: as bytes and back; wire_fields.py: fields in JSON
 multipart.py    messages of several parts on a ZeroMQ socket
 keys.py         key files, and encryption with them
 addresses.py    names of hosts

@@ -97,8 +97,8 @@ def to_listen_at(text: str, any_address: bool) -> str:
         why = f"{host} is a name, and other hosts may reach the address that it has later"
     if not is_loopback and not any_address:
         raise ValueError(
-            f"{why}: give a key (gpuring bridge keygen), or say that whoever reaches it may read "
-            "the ring (insecure=True)"
+            f"{why}: give a key (gpuring bridge keygen), or say that everybody who can "
+            "reach it may read the ring (insecure=True)"
         )
     return f"{host}:{found[2]}"
 

@@ -2,7 +2,7 @@
 
 One process decodes the video at its own rate.  Four processes read it: an analyser that sees every
 frame, two workers that share edge detection, and a viewer that takes the newest frame.  At the end
-a second, independent decode tells whether each of them saw what it should have seen.
+a second, independent decode checks whether each of them saw what it should have seen.
 
 The exit status is 0 for PASS and 1 for FAIL.
 """

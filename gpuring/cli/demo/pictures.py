@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
@@ -187,9 +187,13 @@ def _latencies(scatter: Axes, spread: Axes, outcome: Outcome) -> None:
         )
     scatter.set_yscale("log")
     scatter.set_ylabel("latency")
+    scatter.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     scatter.yaxis.set_major_formatter(FuncFormatter(lambda us, _: _short(us)))
+    scatter.yaxis.set_minor_formatter(NullFormatter())  # a narrow range would label them 4 × 10²
     scatter.set_title("each frame", loc="left", size=11, color="0.3")
-    spread.set_title("percent of frames at most", loc="left", size=11, color="0.3")
+    spread.set_title(
+        "percent of frames that took at most this long", loc="left", size=11, color="0.3"
+    )
     spread.set_xlim(0, 100)
     spread.set_xticks((0, 50, 100))
     spread.tick_params(labelleft=False)
@@ -238,6 +242,7 @@ def _measured(axes: Axes, outcome: Outcome) -> None:
         other.spines["top"].set_visible(False)
     axes.set_ylabel("motion", color=_rgb("analyser"))
     axes.set_xlim(0, outcome.producer.frames + 1)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     axes.set_xlabel("frame, as published")
     text = "what the analyser measured, in grey levels of 255"
     axes.text(0, 1.03, text, transform=axes.transAxes, size=11, color="0.3")

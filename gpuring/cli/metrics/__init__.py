@@ -60,7 +60,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=count,
         default=64,
         metavar="N",
-        help="tell of the first N rings by name only (default: 64); a ring has up to 250 peers",
+        help="name only the first N rings (default: 64); a ring has up to 250 peers",
     )
 
 
@@ -108,7 +108,9 @@ def _send(args: argparse.Namespace, collector: Collector) -> int:
     from .otlp import OtlpExporter
 
     if args.otlp and not args.otlp.startswith(("http://", "https://")):
-        raise CommandError(f"{args.otlp} is no URL of a receiver: such as http://localhost:4318")
+        raise CommandError(
+            f"{args.otlp} is not the URL of a receiver, such as http://localhost:4318"
+        )
     exporter = OtlpExporter(collector, args.otlp or None)
     if args.once:
         if (why := exporter.send()) is not None:

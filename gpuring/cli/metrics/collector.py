@@ -39,7 +39,9 @@ class RingCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         found, unreadable = survey.all_rings()
         yield GaugeMetricFamily(
-            "gpuring_rings", "Readable rings on this host, also those not told of.", len(found)
+            "gpuring_rings",
+            "Readable rings on this host, including those beyond --max-rings.",
+            len(found),
         )
         yield GaugeMetricFamily(
             "gpuring_rings_unreadable",
@@ -153,7 +155,7 @@ def _peers(rings: Sequence[RingStats]) -> Iterator[Metric]:
     acquired = _counter("gpuring_frames_acquired_total", "Frames acquired by a consumer.", READER)
     torn = _counter(
         "gpuring_frames_torn_total",
-        "Torn frames that a consumer passed over or was told of.",
+        "Torn frames that a consumer passed over or got FrameTorn for.",
         READER,
     )
     info = GaugeMetricFamily(

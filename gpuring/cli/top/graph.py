@@ -29,7 +29,7 @@ class Edge:
     subscription: str
     """Of a reader.  Else empty."""
     figures: str
-    """Its rate, and how far a reader is behind of how many slots."""
+    """Its rate, what it has lost, and how far a reader is behind of how many slots."""
     stuck: bool
     """Whether it is on the way from who waits to the culprit."""
 
@@ -41,7 +41,7 @@ class Graph:
     layers: dict[str, int]
     """Of each ring: through how many other rings its frames have come at most."""
     figures: dict[str, str]
-    """Of each ring: how full it is, and its rate."""
+    """Of each ring: how full it is, its rate, and what was dropped."""
     nobody: dict[str, tuple[str, ...]]
     """Of each ring: its subscriptions that have no member."""
     edges: tuple[Edge, ...]
@@ -95,7 +95,8 @@ def _edge(before: Look | None, now: Look, one: RingStats, peer: PeerStats, stuck
     paces = peer_per_s(before, now, one.name, peer)
     sub = next((each for each in one.subscriptions if each.name == peer.subscription), None)
     behind = [] if sub is None else [f"{sub.lag}/{one.slots}"]
-    figures = ", ".join((*behind, f"{rate(paces and paces[0])}/s"))
+    lost = [f"{peer.lost} lost"] if peer.lost else []
+    figures = ", ".join((*behind, f"{rate(paces and paces[0])}/s", *lost))
     name = printable(peer.subscription or "")
     return Edge(one.name, key_of(peer), peer, peer.role == "producer", name, figures, stuck)
 
@@ -103,7 +104,8 @@ def _edge(before: Look | None, now: Look, one: RingStats, peer: PeerStats, stuck
 def _of_ring(before: Look | None, now: Look, name: str) -> str:
     one = now.rings[name]
     full = "closed, " if one.closed else "full, " if one.in_the_way else ""
-    return f"{one.slots} slots, {full}{rate(claimed_per_s(before, now, name))}/s"
+    dropped = f", {one.dropped} dropped" if one.dropped else ""
+    return f"{one.slots} slots, {full}{rate(claimed_per_s(before, now, name))}/s{dropped}"
 
 
 def _next(edges: Collection[Edge], name: str) -> list[str]:

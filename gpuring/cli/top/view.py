@@ -17,10 +17,10 @@ from .lines import Line, single
 from .rates import NONE, Look, claimed_per_s, peer_per_s, rate
 
 RINGS = (
-    *("RING", "OWNER", "MEMORY", "SYNC", "SLOTS", "SLOT", "CLAIMED", "1/S", "BYTES/S", "PEERS"),
-    "STATE",
+    *("RING", "OWNER", "MEMORY", "SYNC", "SLOTS", "SLOT", "CLAIMED", "1/S", "BYTES/S", "DROPPED"),
+    *("PEERS", "STATE"),
 )
-RINGS_RIGHT = ("SLOTS", "SLOT", "CLAIMED", "1/S", "BYTES/S", "PEERS")
+RINGS_RIGHT = ("SLOTS", "SLOT", "CLAIMED", "1/S", "BYTES/S", "DROPPED", "PEERS")
 RINGS_DROP = ("SYNC", "MEMORY", "CLAIMED", "SLOT", "SLOTS", "BYTES/S")
 """Where there is too little room, the first of these go first."""
 PEERS = (
@@ -28,9 +28,10 @@ PEERS = (
     *("LAG", "LOST", "LOST/S", "TORN", "GPU", "HOLDS"),
 )
 PEERS_RIGHT = ("PEER", "PID", "FRAMES", "1/S", "LAG", "LOST", "LOST/S", "TORN", "GPU")
-PEERS_DROP = ("TORN", "PEER", "LOST/S", "GPU", "FRAMES", "LABEL", "STATE", "LOST", "HOLDS")
-TROUBLE_DROP = ("TORN", "PEER", "LOST/S", "GPU", "FRAMES", "LABEL", "LOST", "1/S", "HOLDS")
-"""Where a peer is stopped or dead, its state stays."""
+PEERS_DROP = ("TORN", "PEER", "LOST/S", "GPU", "FRAMES", "HOLDS", "STATE", "LABEL", "LOST")
+TROUBLE_DROP = ("TORN", "PEER", "LOST/S", "GPU", "FRAMES", "HOLDS", "1/S", "LABEL", "LOST")
+"""Where a peer is stopped or dead, its state stays.  What is held and waited for is told in the
+line of its ring, too."""
 _HOLDS_WIDTH = 18  # as it mostly is: columns shall not come and go with what a peer holds
 DEATHS_SHOWN = 4  # of each ring
 
@@ -138,12 +139,12 @@ def _rings(
             (
                 *(name, now.owners[name], one.memory, one.sync, str(one.slots)),
                 *(nbytes(one.slot_nbytes), str(one.cursor - one.slots), rate(pace), speed),
-                *(str(len(one.peers)), state(one)),
+                *(str(one.dropped), str(len(one.peers)), state(one)),
             )
         )
         styles.append("" if one.creator_alive else "red")
     for name in now.unreadable:
-        rows.append((printable(name), now.owners[name], *["?"] * 8, "unreadable"))
+        rows.append((printable(name), now.owners[name], *["?"] * 9, "unreadable"))
         styles.append("red")
     drop = RINGS_DROP if set(now.owners.values()) - {myself()} else ("OWNER", *RINGS_DROP)
     laid = table(RINGS, rows, right=RINGS_RIGHT, drop=drop, width=width, least=widths.rings)

@@ -9,28 +9,11 @@
 
 #include "../core/header.h"
 #include "../host/making.h"
-#include "../host/named.h"
+#include "../host/opening.h"
 #include "../host/room.h"
+#include "../host/taking.h"
+#include "durable.h"
 #include "on_gpu.h"
-
-/* Whether a name is free now. It may be taken before the ring is whole. */
-static gpuring_status exists(const char *name, gpuring_error *error) {
-    return gh_fail(error, GPURING_EXISTS,
-                   "ring '%s' exists. Attach to it or choose another name. If its processes are "
-                   "dead, `gpuring clean` removes it, and a program in Python that creates it again "
-                   "takes its place",
-                   name);
-}
-
-static gpuring_status look(const char *name, gpuring_error *error) {
-    char path[GH_PATH];
-    struct gh_named named;
-    gh_header_path(name, path);
-    if (gh_look(&named, path) != 0)
-        return errno == ENOENT ? GPURING_OK : gh_fail_system(error, errno, path);
-    gh_look_away(&named);
-    return exists(name, error);
-}
 
 /* How many fields of the metadata have a name. The others are gaps. */
 static uint32_t named(const gpuring_field *meta, uint32_t count) {
@@ -168,19 +151,21 @@ static gpuring_status use_slots(gpuring_ring *ring, int making, gpuring_error *e
     return status == GPURING_OK ? offer_segment(ring->name, ring->header, making, error) : status;
 }
 
+static gpuring_status for_room(const gpuring_ring *ring, gpuring_status status,
+                               const struct gr_layout *layout, gpuring_error *error) {
+    if (status != GPURING_SYSTEM) return status;
+    return gh_fail_for_room(error, ring->name, error->sys_errno, "the header", layout->nbytes);
+}
+
 /* Last of all it gets its name, so nobody finds half of a ring. */
 static gpuring_status make_header(gpuring_ring *ring, const struct gr_config *config,
-                                  const struct gr_layout *layout, uint32_t mode, const char *json,
+                                  const struct gr_layout *layout,
+                                  const gpuring_create_options *options, const char *json,
                                   int making, gpuring_error *error) {
     static const uint8_t zeros[GR_MEMORY_HANDLE];
     uint8_t uuid[GM_UUID] = {0};
-    char path[GH_PATH];
-    const int fd = gh_unnamed(mode, error);
-    if (fd < 0)
-        return error->status == GPURING_SYSTEM
-                   ? gh_fail_for_room(error, ring->name, error->sys_errno, "the header",
-                                      layout->nbytes)
-                   : error->status;
+    const int fd = gh_unnamed(options->mode, error);
+    if (fd < 0) return for_room(ring, error->status, layout, error);
     gpuring_status status = GPURING_OK;
     if (ring->slab) status = gm_uuid(ring->driver, ring->gpu, uuid, error);
     if (status == GPURING_OK) {
@@ -194,11 +179,13 @@ static gpuring_status make_header(gpuring_ring *ring, const struct gr_config *co
     if (status == GPURING_OK) status = use_slots(ring, making, error);
     if (status == GPURING_OK) {
         GR_FAULT("create: header made");
-        gh_header_path(ring->name, path);
-        if (gh_give_name(fd, path) != 0)
-            status = errno == EEXIST ? exists(ring->name, error)
-                                     : gh_fail_for_room(error, ring->name, errno, "the header",
-                                                        layout->nbytes);
+        /* Before those that come from an earlier ring. */
+        for (uint32_t k = 0; status == GPURING_OK && k < options->subscription_count; k++)
+            status = subscribe(ring, options->subscriptions[k], NULL, error);
+        if (status == GPURING_OK) {
+            status = gh_take_name(ring->name, fd, options->replace, ring->header, error);
+            status = for_room(ring, status, layout, error);
+        }
         GR_FAULT("create: named");
     }
     close(fd);
@@ -228,6 +215,7 @@ static gpuring_status create(gpuring_ring *ring, const gpuring_create_options *o
         return gh_fail(error, GPURING_INVALID, "mode is permission bits such as 0600, not %#o",
                        options->mode);
     gpuring_status status = choose(ring, options, &asked, &config, error);
+    if (status == GPURING_OK) status = gh_make_way(ring->name, options->replace, error);
     if (status != GPURING_OK) return status;
     if (getrandom(ring->epoch, sizeof ring->epoch, 0) != sizeof ring->epoch)
         return gh_fail_system(error, errno, "a random number");
@@ -236,7 +224,7 @@ static gpuring_status create(gpuring_ring *ring, const gpuring_create_options *o
         status = gm_make(ring->driver, config.memory, ring->gpu, ring->epoch,
                          config.slots * config.slot_nbytes, &ring->slab, error);
     if (status != GPURING_OK) return status;
-    status = make_header(ring, &config, &layout, options->mode, json, making, error);
+    status = make_header(ring, &config, &layout, options, json, making, error);
     if (status != GPURING_OK && is_on_host(&config)) {
         gh_slots_path(ring->name, ring->epoch, path);
         gh_remove_file(path, geteuid());
@@ -251,7 +239,11 @@ gpuring_status gpuring_create(const char *name, const gpuring_create_options *gi
     *ring = NULL;
     OPTIONS_OF(gpuring_create_options, mode, given, GPURING_CREATE_OPTIONS, error);
     gpuring_status status = gh_check_name(name, strlen(name), error);
-    if (status == GPURING_OK) status = look(name, error);
+    if (status == GPURING_OK && ((unsigned)options.replace > GPURING_REPLACE_ANY ||
+                                 (options.subscription_count && !options.subscriptions)))
+        status = gh_fail(error, GPURING_INVALID,
+                         "ring '%s': replace is one of gpuring_replace, and subscriptions are names",
+                         name);
     if (status != GPURING_OK) return status;
     free_kept_rings();
     gpuring_ring *made = begin_ring(name, error);
@@ -263,7 +255,16 @@ gpuring_status gpuring_create(const char *name, const gpuring_create_options *gi
     free(json);
     if (status == GPURING_OK) {
         made->created = true;
+        made->owner = -1;
         *ring = made;
     } else if (made) end_ring(made);
     return status;
+}
+
+gpuring_status gpuring_unlink(const char *name, gpuring_error *error) {
+    MIND_NO_ERROR(error);
+    bool found = false;
+    gpuring_status status = gh_check_name(name, strlen(name), error);
+    if (status == GPURING_OK) status = gh_remove_name(name, false, &found, error);
+    return status == GPURING_OK && !found ? gh_fail_missing(name, "", error) : status;
 }

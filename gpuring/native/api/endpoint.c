@@ -1,4 +1,4 @@
-/* What producers and consumers have in common: join, take, end, leave. */
+/* What producers and consumers have in common: take, end, close. */
 #define _GNU_SOURCE
 #include "endpoint.h"
 
@@ -7,95 +7,13 @@
 #include <string.h>
 
 #include "../core/acquire.h"
-#include "../core/bell.h"
 #include "../core/handles.h"
-#include "../core/members.h"
-#include "../core/notify.h"
-#include "../core/wait.h"
-#include "../core/watchdog.h"
-#include "../device/device.h"
 #include "../device/record.h"
 #include "../device/released.h"
 #include "../memory/trouble.h"
 
-int64_t deadline_of(int64_t timeout_ns) {
-    if (timeout_ns == 0) return 0;
-    const int64_t now = gr_now_ns();
-    return timeout_ns < 0 || timeout_ns > INT64_MAX - now ? INT64_MAX : now + timeout_ns;
-}
-
 static gpuring_status said(gpuring_error *error, gpuring_status status, const char *text) {
     return gh_fail(error, status, "%s", text);
-}
-
-gpuring_status endpoint_unusable(const struct endpoint *end, enum gr_result result,
-                                 gpuring_error *error) {
-    char text[sizeof error->text];
-    struct gh_text words = gh_begin_text(text, sizeof text);
-    if (result == GR_SYSTEM) return gh_fail_system(error, errno, end->ring->name);
-    return said(error, gh_add_unusable(&words, end->ring->name, result), text);
-}
-
-/* ---- join and leave -------------------------------------------------------------------------- */
-
-static gpuring_status cannot_join(const struct endpoint *end, enum gr_result result,
-                                  const char *subscription, gpuring_error *error) {
-    char text[sizeof error->text];
-    struct gh_text words = gh_begin_text(text, sizeof text);
-    if (result == GR_SYSTEM) return gh_fail_system(error, errno, end->ring->name);
-    const gpuring_status status =
-        gh_add_cannot_join(&words, end->ring->name, end->ring->header, result,
-                           subscription ? subscription : "");
-    return said(error, status, text);
-}
-
-/* Its program, if it was given no label. */
-static void set_label(struct gr_peer *peer, const char *label) {
-    char padded[GH_LABEL] = {0};
-    if (!label) label = program_invocation_short_name;
-    memcpy(padded, label, strnlen(label, sizeof padded));
-    gr_set_label(peer, padded);
-}
-
-/* Where its slots are. Virtual memory is mapped for this use of it. */
-static gpuring_status find_slots(struct endpoint *end, gpuring_error *error) {
-    const gpuring_ring *ring = end->ring;
-    uint64_t at = ring->registered;
-    gpuring_status status = GPURING_OK;
-    if (ring->slab)
-        status = gm_view(ring->slab, end->peer.core.self.role == GR_PRODUCER, &at, error);
-    end->host = ring->slots;
-    end->data = at ? (char *)at : end->host;
-    return status;
-}
-
-static gpuring_status prepare(struct endpoint *end, gpuring_gate gate, gpuring_error *error) {
-    gpuring_ring *ring = end->ring;
-    struct gd_trouble trouble = {.where = GD_NOWHERE};
-    const bool host = gate == GPURING_GATE_AUTO ? ring->header->config.gate == GR_GATE_HOST
-                                                : gate == GPURING_GATE_HOST;
-    struct gd_device *device = ring->order.driver ? &ring->order : NULL;
-    const enum gr_result result = gd_prepare(&end->peer, device, host, &trouble);
-    if (result == GR_OK) return GPURING_OK;
-    if (result == GR_DEVICE) return gm_fail_trouble(error, device, &trouble);
-    return gh_fail_system(error, ENOMEM, ring->name);
-}
-
-gpuring_status endpoint_begin(struct endpoint *end, enum gr_result result,
-                              const struct endpoint_options *options, gpuring_error *error) {
-    if (result != GR_OK) return cannot_join(end, result, options->subscription, error);
-    gr_watch(end->ring->header);
-    gpuring_status status = find_slots(end, error);
-    if (status == GPURING_OK) status = prepare(end, options->gate, error);
-    if (status != GPURING_OK) {
-        gr_leave(&end->peer.core);
-        return status;
-    }
-    end->stream = options->stream;
-    set_label(&end->peer.core, options->label);
-    gr_set_spin(&end->peer.core, options->spin_ns);
-    atomic_fetch_add(&end->ring->endpoints, 1);
-    return GPURING_OK;
 }
 
 static void begin_call(const struct endpoint *end, struct gd_call *call, int64_t deadline_ns,
@@ -103,33 +21,11 @@ static void begin_call(const struct endpoint *end, struct gd_call *call, int64_t
     gd_begin(call, (gd_stream)end->stream, deadline_ns, n, indices);
 }
 
-/* Ends what is open. The errors of single slots do not matter: nobody has them afterwards. */
-static void end_all(struct endpoint *end) {
-    struct gd_call call;
-    uint32_t open[GR_MAX_SLOTS], n = 0;
-    for (uint32_t i = 0; i < end->ring->header->slots; i++)
-        if (end->peer.use[i].open) open[n++] = i;
-    if (!n) return;
-    begin_call(end, &call, 0, n, open);
-    if (end->peer.core.self.role == GR_PRODUCER) gd_abandon(&end->peer, &call, GD_WAIT);
-    else gd_release(&end->peer, &call, GD_WAIT);
-}
-
-gpuring_status endpoint_leave(struct endpoint *end, gpuring_error *error) {
-    if (!gr_forked(end->ring->header)) {
-        struct gd_call call;
-        enum gr_result result = GR_SIGNAL;
-        end_all(end);
-        begin_call(end, &call, INT64_MAX, 0, NULL);
-        for (unsigned how = GD_WAIT; result == GR_SIGNAL; how = GD_WAIT | GD_AGAIN)
-            result = gd_leave(&end->peer, &call, how);
-        if (result == GR_DEVICE) return gm_fail_trouble(error, end->peer.device, &call.trouble);
-        if (result != GR_OK && result != GR_REAPED) return endpoint_unusable(end, result, error);
-    }
-    if (end->notifier) gr_notifier_close(end->notifier);
-    gd_dispose(&end->peer);
-    atomic_fetch_sub(&end->ring->endpoints, 1);
-    return GPURING_OK;
+gpuring_status endpoint_close(struct endpoint *end, gpuring_error *error) {
+    leave_all_behind(end);
+    const gpuring_status status = endpoint_leave(end, error);
+    if (status == GPURING_OK) end_following(end);
+    return status;
 }
 
 /* ---- claim and acquire ----------------------------------------------------------------------- */
@@ -174,6 +70,7 @@ static bool describe_slot(const struct endpoint *end, uint32_t index, gpuring_sl
     slot->meta = NULL;
     if (header->config.meta_nbytes) slot->meta = header->meta + index * header->layout.meta_stride;
     slot->dimensions = 0;
+    slot->restarted = end->restarted;
     return end->peer.core.self.role != GR_CONSUMER || describe_frame(end, index, slot);
 }
 
@@ -223,16 +120,28 @@ static gpuring_status refused_torn(struct endpoint *end, gpuring_error *error) {
     return said(error, GPURING_FRAME_TORN, text);
 }
 
+static gpuring_status refused_resting(struct endpoint *end, enum gr_result result,
+                                      enum gh_verb verb, int64_t timeout_ns,
+                                      gpuring_error *error) {
+    char text[sizeof error->text];
+    struct gh_text words = gh_begin_text(text, sizeof text);
+    if (end->notifier) arm_fd(end, true);
+    const gpuring_status status =
+        gh_add_resting(&words, end->ring->name, end->ring->header, result, verb,
+                       timeout_ns < 0 ? GH_NO_TIMEOUT : (double)timeout_ns / 1e9);
+    return said(error, status, text);
+}
+
 static gpuring_status refused(struct endpoint *end, enum gr_result result, enum gh_verb verb,
                               int64_t timeout_ns, const struct gd_call *call,
                               gpuring_error *error) {
     char text[sizeof error->text];
     struct gh_text words = gh_begin_text(text, sizeof text);
+    if (waits_out(end, result)) return refused_resting(end, result, verb, timeout_ns, error);
     if (result == GR_TORN_BEHIND) return refused_torn(end, error);
     if (result == GR_DEVICE) return gm_fail_trouble(error, end->peer.device, &call->trouble);
     if (result == GR_SYSTEM) return gh_fail_system(error, errno, end->ring->name);
-    if (result == GR_BLOCKED && end->notifier)
-        gr_notifier_arm(end->notifier, &end->peer.core, false);
+    if (result == GR_BLOCKED && end->notifier) arm_fd(end, false);
     const double timeout_s = timeout_ns < 0 ? GH_NO_TIMEOUT : (double)timeout_ns / 1e9;
     const gpuring_status status = gh_add_refused(&words, end->ring->name, &end->peer.core, result,
                                                  verb, timeout_s, NULL);
@@ -241,9 +150,17 @@ static gpuring_status refused(struct endpoint *end, enum gr_result result, enum 
 
 static gpuring_status take(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
                            struct gd_call *call, gpuring_error *error) {
-    enum gr_result result = verb_of(end, call, verb, GD_WAIT);
-    if (result == GR_SIGNAL) result = go_on(end, call, verb);
-    return result == GR_OK ? GPURING_OK : refused(end, result, verb, timeout_ns, call, error);
+    for (;;) {
+        enum gr_result result = verb_of(end, call, verb, GD_WAIT);
+        if (result == GR_SIGNAL) result = go_on(end, call, verb);
+        if (result == GR_OK) return GPURING_OK;
+        if (result == GR_BLOCKED) end->late = -1; /* there is a producer */
+        if (!waits_out(end, result)) return refused(end, result, verb, timeout_ns, call, error);
+        const gpuring_status status = wait_out(end, call->deadline_ns, error);
+        if (status == GPURING_TIMEOUT) return refused(end, result, verb, timeout_ns, call, error);
+        if (status != GPURING_OK) return status;
+        begin_call(end, call, call->deadline_ns, call->n, call->indices);
+    }
 }
 
 /* Of a frame whose shape is damaged. It is released, so that the next call gets beyond it. */
@@ -263,7 +180,10 @@ gpuring_status endpoint_take(struct endpoint *end, enum gh_verb verb, int64_t ti
     const gpuring_status status = take(end, verb, timeout_ns, &call, error);
     if (status != GPURING_OK) return status;
     end->peer.use[index].open = true;
-    return fill(end, index, slot, slot->size) ? GPURING_OK : refused_damaged(end, index, error);
+    const bool sound = fill(end, index, slot, slot->size);
+    end->restarted = false;
+    end->late = -1;
+    return sound ? GPURING_OK : refused_damaged(end, index, error);
 }
 
 gpuring_status endpoint_take_many(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
@@ -283,6 +203,8 @@ gpuring_status endpoint_take_many(struct endpoint *end, enum gh_verb verb, int64
     for (const size_t size = slots[0].size; k < call.got; k++) {
         end->peer.use[indices[k]].open = true;
         if (!fill(end, indices[k], slot_at(slots, k), size)) break;
+        end->restarted = false;
+        end->late = -1;
     }
     *got = k;
     if (k == call.got) return GPURING_OK;
@@ -332,10 +254,14 @@ gpuring_status endpoint_end(struct endpoint *end, enum end_verb verb, gpuring_sl
     struct gd_call call;
     NEED_SIZE(slot, number, error);
     uint32_t index = slot->number;
-    if (!is_open(end, slot)) return not_ours(end, slot, error);
-    begin_call(end, &call, 0, 1, &index);
-    const enum gr_result result = ended(end, verb, &call);
-    return result == GR_OK && !call.torns ? GPURING_OK : ended_badly(end, result, &call, error);
+    struct endpoint *owner = where_open(end, slot);
+    if (!is_open(owner, slot)) return not_ours(owner, slot, error);
+    begin_call(owner, &call, 0, 1, &index);
+    const enum gr_result result = ended(owner, verb, &call);
+    gpuring_status status = GPURING_OK;
+    if (result != GR_OK || call.torns) status = ended_badly(owner, result, &call, error);
+    if (owner != end) leave_if_done(end, owner);
+    return status;
 }
 
 gpuring_status endpoint_end_many(struct endpoint *end, enum end_verb verb, gpuring_slot *slots,
@@ -344,6 +270,8 @@ gpuring_status endpoint_end_many(struct endpoint *end, enum end_verb verb, gpuri
     uint32_t indices[GR_MAX_SLOTS];
     uint64_t seen[GR_MAX_SLOTS / 64] = {0};
     if (count) NEED_SIZE(&slots[0], number, error);
+    struct endpoint *home = end; /* a batch is of one ring */
+    if (count) end = where_open(end, slots);
     for (uint32_t k = 0; k < count; k++) {
         const gpuring_slot *slot = slot_at(slots, k);
         if (k == GR_MAX_SLOTS || !is_open(end, slot)) return not_ours(end, slot, error);
@@ -355,7 +283,10 @@ gpuring_status endpoint_end_many(struct endpoint *end, enum end_verb verb, gpuri
     }
     begin_call(end, &call, 0, count, indices);
     const enum gr_result result = ended(end, verb, &call);
-    return result == GR_OK && !call.torns ? GPURING_OK : ended_badly(end, result, &call, error);
+    gpuring_status status = GPURING_OK;
+    if (result != GR_OK || call.torns) status = ended_badly(end, result, &call, error);
+    if (end != home) leave_if_done(home, end);
+    return status;
 }
 
 /* ---- streams --------------------------------------------------------------------------------- */
@@ -364,6 +295,7 @@ gpuring_status endpoint_use_on(struct endpoint *end, const gpuring_slot *slot, v
                                gpuring_error *error) {
     struct gd_trouble trouble;
     NEED_SIZE(slot, number, error);
+    end = where_open(end, slot);
     if (!is_open(end, slot)) return not_ours(end, slot, error);
     if (gr_forked(end->ring->header)) return endpoint_unusable(end, GR_FORKED, error);
     if (end->ring->gpu < 0)

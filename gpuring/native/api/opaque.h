@@ -7,8 +7,11 @@
  *   opaque.h     this
  *   ring         attach and detach; what a ring is
  *   on_gpu       which GPU a ring is used under; its slots there, and the order of its streams
- *   creation     create
- *   endpoint     what producers and consumers have in common: join, take, end, leave
+ *   creation     create and unlink
+ *   durable      durable subscriptions
+ *   membership   join and leave
+ *   following    over restarts
+ *   endpoint     what producers and consumers have in common: take, end, close
  *   producer     the verbs of producers
  *   consumer     the verbs of consumers
  *   several      waiting for several, and descriptors
@@ -38,7 +41,10 @@ struct gpuring_ring {
     bool created; /* by this process, which closes it for all */
     uint8_t epoch[16]; /* that in the header may be damaged later */
     char name[GH_MAX_NAME + 1];
+    int64_t owner;              /* whose it had to be; -1: our own user's, or root's */
+    int device;                 /* as it was asked for; `gpu` is what it was */
     _Atomic uint32_t endpoints; /* how many are open */
+    bool is_followed; /* an endpoint came here over a restart, and detaches it when it leaves */
 };
 
 struct endpoint {
@@ -47,6 +53,12 @@ struct endpoint {
     void *stream;
     struct gd_peer peer;
     struct gr_notifier *notifier; /* NULL: nobody has asked for its descriptor */
+    /* Over restarts; see following.h. */
+    struct follower *follows; /* NULL: it does not go on */
+    struct left_behind *left; /* those of earlier rings that still have open slots */
+    gpuring_ring *home;       /* that of its join, if it has left that */
+    int64_t late; /* at an end since its join: how many producers had gone by then; else -1 */
+    bool restarted; /* the next slot is the first one after a restart */
 };
 struct gpuring_producer {
     struct endpoint end;
@@ -58,6 +70,10 @@ struct gpuring_consumer {
 /* A handle without anything, and the end of one with what it has. */
 gpuring_ring *begin_ring(const char *name, gpuring_error *error);
 void end_ring(gpuring_ring *ring);
+/* gpuring_attach without a wait. GPURING_NOT_FOUND: waiting may help; living: also if it returns
+ * GPURING_PEER_LOST, because the ring does not live. */
+gpuring_status try_to_attach(const char *name, const gpuring_attach_options *options, bool living,
+                             gpuring_ring **found, gpuring_error *error);
 
 /* The end of a timeout. 0: it does not wait. */
 int64_t deadline_of(int64_t timeout_ns);

@@ -5,7 +5,6 @@
 
 #include "../core/claim.h"
 #include "../core/handles.h"
-#include "../core/members.h"
 #include "endpoint.h"
 
 gpuring_status gpuring_join_producer(gpuring_ring *ring, const gpuring_producer_options *given,
@@ -21,23 +20,29 @@ gpuring_status gpuring_join_producer(gpuring_ring *ring, const gpuring_producer_
     gpuring_producer *made = calloc(1, sizeof *made);
     if (!made) return gh_fail_system(error, ENOMEM, ring->name);
     made->end.ring = ring;
-    const enum gr_result result = gr_join_producer(ring->header, &made->end.peer.core);
-    const struct endpoint_options more = {.label = options.label,
-                                          .spin_ns = options.spin_ns,
-                                          .stream = options.stream,
-                                          .gate = options.gate};
-    const gpuring_status status = endpoint_begin(&made->end, result, &more, error);
+    gpuring_status status = GPURING_OK;
+    if (options.reattach && !ring->created &&
+        !(made->end.follows = follower_of_producer(&options)))
+        status = gh_fail_system(error, ENOMEM, ring->name);
+    if (status == GPURING_OK) status = join_as_producer(&made->end, &options, error);
     if (status == GPURING_OK) *producer = made;
-    else free(made);
+    else {
+        free(made->end.follows);
+        free(made);
+    }
     return status;
 }
 
 gpuring_status gpuring_close_producer(gpuring_producer *producer, gpuring_error *error) {
     MIND_NO_ERROR(error);
     if (!producer) return GPURING_OK;
-    const gpuring_status status = endpoint_leave(&producer->end, error);
+    const gpuring_status status = endpoint_close(&producer->end, error);
     if (status == GPURING_OK) free(producer);
     return status;
+}
+
+gpuring_ring *gpuring_producer_ring(const gpuring_producer *producer) {
+    return producer->end.ring;
 }
 
 uint32_t gpuring_producer_number(const gpuring_producer *producer) {
@@ -72,11 +77,11 @@ gpuring_status gpuring_set_shape(gpuring_producer *producer, gpuring_slot *slot,
                                  gpuring_error *error) {
     MIND_NO_ERROR(error);
     NEED_HANDLE(producer, error);
-    const gpuring_ring *ring = producer->end.ring;
+    struct endpoint *end = where_open(&producer->end, slot);
+    const gpuring_ring *ring = end->ring;
     const struct gh_field *field = &ring->spec.field[0];
     if (slot->number >= ring->header->slots ||
-        producer->end.peer.use[slot->number].seq != slot->seq ||
-        !producer->end.peer.use[slot->number].open)
+        end->peer.use[slot->number].seq != slot->seq || !end->peer.use[slot->number].open)
         return gh_fail(error, GPURING_INVALID, "ring '%s': sequence %llu is not claimed here",
                        ring->name, (unsigned long long)slot->seq);
     if (ring->spec.fields != 1)
@@ -90,7 +95,7 @@ gpuring_status gpuring_set_shape(gpuring_producer *producer, gpuring_slot *slot,
                        "ring '%s': a frame of that shape is empty or does not fit: the slot "
                        "has %llu bytes",
                        ring->name, (unsigned long long)field->nbytes);
-    struct gd_use *use = &producer->end.peer.use[slot->number];
+    struct gd_use *use = &end->peer.use[slot->number];
     use->ndim = dimensions;
     memcpy(use->shape, shape, dimensions * sizeof *shape);
     return GPURING_OK;
@@ -118,7 +123,7 @@ gpuring_status gpuring_abandon(gpuring_producer *producer, gpuring_slot *slot,
 }
 
 void gpuring_producer_stream(gpuring_producer *producer, void *stream) {
-    producer->end.stream = stream;
+    use_stream(&producer->end, stream);
 }
 
 gpuring_status gpuring_producer_use_on(gpuring_producer *producer, const gpuring_slot *slot,

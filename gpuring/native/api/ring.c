@@ -17,6 +17,7 @@
 #include "../core/members.h"
 #include "../host/arrivals.h"
 #include "../host/diagnosis.h"
+#include "../host/leftovers.h"
 #include "../host/making.h"
 #include "../host/opening.h"
 #include "../host/slots.h"
@@ -72,10 +73,6 @@ static gpuring_status open_slots(gpuring_ring *ring, const struct gpu_asked *ask
     int fd = -1;
     const bool pinned = header->config.memory == GR_MEMORY_PINNED;
     if (!pinned && header->config.memory != GR_MEMORY_HOST) return open_on_gpu(ring, asked, error);
-    if (!pinned && asks_for_gpu(asked))
-        return gh_fail(error, GPURING_INVALID,
-                       "ring '%s' is in host memory: it takes no device, so leave device= out",
-                       ring->name);
     if (fstat(header->lock_fd, &file) != 0) return gh_fail_system(error, errno, ring->name);
     gpuring_status status =
         gh_open_slots(ring->name, header->head->epoch, file.st_uid, header->slots,
@@ -110,6 +107,7 @@ static gpuring_status attach_now(gpuring_ring *ring, const gpuring_attach_option
     if (status == GPURING_OK && living) status = gh_check_living(ring->name, ring->header, error);
     if (status == GPURING_OK) status = gh_open_spec(ring->name, ring->header, &ring->spec, error);
     if (status == GPURING_OK) status = open_slots(ring, &asked, error);
+    if (status == GPURING_OK) memcpy(ring->epoch, ring->header->head->epoch, sizeof ring->epoch);
     return status;
 }
 
@@ -122,14 +120,27 @@ gpuring_ring *begin_ring(const char *name, gpuring_error *error) {
     return ring;
 }
 
-static gpuring_status try_to_attach(const char *name, const gpuring_attach_options *options,
-                                    bool living, gpuring_ring **found, gpuring_error *error) {
+gpuring_status try_to_attach(const char *name, const gpuring_attach_options *options, bool living,
+                             gpuring_ring **found, gpuring_error *error) {
     gpuring_ring *ring = begin_ring(name, error);
     if (!ring) return error->status;
+    ring->owner = options->owner;
+    ring->device = options->device;
     const gpuring_status status = attach_now(ring, options, living, error);
     if (status == GPURING_OK) *found = ring;
     else end_ring(ring);
     return status;
+}
+
+/* Whoever follows a ring over restarts may come from a GPU into host memory; who names a GPU for it is
+ * mistaken. */
+static gpuring_status check_device(const gpuring_ring *ring, const gpuring_attach_options *options,
+                                   gpuring_error *error) {
+    const struct gpu_asked asked = {options->device, options->device_uuid};
+    if (ring->header->config.memory != GR_MEMORY_HOST || !asks_for_gpu(&asked)) return GPURING_OK;
+    return gh_fail(error, GPURING_INVALID,
+                   "ring '%s' is in host memory: it takes no device, so leave device= out",
+                   ring->name);
 }
 
 gpuring_status gpuring_attach(const char *name, const gpuring_attach_options *given,
@@ -150,9 +161,14 @@ gpuring_status gpuring_attach(const char *name, const gpuring_attach_options *gi
             if (status == GPURING_NOT_FOUND) gh_fail_missing(name, error->text, error);
             break;
         }
-        gh_await_name(&arrivals, status == GPURING_NOT_FOUND && *error->text, left);
+        gh_await_name(&arrivals, status == GPURING_NOT_FOUND && *error->text, -1, left);
     }
     gh_end_arrivals(&arrivals);
+    if (status == GPURING_OK) status = check_device(*ring, &options, error);
+    if (status == GPURING_INVALID && *ring) {
+        end_ring(*ring);
+        *ring = NULL;
+    }
     return status;
 }
 
@@ -164,17 +180,27 @@ gpuring_status gpuring_detach(gpuring_ring *ring, gpuring_error *error) {
         return gh_fail(error, GPURING_INVALID,
                        "ring '%s': %u of its producers and consumers are open. Close them first",
                        ring->name, open);
-    gpuring_status status = GPURING_OK;
-    if (ring->created && !gr_forked(ring->header)) {
-        gr_close(ring->header);
-        status = gh_remove_own(ring->name, ring->epoch, ring->header, error);
-        if (ring->slab && gr_attached(ring->header)) {
-            end_order(ring);
-            keep_ring(ring);
-            ring = NULL;
-        }
+    if (gr_forked(ring->header)) {
+        end_ring(ring);
+        return GPURING_OK;
     }
-    if (ring) end_ring(ring);
+    gpuring_status status = GPURING_OK;
+    bool goes = false, removed;
+    char name[GH_MAX_NAME + 1];
+    uint8_t epoch[16];
+    strcpy(name, ring->name);
+    memcpy(epoch, ring->epoch, sizeof epoch);
+    if (ring->created) {
+        gr_close(ring->header);
+        status = gh_remove_own(name, epoch, ring->header, error);
+    } else goes = gh_goes_with_the_last(name, ring->header);
+    if (ring->created && ring->slab && gr_attached(ring->header)) {
+        end_order(ring);
+        keep_ring(ring);
+    } else end_ring(ring);
+    /* If this fails, others can do it later. */
+    gpuring_error ignored;
+    if (goes) gh_remove_dead(name, epoch, &removed, &ignored);
     free_kept_rings();
     return status;
 }

@@ -1,6 +1,7 @@
 /* Waiting for several producers and consumers, and descriptors. */
 #include <errno.h>
 #include <string.h>
+#include <time.h>
 
 #include "../core/bell.h"
 #include "../core/handles.h"
@@ -18,12 +19,62 @@ static struct endpoint *endpoint_of(const gpuring_waited *waited) {
     return waited->consumer ? &waited->consumer->end : NULL;
 }
 
+/* Those at an end that they wait out are looked at now and then; the others wait for their bells. */
+#define LOOK_AGAIN_NS INT64_C(50000000)
+
+struct several {
+    struct endpoint *end[GR_MAX_WAITED];
+    bool ready[GR_MAX_WAITED];
+    uint32_t n;
+};
+
+/* Moves those on whose next ring is there. Returns how many still rest; `peers` has the others. */
+static uint32_t look_at_all(struct several *several, struct gr_peer **peers, uint32_t *number,
+                            uint32_t *n, bool *any) {
+    uint32_t resting = 0;
+    *n = 0;
+    for (uint32_t k = 0; k < several->n; k++) {
+        struct endpoint *end = several->end[k];
+        gpuring_error error;
+        bool rest = rests(end), goes_on;
+        several->ready[k] = gd_would_report(&end->peer);
+        if (rest && look_on(end, &goes_on, &error) != GPURING_OK) several->ready[k] = true;
+        else if (rest) rest = !goes_on;
+        *any |= several->ready[k];
+        if (rest) resting++;
+        else {
+            number[*n] = k;
+            peers[(*n)++] = &end->peer.core;
+        }
+    }
+    return resting;
+}
+
+static bool wait_for_any(struct several *several, int64_t deadline) {
+    struct gr_peer *peers[GR_MAX_WAITED];
+    uint32_t number[GR_MAX_WAITED], n;
+    const int64_t begun = gr_now_ns();
+    for (;;) {
+        bool found[GR_MAX_WAITED] = {false}, any = false;
+        const uint32_t resting = look_at_all(several, peers, number, &n, &any);
+        const int64_t now = gr_now_ns(), again = resting ? now + LOOK_AGAIN_NS : INT64_MAX;
+        const int64_t until = any ? 0 : again < deadline ? again : deadline;
+        if (n) {
+            while (gr_select(peers, n, begun, until, found) == GR_SIGNAL) continue;
+        } else if (until > now) {
+            const struct timespec nap = {.tv_nsec = until - now};
+            nanosleep(&nap, NULL);
+        }
+        for (uint32_t k = 0; k < n; k++)
+            if (found[k]) several->ready[number[k]] = any = true;
+        if (any || !resting || gr_now_ns() >= deadline) return any;
+    }
+}
+
 gpuring_status gpuring_select(gpuring_waited *waited, uint32_t count, int64_t timeout_ns,
                               gpuring_error *error) {
-    struct gr_peer *peers[GR_MAX_WAITED];
-    bool ready[GR_MAX_WAITED] = {false}, torn[GR_MAX_WAITED] = {false};
-    const int64_t begun = gr_now_ns();
-    int64_t deadline = deadline_of(timeout_ns);
+    struct several several = {.n = count};
+    const int64_t deadline = deadline_of(timeout_ns);
     MIND_NO_ERROR(error);
     if (count < 1 || count > GR_MAX_WAITED)
         return gh_fail(error, GPURING_INVALID, "1 to %d can be waited for, not %u", GR_MAX_WAITED,
@@ -34,14 +85,10 @@ gpuring_status gpuring_select(gpuring_waited *waited, uint32_t count, int64_t ti
         if (!end || (waited_at(waited, k)->producer && waited_at(waited, k)->consumer))
             return gh_fail(error, GPURING_INVALID, "number %u is not one producer or consumer", k);
         if (gr_forked(end->ring->header)) return endpoint_unusable(end, GR_FORKED, error);
-        peers[k] = &end->peer.core;
-        torn[k] = gd_would_report(&end->peer);
-        if (torn[k]) deadline = 0;
+        several.end[k] = end;
     }
-    while (gr_select(peers, count, begun, deadline, ready) == GR_SIGNAL) continue;
-    bool any = false;
-    for (uint32_t k = 0; k < count; k++)
-        any |= waited_at(waited, k)->ready = ready[k] || torn[k];
+    const bool any = wait_for_any(&several, deadline);
+    for (uint32_t k = 0; k < count; k++) waited_at(waited, k)->ready = several.ready[k];
     if (any) return GPURING_OK;
     return gh_fail(error, GPURING_TIMEOUT, "none of %u had an answer within %g s", count,
                    (double)timeout_ns / 1e9);
@@ -56,8 +103,8 @@ static gpuring_status descriptor(struct endpoint *end, int *fd, gpuring_error *e
         if (!end->notifier) return gh_fail_system(error, errno, end->ring->name);
         gr_notifier_arm(end->notifier, &end->peer.core, false);
     }
-    *fd = gr_notifier_fd(end->notifier);
-    return GPURING_OK;
+    *fd = follower_fd(end);
+    return *fd < 0 ? gh_fail_system(error, errno, end->ring->name) : GPURING_OK;
 }
 
 gpuring_status gpuring_producer_fd(gpuring_producer *producer, int *fd, gpuring_error *error) {

@@ -1,7 +1,7 @@
 /* What rings still owe a durable subscription that had the name of its ring earlier.
  *
  * They are other files, so no store changes both rings. This ring adds the number, and says in the
- * same store that it has, and the earlier one forgets it after that. registry/earlier.py does both,
+ * same store that it has, and the earlier one forgets it after that. host/debts.c does both,
  * and finds those rings.
  */
 #define _GNU_SOURCE

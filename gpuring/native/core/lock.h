@@ -14,7 +14,7 @@ enum {
      * count as using the ring. */
     GR_NAME_BYTE = 260,
     GR_TRACER_BYTE = 261,   /* held by who traces the ring */
-    GR_SETTLING_BYTE = 262, /* held while somebody counts what earlier rings owe (earlier.py) */
+    GR_SETTLING_BYTE = 262, /* held while somebody counts what earlier rings owe (host/debts.c) */
 };
 
 /* Locks a byte through that description (F_WRLCK, F_RDLCK), or unlocks it (F_UNLCK), and never

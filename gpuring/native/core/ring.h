@@ -19,6 +19,7 @@
  *   annex                what services and bridges keep in the header
  *   transition.h         what all frame verbs do
  *   claim                the frontier, promise, claim, publish, abandon
+ *   walk.h               a consumer's way to its next frame, or to the end
  *   acquire              acquire, latest; would a verb block
  *   release              release, give back
  *   tear                 which frames are torn

@@ -273,18 +273,22 @@ bool gd_may_be_torn(const struct gd_peer *peer) {
            gr_torn(ring, frame->index, frame->producer, frame->producer_id, frame->value);
 }
 
-/* With events a mark says only that nobody had asked, so the event itself is asked. */
-bool gd_is_torn(struct gd_peer *peer, uint32_t index) {
-    const struct gd_use *use = &peer->use[index];
-    if (!gd_is_reached(peer, use->producer, index, use->value)) return false;
+/* Of a frame whose fence is reached. With events a mark says only that nobody had asked, so the
+ * event itself is asked. */
+static bool is_torn(struct gd_peer *peer, const struct gd_use *use, uint32_t index) {
     if (!gr_torn(peer->core.ring, index, use->producer, use->producer_id, use->value)) return false;
     return !(peer->sync == &gd_events &&
              gd_event_done(peer->device, use->producer, use->producer_id, index));
+}
+
+bool gd_is_torn(struct gd_peer *peer, uint32_t index) {
+    const struct gd_use *use = &peer->use[index];
+    return gd_is_reached(peer, use->producer, index, use->value) && is_torn(peer, use, index);
 }
 
 enum gd_end gd_end_of(struct gd_peer *peer, uint32_t index) {
     const struct gd_use *use = &peer->use[index];
     struct gd_trouble unused;
     if (peer->sync->paid(peer, use->producer, index, use->value, &unused) != CU_OK) return GD_OPEN;
-    return gd_is_torn(peer, index) ? GD_TORN : GD_WHOLE;
+    return is_torn(peer, use, index) ? GD_TORN : GD_WHOLE;
 }

@@ -78,6 +78,7 @@ static enum gr_result handed_out(struct gd_peer *peer, struct gd_call *call) {
         call->got = 0;
         return GR_REAPED;
     }
+    if (call->ops == 0) return GR_OK;
     enum gr_result result = gd_submit(peer, call);
     if (result != GR_OK) gd_cancel(peer, call);
     return result;
@@ -149,8 +150,8 @@ enum gr_result gd_acquire(struct gd_peer *peer, struct gd_call *call, unsigned h
         }
         if (peer->core.self.left) return GR_REAPED;
         result = gd_order(peer, call, how);
-        if (result == GR_SIGNAL || (result == GR_OK && !(how & GD_WAIT) && gd_may_be_torn(peer)))
-            return GR_SIGNAL;
+        const bool may_be_torn = result == GR_OK && gd_may_be_torn(peer);
+        if (result == GR_SIGNAL || (may_be_torn && !(how & GD_WAIT))) return GR_SIGNAL;
         call->ordering = false;
         if (result != GR_OK) {
             gr_give_back(&peer->core, peer->core.last.index, peer->core.last.seq);
@@ -170,7 +171,7 @@ enum gr_result gd_acquire(struct gd_peer *peer, struct gd_call *call, unsigned h
         use->producer_id = peer->core.last.producer_id;
         use->value = peer->core.last.value;
         /* The producer died meanwhile, and the user has not seen the frame. */
-        if (gd_may_be_torn(peer) && gd_is_torn(peer, peer->core.last.index)) {
+        if (may_be_torn && gd_is_torn(peer, peer->core.last.index)) {
             gr_skip_torn(&peer->core);
             call->stage = GD_TRY;
             call->at = 0;
@@ -221,22 +222,26 @@ static void tell_of_torn(struct gd_peer *peer, struct gd_call *call, uint64_t se
 static enum gr_result release(struct gd_peer *peer, struct gd_call *call, uint32_t index,
                               uint64_t own) {
     struct gd_use *use = &peer->use[index];
+    const uint64_t seq = use->seq;
+    const enum gd_end how = gd_end_of(peer, index);
+    if (how == GD_WHOLE) {
+        use->open = false;
+        return gr_release(&peer->core, index, seq);
+    }
     const struct gd_frame frame = {.index = index,
                                    .producer = use->producer,
                                    .producer_id = use->producer_id,
-                                   .seq = use->seq,
+                                   .seq = seq,
                                    .value = use->value,
                                    .own = own};
     const gd_stream stream = use->streams ? use->stream[0] : 0;
-    const enum gd_end how = gd_end_of(peer, index);
-    if (how != GD_WHOLE && !gd_reserve(&peer->released)) return GR_SYSTEM;
+    if (!gd_reserve(&peer->released)) return GR_SYSTEM;
     use->open = false;
-    enum gr_result result = gr_release(&peer->core, index, frame.seq);
+    enum gr_result result = gr_release(&peer->core, index, seq);
     /* From here on `use` may belong to another thread that has acquired the slot again. */
-    if (how == GD_WHOLE) return result;
     if (result != GR_OK) gd_unreserve(&peer->released, 1);
     else if (how == GD_OPEN) gd_remember(peer, &frame, stream);
-    else tell_of_torn(peer, call, frame.seq);
+    else tell_of_torn(peer, call, seq);
     return result;
 }
 
@@ -277,8 +282,9 @@ static void end_together(struct gd_peer *peer, struct gd_call *call, enum end en
  * captured, nobody can tell when its work is done. Then the peer keeps the slot. */
 static enum gr_result end_one(struct gd_peer *peer, struct gd_call *call, uint32_t index,
                               enum end end) {
-    const struct gd_trouble first = call->trouble;
     const bool another = call->failed && !call->ordering;
+    struct gd_trouble first;
+    if (another) first = call->trouble;
     uint64_t value;
     if (!call->ordering) { /* else its record has failed, and it is to be settled */
         if (gd_record(peer, call, index, &value) == GR_OK) {

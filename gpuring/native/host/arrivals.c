@@ -66,7 +66,7 @@ static void rest(int64_t ns) {
 
 static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-void gh_await_name(struct gh_arrivals *arrivals, bool going, int64_t at_most_ns) {
+void gh_await_name(struct gh_arrivals *arrivals, bool going, int other, int64_t at_most_ns) {
     if (!arrivals->begun) {
         arrivals->begun = true;
         arrivals->watch = gh_watch_names(GH_SHM);
@@ -75,9 +75,10 @@ void gh_await_name(struct gh_arrivals *arrivals, bool going, int64_t at_most_ns)
         return;
     }
     gh_missed(&arrivals->pace, going);
-    struct pollfd watch = {.fd = arrivals->watch, .events = POLLIN};
+    struct pollfd watch[2] = {{.fd = arrivals->watch, .events = POLLIN},
+                              {.fd = other, .events = POLLIN}};
     const int64_t begun = gr_now_ns(), longest = smaller(arrivals->pace.look_ns, at_most_ns);
-    const bool told = poll(&watch, 1, (int)((longest + 999999) / 1000000)) > 0;
+    const bool told = poll(watch, 2, (int)((longest + 999999) / 1000000)) > 0;
     const int64_t waited = gr_now_ns() - begun;
     rest(smaller(gh_rest_ns(&arrivals->pace, told, waited), at_most_ns - waited));
     if (arrivals->watch >= 0) gh_drain_names(arrivals->watch);

@@ -44,6 +44,7 @@ struct gh_arrivals {
     bool begun;
 };
 /* Returns when it is time to look again, and after at_most_ns at the latest. The first call returns
- * at once, because a name may have come before the watch was there. */
-void gh_await_name(struct gh_arrivals *arrivals, bool going, int64_t at_most_ns);
+ * at once, because a name may have come before the watch was there. other: another descriptor that
+ * ends the wait when it is readable; -1: none. */
+void gh_await_name(struct gh_arrivals *arrivals, bool going, int other, int64_t at_most_ns);
 void gh_end_arrivals(struct gh_arrivals *arrivals);

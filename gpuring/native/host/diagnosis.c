@@ -128,8 +128,8 @@ static void add_of_the_end(struct gh_text *text, const struct gr_ring *ring, uin
     else if (gh_waits_in_vain(ring, u))
         gh_add(text,
                ". Each of them was told that the stream is over, and has asked for nothing since. "
-               "If several producers make the stream, say how many: create(\xe2\x80\xa6, "
-               "producers=2). A consumer with reattach=True waits for the next one");
+               "If several producers make the stream, say how many when the ring is created "
+               "(`producers`). A consumer with `reattach` waits for the next one");
 }
 
 /* The subscription's members, or "none". Returns how many there are. */
@@ -225,15 +225,14 @@ static bool is_replaced(const char *name, const struct gr_ring *ring) {
 static void add_how_to_follow(struct gh_text *text, const char *name, const struct gr_ring *ring) {
     if (is_replaced(name, ring))
         gh_add(text, ". Another ring has that name now. Attach again to go on there, or join with "
-                     "reattach=True, which does so by itself");
+                     "`reattach`, which does so by itself");
     else if (gr_load_acquire(&ring->head->closed))
         gh_add(text,
-               ". gpuring.attach('%s', timeout=\xe2\x80\xa6) waits for the next ring of that name, "
-               "and who has joined with reattach=True goes on there by itself",
-               name);
+               ". Who attaches with a timeout waits for the next ring of that name, and who has "
+               "joined with `reattach` goes on there by itself");
     else
         gh_add(text, ". A new producer starts the stream again. A consumer that has joined with "
-                     "reattach=True waits for one, or for the next ring of that name");
+                     "`reattach` waits for one, or for the next ring of that name");
 }
 
 /* Of whose death a consumer is told. Only the last deaths of a ring are remembered. */
@@ -297,13 +296,23 @@ gpuring_status gh_add_refused(struct gh_text *text, const char *name, const stru
     return status;
 }
 
+gpuring_status gh_add_resting(struct gh_text *text, const char *name, const struct gr_ring *ring,
+                              enum gr_result result, enum gh_verb verb, double timeout_s) {
+    gh_add(text, "ring '%s': no %s ", name, gh_wanted(verb));
+    if (timeout_s > 0) gh_add(text, "within %g s", timeout_s);
+    else gh_add(text, "at once");
+    gh_add(text, ": %s%s. Call again to go on waiting", gh_over(result),
+           gr_load_acquire(&ring->head->closed) ? " and no other ring has its name yet" : "");
+    return verb == GH_CLAIM ? GPURING_FULL : GPURING_TIMEOUT;
+}
+
 gpuring_status gh_add_unusable(struct gh_text *text, const char *name, enum gr_result result) {
     switch ((int)result) {
     case GR_FORKED:
         gh_add(text,
                "ring '%s': this handle was made before fork() and belongs to the parent. Attach in "
-               "the child (gpuring.attach), or start processes with the 'spawn' method; on a GPU "
-               "ring only 'spawn' works, since CUDA cannot be used after fork()",
+               "the child, or start a new program (in Python the 'spawn' method); on a GPU ring only "
+               "that works, since CUDA cannot be used after fork()",
                name);
         return GPURING_FORKED;
     case GR_LOCK_TIMEOUT:
@@ -315,9 +324,9 @@ gpuring_status gh_add_unusable(struct gh_text *text, const char *name, enum gr_r
     case GR_CLOSED:
         gh_add(text,
                "ring '%s' was closed by its creator, or because another ring took its name: nobody "
-               "can join it any more. Close this handle and attach again: gpuring.attach('%s', "
-               "timeout=\xe2\x80\xa6) waits for the ring that has the name next",
-               name, name);
+               "can join it any more. Give this handle up and attach again: with a timeout that waits "
+               "for the ring that has the name next",
+               name);
         return GPURING_CLOSED;
     case GR_DAMAGED:
         gh_add(text, "ring '%s': its header holds what no gpuring writes", name);
@@ -335,20 +344,20 @@ gpuring_status gh_add_cannot_join(struct gh_text *text, const char *name,
     case GR_FULL_PEERS:
         gh_add(text,
                "ring '%s': all %u entries of its peer table are taken by living peers (`gpuring "
-               "inspect` lists them); create it with a larger max_peers (at most %d)",
+               "inspect` lists them); create it with a larger `max_peers` (at most %d)",
                name, ring->max_peers, GR_MAX_PEERS);
         return GPURING_TOO_MANY_PEERS;
     case GR_FULL_SUBS:
         gh_add(text,
                "ring '%s': all %u subscriptions are in use; create it with a larger "
-               "max_subscriptions (at most %d)",
+               "`max_subscriptions` (at most %d)",
                name, ring->max_subscriptions, GR_MAX_SUBSCRIPTIONS);
         return GPURING_TOO_MANY_PEERS;
     case GR_MODE_MISMATCH:
         gh_printable(shown, sizeof shown, subscription, strnlen(subscription, 64));
         gh_add(text,
-               "ring '%s': subscription '%s' exists with other values of lossless= or redeliver=; "
-               "members of one subscription must agree",
+               "ring '%s': subscription '%s' exists, and differs in whether it is lossless or "
+               "redelivers; members of one subscription must agree",
                name, shown);
         return GPURING_INVALID;
     default: return gh_add_unusable(text, name, result);

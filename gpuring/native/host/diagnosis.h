@@ -39,6 +39,9 @@ enum gh_verb { GH_CLAIM, GH_ACQUIRE, GH_LATEST };
 gpuring_status gh_add_refused(struct gh_text *text, const char *name, const struct gr_peer *peer,
                               enum gr_result result, enum gh_verb verb, double timeout_s,
                               const struct gh_looks *looks);
+/* The same of a verb of a peer that waits for the stream to go on, and whose time is up. */
+gpuring_status gh_add_resting(struct gh_text *text, const char *name, const struct gr_ring *ring,
+                              enum gr_result result, enum gh_verb verb, double timeout_s);
 /* Of a join. */
 gpuring_status gh_add_cannot_join(struct gh_text *text, const char *name,
                                   const struct gr_ring *ring, enum gr_result result,

@@ -9,11 +9,17 @@
  *   error.h      this
  *   text         text of others, as it may be shown
  *   names        what the files of a ring are called
+ *   environment  what the environment says to all peers
  *   locks        bytes of a file that processes hold locked
  *   named        the file that has a name: a look at it, and then its opening
  *   room         no memory, no room
  *   slots        the slots of a ring in host memory, mapped
  *   making       how names come and go
+ *   beside       the files beside the header of a ring
+ *   sockets      what killed processes have left where slots are handed on
+ *   debts        what rings that were replaced still owe to durable subscriptions
+ *   leftovers    what the dead have left
+ *   taking       who gets a name, which ring makes way, and how it is taken away
  *   opening      the header of a ring by its name
  *   arrivals     waiting for a name
  *   json         a reader of JSON

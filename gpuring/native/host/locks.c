@@ -4,12 +4,25 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <time.h>
 
+#include "../core/bell.h"
 #include "../core/lock.h"
 
 int gh_lock(int fd, int byte) {
     if (gr_lock_byte(fd, F_WRLCK, byte) == 0) return 1;
     return errno == EAGAIN || errno == EACCES ? 0 : -1;
+}
+
+int gh_lock_within(int fd, int byte, int64_t patience_ns) {
+    const int64_t deadline = gr_now_ns() + patience_ns;
+    const struct timespec nap = {.tv_nsec = 1000000};
+    int locked;
+    while ((locked = gh_lock(fd, byte)) == 0 && gr_now_ns() < deadline) {
+        GR_FAULT("lock: waits");
+        nanosleep(&nap, NULL);
+    }
+    return locked;
 }
 
 int gh_unlock(int fd, int byte) { return gr_lock_byte(fd, F_UNLCK, byte); }

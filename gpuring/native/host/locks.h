@@ -3,9 +3,13 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stdint.h>
 
 /* Locks a byte until the descriptor is closed. 1, 0 if another has locked it, -1: errno. */
 int gh_lock(int fd, int byte);
+/* Waits for it for so long. Another process has the locks of this library for microseconds only,
+ * unless it was stopped. */
+int gh_lock_within(int fd, int byte, int64_t patience_ns);
 int gh_unlock(int fd, int byte);
 /* Whether another process is about to take the file's name away, or has not given it yet. */
 bool gh_name_is_locked(int fd);

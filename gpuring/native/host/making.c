@@ -1,5 +1,5 @@
 /* How the names of a ring come and go. Slots get their name before their header does, and lose it
- * before. So what a killed process leaves is always found (registry/leftovers.py). */
+ * before. So what a killed process leaves is always found (leftovers.h). */
 #define _GNU_SOURCE
 #include "making.h"
 
@@ -10,10 +10,8 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
-#include "../core/bell.h"
 #include "../core/header.h"
 #include "../core/lock.h"
 #include "locks.h"
@@ -107,20 +105,13 @@ bool gh_has_durable(const struct gr_ring *ring) {
     return false;
 }
 
-/* Another process has it for microseconds only, unless it was stopped. */
-static void lock_name(int fd) {
-    const int64_t deadline = gr_now_ns() + INT64_C(2000000000);
-    const struct timespec nap = {.tv_nsec = 1000000};
-    while (gh_lock(fd, GR_NAME_BYTE) == 0 && gr_now_ns() < deadline) nanosleep(&nap, NULL);
-}
-
 /* Removes a name of the header, if it is one. 1: it was. */
 static int remove_name(const struct gr_ring *ring, const char *path) {
     const int has = gh_has_name(path, ring->lock_dev, ring->lock_ino);
     return has == 1 && unlink(path) != 0 && errno != ENOENT ? -1 : has;
 }
 
-/* A ring that has lost its name may have another one (registry/earlier.py). */
+/* A ring that has lost its name may have another one (debts.h). */
 static int remove_aside(const char *name, const struct gr_ring *ring) {
     char begin[GH_PATH], path[2 * GH_PATH];
     const int n = snprintf(begin, sizeof begin, "gpuring.%s+", name);
@@ -146,7 +137,7 @@ gpuring_status gh_remove_own(const char *name, const uint8_t epoch[16], struct g
     GR_FAULT("close: slots removed");
     if (gh_has_durable(ring)) return GPURING_OK;
     gr_retire(ring);
-    lock_name(ring->lock_fd);
+    gh_lock_within(ring->lock_fd, GR_NAME_BYTE, GH_NAME_PATIENCE_NS);
     GR_FAULT("close: locked");
     gh_header_path(name, path);
     int removed = remove_name(ring, path);

@@ -21,6 +21,9 @@ gpuring_status gh_make_slots(const char *name, const uint8_t epoch[16], uint32_t
  * 1, 0: there is none, -1: errno. */
 int gh_remove_file(const char *path, uint32_t owner);
 
+/* How long to wait for the lock of a name. Only a process that was stopped has it for so long. */
+#define GH_NAME_PATIENCE_NS INT64_C(2000000000)
+
 /* Removes the names of a ring that is ours and closed. Its name may be a later ring's by now. If it
  * has durable subscriptions, the next ring of the name takes its header's. */
 gpuring_status gh_remove_own(const char *name, const uint8_t epoch[16], struct gr_ring *ring,

@@ -67,8 +67,8 @@ int gh_open(const struct gh_named *named, int flags, gpuring_error *error) {
     if (why == EACCES || why == EPERM) {
         gh_fail(error, GPURING_NOT_PERMITTED,
                 "%s belongs to %s. This process, of user %u, may not %s it. The user who creates a "
-                "ring says with mode= who may: mode=0o660 lets that user's group in, and "
-                "mode=0o666 everybody",
+                "ring says with `mode` who may: 0660 lets that user's group in, and 0666 "
+                "everybody",
                 named->path, gh_owner(named, owner), geteuid(),
                 (flags & O_ACCMODE) == O_RDONLY ? "read" : "read and write");
         error->sys_errno = why;

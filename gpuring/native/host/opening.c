@@ -55,7 +55,7 @@ static gpuring_status check_owner(const char *name, const struct gh_named *named
     if (owner < 0 ? uid == 0 || uid == own : (int64_t)uid == owner) return GPURING_OK;
     return gh_fail(error, GPURING_NOT_PERMITTED,
                    "ring '%s' belongs to %s, not to user %lld. Its creator can write every slot, "
-                   "and can end this process. If you trust that user, attach with owner=%u; the "
+                   "and can end this process. If you trust that user, attach with `owner` %u; the "
                    "mode has to let you in, too",
                    name, gh_owner(named, words), owner < 0 ? (long long)own : (long long)owner,
                    uid);
@@ -110,9 +110,9 @@ gpuring_status gh_check_living(const char *name, struct gr_ring *ring, gpuring_e
     }
     return gh_fail(error, GPURING_PEER_LOST,
                    "ring '%s' is there, but its creator (pid %llu) is dead and nobody publishes in "
-                   "it. Start its creator again. gpuring.attach('%s') without a timeout opens it as "
-                   "it is, to read what is left",
-                   name, (unsigned long long)ring->head->creator_pid, name);
+                   "it. Start its creator again. Attach without a timeout to open it as it is, and "
+                   "read what is left",
+                   name, (unsigned long long)ring->head->creator_pid);
 }
 
 gpuring_status gh_fail_missing(const char *name, const char *detail, gpuring_error *error) {

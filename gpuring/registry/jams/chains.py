@@ -31,9 +31,21 @@ def jams(rings: Iterable[RingStats], after_s: float = 0.0, name: str | None = No
         who = frozenset(map(key_of, end.peers)) or (end.ring, end.subscription)
         other = found.get(who, jam)
         longer, shorter = (jam, other) if len(jam.steps) > len(other.steps) else (other, jam)
-        also = {*longer.also, *shorter.rings} - {step.ring for step in longer.steps}
-        found[who] = dataclasses.replace(longer, also=tuple(sorted(also)))
+        found[who] = _together(longer, shorter)
     return sorted(found.values(), key=lambda jam: -jam.culprits[0].age_s)
+
+
+def _together(longer: Jam, shorter: Jam) -> Jam:
+    """Two jams of one culprit.  The steps of the longer one are told."""
+    also = {*longer.also, *shorter.rings} - {step.ring for step in longer.steps}
+    told = {key_of(peer) for step in longer.steps for peer in (*step.waiting, *step.by[:1])}
+    waiting = (peer for step in shorter.steps for peer in step.waiting)
+    others = {key_of(peer): peer for peer in (*longer.others, *shorter.others, *waiting)}
+    return dataclasses.replace(
+        longer,
+        also=tuple(sorted(also)),
+        others=tuple(peer for key, peer in others.items() if key not in told),
+    )
 
 
 def of_full_rings(rings: Iterable[RingStats]) -> dict[str, Jam]:
@@ -53,7 +65,7 @@ class _Chain:
 
     def follow(self, step: Step, path: tuple[Step, ...] = ()) -> Jam:
         if not step.by:
-            return _ended(self._nobody(step), (*path, step), ())
+            return self._nobody((*path, step))
         found = []
         for peer in step.by:
             others = tuple(each for each in step.by if each is not peer)
@@ -63,10 +75,14 @@ class _Chain:
         ends = {(end.reason, end.peers): end for jam in found for end in jam.culprits}
         return Jam(found[0].steps, tuple(ends.values()))
 
-    def _nobody(self, step: Step) -> str:
-        if step.wants == "frame" and not self._waits.rings[step.ring].creator_alive:
-            return "no creator"
-        return _NOBODY[step.wants]
+    def _nobody(self, path: tuple[Step, ...]) -> Jam:
+        last, reason = path[-1], _NOBODY[path[-1].wants]
+        if last.wants != "frame":
+            return _ended(reason, path, ())
+        if not self._waits.rings[last.ring].creator_alive:
+            reason = "no creator"
+        # A producer is missing, whichever subscription waits for it.
+        return Jam(path, (Culprit(reason, last.ring, None, last.seq, (), last.age_s),))
 
     def _beyond(self, peer: PeerStats, path: tuple[Step, ...]) -> Jam:
         """What keeps a process waiting whose move it is in the last step."""

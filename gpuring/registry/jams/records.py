@@ -64,6 +64,8 @@ class Jam:
     """The first one is at the end of these steps.  The others keep the same chain waiting."""
     also: tuple[str, ...] = ()
     """Other rings that wait for the same culprit."""
+    others: tuple[PeerStats, ...] = ()
+    """Who else waits for it, beside those of the steps: a peer of each process."""
 
     @property
     def age_s(self) -> float:

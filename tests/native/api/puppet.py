@@ -7,6 +7,7 @@ import os
 import select
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 PATIENCE_S = 60.0
@@ -62,7 +63,20 @@ class Puppet:
         assert info is not None
         assert info.si_code == os.CLD_STOPPED
 
+    def stops(self) -> bool:
+        """Waits until it has stopped itself, or has answered: whether it has stopped."""
+        assert self._process.stdout is not None
+        deadline = time.monotonic() + PATIENCE_S
+        while time.monotonic() < deadline:
+            if os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG | os.WNOWAIT) is not None:
+                return True
+            if select.select([self._process.stdout], [], [], 0.002)[0]:
+                return False
+        raise AssertionError(f"it did nothing for {PATIENCE_S} s")
+
     def go_on(self) -> None:
+        """Once it has stopped itself."""
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)  # so `stops` knows of the next stop
         os.kill(self.pid, signal.SIGCONT)
 
     def kill(self) -> None:

@@ -66,7 +66,6 @@ def test_a_name_that_is_taken_is_not_taken_away(name, puppet):
     with pytest.raises(gpuring.RingExists, match=rf"created by pid {one.pid} \(alive\)"):
         gpuring.create(name, slots=2, shape=4, dtype="u1", device="host")
     one.kill()
-    assert other.refused("create", name, 4, 0o600, *IMAGE)[0] == "EXISTS"
     with small_ring(name, slots=3) as ring:  # as for any creator that was killed
         assert gpuring.attach(name).slots == ring.slots == 3
     other.ok("create", name, 4, 0o600, *IMAGE)
@@ -74,6 +73,92 @@ def test_a_name_that_is_taken_is_not_taken_away(name, puppet):
         assert other.refused("produce", "-")[0] == "CLOSED"
         other.ok("detach")  # the name is that of the other ring by now
         assert gpuring.attach(name).slots == 5
+
+
+def test_which_ring_makes_way(name, puppet):
+    """The dead by default, none, or any: as in Python."""
+    none, any_ = 1, 2
+    one, other = puppet(), puppet()
+    one.ok("create", name, 3, 0o600, *IMAGE)
+    one.kill()
+    other("replaces", none)
+    status, text = other.refused("create", name, 4, 0o600, *IMAGE)
+    assert (status, f"created by pid {one.pid} (dead)" in text) == ("EXISTS", True)
+    other("replaces", 0)
+    other.ok("create", name, 4, 0o600, *IMAGE)
+    other.ok("detach")
+    with small_ring(name, slots=5) as ring, ring.consumer() as frames, ring.producer() as producer:
+        put(producer, 1)
+        other("replaces", any_)
+        other.ok("create", name, 6, 0o600, *IMAGE)
+        assert gpuring.attach(name).slots == 6
+        frames.acquire(5).release()
+        with pytest.raises(gpuring.EndOfStream):
+            frames.acquire(5)
+    other.ok("detach")
+    other("replaces", 7)
+    assert other.refused("create", name, 4, 0o600, *IMAGE)[0] == "INVALID"
+    other.end()
+
+
+def test_unlink_takes_the_name_and_nobody_out_of_the_ring(name, puppet):
+    c = puppet()
+    assert c.refused("unlink", name)[0] == "NOT_FOUND"
+    with small_ring(name) as ring, ring.consumer() as frames, ring.producer() as producer:
+        c.ok("unlink", name)
+        assert segments_of(name) == []
+        put(producer, 1)
+        frames.acquire(5).release()
+    c.end()
+
+
+def test_the_last_one_takes_the_names_of_a_dead_creators_ring_away(name, puppet):
+    one, other = puppet(), puppet()
+    one.ok("create", name, 4, 0o600, *IMAGE)
+    other.ok("attach", name, 0)
+    one.kill()
+    assert len(segments_of(name)) == 2
+    other.ok("detach")
+    assert segments_of(name) == []
+
+
+def test_durable_subscriptions_go_over_from_c_to_python_and_back(name, puppet):
+    c = puppet()
+    c("born", "rec", "other")
+    c.ok("create", name, 4, 0o600, *IMAGE)
+    with gpuring.attach(name) as ring:
+        assert {each.name: each.durable for each in ring.stats().subscriptions} == {
+            "rec": True,
+            "other": True,
+        }
+    c.ok("subscribe", "third", 0, "l", 5)
+    assert c.refused("subscribe", "rec", 0, "l", 0)[0] == "INVALID"  # it is lossless
+    c.ok("produce", "-")
+    for k in range(3):
+        c.ok("claim", 0, 0, 0)
+        c.ok("publish", 0, 1, k, k)
+    c.kill()
+    with gpuring.create(name, slots=4, shape=(4, 6), dtype="u1", device="host") as ring:
+        names = [each.name for each in ring.stats().subscriptions]
+        assert sorted(names) == ["other", "rec", "third"]
+        with ring.producer() as producer:
+            put(producer, 1)
+            with ring.consumer("rec") as frames:
+                assert frames.acquire(5).lost == 3
+    c = puppet()
+    c.ok("create", name, 4, 0o600, *IMAGE)
+    c.ok("produce", "-")
+    c.ok("consume", "other", -1, "")
+    c.ok("claim", 0, 0, 0)
+    c.ok("publish", 0, 1, 9, 9)
+    assert c.ok("acquire", 1, 0, 0)["lost"] == "4"
+    assert c.ok("unsubscribe", "rec")["found"] == "1"
+    assert c.ok("unsubscribe", "rec")["found"] == "0"
+    c.ok("close", 0)
+    c.ok("close", 1)
+    c.ok("detach")
+    with small_ring(name):
+        pass
 
 
 def test_a_program_that_ends_without_a_close_has_died(name, puppet):

@@ -118,8 +118,8 @@ def test_a_larger_batch_than_one_call_takes_is_recorded_slot_by_slot(rig):
 
 @promise(
     "failure.md",
-    "A stopped process does not hold up streams, because its GPU work was enqueued before anybody "
-    "was told to wait for it.",
+    "A stopped process does not hold up streams, because its GPU work was enqueued before "
+    "anything in the ring said to wait for it.",
 )
 def test_fences_are_promised_and_enqueued_before_anybody_can_see_the_frame(rig):
     """Invariant 9: at the time of the call the words still say that it is ours."""

@@ -22,11 +22,40 @@ static uint32_t joined;
 gpuring_error error;
 
 #ifdef GR_FAULTS
-/* Stops at the named place until somebody has this process go on. */
+/* Stops at the named place until somebody has this process go on, or at the so-and-so many-th one.
+ * The wait for a lock counts as none. */
 static const char *stop_at = "";
+static long halt_in;
 void gr_fault(const char *name);
 void gr_fault(const char *name) {
-    if (strcmp(name, stop_at) == 0) raise(SIGSTOP);
+    const int waits = strcmp(name, "lock: waits") == 0;
+    if (strcmp(name, stop_at) == 0) {
+        stop_at = ""; /* once */
+        raise(SIGSTOP);
+    } else if (!waits && halt_in > 0 && --halt_in == 0) raise(SIGSTOP);
+}
+#endif
+
+#ifdef GR_FAULTS
+#include "../../../gpuring/native/host/leftovers.h"
+
+/* Whether its ring can be found by nobody any more, and says so. */
+static void do_knows(void) {
+    const struct gr_ring *header = *(struct gr_ring **)ring; /* its first member */
+    printf("%d", gr_load_acquire(&header->head->magic) == 0);
+}
+
+/* NAME: what `gpuring clean` does with it. */
+static void do_tidy(void) {
+    struct gh_beside beside;
+    bool removed = false;
+    const char *name = strtok(NULL, " \n");
+    gpuring_status status = GPURING_SYSTEM;
+    if (gh_list_beside(name, &beside) == 0) {
+        status = gh_remove_left(name, &beside, NULL, false, &removed, &error);
+        gh_end_beside(&beside);
+    }
+    printf("%s removed=%d", gpuring_status_name(status), removed);
 }
 #endif
 
@@ -45,8 +74,9 @@ void answer(gpuring_status status) {
 
 static void tell_slot(const gpuring_slot *slot) {
     const unsigned char *data = slot->host;
-    printf(" seq=%" PRIu64 " number=%u first=%d lost=%" PRIu64 " producer=%u redelivered=%d shape=",
-           slot->seq, slot->number, data ? data[0] : -1, slot->lost, slot->producer, slot->redelivered);
+    printf(" seq=%" PRIu64 " number=%u first=%d lost=%" PRIu64 " producer=%u redelivered=%d restarted=%d shape=",
+           slot->seq, slot->number, data ? data[0] : -1, slot->lost, slot->producer, slot->redelivered,
+           slot->restarted);
     for (uint32_t k = 0; k < slot->dimensions; k++) printf("%s%" PRIu64, k ? "," : "", slot->shape[k]);
     if (slot->meta) {
         int64_t meta;
@@ -63,6 +93,21 @@ static void do_attach(void) {
     answer(gpuring_attach(name, &options, &ring, &error));
 }
 
+/* What the next do_create does with a ring that is there, and with which subscriptions. */
+static gpuring_replace replaces;
+static const char *born[MOST];
+static char born_text[256];
+static uint32_t born_count;
+
+static void do_born(void) {
+    born_count = 0;
+    const char *rest = strtok(NULL, "\n");
+    snprintf(born_text, sizeof born_text, "%s", rest ? rest : "");
+    for (char *at = strtok(born_text, " "); at && born_count < MOST; at = strtok(NULL, " "))
+        born[born_count++] = at;
+    printf("ok");
+}
+
 /* NAME SLOTS MODE, and of each field of a slot its name, dtype and extents, all with blanks between
  * them and "," behind. The fields of the metadata come behind a ";". */
 static void do_create(void) {
@@ -72,6 +117,9 @@ static void do_create(void) {
     const char *name = word();
     options.slots = (uint32_t)number();
     options.mode = (uint32_t)number();
+    options.replace = replaces;
+    options.subscriptions = born_count ? born : NULL;
+    options.subscription_count = born_count;
     for (const char *next = word(); *next; next = word()) {
         if (strcmp(next, ";") == 0) {
             kind = 1;
@@ -93,6 +141,24 @@ static void do_create(void) {
     options.sync = place.sync;
     options.gate = place.gate;
     answer(gpuring_create(name, &options, &ring, &error));
+}
+
+/* NAME START FLAGS PATIENCE */
+static void do_subscribe(void) {
+    gpuring_subscribe_options options = GPURING_SUBSCRIBE_OPTIONS;
+    const char *name = word();
+    options.start = number();
+    const char *flags = word();
+    options.lossy = strchr(flags, 'l') != NULL;
+    options.drop = strchr(flags, 'd') != NULL;
+    options.patience_ns = number();
+    answer(gpuring_subscribe(ring, name, &options, &error));
+}
+
+static void do_unsubscribe(void) {
+    bool found = false;
+    answer(gpuring_unsubscribe(ring, word(), &found, &error));
+    printf(" found=%d", found);
 }
 
 static void do_info(void) {
@@ -121,10 +187,12 @@ static void do_fields(void) {
     for (uint32_t k = 0; gpuring_meta_at(ring, k, &field) == GPURING_OK; k++) tell_field(&field);
 }
 
+/* LABEL, and r(eattach) */
 static void do_produce(void) {
     gpuring_producer_options options = GPURING_PRODUCER_OPTIONS;
     options.label = name_or_none(word());
     options.gate = place.gate;
+    options.reattach = strchr(word(), 'r') != NULL;
     gpuring_status status =
         gpuring_join_producer(ring, &options, &ends[joined].producer, &error);
     answer(status);
@@ -133,7 +201,7 @@ static void do_produce(void) {
     joined += status == GPURING_OK;
 }
 
-/* SUBSCRIPTION START, and letters: l(ossy), d(rop), (death)s */
+/* SUBSCRIPTION START, letters, and the patience: l(ossy), d(rop), (death)s, r(eattach), (d)u(rable) */
 static void do_consume(void) {
     gpuring_consumer_options options = GPURING_CONSUMER_OPTIONS;
     options.subscription = name_or_none(word());
@@ -143,6 +211,9 @@ static void do_consume(void) {
     options.drop = strchr(flags, 'd') != NULL;
     options.gate = place.gate;
     options.deaths = strchr(flags, 's') != NULL;
+    options.reattach = strchr(flags, 'r') != NULL;
+    options.durable = strchr(flags, 'u') != NULL;
+    options.patience_ns = number();
     gpuring_status status =
         gpuring_join_consumer(ring, &options, &ends[joined].consumer, &error);
     answer(status);
@@ -348,11 +419,21 @@ static void obey(char *line) {
         snprintf(at, sizeof at, "%s", rest ? rest : "");
         stop_at = at;
         printf("ok");
+    } else if (strcmp(verb, "tidy") == 0) do_tidy();
+    else if (strcmp(verb, "knows") == 0) do_knows();
+    else if (strcmp(verb, "halt") == 0) {
+        halt_in = number();
+        printf("ok");
     }
 #endif
     else if (strcmp(verb, "attach") == 0) do_attach();
     else if (strcmp(verb, "detach") == 0) answer(gpuring_detach(ring, &error));
     else if (strcmp(verb, "create") == 0) do_create();
+    else if (strcmp(verb, "replaces") == 0) printf("%d", replaces = (gpuring_replace)number());
+    else if (strcmp(verb, "born") == 0) do_born();
+    else if (strcmp(verb, "unlink") == 0) answer(gpuring_unlink(word(), &error));
+    else if (strcmp(verb, "subscribe") == 0) do_subscribe();
+    else if (strcmp(verb, "unsubscribe") == 0) do_unsubscribe();
     else if (strcmp(verb, "info") == 0) do_info();
     else if (strcmp(verb, "fields") == 0) do_fields();
     else if (strcmp(verb, "produce") == 0) do_produce();

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import subprocess
@@ -9,7 +10,7 @@ import subprocess
 import pytest
 
 import gpuring
-from gpuring.registry import leftovers, survey
+from gpuring.registry import survey
 from tests.helpers import commands
 from tests.helpers.promise import promise
 from tests.helpers.support import segments_of
@@ -22,15 +23,16 @@ from gpuring.cli.metrics.collector import RingCollector
 CLONE_NEWNS = 0x00020000
 
 
+def run(*command):
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=20)
+
+
 def in_own_mounts(pipe, how, call, *args):
     """Runs `call(pipe, *args)` where /dev/shm is mounted otherwise, for this process only."""
     if ctypes.CDLL(None, use_errno=True).unshare(CLONE_NEWNS):
         return "no mounts of its own"
     for command in (["--make-rprivate", "/"], how):
-        done = subprocess.run(
-            ["mount", *command], capture_output=True, text=True, check=False, timeout=20
-        )
-        if done.returncode:
+        if (done := run("mount", *command)).returncode:
             return f"no mounts of its own: {done.stderr}"
     return call(pipe, *args)
 
@@ -120,9 +122,32 @@ def test_a_ring_that_is_replaced_where_there_is_little_room(name, mounted, alive
 
 
 READ_ONLY = "-o remount,ro,bind /dev/shm"
+EMPTY = "-t tmpfs -o mode=1777 tmpfs /dev/shm"
+"""There are no rings of other programs."""
+
+
+@contextlib.contextmanager
+def nobody_writes():
+    """In mounts of one's own.  Who has files open may go on."""
+    for command in ("--bind /dev/shm /dev/shm", READ_ONLY):
+        done = run("mount", *command.split())
+        assert done.returncode == 0, done.stderr
+    yield
+    assert run("umount", "/dev/shm").returncode == 0
 
 
 def tools(_pipe, name, out):
+    with (
+        gpuring.create(name, **OPTIONS) as ring,
+        ring.producer(),
+        ring.consumer("who"),
+        nobody_writes(),
+    ):
+        return os.getpid(), used(name, out)
+
+
+def used(name, out):
+    """What each tool and each call says: its status, its output and its errors."""
     told = {}
     for tool in (
         ("ls",), ("ls", "--json"), ("inspect", name), ("top", "--once", "--interval", "0.05"),
@@ -142,17 +167,16 @@ def tools(_pipe, name, out):
 
 
 @pytest.mark.slow
-def test_every_tool_works_where_nobody_can_write(name, children, mounted, tmp_path):
-    with gpuring.create(name, **OPTIONS) as ring, ring.producer(), ring.consumer("who"):
-        told = mounted(READ_ONLY, tools, name, str(tmp_path))
-        for tool, (code, out, errors) in told.items():
-            assert "Traceback" not in out + errors, f"{tool}: {errors}"
-            if tool.split()[0] in ("ls", "inspect", "top", "clean"):
-                assert code == 0, f"{tool}: {errors}"
-        assert "open" in told["ls"][1]
-        assert f"pid {os.getpid()} (alive)" in told[f"inspect {name}"][1]
-        assert "who" in told[f"inspect {name}"][1]
-        assert "read-only" in told[f"tap {name}"][2]
+def test_every_tool_works_where_nobody_can_write(name, mounted, tmp_path):
+    pid, told = mounted(EMPTY, tools, name, str(tmp_path))
+    for tool, (code, out, errors) in told.items():
+        assert "Traceback" not in out + errors, f"{tool}: {errors}"
+        if tool.split()[0] in ("ls", "inspect", "top", "clean"):
+            assert code == 0, f"{tool}: {errors}"
+    assert "open" in told["ls"][1]
+    assert f"pid {pid} (alive)" in told[f"inspect {name}"][1]
+    assert "who" in told[f"inspect {name}"][1]
+    assert "read-only" in told[f"tap {name}"][2]
 
 
 def both_sides(_pipe, name, address):
@@ -185,18 +209,18 @@ def test_a_bridge_says_that_nobody_can_write(name, mounted):
 
 
 def clean_of_the_dead(_pipe, name):
-    done = commands.gpuring("clean")
-    assert survey.ls()
+    in_a_child(lambda: gpuring.create(name, **OPTIONS))
+    with nobody_writes():
+        done = commands.gpuring("clean")
+        assert [one.name for one in survey.ls()] == [name]
     return done.returncode, done.stderr, segments_of(name)
 
 
 @pytest.mark.slow
 def test_clean_says_that_it_may_not_remove(name, mounted):
-    in_a_child(lambda: gpuring.create(name, **OPTIONS))
-    code, said, left = mounted(READ_ONLY, clean_of_the_dead, name)
+    code, said, left = mounted(EMPTY, clean_of_the_dead, name)
     assert code == 1
     assert "mounted read-only" in said
     assert "remount,rw" in said
     assert "Traceback" not in said
     assert len(left) == 2
-    assert leftovers.remove_dead(name)

@@ -140,7 +140,7 @@ def test_who_may_not_open_a_ring_is_told_whose_it_is_and_what_its_mode_is(name, 
     assert to_look.startswith(f"{whose}, may not read it")
     for told in to_join:
         assert told.startswith(f"{whose}, may not read and write it")
-        assert "mode=" in told
+        assert "`mode`" in told
 
 
 def make_and_keep(pipe, name, mode):
@@ -162,7 +162,7 @@ def test_root_too_leaves_rings_of_others_alone(name, stranger, monkeypatch, mode
     child = stranger(make_and_keep, name, mode)
     child.receive()
     entries = segments_of(name)
-    with pytest.raises(PermissionError, match=f"owner={NOBODY}"):
+    with pytest.raises(PermissionError, match=f"`owner` {NOBODY}"):
         gpuring.attach(name)
     gpuring.attach(name, owner=NOBODY).close()
     assert name in [one.name for one in gpuring.ls()]  # looking is allowed

@@ -8,7 +8,7 @@ import struct
 from random import Random
 from typing import Any
 
-from gpuring.bridge.network import wire
+from gpuring.bridge.network import wire, wire_bytes
 
 MECHANISMS = (b"NULL", b"PLAIN", b"CURVE", b"GSSAPI", b"", b"\xff" * 20)
 BOUNDS = (0, 1, 2, 9, 255, 1 << 16, 1 << 20, 1 << 40, 1 << 48, 1 << 62, 1 << 63, (1 << 64) - 1)
@@ -106,7 +106,7 @@ def stream(chance: Random, message: wire.Message) -> bytes:
     if what < 0.3:
         said = chance.choice(OTHERS)
     else:
-        parts = [bytes(part) for part in wire.encode(7, message)]
+        parts = [bytes(part) for part in wire_bytes.encode(7, message)]
         said = zmtp(chance, parts * chance.randrange(3) + [b""])
     return damaged(chance, said) if chance.random() < 0.6 else said
 
@@ -122,7 +122,7 @@ def nearly(chance: Random, session: int, message: wire.Message) -> list[bytes]:
     if what < 0.1:
         session ^= 1 << chance.randrange(64)
     try:
-        parts = [bytes(part) for part in wire.encode(session, message)]
+        parts = [bytes(part) for part in wire_bytes.encode(session, message)]
     except (struct.error, UnicodeError, TypeError, OverflowError):
         return [chance.randbytes(30)]
     if what > 0.5:

@@ -23,7 +23,7 @@ import zmq
 
 import gpuring
 from gpuring import bridge, slot_layout
-from gpuring.bridge.network import keys, wire
+from gpuring.bridge.network import keys, wire, wire_bytes
 from tests.storm.harness import Failed, Storm
 
 from .rubbish import damaged, nearly, stream
@@ -194,7 +194,7 @@ class Strangers(Storm):
             route, session, seq, credits, is_open, share = b"", 0, 0, [], False, 0.0
 
             def say(message: wire.Message, right: bool = False) -> None:
-                parts: Any = wire.encode(session, message)
+                parts: Any = wire_bytes.encode(session, message)
                 if not right and chance.random() < share:
                     parts = nearly(chance, session, message)
                     self.counts["wrong messages for an importer"] += 1
@@ -205,7 +205,7 @@ class Strangers(Storm):
                 while router.poll(1 if is_open and credits else 20):
                     who, *parts = router.recv_multipart()
                     try:
-                        number, message = wire.decode(parts)
+                        number, message = wire_bytes.decode(parts)
                     except wire.WireError:
                         raise Failed(f"an importer has said {parts}") from None
                     if isinstance(message, wire.Hello):
@@ -268,7 +268,7 @@ class Strangers(Storm):
         acked, to, welcomed, share = 0, chance.randrange(20), None, chance.choice(SHARES)
 
         def say(message: wire.Message) -> None:
-            parts: Any = wire.encode(7, message)
+            parts: Any = wire_bytes.encode(7, message)
             if chance.random() < share:
                 parts = nearly(chance, 7, message)
                 self.counts["wrong messages for an exporter"] += 1
@@ -280,7 +280,7 @@ class Strangers(Storm):
         until = time.monotonic() + 1
         while time.monotonic() < until and self._go_on():
             while dealer.poll(2 if welcomed else 100):
-                message = wire.decode(dealer.recv_multipart())[1]
+                message = wire_bytes.decode(dealer.recv_multipart())[1]
                 if isinstance(message, wire.Welcome) and welcomed is None:
                     welcomed, acked = message, message.seq
                     say(wire.Open(chance.choice(("zmq", "zmq", "zmq", "nixl")), 8))

@@ -76,7 +76,7 @@ class GpuSender(Staging):
 
     def open(self, offer: bytes) -> None:
         if offer:
-            raise EngineError("the other side's engine is no ZeroMQ")
+            raise EngineError("the other side's engine is not ZeroMQ")
 
     def send(self, seq: int, index: int, to_seq: int, to_index: int, nbytes: int) -> Any:
         for begin in range(0, nbytes, wire.MAX_PART):

@@ -43,7 +43,7 @@ class HostSender:
 
     def open(self, offer: bytes) -> None:
         if offer:
-            raise EngineError("the other side's engine is no ZeroMQ")
+            raise EngineError("the other side's engine is not ZeroMQ")
 
     def send(self, seq: int, index: int, to_seq: int, to_index: int, nbytes: int) -> Any:
         begin = 0

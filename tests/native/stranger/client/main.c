@@ -2,6 +2,8 @@
  *
  *   stranger create NAME SLOTS WORDS
  *   stranger remove NAME
+ *   stranger subscribe NAME SUBSCRIPTION MODE START PATIENCE_NS       a durable one
+ *   stranger unsubscribe NAME SUBSCRIPTION
  *   stranger produce NAME WHO FRAMES                  0 frames: until SIGTERM comes
  *   stranger consume NAME SUBSCRIPTION MODE START     MODE is lossless, lossy or latest; START is
  *                                                     next, oldest or a sequence
@@ -93,7 +95,7 @@ int main(int argc, char **argv) {
     struct stat input;
     sigaction(SIGTERM, &action, NULL);
     paused = fstat(STDIN_FILENO, &input) == 0 && S_ISFIFO(input.st_mode);
-    if (argc < 3 || (argc < 5 && strcmp(argv[1], "remove") != 0)) fail("see the head of main.c");
+    if (argc < 3 || (argc < 5 && !strstr("remove unsubscribe", argv[1]))) fail("see the head of main.c");
     const char *what = argv[1], *name = argv[2];
     enum answer got = CLOSED;
     if (strcmp(what, "create") == 0) {
@@ -103,6 +105,16 @@ int main(int argc, char **argv) {
         close_and_remove(name);
     } else if (strcmp(what, "remove") == 0) {
         remove_ring(name);
+    } else if (strcmp(what, "subscribe") == 0) {
+        wait_for_ring(name);
+        clear_the_dead();
+        subscribe(argv[3], strcmp(argv[4], "lossless") == 0 ? LOSSLESS : LOSSY, argv[5],
+                  strtoull(argv[6], NULL, 10));
+        got = GOT;
+    } else if (strcmp(what, "unsubscribe") == 0) {
+        wait_for_ring(name);
+        unsubscribe(argv[3]);
+        got = GOT;
     } else {
         const bool produces = strcmp(what, "produce") == 0;
         const char *mode = produces ? "" : argv[4];

@@ -35,20 +35,12 @@ static void count_producers(uint64_t gone, uint64_t how) {
     head->producers = died << 40 | left << 16 | live << 8 | how;
 }
 
-static bool has_other_member(uint64_t v, uint64_t p) {
+bool has_other_member(uint64_t v, uint64_t p) {
     for (uint64_t q = 0; q < peers; q++) {
         uint64_t w = peer[q].word;
         if (q != p && state_of(w) == LIVE && role_of(w) == CONSUMER && sub_of(w) == v) return true;
     }
     return false;
-}
-static void lose_last_member(uint64_t v) {
-    if (owner_of(sub[v].word) & DURABLE) {
-        if (sub[v].unread_ns == 0) sub[v].unread_ns = now_ns(CLOCK_MONOTONIC);
-        return;
-    }
-    sub[v].word = 0;
-    clear(head->sub_mask, v);
 }
 static void uncount_waits(uint64_t p) {
     uint64_t waiting = atomic_exchange(&peer[p].waiting, 0);
@@ -59,7 +51,9 @@ static bool reopen(uint64_t i, uint64_t v, uint64_t t) {
     return cas(&take_of(i, v)->word, t, claim_word(seq_of(t), NOBODY, drop ? DONE : OPEN));
 }
 
+/* A peer on a GPU is left to those who can tell that its work is gone. */
 static bool is_dead(uint64_t p) {
+    if (head->memory == PINNED && (peer[p].gpu[0] | peer[p].gpu[1]) != 0) return false;
     return state_of(peer[p].word) != FREE && p != me && !is_locked((int64_t)p);
 }
 
@@ -114,10 +108,11 @@ static void clear_peer(uint64_t p) {
 
 void clear_the_dead(void) {
     for (uint64_t p = 0; p < peers; p++) {
-        if (!is_dead(p) || !lock_byte(lock_fd, F_WRLCK, LOCK)) continue;
+        if (!is_dead(p) || !try_lock()) continue;
         if (is_dead(p)) clear_peer(p);
         unlock();
     }
+    give_up_late();
 }
 
 static bool is_orphan(uint64_t w, uint64_t phase) {
@@ -143,12 +138,6 @@ static void clear_orphans(void) {
 }
 
 /* ---- join and leave -------------------------------------------------------------------------- */
-
-static uint64_t frontier(void) {
-    uint64_t f = head->claim_hint, q;
-    while ((q = seq_of(slot[f % n].word)) >= f) f = q + 1;
-    return f;
-}
 
 static void enter(uint64_t role) {
     clear_orphans();
@@ -176,25 +165,9 @@ static void enter(uint64_t role) {
     fail("there is no room for another peer");
 }
 
-static void begin_subscription(const uint64_t name[8], uint64_t mode, const char *from) {
-    for (uint64_t i = 0; i < n; i++) take_of(i, u)->word = claim_word(0, NOBODY, DONE);
-    for (int k = 0; k < 8; k++) sub[u].name[k] = name[k];
-    for (int k = 0; k < 4; k++) sub[u].far[k] = 0;
-    sub[u].created_ns = now_ns(CLOCK_MONOTONIC);
-    sub[u].lost = sub[u].patience_ns = sub[u].unread_ns = 0;
-    sub[u].resume = sub[u].owed = sub[u].earlier = 0;
-    set(head->sub_mask, u);
-    uint64_t f = frontier(), oldest = max(n, less(f + 1, n)), s = oldest;
-    if (strcmp(from, "next") == 0) s = f;
-    else if (strcmp(from, "oldest") != 0) s = max(strtoull(from, NULL, 10), oldest);
-    sub[u].word = s << 16 | mode;
-    f = frontier();
-    if (mode == LOSSLESS && f + 1 > s + n) sub[u].word = (f + 1 - n) << 16 | mode;
-}
-
 /* False: the ring was closed. */
 bool join(uint64_t role, const char *subscription, const char *from) {
-    uint64_t name[8] = {0}, mode = lossy ? LOSSY : LOSSLESS, unused = NOBODY;
+    uint64_t mode = lossy ? LOSSY : LOSSLESS, unused = NOBODY;
     clear_the_dead();
     take_lock();
     if (head->closed) {
@@ -202,25 +175,23 @@ bool join(uint64_t role, const char *subscription, const char *from) {
         return false;
     }
     if (role == CONSUMER) {
-        memcpy(name, subscription, strnlen(subscription, sizeof name));
-        for (uint64_t v = subs; v-- > 0;) {
-            bool same = phase_of(sub[v].word) != 0;
-            if (!same) unused = v;
-            for (int k = 0; k < 8; k++) same &= sub[v].name[k] == name[k];
-            if (same) u = v;
-        }
-        if (u != NOBODY && (phase_of(sub[u].word) != mode || owner_of(sub[u].word) != 0))
-            fail("the subscription is another one"); /* or durable, of which this client knows nothing */
+        u = find_subscription(subscription, &unused);
+        if (u != NOBODY && (phase_of(sub[u].word) != mode || owner_of(sub[u].word) & DROP))
+            fail("the subscription is another one");
     }
-    bool found = u != NOBODY;
+    bool found = u != NOBODY, anew = false;
     if (role == CONSUMER && !found && (u = unused) == NOBODY) fail("there are too many subscriptions");
     enter(role);
     if (role == PRODUCER) count_producers(NOBODY, 0);
     else {
-        if (!found) begin_subscription(name, mode, from);
+        if (!found) begin_subscription(u, subscription, 0, mode, from, 0);
+        else if (owner_of(sub[u].word) & DURABLE) {
+            anew = take_up(u);
+            tell_what_is_owed();
+        }
         seen = sub[u].redo;
         at = seq_of(sub[u].word);
-        if (found) at = max(at, less(frontier(), n));
+        if (found && !anew) at = max(at, less(frontier(), n));
         high = at;
     }
     unlock();

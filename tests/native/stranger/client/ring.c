@@ -64,11 +64,12 @@ bool is_locked(int64_t byte) {
 }
 void take_lock(void) {
     uint64_t until = now_ns(CLOCK_MONOTONIC) + UINT64_C(5000000000);
-    while (!lock_byte(lock_fd, F_WRLCK, LOCK)) {
+    while (!try_lock()) {
         if (now_ns(CLOCK_MONOTONIC) > until) fail("nobody gives LOCK up");
         nap();
     }
 }
+bool try_lock(void) { return lock_byte(lock_fd, F_WRLCK, LOCK); }
 void unlock(void) { lock_byte(lock_fd, F_UNLCK, LOCK); }
 
 void ring_bell(void) {
@@ -160,7 +161,8 @@ bool map_header(const char *name) {
         exit(3);
     }
     const struct head *of = &copy.head;
-    if (of->memory != 0 || of->sync != 0) fail("its slots are on a GPU");
+    if (of->memory != HOST && of->memory != PINNED) fail("its slots are on a GPU");
+    if (of->sync == 1) fail("its peers wait for events");
     if (of->slots < 1 || of->slots > 1024 || of->max_peers < 1 || of->max_peers > 250 ||
         of->max_subscriptions < 1 || of->max_subscriptions > 250 || of->meta_nbytes > 65536 ||
         of->spec_nbytes < 1 || of->spec_nbytes > 65536)
@@ -200,6 +202,13 @@ bool attach(const char *name) {
         of_slots.st_nlink > 1 || of_slots.st_uid != st.st_uid ||
         (uint64_t)of_slots.st_size != n * head->slot_nbytes)
         fail("its slots are something else");
+    if (head->memory == PINNED) {
+        int handed = hand_over();
+        if (handed < 0 || fstat(handed, &st) != 0 || st.st_ino != of_slots.st_ino)
+            fail("nobody hands the slots on");
+        close(slots);
+        slots = handed;
+    }
     payload = map(slots, n * head->slot_nbytes);
     close(slots);
     read_spec();

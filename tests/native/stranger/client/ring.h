@@ -77,6 +77,7 @@ enum { PRODUCER = 1, CONSUMER = 2 };
 enum { LOSSLESS = 1, LOSSY = 2 };
 enum { DROP = 1, DURABLE = 2 };
 enum { LEFT = 1, DIED = 2 };
+enum { HOST = 0, PINNED = 4 };   /* kinds of memory */
 enum { LOCK = 256, CREATOR = 257, ATTACHED = 259, NAME = 260 }; /* bytes that are locks */
 
 static inline uint64_t claim_word(uint64_t seq, uint64_t owner, uint64_t phase) {
@@ -128,6 +129,7 @@ uint64_t pid_namespace(void);
 
 bool lock_byte(int fd, short kind, int64_t byte);
 bool is_locked(int64_t byte); /* by another process */
+bool try_lock(void);
 void take_lock(void);
 void unlock(void);
 void ring_bell(void);
@@ -141,6 +143,12 @@ void path_of_slots(char path[256], const char *name, const uint8_t epoch[16]);
 bool map_header(const char *name); /* false: nothing has the name */
 void unmap_header(void);
 bool attach(const char *name); /* false: it is not there, or is about to go */
+
+/* ---- exchange.c ------------------------------------------------------------------------------ */
+
+/* Hands this process's pidfd to all others of the ring. The slots, as the first one hands them on, or
+ * -1. */
+int hand_over(void);
 
 /* ---- create.c -------------------------------------------------------------------------------- */
 
@@ -158,6 +166,23 @@ bool join(uint64_t role, const char *subscription, const char *from); /* false: 
 bool is_mine(void);                                                  /* its entry */
 void leave(void);
 void clear_the_dead(void);
+bool has_other_member(uint64_t v, uint64_t p); /* a LIVE one other than p */
+
+/* ---- subscriptions.c: where they begin, and durable ones ------------------------------------- */
+
+uint64_t frontier(void);
+uint64_t find_subscription(const char *name, uint64_t *unused); /* NOBODY: there is none */
+void begin_subscription(uint64_t v, const char *name, uint64_t policy, uint64_t mode,
+                        const char *from, uint64_t patience_ns);
+void lose_last_member(uint64_t v);
+bool take_up(uint64_t v); /* whether it was announced again */
+void give_up_late(void);
+void tell_what_is_owed(void); /* at a join; then the frame that tells it, and when it is released */
+void told_with(uint64_t s);
+void tell_later(uint64_t s); /* it is given back */
+void pay(uint64_t s);
+void subscribe(const char *name, uint64_t mode, const char *from, uint64_t patience_ns);
+void unsubscribe(const char *name);
 
 /* ---- verbs.c --------------------------------------------------------------------------------- */
 

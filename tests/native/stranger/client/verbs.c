@@ -121,6 +121,7 @@ static enum answer hold(uint64_t s, uint64_t t) {
     while (*fence_of(s % n, owner_of(w)) < slot[s % n].fence) nap();
     take_of(s % n, u)->since_ns = now_ns(CLOCK_MONOTONIC_COARSE);
     peer[me].frames += 1;
+    told_with(s);
     return GOT;
 }
 static void undo(uint64_t s) {
@@ -158,7 +159,9 @@ top:;
     for (;;) {
         uint64_t s = at, i = s % n, t = take_of(i, u)->word;
         if (!is(t, s, OPEN) && (seq_of(t) >= s || (lossy && s < high))) {
-            go_to(max(s + 1, less(seq_of(t) + 1, n)));
+            uint64_t next = max(s + 1, less(seq_of(t) + 1, n));
+            if (seq_of(t) > s && t == claim_word(seq_of(t), me, OPEN)) count_lost(s, next);
+            go_to(next);
             continue;
         }
         uint64_t w = slot[i].word;
@@ -218,10 +221,14 @@ enum answer latest(void) {
 
 bool end_hold(uint64_t phase) {
     if (!is_mine()) return false;
-    if (phase == DONE) promise(taken);
+    if (phase == DONE) {
+        pay(taken);
+        promise(taken);
+    }
     word *it = &take_of(taken % n, u)->word;
     if (!cas(it, claim_word(taken, me, HELD), claim_word(taken, me, phase))) return false;
     if (phase == OPEN) {
+        tell_later(taken);
         if (at > taken) at = taken;
         sub[u].redo += 1;
     }

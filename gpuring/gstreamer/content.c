@@ -1,0 +1,58 @@
+#include "content.h"
+
+#include <string.h>
+
+gboolean content_is_same(const Content *content, const Reader *reader, const gpuring_slot *slot) {
+    if (!content->text || !metadata_has_caps(&reader->metadata, slot, content->text)) return FALSE;
+    return *content->text ||
+           (slot->dimensions == content->dimensions &&
+            memcmp(slot->shape, content->shape, slot->dimensions * sizeof *slot->shape) == 0);
+}
+
+GstClockTime content_frame_ns(const Content *content) {
+    const GstVideoInfo *info = &content->layout.video;
+    if (!content->layout.is_video || GST_VIDEO_INFO_FPS_N(info) <= 0) return 0;
+    return gst_util_uint64_scale(GST_SECOND, (guint64)GST_VIDEO_INFO_FPS_D(info),
+                                 (guint64)GST_VIDEO_INFO_FPS_N(info));
+}
+
+GstClockTime content_pts(const Content *content, const Reader *reader, const gpuring_slot *slot) {
+    const Metadata *metadata = &reader->metadata;
+    const GstClockTime pts = metadata_time(&metadata->pts, slot);
+    if (metadata->caps.nbytes || !GST_CLOCK_TIME_IS_VALID(pts)) return pts;
+    if (content->timebase[0] == 0) return GST_CLOCK_TIME_NONE; /* its unit is not known */
+    return gst_util_uint64_scale(pts, (guint64)content->timebase[0] * GST_SECOND,
+                                 (guint64)content->timebase[1]);
+}
+
+gboolean content_take(Content *content, const Reader *reader, const gchar *name,
+                      const gpuring_slot *slot, gboolean *is_new, gpuring_error *error) {
+    Layout layout;
+    gchar *text = metadata_caps(&reader->metadata, slot);
+    GstCaps *caps = *text ? gst_caps_from_string(text)
+                          : layout_guess(reader->ring, slot, content->given);
+    g_free(content->text);
+    content->text = text;
+    content->dimensions = slot->dimensions;
+    memcpy(content->shape, slot->shape, sizeof content->shape);
+    if (!caps || !gst_caps_is_fixed(caps) || !layout_of_caps(&layout, caps)) {
+        gchar *told = caps ? gst_caps_to_string(caps) : g_strdup(text);
+        tell(error, GPURING_INVALID,
+             "ring '%s': these are no caps of raw video or audio: %s. Say with caps= what the "
+             "slots hold",
+             name, told);
+        g_free(told);
+        gst_clear_caps(&caps);
+        return FALSE;
+    }
+    if (!layout_place(&layout, reader->ring, error) ||
+        (!*text && !layout_guess_fills(&layout, reader->ring, slot, content->given, error))) {
+        gst_caps_unref(caps);
+        return FALSE;
+    }
+    content->layout = layout;
+    *is_new = !content->caps || !gst_caps_is_equal(content->caps, caps);
+    gst_caps_replace(&content->caps, caps);
+    gst_caps_unref(caps);
+    return TRUE;
+}

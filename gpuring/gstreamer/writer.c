@@ -1,0 +1,152 @@
+#include "writer.h"
+
+#include <gst/base/gstbasesink.h>
+#include <string.h>
+
+#include "making.h"
+#include "waiting.h"
+
+void writer_leave(Writer *writer) {
+    if (writer->producer) gst_poll_remove_fd(writer->cancel, &writer->watched);
+    gpuring_close_producer(writer->producer, NULL);
+    writer->producer = NULL;
+}
+
+void writer_give_up(Writer *writer) {
+    writer_leave(writer);
+    gpuring_detach(writer->ring, NULL);
+    writer->ring = NULL;
+    writer->is_ours = writer->was_awaited = FALSE;
+}
+
+static gpuring_status join(Writer *writer, gpuring_error *error) {
+    gpuring_producer_options options = GPURING_PRODUCER_OPTIONS;
+    options.label = GST_OBJECT_NAME(writer->element);
+    gpuring_status status = gpuring_join_producer(writer->ring, &options, &writer->producer, error);
+    if (status != GPURING_OK) return status;
+    gst_poll_fd_init(&writer->watched);
+    status = gpuring_producer_fd(writer->producer, &writer->watched.fd, error);
+    if (status != GPURING_OK) {
+        gpuring_close_producer(writer->producer, NULL);
+        writer->producer = NULL;
+        return status;
+    }
+    gst_poll_add_fd(writer->cancel, &writer->watched);
+    gst_poll_fd_ctl_read(writer->cancel, &writer->watched, TRUE);
+    return GPURING_OK;
+}
+
+/* Frames of another program that runs are not mixed with ours, unless that was asked for. */
+static gpuring_status take_over(Writer *writer, gpuring_error *error) {
+    gpuring_attach_options options = GPURING_ATTACH_OPTIONS;
+    gpuring_info info = GPURING_INFO;
+    options.device = GPURING_DEVICE_HOST;
+    const gpuring_status status = gpuring_attach(writer->name, &options, &writer->ring, error);
+    if (status != GPURING_OK) return status;
+    gpuring_get_info(writer->ring, &info);
+    if (!info.creator_alive && info.live_producers == 0) return GPURING_OK;
+    writer_give_up(writer);
+    if (info.creator_alive)
+        tell(error, GPURING_EXISTS,
+             "ring '%s' is in use: its creator, pid %" G_GUINT64_FORMAT ", is alive. Choose another "
+             "name, or write into this ring with create=false",
+             writer->name, info.creator_pid);
+    else
+        tell(error, GPURING_EXISTS,
+             "ring '%s' is in use: it has a producer. Choose another name, or write into this ring, "
+             "too, with create=false",
+             writer->name);
+    return error->status;
+}
+
+/* Only the ring of a program that has died is used, and not replaced. */
+static gpuring_status open_ring(Writer *writer, gpuring_error *error) {
+    gpuring_status status;
+    if (!writer->creates) {
+        do status = wait_for_ring(writer->cancel, writer->name, writer->timeout_s, &writer->ring, error);
+        while (status == CANCELLED &&
+               gst_base_sink_wait_preroll(GST_BASE_SINK(writer->element)) == GST_FLOW_OK);
+        return status;
+    }
+    status = make_ring(writer->name, writer->slots, &writer->layout, &writer->ring, error);
+    writer->is_ours = status == GPURING_OK;
+    return status == GPURING_EXISTS ? take_over(writer, error) : status;
+}
+
+/* After an unlock() a pause is waited out. FALSE: it is to stop. */
+static gboolean may_go_on(Writer *writer, GstClockTime timeout) {
+    return wait_for_fd(writer->cancel, timeout) ||
+           gst_base_sink_wait_preroll(GST_BASE_SINK(writer->element)) == GST_FLOW_OK;
+}
+
+static gpuring_status await_readers(Writer *writer) {
+    gpuring_info info = GPURING_INFO;
+    while (!writer->was_awaited) {
+        gpuring_get_info(writer->ring, &info);
+        writer->was_awaited = info.live_consumers >= writer->readers;
+        if (!writer->was_awaited && !may_go_on(writer, 20 * GST_MSECOND)) return CANCELLED;
+    }
+    return GPURING_OK;
+}
+
+static gpuring_status does_not_fit(const Writer *writer, gpuring_error *error) {
+    gpuring_info info = GPURING_INFO;
+    gpuring_get_info(writer->ring, &info);
+    if (!info.creator_alive)
+        g_snprintf(error->text + strlen(error->text), sizeof error->text - strlen(error->text),
+                   ". Its creator is dead: `gpuring clean %s` removes it", writer->name);
+    return GPURING_INVALID;
+}
+
+/* What the slots of our own ring cannot hold gets a new ring. */
+static gpuring_status place(Writer *writer, gpuring_error *error) {
+    gpuring_status status = GPURING_OK;
+    if (writer->ring && layout_place(&writer->layout, writer->ring, error)) return GPURING_OK;
+    if (writer->ring && !writer->is_ours) return does_not_fit(writer, error);
+    writer_give_up(writer);
+    status = open_ring(writer, error);
+    if (status != GPURING_OK) return status;
+    metadata_of(&writer->metadata, writer->ring);
+    return layout_place(&writer->layout, writer->ring, error) ? GPURING_OK : does_not_fit(writer, error);
+}
+
+gpuring_status writer_prepare(Writer *writer, gpuring_error *error) {
+    gpuring_status status = writer->is_placed ? GPURING_OK : place(writer, error);
+    const gsize room = writer->metadata.caps.nbytes;
+    if (status == GPURING_OK && room && strlen(writer->text) > room) {
+        tell(error, GPURING_INVALID,
+             "ring '%s': the metadata `caps` has room for %d bytes, and not for these caps: %s",
+             writer->name, (gint)room, writer->text);
+        return GPURING_INVALID;
+    }
+    writer->is_placed = status == GPURING_OK;
+    if (status == GPURING_OK) status = await_readers(writer);
+    if (status == GPURING_OK && !writer->producer) status = join(writer, error);
+    return status;
+}
+
+gpuring_status writer_claim(Writer *writer, gpuring_slot *slot, gpuring_error *error) {
+    gpuring_status status = writer_prepare(writer, error);
+    if (status != GPURING_OK) return status;
+    if (writer->drops) return gpuring_try_claim(writer->producer, slot, error);
+    for (;;) {
+        status = gpuring_claim(writer->producer, 0, slot, error);
+        if (status != GPURING_FULL) return status;
+        if (!may_go_on(writer, GST_CLOCK_TIME_NONE)) return CANCELLED;
+    }
+}
+
+void writer_init(Writer *writer, GstElement *element) {
+    writer->element = element;
+    writer->slots = 8;
+    writer->creates = TRUE;
+    writer->timeout_s = -1;
+    writer->cancel = gst_poll_new(TRUE);
+    gst_poll_fd_init(&writer->watched);
+}
+
+void writer_clear(Writer *writer) {
+    gst_poll_free(writer->cancel);
+    g_free(writer->text);
+    g_free(writer->name);
+}

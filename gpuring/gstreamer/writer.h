@@ -1,0 +1,37 @@
+/* A producer, and the ring that it writes: made here, or waited for. */
+#pragma once
+
+#include "layout.h"
+#include "metadata.h"
+#include "words.h"
+
+typedef struct Writer {
+    GstElement *element; /* a GstBaseSink */
+    /* Properties. */
+    gchar *name;
+    guint slots, readers;
+    gboolean creates, drops;
+    gdouble timeout_s;
+    GstPoll *cancel; /* ends waits, when it is set to flush */
+    /* Of the streaming thread. */
+    GstPollFD watched; /* of the producer */
+    gpuring_ring *ring;
+    gpuring_producer *producer;
+    Metadata metadata;
+    gboolean is_ours;     /* the ring was made here */
+    gboolean was_awaited; /* its readers are there */
+    gchar *text;          /* of the caps */
+    gboolean is_placed;   /* the slots were found to hold frames of these caps */
+    Layout layout;
+} Writer;
+
+void writer_init(Writer *writer, GstElement *element);
+void writer_clear(Writer *writer);
+/* Has a ring that holds frames of `layout` and `text`, with its readers, and joins it. */
+gpuring_status writer_prepare(Writer *writer, gpuring_error *error);
+/* Behind it. FULL: the frame is dropped. */
+gpuring_status writer_claim(Writer *writer, gpuring_slot *slot, gpuring_error *error);
+/* Readers get the end of the stream. */
+void writer_leave(Writer *writer);
+/* And the ring is given up. */
+void writer_give_up(Writer *writer);

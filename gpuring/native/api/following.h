@@ -1,0 +1,44 @@
+/* At the end of a stream: waiting until it goes on, here or in the next ring of that name.
+ *
+ * An endpoint with `reattach` waits its end out: to it the end is a time without frames, and not an
+ * answer. So does a consumer that has joined between two producers of a ring that somebody keeps. */
+#pragma once
+
+#include "membership.h"
+
+/* As what it joins the next ring. NULL: no memory. label, subscription: copied. */
+struct follower *follower_of_producer(const gpuring_producer_options *options);
+struct follower *follower_of_consumer(const gpuring_consumer_options *options,
+                                      const char name[GH_SUBSCRIPTION]);
+/* Joins `end->ring` as the options say; the counterpart of endpoint_leave. */
+gpuring_status join_as_producer(struct endpoint *end, const gpuring_producer_options *options,
+                                gpuring_error *error);
+gpuring_status join_as_consumer(struct endpoint *end, const gpuring_consumer_options *options,
+                                const char name[GH_SUBSCRIPTION], gpuring_error *error);
+
+/* Whether `result` of a verb is an end that this endpoint waits out. */
+bool waits_out(const struct endpoint *end, enum gr_result result);
+/* After such a result: waits until the verb is to be tried again, and moves to the next ring if
+ * there is one. GPURING_TIMEOUT, without words: the deadline has come. */
+gpuring_status wait_out(struct endpoint *end, int64_t deadline_ns, gpuring_error *error);
+/* The same without a wait. *goes_on: the verb is to be tried again. */
+gpuring_status look_on(struct endpoint *end, bool *goes_on, gpuring_error *error);
+/* Whether it has come to such an end. It is noted that it has. */
+bool rests(struct endpoint *end);
+
+/* The descriptor of an endpoint with a notifier. With `reattach` it also becomes readable when a
+ * name comes that may be that of the next ring. -1: errno. */
+int follower_fd(struct endpoint *end);
+/* When a verb was refused: has the descriptor become readable when it may have an answer. */
+void arm_fd(struct endpoint *end, bool at_end);
+
+/* The stream of its verbs from now on, also for slots of earlier rings. */
+void use_stream(struct endpoint *end, void *stream);
+/* Where the slot is open: `end`, or one that was left behind in an earlier ring. */
+struct endpoint *where_open(struct endpoint *end, const gpuring_slot *slot);
+/* After a slot of an earlier ring was ended. Leaves that ring if it was the last one. */
+void leave_if_done(struct endpoint *end, struct endpoint *owner);
+/* Before `end` itself leaves: ends what was left behind. */
+void leave_all_behind(struct endpoint *end);
+/* Behind it: what was kept for it. */
+void end_following(struct endpoint *end);

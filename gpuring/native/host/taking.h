@@ -1,0 +1,28 @@
+/* The name of a ring: who gets it, which ring makes way, and how it is taken away.
+ *
+ * A look never maps anything. It reads a copy, so a stranger's file cannot harm it. A process that
+ * takes a name away looks first, and does both under a lock on that file (GR_NAME_BYTE). Slots get
+ * their name before their header does, and lose it before. So what a killed process leaves is always
+ * found (leftovers.h).
+ */
+#pragma once
+
+#include "../core/ring.h"
+#include "names.h"
+
+/* Checks, before anything is made, that the name is free or may be taken. Removes what nobody uses
+ * any more, first of all because its memory may be needed. GPURING_EXISTS, GPURING_NOT_PERMITTED,
+ * GPURING_INCOMPATIBLE, GPURING_SYSTEM. */
+gpuring_status gh_make_way(const char *name, gpuring_replace replace, gpuring_error *error);
+/* Gives the name to a whole header, which is open as `fd` and mapped as `ring`. A ring that makes
+ * way is closed, and its durable subscriptions are those of the new one, too. */
+gpuring_status gh_take_name(const char *name, int fd, gpuring_replace replace,
+                            struct gr_ring *ring, gpuring_error *error);
+
+/* Takes the name from its ring. close: closes it, too, whoever uses it; otherwise its peers go on.
+ * *found: false if there was none. */
+gpuring_status gh_remove_name(const char *name, bool close, bool *found, gpuring_error *error);
+
+/* Whether another ring has the name of this one now, and was not closed. It needs no descriptor if
+ * this one still has it. -1: errno. */
+int gh_has_successor(const char *name, const struct gr_ring *ring);

@@ -1,0 +1,272 @@
+"""Over restarts: a producer or a consumer in C goes on in the next ring of the name."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+import gpuring
+from tests.helpers.rings import put, small_ring
+from tests.helpers.support import poll, segments_of
+
+S = 1_000_000_000
+FOREVER = -1
+NEXT, OLDEST = -1, -2
+FIELD = ("array", "|u1", 4, ",")
+
+
+def is_resting(c) -> bool:
+    """Whether the process waits for the next ring: it watches names."""
+    with contextlib.suppress(OSError):  # one was closed just now
+        links = [each.readlink() for each in Path(f"/proc/{c.pid}/fd").iterdir()]
+        return any("inotify" in str(link) for link in links)
+    return False
+
+
+@pytest.mark.parametrize("dies", [False, True], ids=["closed", "killed"])
+def test_a_consumer_goes_on_in_the_next_ring(name, puppet, dies):
+    c, camera = puppet(), puppet()
+    camera.ok("create", name, 4, 0o600, *FIELD)
+    camera.ok("produce", "-", "-")
+    c.ok("attach", name, 0)
+    c.ok("consume", "rec", NEXT, "r")
+    camera.ok("claim", 0, 0, 0)
+    camera.ok("publish", 0, 1, 1)
+    assert c.ok("acquire", 0, FOREVER, 0)["restarted"] == "0"
+    c.ok("release", 0, 1)
+    if dies:
+        camera.kill()
+    else:
+        camera.ok("close", 0)
+        camera.ok("detach")
+        status, text = c.refused("acquire", 0, S // 100, 0)
+        assert status == "TIMEOUT"
+        assert text.endswith("no other ring has its name yet. Call again to go on waiting")
+    c.tell("acquire", 0, FOREVER, 0)
+    poll(lambda: is_resting(c))
+    with small_ring(name) as ring, ring.producer() as producer:
+        put(producer, 1, 7)
+        got = dict(word.split("=") for word in c.hear().split(" ") if "=" in word)
+        assert (got["first"], got["restarted"]) == ("7", "1")
+        c.ok("release", 0, 1)
+        put(producer, 1, 8)
+        assert c.ok("acquire", 0, FOREVER, 0)["restarted"] == "0"
+        (subscription,) = ring.stats().subscriptions
+        assert subscription.name == "rec"
+        c.ok("close", 0)
+        assert ring.stats().subscriptions == ()
+    c.ok("detach")
+    c.end()
+
+
+def test_a_frame_that_is_held_stays_valid_in_the_ring_before(name, puppet):
+    """Also if it has the number of one of the next ring."""
+    c = puppet()
+    with small_ring(name) as old, old.producer() as producer:
+        c.ok("attach", name, 0)
+        c.ok("consume", "-", NEXT, "r")
+        put(producer, 2, 1)
+        for _ in range(2):
+            assert c.ok("acquire", 0, 0, 0)["first"] == "1"
+        with small_ring(name, replace=True) as ring, ring.producer() as other:
+            put(other, 2, 2)
+            for k in range(2):
+                got = c.ok("acquire", 0, FOREVER, 0)
+                assert (got["seq"], got["first"], got["restarted"]) == (str(4 + k), "2", str(1 - k))
+            assert len(old.stats().subscriptions) == 1
+            c.ok("release", 0, 1)
+            assert len(old.stats().subscriptions) == 1
+            c.ok("release", 0, 1)
+            assert old.stats().subscriptions == ()  # it has left that ring with its last frame
+            for _ in range(2):
+                c.ok("release", 0, 1)
+            put(other, 1, 3)
+            assert c.ok("acquire", 0, 0, 0)["first"] == "3"
+            assert c.refused("detach")[0] == "INVALID"  # the handle that it came from
+            c.ok("close", 0)
+            c.ok("detach")
+            assert ring.stats().subscriptions == ()
+    c.end()
+
+
+def test_a_producer_goes_on_in_the_next_ring(name, puppet):
+    c = puppet()
+    with small_ring(name):
+        c.ok("attach", name, 0)
+        c.ok("produce", "camera", "r")
+        c.ok("claim", 0, 0, 0)
+        c.ok("publish", 0, 1, 1)
+    status, text = c.refused("claim", 0, 0, 0)
+    assert status == "FULL"
+    assert "no other ring has its name yet" in text
+    c.tell("claim", 0, FOREVER, 0)
+    poll(lambda: is_resting(c))
+    with small_ring(name) as ring, ring.consumer(start="oldest") as frames:
+        assert "restarted=1" in c.hear()
+        c.ok("publish", 0, 1, 5)
+        assert frames.acquire(5).array[0] == 5
+        assert [peer.label for peer in ring.stats().producers] == ["camera"]
+        c.ok("close", 0)
+    c.ok("detach")
+    c.end()
+
+
+def test_the_producer_of_a_creator_stays(name, puppet):
+    c = puppet()
+    c.ok("create", name, 4, 0o600, *FIELD)
+    c.ok("produce", "-", "r")
+    with small_ring(name, replace=True):
+        assert c.refused("claim", 0, 0, 0)[0] == "CLOSED"
+    c.ok("close", 0)
+    c.ok("detach")
+    c.end()
+
+
+def test_a_consumer_in_python_goes_on_where_c_has_replaced_the_ring(name, puppet):
+    c = puppet()
+    with small_ring(name) as ring, ring.producer() as producer:
+        frames = ring.consumer("x", reattach=True)
+        put(producer, 1, 1)
+        frames.acquire(5).release()
+        c("replaces", 2)
+        c.ok("create", name, 4, 0o600, *FIELD)
+        c.ok("produce", "-", "-")
+        c.ok("claim", 0, 0, 0)
+        c.ok("publish", 0, 1, 6)
+        with frames.acquire(20) as slot:
+            assert (slot.array[0], slot.restarted) == (6, True)
+        frames.close()
+    c.ok("close", 0)
+    c.ok("detach")
+    c.end()
+
+
+def test_what_is_lost_on_the_way_is_counted_once(name, puppet):
+    c = puppet()
+    with small_ring(name, slots=4) as ring:
+        c.ok("attach", name, 0)
+        c.ok("consume", "-", NEXT, "rl")
+        with ring.producer() as producer:
+            put(producer, 1)
+            c.ok("acquire", 0, 0, 0)
+            c.ok("release", 0, 1)
+    with small_ring(name, slots=4) as ring, ring.producer() as producer:
+        put(producer, 9)
+        first = int(c.ok("acquire", 0, S, 0)["lost"])
+        assert first == 9 - 3  # it begins with the oldest that is there
+        c.ok("close", 0)
+    c.ok("detach")
+
+
+def test_one_that_comes_between_two_producers_waits_for_the_next_one(name, puppet):
+    c = puppet()
+    with small_ring(name) as ring:
+        ring.producer().close()
+        c.ok("attach", name, 0)
+        c.ok("consume", "-", NEXT, "")
+        assert c.refused("acquire", 0, S // 100, 0)[0] == "TIMEOUT"
+        assert c("poll", 0, 0) == "GPURING_OK 1"
+        assert c.refused("acquire", 0, 0, 0)[0] == "TIMEOUT"
+        assert c("poll", 0, 0) == "GPURING_OK 0"
+        c.tell("poll", 0, 20_000)
+        with ring.producer() as producer:
+            assert c.hear() == "GPURING_OK 1"
+            put(producer, 1, 4)
+            assert c.ok("acquire", 0, FOREVER, 0)["restarted"] == "0"
+            c.ok("release", 0, 1)
+        assert c.refused("acquire", 0, FOREVER, 0)[0] == "END_OF_STREAM"
+        c.ok("close", 0)
+    c.ok("detach")
+    c.end()
+
+
+def test_a_descriptor_tells_of_the_next_ring(name, puppet):
+    c = puppet()
+    with small_ring(name) as ring:
+        c.ok("attach", name, 0)
+        c.ok("consume", "-", NEXT, "r")
+        assert c("poll", 0, 0) == "GPURING_OK 0"
+        with ring.producer() as producer:
+            put(producer, 1, 1)
+        assert c("poll", 0, 20_000) == "GPURING_OK 1"
+        c.ok("acquire", 0, 0, 0)
+        c.ok("release", 0, 1)
+        assert c.refused("acquire", 0, 0, 0)[0] == "TIMEOUT"
+    c.tell("poll", 0, 20_000)
+    with small_ring(name) as ring, ring.producer() as producer:
+        assert c.hear() == "GPURING_OK 1"
+        put(producer, 1, 2)
+        assert c.ok("acquire", 0, S, 0)["first"] == "2"
+        c.ok("release", 0, 1)
+        assert c.refused("acquire", 0, 0, 0)[0] == "TIMEOUT"
+        assert c("poll", 0, 0) == "GPURING_OK 0"
+        c.tell("poll", 0, 20_000)
+        put(producer, 1, 3)
+        assert c.hear() == "GPURING_OK 1"
+        c.ok("close", 0)
+    c.ok("detach")
+    c.end()
+
+
+def test_select_waits_an_end_out(name, puppet):
+    c = puppet()
+    with small_ring(name) as ring:
+        c.ok("attach", name, 0)
+        c.ok("consume", "-", NEXT, "r")
+        with ring.producer() as producer:
+            put(producer, 1, 1)
+        assert c("select", FOREVER, 0) == "GPURING_OK 1"
+        c.ok("acquire", 0, 0, 0)
+        c.ok("release", 0, 1)
+    assert c.refused("select", S // 50, 0)[0] == "TIMEOUT"
+    c.tell("select", FOREVER, 0)
+    with small_ring(name) as ring, ring.producer() as producer:
+        put(producer, 1, 2)
+        assert c.hear() == "GPURING_OK 1"
+        assert c.ok("acquire", 0, 0, 0)["restarted"] == "1"
+        c.ok("close", 0)
+    c.ok("detach")
+    c.end()
+
+
+def test_a_durable_consumer_keeps_its_place_over_its_own_death(name, puppet):
+    c = puppet()
+    with small_ring(name, slots=8) as ring, ring.producer() as producer:
+        c.ok("attach", name, 0)
+        assert c.refused("consume", "-", NEXT, "u")[0] == "INVALID"  # it needs a name
+        assert c.refused("consume", "x", NEXT, "-", 5)[0] == "INVALID"
+        c.ok("consume", "rec", NEXT, "u", 3600 * S)
+        (one,) = ring.stats().subscriptions
+        assert (one.durable, one.patience_s) == (True, 3600)
+        put(producer, 3)
+        c.ok("acquire", 0, 0, 0)
+        c.ok("release", 0, 1)
+        c.kill()
+        put(producer, 1)
+        other = puppet()
+        other.ok("attach", name, 0)
+        other.ok("consume", "rec", NEXT, "u")
+        got = other.ok("acquire", 0, S, 0)
+        assert (got["seq"], got["lost"]) == ("9", "0")
+        while (slot := producer.try_claim()) is not None:
+            slot.publish()
+        with pytest.raises(gpuring.RingFull):  # it is waited for
+            producer.claim(0)
+    assert f"gpuring.{name}" in segments_of(name)
+    with small_ring(name) as ring:
+        assert [each.name for each in ring.stats().subscriptions] == ["rec"]
+        other.ok("close", 0)
+        ring.unsubscribe("rec")
+
+
+def test_spin_is_that_of_the_environment(name, monkeypatch, puppet):
+    monkeypatch.setenv("GPURING_SPIN", "soon")
+    c = puppet()
+    with small_ring(name) as ring:
+        c.ok("attach", name, 0)
+        status, text = c.refused("produce", "-", "-")
+        assert status == "INVALID"
+        assert "GPURING_SPIN='soon'" in text
+        assert ring.stats().peers == ()
