@@ -19,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 
@@ -44,19 +45,18 @@ def build(folder: Path, source: str = "c_api.c") -> Path:
     return program
 
 
-def ring_for(device: str, **options: str) -> gpuring.Ring:
+def ring_for(device: str, sync: Literal["auto", "event", "timeline"] = "auto") -> gpuring.Ring:
     return gpuring.create(
-        ring_name(), slots=LAP, shape=64, dtype="u1", meta=[("pts", "i8")], device=device, **options
-    )  # type: ignore[arg-type]
+        ring_name(), slots=LAP, shape=64, dtype="u1", meta=[("pts", "i8")], device=device, sync=sync
+    )
 
 
-def found_by(program: Path, ring: gpuring.Ring) -> dict[str, list[float]]:
+def found_by(program: Path, ring: gpuring.Ring) -> dict[str, Any]:
     done = subprocess.run(
         [program, ring.name, *QUANTILES], check=True, capture_output=True, text=True,
         timeout=PATIENCE_S,
     )  # fmt: skip
-    found: dict[str, list[float]] = json.loads(done.stdout)
-    return {way: ns for way, ns in found.items() if way != "n"}
+    return {way: ns for way, ns in json.loads(done.stdout).items() if way != "n"}
 
 
 def measure(program: Path) -> dict[str, list[float]]:
@@ -93,18 +93,19 @@ def by_floor(sync: str) -> Iterator[Way]:
     nvcc = floor.find_nvcc(os.environ)
     if nvcc is None:
         raise floor.FloorFailed(floor.NO_NVCC)
-    options = {"what": "burst", "sync": sync, "kernel": 0, "frames": 8000, "warmup": 400}
-    for line in floor.measure(floor.build(nvcc), {**options, "slots": LAP}, os.environ):
+    of_burst = {"kernel": 0, "frames": 8000, "warmup": 400, "slots": LAP}
+    options: floor.Options = {"what": "burst", "sync": sync, **of_burst}
+    for line in floor.measure(floor.build(nvcc), options, os.environ):
         for side in ("producer", "consumer"):
             sample = line[f"{side}_ns"]
             yield f"floor, {side}", [float(np.percentile(sample, float(q))) for q in QUANTILES]
 
 
-def measure_gpu(program: Path, sync: str) -> Iterator[Way]:
+def measure_gpu(program: Path, sync: Literal["event", "timeline"]) -> Iterator[Way]:
     """The quantiles of each way and side on a GPU, for one synchroniser."""
     with ring_for("cuda", sync=sync) as ring:
         for way, sides in found_by(program, ring).items():
-            for side, ns in dict(sides).items():
+            for side, ns in sides.items():
                 yield f"{way}, {side}", ns
     with ring_for("cuda", sync=sync) as ring:
         yield from by_python(ring)
@@ -120,7 +121,8 @@ def main() -> None:
                 print(f"{way:<12}{median:8.1f} ns{late:8.1f} ns")
             return
         program = build(Path(folder), "c_api_gpu.c")
-        for sync in ("timeline", "event"):
+        syncs: tuple[Literal["timeline", "event"], ...] = ("timeline", "event")
+        for sync in syncs:
             print(sync)
             for way, (median, late) in measure_gpu(program, sync):
                 print(f"  {way:<20}{median:9.1f} ns{late:10.1f} ns", flush=True)

@@ -217,7 +217,9 @@ static gpuring_status leave_behind(struct endpoint *end, struct endpoint *next,
     struct left_behind *left = open ? calloc(1, sizeof *left) : NULL;
     if (open && !left) return gh_fail_system(error, ENOMEM, end->ring->name);
     next->notifier = end->notifier;
-    if (end->notifier) gr_notifier_raise(end->notifier); /* it looks at the other ring from now on */
+    /* They look at the other ring from now on. */
+    if (end->notifier) gr_notifier_raise(end->notifier);
+    if (end->joins) gr_notifier_raise(end->joins);
     end->notifier = NULL;
     gpuring_ring *before = end->ring;
     if (!open) {
@@ -338,8 +340,8 @@ gpuring_status wait_out(struct endpoint *end, int64_t deadline_ns, gpuring_error
     bool goes_on;
     begin_rest(end);
     /* Without a descriptor or a thread it looks now and then. */
-    struct gr_notifier *joins =
-        deadline_ns && is_consumer(end) ? gr_notifier_open() : NULL;
+    struct gr_notifier *joins = deadline_ns && is_consumer(end) ? gr_notifier_open() : NULL;
+    end->joins = joins;
     for (;;) {
         if (joins) gr_notifier_arm(joins, &end->peer.core, true); /* before the look */
         status = look_on(end, &goes_on, error);
@@ -354,6 +356,7 @@ gpuring_status wait_out(struct endpoint *end, int64_t deadline_ns, gpuring_error
     }
     gh_end_arrivals(&arrivals);
     if (joins) gr_notifier_close(joins);
+    end->joins = NULL;
     return status;
 }
 

@@ -113,6 +113,22 @@ def test_a_producer_goes_on_in_the_next_ring(name, puppet):
     c.end()
 
 
+def test_a_consumer_goes_on_any_number_of_times(name, puppet):
+    c = puppet()
+    for k in range(4):
+        with small_ring(name) as ring, ring.producer() as producer:
+            if k == 0:
+                c.ok("attach", name, 0)
+                c.ok("consume", "-", NEXT, "r")
+            put(producer, 1, k)
+            got = c.ok("acquire", 0, FOREVER, 0)
+            assert (got["first"], got["restarted"]) == (str(k), str(int(k > 0)))
+            c.ok("release", 0, 1)
+    c.ok("close", 0)
+    c.ok("detach")
+    c.end()
+
+
 def test_the_producer_of_a_creator_stays(name, puppet):
     c = puppet()
     c.ok("create", name, 4, 0o600, *FIELD)
