@@ -22,7 +22,7 @@ from gpuring.memory import cuda
 from gpuring.ring import ordering
 from gpuring.torch import places
 from gpuring.torch.parcel import aligned
-from tests.memory.fake_gpu import Gpu, put
+from tests.memory.fake_gpu import Gpu, Handle, put
 
 if TYPE_CHECKING:
     import pytest
@@ -109,17 +109,19 @@ class SharedGpu(Gpu):
         finally:
             self.stack.pop()
 
-    def _gives_memory(self, out: Any, nbytes: Any) -> int:
+    def _gives_memory(self, out: int, nbytes: int) -> int:
         if self.full:
             return 2
-        out._obj.value = address = self.allocate(nbytes.value)
+        address = self.allocate(nbytes)
+        put(out, _u64, address)
         self.has[address] = "allocated"
         return 0
 
-    def _opens(self, out: Any, handle: Any, _: Any) -> int:
+    def _opens(self, out: int, handle: Handle, _: int) -> int:
         if self.cannot_be_opened:
             return 1
-        out._obj.value = address = int.from_bytes(bytes(handle.bytes[:8]), "little")
+        address = int.from_bytes(bytes(handle.bytes[:8]), "little")
+        put(out, _u64, address)
         self.has[address] = "opened"
         return 0
 
@@ -137,15 +139,11 @@ class SharedGpu(Gpu):
 
     ARGUMENTS: ClassVar[dict[str, tuple[Any, ...]]] = {
         **Gpu.ARGUMENTS,
-        "cuMemHostGetDevicePointer_v2": (_p, _p, ctypes.c_uint),
         "cuStreamWriteValue64_v2": (_p, _u64, _u64, ctypes.c_uint),
     }
     CALLS: ClassVar[dict[str, Callable[..., int | None]]] = {
         **Gpu.CALLS,
         "cuMemAlloc_v2": _gives_memory,
         "cuIpcOpenMemHandle_v2": _opens,
-        "cuMemHostRegister_v2": Gpu._nothing,  # of the header
-        "cuMemHostGetDevicePointer_v2": lambda gpu, out, address, _: put(out, _u64, address),
-        "cuMemHostUnregister": Gpu._nothing,
         "cuStreamWriteValue64_v2": _stores,
     }
