@@ -83,9 +83,9 @@ enum gr_memory gm_auto(bool contained, const char *no_ipc, const char *no_vmm,
 }
 
 bool gm_is_contained(void) {
-    enum { FIRST = 0xEFFFFFFC }; /* the inode of the pid namespace in which a system starts */
+    const ino_t first = 0xEFFFFFFC; /* the inode of the pid namespace in which a system starts */
     struct stat found;
-    return stat("/proc/self/ns/pid", &found) == 0 && found.st_ino != (ino_t)FIRST;
+    return stat("/proc/self/ns/pid", &found) == 0 && found.st_ino != first;
 }
 
 gpuring_status gm_order(gpuring_sync sync, gpuring_gate gate, const char *no_timeline,
