@@ -2,13 +2,14 @@
 #define _GNU_SOURCE
 #include "on_gpu.h"
 
-#include <pthread.h>
+#include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "../core/exchange_offer.h"
 #include "../core/handles.h"
-#include "../core/lock.h"
 #include "../device/device.h"
+#include "../host/diagnosis.h"
 #include "../memory/fetch.h"
 #include "../memory/trouble.h"
 
@@ -28,6 +29,16 @@ gpuring_status find_gpu(gpuring_ring *ring, const struct gpu_asked *asked, gpuri
 }
 
 /* ---- opened ---------------------------------------------------------------------------------- */
+
+gpuring_status offer_segment(const char *name, struct gr_ring *header, int fd,
+                             gpuring_error *error) {
+    const enum gr_result result = gr_offer(header, fd);
+    if (result == GR_OK) return GPURING_OK;
+    if (result == GR_SYSTEM) return gh_fail_system(error, errno, name);
+    char text[sizeof error->text];
+    struct gh_text words = gh_begin_text(text, sizeof text);
+    return gh_fail(error, gh_add_unusable(&words, name, result), "%s", text);
+}
 
 gpuring_status offer_slab(gpuring_ring *ring, gpuring_error *error) {
     const struct gm_slab *slab = ring->slab->of ? ring->slab->of : ring->slab;
@@ -134,35 +145,4 @@ void end_on_gpu(gpuring_ring *ring) {
     if (ring->registered && !gr_forked(ring->header)) unregister(ring);
     gm_put(ring->slab);
     ring->slab = NULL;
-}
-
-/* ---- closed, and used by others -------------------------------------------------------------- */
-
-static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
-static gpuring_ring *kept;
-
-void keep_ring(gpuring_ring *ring) {
-    pthread_mutex_lock(&kept_lock);
-    ring->next_kept = kept;
-    kept = ring;
-    pthread_mutex_unlock(&kept_lock);
-}
-
-/* The first one that nobody else has, or that is a parent's. */
-static gpuring_ring *take_unused(void) {
-    gpuring_ring **at = &kept;
-    while (*at && !gr_forked((*at)->header) && gr_attached((*at)->header)) at = &(*at)->next_kept;
-    gpuring_ring *found = *at;
-    if (found) *at = found->next_kept;
-    return found;
-}
-
-void free_kept_rings(void) {
-    gpuring_ring *ring;
-    do {
-        pthread_mutex_lock(&kept_lock);
-        ring = take_unused();
-        pthread_mutex_unlock(&kept_lock);
-        if (ring) end_ring(ring);
-    } while (ring);
 }

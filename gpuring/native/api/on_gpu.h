@@ -34,7 +34,3 @@ gpuring_status offer_slab(gpuring_ring *ring, gpuring_error *error);
 void end_order(gpuring_ring *ring);
 /* The same, and gives up what it has there. */
 void end_on_gpu(gpuring_ring *ring);
-
-/* A created ring is closed, and others may still use its memory. It is freed when they do not. */
-void keep_ring(gpuring_ring *ring);
-void free_kept_rings(void);

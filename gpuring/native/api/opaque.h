@@ -36,7 +36,7 @@ struct gpuring_ring {
     uint64_t registered;      /* of a pinned one: where that GPU has the slots, or 0 */
     struct gd_device order;   /* without a driver of its own: the CPU uses the slots */
     bool stays_mapped;        /* what CUDA has not let go: nothing else may be mapped there */
-    gpuring_ring *next_kept;  /* on_gpu.c */
+    gpuring_ring *next_kept;  /* ring.c */
     struct gh_spec spec;
     bool created; /* by this process, which closes it for all */
     uint8_t epoch[16]; /* that in the header may be damaged later */
@@ -71,6 +71,8 @@ struct gpuring_consumer {
 /* A handle without anything, and the end of one with what it has. */
 gpuring_ring *begin_ring(const char *name, gpuring_error *error);
 void end_ring(gpuring_ring *ring);
+/* Frees what was closed here, and has no other user any more. */
+void free_kept_rings(void);
 /* gpuring_attach without a wait. GPURING_NOT_FOUND: waiting may help; living: also if it returns
  * GPURING_PEER_LOST, because the ring does not live. */
 gpuring_status try_to_attach(const char *name, const gpuring_attach_options *options, bool living,

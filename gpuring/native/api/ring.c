@@ -2,6 +2,7 @@
 #define _GNU_SOURCE
 #include <errno.h>
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -11,7 +12,6 @@
 #include "../core/bell.h"
 #include "../core/claim.h"
 #include "../core/exchange_fetch.h"
-#include "../core/exchange_offer.h"
 #include "../core/handles.h"
 #include "../core/lock.h"
 #include "../core/members.h"
@@ -54,16 +54,6 @@ static void meet(struct gr_ring *header) {
     if (fd >= 0) gr_close_aside(fd);
     gr_fetch_end(fetch);
     free(fetch);
-}
-
-gpuring_status offer_segment(const char *name, struct gr_ring *header, int fd,
-                             gpuring_error *error) {
-    const enum gr_result result = gr_offer(header, fd);
-    if (result == GR_OK) return GPURING_OK;
-    if (result == GR_SYSTEM) return gh_fail_system(error, errno, name);
-    char text[sizeof error->text];
-    struct gh_text words = gh_begin_text(text, sizeof text);
-    return gh_fail(error, gh_add_unusable(&words, name, result), "%s", text);
 }
 
 static gpuring_status open_slots(gpuring_ring *ring, const struct gpu_asked *asked,
@@ -170,6 +160,36 @@ gpuring_status gpuring_attach(const char *name, const gpuring_attach_options *gi
         *ring = NULL;
     }
     return status;
+}
+
+/* A created ring is closed, and others may still use its memory. It is freed when they do not. */
+static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
+static gpuring_ring *kept;
+
+static void keep_ring(gpuring_ring *ring) {
+    pthread_mutex_lock(&kept_lock);
+    ring->next_kept = kept;
+    kept = ring;
+    pthread_mutex_unlock(&kept_lock);
+}
+
+/* The first one that nobody else has, or that is a parent's. */
+static gpuring_ring *take_unused(void) {
+    gpuring_ring **at = &kept;
+    while (*at && !gr_forked((*at)->header) && gr_attached((*at)->header)) at = &(*at)->next_kept;
+    gpuring_ring *found = *at;
+    if (found) *at = found->next_kept;
+    return found;
+}
+
+void free_kept_rings(void) {
+    gpuring_ring *ring;
+    do {
+        pthread_mutex_lock(&kept_lock);
+        ring = take_unused();
+        pthread_mutex_unlock(&kept_lock);
+        if (ring) end_ring(ring);
+    } while (ring);
 }
 
 gpuring_status gpuring_detach(gpuring_ring *ring, gpuring_error *error) {

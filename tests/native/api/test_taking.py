@@ -250,6 +250,19 @@ def test_a_tidier_does_not_take_the_slots_of_a_ring_that_is_born_meanwhile(
     maker.ok("detach")
 
 
+def test_a_tidier_leaves_a_ring_that_somebody_has_attached_to_meanwhile(name, puppets, sanitized):
+    """Between its look at the dead and its lock."""
+    dead_ring(lambda: puppets(sanitized), name)
+    tidier = puppets(sanitized)
+    tidier("stop-at", "tidy: looked")
+    tidier.tell("tidy", name)
+    tidier.until_stopped()
+    with gpuring.attach(name):
+        tidier.go_on()
+        assert tidier.hear() == "GPURING_OK removed=0"
+        assert len(segments_of(name)) == 2
+
+
 def test_slots_lose_their_name_before_their_header_does(name, puppets, sanitized):
     """So what a kill leaves in between is found under the header's name."""
     for command, left in (("unlink", 1), ("create", 2)):

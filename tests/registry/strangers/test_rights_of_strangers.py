@@ -245,7 +245,7 @@ def test_who_may_read_can_hold_up_a_close_for_seconds_and_no_tidying(name, stran
     assert not leftovers.remove_dead(name)  # it lives, and nobody waits
     begun = time.monotonic()
     ring.close()
-    assert time.monotonic() - begun >= directory._PATIENCE_S  # then it goes on without
+    assert time.monotonic() - begun >= 2  # then it goes on without
     assert segments_of(name) == []
     child.send()
     assert child.result()
