@@ -14,7 +14,9 @@ PACKAGES = {
     "opentelemetry.exporter.otlp.proto.http": "opentelemetry-exporter-otlp-proto-http",
 }
 """What modules are called where they are installed from, if that differs."""
-_ARGUMENT = re.compile(r"""(?<![\w-])(?P<name>[a-z_]+)=(?P<value>True|'[^']*'|"[^"]*"|[\w.:]*)""")
+_ARGUMENT = re.compile(
+    r"""`(?P<word>[a-z_]+)`|(?<![\w-])(?P<name>[a-z_]+)=(?P<value>True|'[^']*'|"[^"]*"|[\w.:]*)"""
+)
 
 
 class CommandError(Exception):
@@ -45,10 +47,11 @@ def message(error: BaseException, options: Collection[str]) -> str:
 
 def in_options(text: str, options: Collection[str]) -> str:
     """A message of the library, with options where it speaks of arguments: device='host' becomes
-    --device host, and replace=True becomes --replace.  Other arguments stay as they are."""
+    --device host, and replace=True or `replace` becomes --replace.  Other arguments stay as they
+    are."""
 
     def option(found: re.Match[str]) -> str:
-        name, value = found["name"], found["value"].strip("'\"")
+        name, value = found["word"] or found["name"], (found["value"] or "").strip("'\"")
         if name not in options:
             return found[0]
         return f"--{name.replace('_', '-')}" + (f" {value}" if value not in ("", "True") else "")

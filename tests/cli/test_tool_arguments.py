@@ -98,6 +98,7 @@ def test_arguments_become_the_options_that_a_command_has():
     assert in_options(text, options) == (
         "use --device host, pass --replace, --max-rings or owner=0 (docker --device=x)"
     )
+    assert in_options("with `replace` or `reattach`", options) == "with --replace or `reattach`"
     assert message(PermissionError(13, "Permission denied", "/x"), ()) == "/x: Permission denied"
 
 

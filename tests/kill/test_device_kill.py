@@ -66,7 +66,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
         [
             (
                 "verbs.c",
-                "else tell_of_torn(peer, call, frame.seq);",
+                "else tell_of_torn(peer, call, seq);",
                 "else gd_unreserve(&peer->released, 1);",
             )
         ],

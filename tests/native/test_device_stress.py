@@ -161,8 +161,8 @@ SANITIZED: dict[str, tuple[str, str, Edit]] = {
         (
             "verbs.c",
             "use->open = false;\n"
-            "    enum gr_result result = gr_release(&peer->core, index, frame.seq);",
-            "enum gr_result result = gr_release(&peer->core, index, frame.seq);\n"
+            "    enum gr_result result = gr_release(&peer->core, index, seq);",
+            "enum gr_result result = gr_release(&peer->core, index, seq);\n"
             "    use->open = false;",
         ),
     ),
