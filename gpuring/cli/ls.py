@@ -57,7 +57,7 @@ def run(args: argparse.Namespace) -> int:
     for line in explained(unreadable):
         print(wrap(line, width, "  "))
     if any(one.state == "dead" for one in found):
-        note = "No process uses a dead ring any more: `gpuring clean` removes your own."
+        note = "No process uses a dead ring any more: `gpuring clean NAME` removes one of yours."
         print(wrap(note, width, "  "))
     return 0
 

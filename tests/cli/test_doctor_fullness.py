@@ -27,7 +27,7 @@ def test_a_ring_that_is_full_is_a_warning_and_names_who_is_in_the_way(name):
         assert f"{full.name} at {seen.looks} of {seen.looks} look" in found.found
         assert "subscription 'recorder' has not taken sequence 4" in found.found
         assert free.name not in found.found
-        assert "Sizing" in found.fix
+        assert "docs/sizing.md" in found.fix
 
 
 def test_a_ring_that_is_full_now_and_then_is_not():

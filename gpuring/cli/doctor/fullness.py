@@ -64,6 +64,6 @@ def full_rings(seen: Fullness) -> Finding:
         for name, n in sorted(often.items())
     ]
     fix = (
-        "a faster or a lossy reader, or more slots: see Sizing in the guide, and `gpuring inspect`"
+        "a faster or a lossy reader, or more slots: see docs/sizing.md, and `gpuring inspect`"
     )
     return Finding("warn", what, "; ".join(found), fix)
