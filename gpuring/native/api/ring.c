@@ -1,7 +1,6 @@
 /* Attach and detach; what a ring is. */
 #define _GNU_SOURCE
 #include <errno.h>
-#include <math.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>

@@ -2,7 +2,6 @@
 #include "fetch.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 
 #include "../core/bell.h"
@@ -51,8 +50,9 @@ gpuring_status gm_fail_fetch(gpuring_error *error, const struct gr_fetch *fetch,
         add_those(&text, fetch, ". There, and without it: ", met);
     } else {
         /* Python writes 5.0 for a float. */
-        gh_add(&text, timeout_s == floor(timeout_s) ? "nobody handed the ring's memory on in %.1f s."
-                                                    : "nobody handed the ring's memory on in %g s.",
+        const bool whole = timeout_s == (double)(int64_t)timeout_s;
+        gh_add(&text, whole ? "nobody handed the ring's memory on in %.1f s."
+                            : "nobody handed the ring's memory on in %g s.",
                timeout_s);
         add_those(&text, fetch, " Asked were ", met);
         gh_add(&text, ", which are stopped or have too much to do");
