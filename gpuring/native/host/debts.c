@@ -207,7 +207,7 @@ void gh_settle(const char *name, struct gr_ring *ring) {
         settle(&rings, ring);
         end_earlier(&rings);
     }
-    close(alone);
+    gh_unlock_and_close(alone, GR_SETTLING_BYTE);
 }
 
 /* Has earlier rings forget what was counted in this one, which was closed, for who takes its
