@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -56,9 +57,9 @@ def replaced(name, children):
         yield make_and_replace
 
 
-def told(ring):
+def told(ring, subscription="rec"):
     """What a member that joins now is told with its first frame, of which it has had one then."""
-    with ring.producer() as producer, ring.consumer("rec") as reader:
+    with ring.producer() as producer, ring.consumer(subscription) as reader:
         publish(producer, 10)
         value, lost, _ = read(reader, 1)[0]
         assert value == 10
@@ -265,6 +266,35 @@ def test_the_lock_of_the_earlier_ring_cannot_be_had(name, replaced, again):
         first = told(ring)
     with make(name, replace=True) if again else contextlib.nullcontext(ring) as ring:
         assert [first, told(ring), told(ring)] == [0, 2, 0]
+
+
+def replaced_under_lock(name, times, subscriptions):
+    """How long that takes, and then settling, while somebody is stopped who has the locks of all
+    earlier rings."""
+    with contextlib.ExitStack() as stack:
+        ring = stack.enter_context(make(name, subscriptions=subscriptions))
+        with ring.producer() as producer:
+            publish(producer, 0, 1, 2)
+        with contextlib.ExitStack() as stopped:
+            began = time.monotonic()
+            for _ in range(times):
+                stopped.enter_context(locked(name))
+                ring = stack.enter_context(make(name, replace=True))
+            between = time.monotonic()
+            native.settle(name, ring._header)
+            ended = time.monotonic()
+        assert [told(ring, each) for each in subscriptions] == [3] * len(subscriptions)
+    gpuring.unlink(name)
+    return between - began, ended - between
+
+
+@pytest.mark.slow
+def test_these_locks_are_waited_for_once_and_not_for_each_subscription(name):
+    """Meanwhile Ctrl-C has no effect."""
+    replacing, settling = replaced_under_lock(name, 1, ["a"])
+    replacing_twice, settling_both = replaced_under_lock(name, 2, [*"abcd"])
+    assert replacing_twice < 3 * replacing
+    assert settling_both < 1.5 * settling
 
 
 @pytest.mark.slow

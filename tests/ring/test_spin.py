@@ -9,7 +9,10 @@ import asyncio
 import functools
 import math
 import os
+import shutil
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -246,7 +249,24 @@ def test_the_environment_speaks_for_a_whole_process(environment, text, given, to
     assert spinning.spin_ns(given) == told
 
 
-@pytest.mark.parametrize("text", ["rubbish", "-1", "nan"])
+@pytest.mark.skipif(not shutil.which("localedef"), reason="needs localedef")
+def test_the_environment_says_the_same_in_every_locale(tmp_path):
+    """GTK programs take that of their user, who may write 0,002."""
+    made = ["localedef", "-i", "de_DE", "-f", "UTF-8", "--no-archive", tmp_path / "de_DE.UTF-8"]
+    if subprocess.run(made, check=False, capture_output=True, timeout=60).returncode:
+        pytest.skip("there is no German locale to compile")
+    program = (
+        "import locale; from gpuring import native; locale.setlocale(locale.LC_ALL, 'de_DE.UTF-8');"
+        "assert locale.localeconv()['decimal_point'] == ','; print(native.spin_ns())"
+    )
+    told = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=60, check=True,
+        env=os.environ | {"LOCPATH": str(tmp_path), "GPURING_SPIN": "0.002"},
+    )  # fmt: skip
+    assert told.stdout == "2000000\n"
+
+
+@pytest.mark.parametrize("text", ["rubbish", "-1", "nan", "0x1p-3", "0,002"])
 def test_joins_ask_the_environment(ring, environment, text):
     environment(text)
     for join in (ring.producer, ring.consumer):

@@ -8,6 +8,8 @@
 #include <unistd.h>
 
 #include "../core/header.h"
+#include "../core/lock.h"
+#include "../host/locks.h"
 #include "../host/making.h"
 #include "../host/opening.h"
 #include "../host/room.h"
@@ -229,7 +231,7 @@ static gpuring_status create(gpuring_ring *ring, const gpuring_create_options *o
         gh_slots_path(ring->name, ring->epoch, path);
         gh_remove_file(path, geteuid());
     }
-    if (making >= 0) close(making);
+    if (making >= 0) gh_unlock_and_close(making, GR_NAME_BYTE);
     return status;
 }
 

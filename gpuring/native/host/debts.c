@@ -128,6 +128,13 @@ static int remove_if_done(const char *path, const struct gr_ring *ring) {
 
 /* ---- settling -------------------------------------------------------------------------------- */
 
+/* Whether its membership lock is free. */
+static bool is_unlocked(struct gr_ring *ring) {
+    if (gr_lock(ring, 0) != GR_OK) return false;
+    gr_unlock(ring);
+    return true;
+}
+
 static uint32_t find_owed(const struct gr_ring *ring, const char name[GH_SUBSCRIPTION]) {
     char own[GH_SUBSCRIPTION];
     each_durable (u, ring) {
@@ -157,37 +164,53 @@ static enum gr_result forget_settled(const struct earlier *rings, struct gr_ring
     return GR_OK;
 }
 
-/* Settles what an earlier ring owes. still: the subscriptions to which it may still owe. */
-static void settle_one(struct gr_ring *one, struct gr_ring *ring, bool still[]) {
+/* Settles what an earlier ring owes to one subscription. */
+static enum gr_result settle_one(struct gr_ring *one, uint32_t u, struct gr_ring *ring,
+                                 uint32_t own) {
+    char name[GH_SUBSCRIPTION];
+    bool found;
+    uint64_t owed;
+    GR_FAULT("settle: begins");
+    enum gr_result result = gr_owed(one, u, &owed);
+    if (result == GR_OK) result = gr_settle(ring, own, number_of(one), owed);
+    if (result != GR_OK) return result;
+    GR_FAULT("settle: counted");
+    /* If it is not forgotten there, who comes next does that. */
+    copy_name(one, u, name);
+    result = gr_unsubscribe(one, name, &found);
+    GR_FAULT("settle: forgotten");
+    if (result == GR_OK) result = gr_settled(ring, own);
+    GR_FAULT("settle: settled");
+    return result;
+}
+
+/* Settles what an earlier ring owes. still: the subscriptions to which it may still owe.
+ * GR_LOCK_TIMEOUT: the rest of it was left. */
+static enum gr_result settle_all(struct gr_ring *one, struct gr_ring *ring, bool still[]) {
     char name[GH_SUBSCRIPTION];
     bool found;
     each_durable (u, one) {
-        uint64_t owed;
         copy_name(one, u, name);
         const uint32_t own = find_owed(ring, name);
-        if (own == GR_NONE) {
-            gr_unsubscribe(one, name, &found);
-            continue;
-        }
-        GR_FAULT("settle: begins");
-        if (gr_owed(one, u, &owed) != GR_OK ||
-            gr_settle(ring, own, number_of(one), owed) != GR_OK) {
-            still[own] = true;
-            continue;
-        }
-        GR_FAULT("settle: counted");
-        /* If it is not forgotten there, who comes next does that. */
-        if (gr_unsubscribe(one, name, &found) != GR_OK) still[own] = true;
-        GR_FAULT("settle: forgotten");
-        if (!still[own] && gr_settled(ring, own) != GR_OK) still[own] = true;
-        GR_FAULT("settle: settled");
+        const enum gr_result result = own == GR_NONE ? gr_unsubscribe(one, name, &found)
+                                                     : settle_one(one, u, ring, own);
+        if (result == GR_LOCK_TIMEOUT) return result;
+        if (own != GR_NONE && result != GR_OK) still[own] = true;
     }
+    return GR_OK;
 }
 
+/* Only one membership lock is waited for. If it cannot be had, others are tried once, and who comes
+ * next does the rest. */
 static void settle(const struct earlier *rings, struct gr_ring *ring) {
-    bool still[GR_MAX_SUBSCRIPTIONS] = {false};
+    bool still[GR_MAX_SUBSCRIPTIONS] = {false}, late = false;
     if (forget_settled(rings, ring) != GR_OK) return;
-    for (uint32_t k = 0; k < rings->n; k++) settle_one(rings->at[k].ring, ring, still);
+    for (uint32_t k = 0; k < rings->n; k++) {
+        struct gr_ring *one = rings->at[k].ring;
+        if (!late || (is_unlocked(one) && is_unlocked(ring)))
+            late |= settle_all(one, ring, still) == GR_LOCK_TIMEOUT;
+    }
+    if (late) return;
     for (uint32_t k = 0; k < rings->n; k++)
         if (remove_if_done(rings->at[k].path, rings->at[k].ring) != 0) return;
     GR_FAULT("settle: removed");
@@ -207,7 +230,7 @@ void gh_settle(const char *name, struct gr_ring *ring) {
         settle(&rings, ring);
         end_earlier(&rings);
     }
-    close(alone);
+    gh_unlock_and_close(alone, GR_SETTLING_BYTE);
 }
 
 /* Has earlier rings forget what was counted in this one, which was closed, for who takes its
@@ -249,6 +272,7 @@ gpuring_status gh_forget(const char *name, struct gr_ring *ring,
 gpuring_status gh_carry_over(const char *name, struct gr_ring *old, struct gr_ring *ring,
                              bool *stays, gpuring_error *error) {
     char subscription[GH_SUBSCRIPTION];
+    enum gr_result known = GR_OK;
     *stays = false;
     each_durable (u, old) {
         const uint64_t word = gr_load_acquire(&old->sub[u].word);
@@ -256,7 +280,9 @@ gpuring_status gh_carry_over(const char *name, struct gr_ring *old, struct gr_ri
                                  .policy = policy_of(word) & GR_DROP ? GR_DROP : GR_REDELIVER,
                                  .from = GR_START_OLDEST,
                                  .patience_ns = gr_load_acquire(&old->sub[u].patience_ns)};
-        const bool lives = gr_owed(old, u, &terms.owed) != GR_OK; /* or nobody can tell */
+        /* Only once: this cannot be interrupted. */
+        if (known != GR_LOCK_TIMEOUT) known = gr_owed(old, u, &terms.owed);
+        const bool lives = known != GR_OK; /* or nobody can tell */
         if (lives) terms.owed = 0;
         terms.earlier = lives ? 1 : number_of(old);
         copy_name(old, u, subscription);

@@ -1,12 +1,26 @@
 /* What the environment of a process says to all of its peers. */
+#define _GNU_SOURCE
 #include "environment.h"
 
 #include <ctype.h>
+#include <locale.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "text.h"
 
 enum { SHOWN = 128 };
+
+/* With a point, whatever locale the program has. *end is `text` if it is none. */
+static double decimal(const char *text, char **end) {
+    double value = -1;
+    const locale_t plain = newlocale(LC_ALL_MASK, "C", (locale_t)0);
+    *end = (char *)text;
+    if (!plain) return value;
+    if (!strpbrk(text, "xX")) value = strtod_l(text, end, plain);
+    freelocale(plain);
+    return value;
+}
 
 gpuring_status gh_spin_ns(int64_t *ns, gpuring_error *error) {
     const char *text = getenv("GPURING_SPIN");
@@ -14,7 +28,7 @@ gpuring_status gh_spin_ns(int64_t *ns, gpuring_error *error) {
     *ns = -1;
     while (text && isspace((unsigned char)*text)) text++;
     if (!text || !*text) return GPURING_OK;
-    const double seconds = strtod(text, &end);
+    const double seconds = decimal(text, &end);
     while (isspace((unsigned char)*end)) end++;
     if (end != text && !*end && seconds >= 0) {
         *ns = seconds > 9e9 ? INT64_MAX : (int64_t)(seconds * 1e9);

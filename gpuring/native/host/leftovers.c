@@ -134,7 +134,7 @@ static gpuring_status remove_ring(const char *name, const struct gh_named *named
     if (locked < 0) status = gh_fail_system(error, errno, named->path);
     else if (locked)
         status = remove_dead(name, named, fd, &life, beside, own, keep_durable, removed, error);
-    close(fd);
+    gh_unlock_and_close(fd, GR_NAME_BYTE);
     return status;
 }
 

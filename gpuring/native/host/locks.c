@@ -5,6 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "../core/bell.h"
 #include "../core/lock.h"
@@ -26,6 +27,11 @@ int gh_lock_within(int fd, int byte, int64_t patience_ns) {
 }
 
 int gh_unlock(int fd, int byte) { return gr_lock_byte(fd, F_UNLCK, byte); }
+
+void gh_unlock_and_close(int fd, int byte) {
+    gh_unlock(fd, byte);
+    close(fd);
+}
 
 /* What cannot be asked counts as locked: nothing is taken away then. */
 static bool is_locked(int fd, short like, int first, int n) {

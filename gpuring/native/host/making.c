@@ -84,7 +84,7 @@ gpuring_status gh_make_slots(const char *name, const uint8_t epoch[16], uint32_t
     const int why = fill(*making, path, nbytes, base);
     GR_FAULT("create: slots named");
     if (why == 0) return GPURING_OK;
-    close(*making);
+    gh_unlock_and_close(*making, GR_NAME_BYTE);
     *making = -1;
     return gh_fail_for_room(error, name, why, "the slots", nbytes);
 }

@@ -318,7 +318,7 @@ static gpuring_status take_from(const struct taking *taking, const struct gh_nam
         status = locked ? check_abandoned(taking->name, named, fd, error)
                         : taken(taking->name, named, error);
     if (still > 0 && status == GPURING_OK) status = take_locked(taking, named, fd, done, error);
-    close(fd);
+    gh_unlock_and_close(fd, GR_NAME_BYTE);
     return status;
 }
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import gpuring
+from gpuring import native
 from gpuring.registry import leftovers
 from gpuring.registry import segment as segments
 from tests.helpers import raw_verbs
@@ -112,6 +113,64 @@ def test_a_kill_at_any_step_leaves_a_whole_ring_or_what_the_next_tidying_takes(
         removed(name)
         assert segments_of(name) == [], f"{what}, killed at step {k}"
         if halted.was_over:
+            assert k > 3
+            return
+    raise AssertionError("no end")
+
+
+# ---- a fork --------------------------------------------------------------------------------------
+
+
+def forked(one: Puppet) -> bool:
+    """Whether its command had the step in which it was to fork."""
+    return one("fork-in", 0) == "0"
+
+
+@pytest.mark.parametrize("what", ["create", "take", "replace"])
+def test_a_child_that_another_thread_forks_at_any_step_keeps_no_lock(
+    name, replaced, puppets, sanitized, what
+):
+    for k in range(1, 100):
+        one = puppets(sanitized)
+        one("fork-in", k)
+        if what == "take":  # the subscription stays, and so the header is not tidied away
+            with make(name, subscriptions=["rec"], replace=True):
+                pass
+        elif what == "replace":
+            child, _ = replaced(1, replace=False)
+        one.ok(*creates(one, name, ANY if what == "replace" else DEAD))
+        over = not forked(one)
+        there = segments_of(name)
+        assert len(there) == (3 if what == "replace" else 2)
+        for each in there:
+            assert native.is_left(f"/dev/shm/{each}"), f"{each}, after a fork at step {k}"
+        one.ok("detach")
+        one.kill()
+        if what == "replace":
+            kill(child)
+        removed(name)
+        if over:
+            assert k > 3
+            return
+    raise AssertionError("no end")
+
+
+def test_a_child_that_is_forked_while_somebody_settles_keeps_no_lock(
+    name, replaced, puppets, sanitized
+):
+    """Else nobody settles as long as the child lives, and what was lost goes untold."""
+    for k in range(1, 100):
+        child, ring = replaced(1)
+        one = puppets(sanitized)
+        one.ok("attach", name, 0)
+        one("fork-in", k)
+        one.ok("consume", "rec", -1, "")  # nothing is owed yet: the earlier member lives
+        over = not forked(one)
+        one.ok("close", 0)
+        kill(child)
+        assert [told(ring), told(ring)] == [2, 0], f"after a fork at step {k}"
+        one.kill()
+        if over:
             assert k > 3
             return
     raise AssertionError("no end")

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -25,10 +26,23 @@ gpuring_error error;
 /* Stops at the named place until somebody has this process go on, or at the so-and-so many-th one.
  * The wait for a lock counts as none. */
 static const char *stop_at = "";
-static long halt_in;
+static long halt_in, fork_in;
+
+/* As another thread may do it at any time: the child does not know what this one has open. It is
+ * killed with its parent. */
+static void leave_a_child(void) {
+    const pid_t parent = getpid();
+    if (fork() != 0) return;
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    alarm(60);
+    if (getppid() == parent) pause();
+    _exit(0);
+}
+
 void gr_fault(const char *name);
 void gr_fault(const char *name) {
     const int waits = strcmp(name, "lock: waits") == 0;
+    if (!waits && fork_in > 0 && --fork_in == 0) leave_a_child();
     if (strcmp(name, stop_at) == 0) {
         stop_at = ""; /* once */
         raise(SIGSTOP);
@@ -424,6 +438,9 @@ static void obey(char *line) {
     else if (strcmp(verb, "halt") == 0) {
         halt_in = number();
         printf("ok");
+    } else if (strcmp(verb, "fork-in") == 0) {
+        printf("%ld", fork_in);
+        fork_in = number();
     }
 #endif
     else if (strcmp(verb, "attach") == 0) do_attach();
