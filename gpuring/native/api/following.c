@@ -209,6 +209,23 @@ void arm_fd(struct endpoint *end, bool at_end) {
 
 /* ---- the next ring --------------------------------------------------------------------------- */
 
+/* An endpoint may hold a ring after it has left it. The last one that lets it go detaches it. */
+static void hold(gpuring_ring *ring) { atomic_fetch_add(&ring->endpoints, 1); }
+
+static void let_go(gpuring_ring *ring) {
+    atomic_fetch_sub(&ring->endpoints, 1);
+    if (ring->is_followed) gpuring_detach(ring, NULL); /* refused as long as another one holds it */
+}
+
+gpuring_ring *ring_told(const struct endpoint *end) { return end->told ? end->told : end->ring; }
+
+void tell_ring(struct endpoint *end) {
+    if (end->told) let_go(end->told);
+    end->told = NULL;
+    end->restarted = false;
+    end->late = -1;
+}
+
 /* Its place is in the next ring from now on. Frames that are held stay valid in the one before. */
 static gpuring_status leave_behind(struct endpoint *end, struct endpoint *next,
                                    gpuring_error *error) {
@@ -241,11 +258,9 @@ static gpuring_status leave_behind(struct endpoint *end, struct endpoint *next,
         left->next = end->left;
         end->left = left;
     }
-    if (!open && before->is_followed) gpuring_detach(before, NULL);
-    if (!end->home) {
-        end->home = before; /* it cannot be detached as long as this endpoint is open */
-        atomic_fetch_add(&before->endpoints, 1);
-    }
+    if (!end->told) hold(end->told = before);
+    else if (!open && before->is_followed) gpuring_detach(before, NULL);
+    if (!end->home) hold(end->home = before); /* as long as this endpoint is open */
     return GPURING_OK;
 }
 
@@ -409,8 +424,9 @@ void leave_all_behind(struct endpoint *end) {
 }
 
 void end_following(struct endpoint *end) {
+    if (end->told) let_go(end->told);
     if (end->home && end->ring->is_followed) gpuring_detach(end->ring, NULL);
-    if (end->home) atomic_fetch_sub(&end->home->endpoints, 1);
+    if (end->home) let_go(end->home);
     if (!end->follows) return;
     hear_no_names(end->follows);
     if (end->follows->fd >= 0) {

@@ -129,6 +129,35 @@ def test_a_consumer_goes_on_any_number_of_times(name, puppet):
     c.end()
 
 
+def test_the_ring_that_it_was_told_of_is_valid_until_the_first_slot_after_a_restart(name, puppet):
+    """Two rings come and go without a frame, and it has joined each."""
+    c = puppet()
+    for slots in (4, 5, 6, 7, 8):
+        with small_ring(name, slots=slots) as ring, ring.producer() as producer:
+            if slots == 4:
+                c.ok("attach", name, 0)
+                c.ok("consume", "-", NEXT, "r")
+            elif slots == 5:
+                put(producer, 1, 5)
+                assert c.ok("acquire", 0, FOREVER, 0)["restarted"] == "1"
+                c.ok("release", 0, 1)
+                assert c.ok("told", 0)["slots"] == "5"
+            elif slots < 8:
+                c.refused("acquire", 0, 0, 0)
+                assert len(ring.stats().subscriptions) == 1
+                assert c.ok("told")["slots"] == "5"
+                assert c.ok("told", 0)["slots"] == "5"
+            else:
+                put(producer, 1, 8)
+                assert c.ok("acquire", 0, FOREVER, 0)["restarted"] == "1"
+                assert c.ok("told", 0)["slots"] == "8"
+                maps = Path(f"/proc/{c.pid}/maps").read_text()
+                assert maps.count(f"/gpuring.{name}") == 2 * 2  # those of its join, and of this one
+    c.ok("close", 0)
+    c.ok("detach")
+    c.end()
+
+
 def test_the_producer_of_a_creator_stays(name, puppet):
     c = puppet()
     c.ok("create", name, 4, 0o600, *FIELD)

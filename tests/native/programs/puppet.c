@@ -161,15 +161,25 @@ static void do_unsubscribe(void) {
     printf(" found=%d", found);
 }
 
-static void do_info(void) {
+static void tell_info(const gpuring_ring *of) {
     gpuring_info info = GPURING_INFO;
-    answer(gpuring_get_info(ring, &info));
+    answer(gpuring_get_info(of, &info));
     printf(" memory=%d sync=%d gate=%d device=%d mapped=%d", info.memory, info.sync, info.gate,
            info.device, info.mapped);
     printf(" slots=%u slot_nbytes=%" PRIu64 " meta_nbytes=%" PRIu64
            " closed=%d producers=%u consumers=%u next=%" PRIu64 " dropped=%" PRIu64 " pid=%" PRIu64,
            info.slots, info.slot_nbytes, info.meta_nbytes, info.closed, info.live_producers,
            info.live_consumers, info.next_seq, info.dropped, info.creator_pid);
+}
+
+static void do_info(void) { tell_info(ring); }
+
+/* ENDPOINT: its ring. Without one: that of the last time, which is used again. */
+static void do_told(void) {
+    static const gpuring_ring *told;
+    const char *number = word();
+    if (*number) told = gpuring_consumer_ring(ends[atoi(number) % MOST].consumer);
+    tell_info(told);
 }
 
 static void tell_field(const gpuring_field *field) {
@@ -435,6 +445,7 @@ static void obey(char *line) {
     else if (strcmp(verb, "subscribe") == 0) do_subscribe();
     else if (strcmp(verb, "unsubscribe") == 0) do_unsubscribe();
     else if (strcmp(verb, "info") == 0) do_info();
+    else if (strcmp(verb, "told") == 0) do_told();
     else if (strcmp(verb, "fields") == 0) do_fields();
     else if (strcmp(verb, "produce") == 0) do_produce();
     else if (strcmp(verb, "consume") == 0) do_consume();
