@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import gpuring
-from tests.helpers.rings import put, small_ring
+from tests.helpers.rings import put, small_ring, waiters
 from tests.helpers.support import poll, segments_of
 
 S = 1_000_000_000
@@ -270,6 +270,25 @@ def test_select_waits_an_end_out(name, puppet):
     with small_ring(name) as ring, ring.producer() as producer:
         put(producer, 1, 2)
         assert c.hear() == "GPURING_OK 1"
+        assert c.ok("acquire", 0, 0, 0)["restarted"] == "1"
+        c.ok("close", 0)
+    c.ok("detach")
+    c.end()
+
+
+def test_an_end_that_comes_during_a_select_is_waited_out(name, puppet):
+    c = puppet()
+    with small_ring(name) as ring:
+        c.ok("attach", name, 0)
+        c.ok("consume", "-", NEXT, "r")
+        producer = ring.producer()
+        c.tell("select", FOREVER, 0)
+        poll(lambda: waiters(ring) == 1)
+        producer.close()
+    with small_ring(name) as ring, ring.producer() as producer:
+        put(producer, 1, 2)
+        assert c.hear() == "GPURING_OK 1"
+        assert len(ring.stats().subscriptions) == 1  # that is what it has told of
         assert c.ok("acquire", 0, 0, 0)["restarted"] == "1"
         c.ok("close", 0)
     c.ok("detach")
