@@ -197,7 +197,11 @@ static void hear_no_names(struct follower *follows) {
     if (!follows || !follows->listens) return;
     follows->listens = false;
     set_timer(follows, 0);
-    if (follows->names >= 0) close(follows->names); /* which takes it out of the epoll */
+    if (follows->names >= 0) {
+        /* A forked child may have it, too, and then close alone does not take it out. */
+        epoll_ctl(follows->fd, EPOLL_CTL_DEL, follows->names, NULL);
+        close(follows->names);
+    }
     follows->names = -1;
 }
 
@@ -424,11 +428,13 @@ void leave_all_behind(struct endpoint *end) {
 }
 
 void end_following(struct endpoint *end) {
+    const bool forked = gr_forked(end->ring->header);
     if (end->told) let_go(end->told);
     if (end->home && end->ring->is_followed) gpuring_detach(end->ring, NULL);
     if (end->home) let_go(end->home);
     if (!end->follows) return;
-    hear_no_names(end->follows);
+    if (!forked) hear_no_names(end->follows);
+    else if (end->follows->names >= 0) close(end->follows->names); /* the rest is the parent's */
     if (end->follows->fd >= 0) {
         close(end->follows->fd);
         close(end->follows->timer);

@@ -25,6 +25,13 @@ def is_resting(c) -> bool:
     return False
 
 
+def looks_again(c) -> bool:
+    """Whether the timer of its descriptor is set, or has run out."""
+    each = Path(f"/proc/{c.pid}/fdinfo").iterdir()
+    (timer,) = [text for text in (one.read_text() for one in each) if "it_value:" in text]
+    return "ticks: 0\n" not in timer or "it_value: (0, 0)" not in timer
+
+
 @pytest.mark.parametrize("dies", [False, True], ids=["closed", "killed"])
 def test_a_consumer_goes_on_in_the_next_ring(name, puppet, dies):
     c, camera = puppet(), puppet()
@@ -250,6 +257,42 @@ def test_a_descriptor_tells_of_the_next_ring(name, puppet):
         c.tell("poll", 0, 20_000)
         put(producer, 1, 3)
         assert c.hear() == "GPURING_OK 1"
+        c.ok("close", 0)
+    c.ok("detach")
+    c.end()
+
+
+def test_a_descriptor_hears_no_names_between_ends_though_a_child_has_it(name, puppet):
+    c = puppet()
+    with small_ring(name) as ring:
+        c.ok("attach", name, 0)
+        c.ok("consume", "-", NEXT, "r")
+        ring.producer().close()
+        assert c("poll", 0, 0) == "GPURING_OK 1"
+        assert c.refused("acquire", 0, 0, 0)[0] == "TIMEOUT"
+        assert c.refused("acquire", 0, 0, 0)[0] == "TIMEOUT"  # its timer has it looked again soon
+        assert c("poll", 0, 20_000) == "GPURING_OK 1"
+        assert c("child") == "ok"
+    with small_ring(name) as ring, ring.producer():
+        assert c.refused("acquire", 0, 0, 0)[0] == "TIMEOUT"
+        with small_ring(f"{name}-other"):
+            assert c("poll", 0, 0) == "GPURING_OK 0"
+        c.ok("close", 0)
+    c.ok("detach")
+    c.end()
+
+
+def test_a_child_that_closes_what_it_has_inherited_leaves_the_descriptor_alone(name, puppet):
+    c = puppet()
+    with small_ring(name) as ring:
+        c.ok("attach", name, 0)
+        c.ok("consume", "-", NEXT, "r")
+        ring.producer().close()
+        assert c("poll", 0, 0) == "GPURING_OK 1"
+        assert c.refused("acquire", 0, 0, 0)[0] == "TIMEOUT"
+        assert looks_again(c)
+        assert c("child", 0) == "ok"
+        assert looks_again(c)
         c.ok("close", 0)
     c.ok("detach")
     c.end()

@@ -401,6 +401,27 @@ static void do_fork(void) {
     _exit(wrong);
 }
 
+/* [ENDPOINT]: forks a child, which closes that consumer, and lives as long as this process. */
+static void do_child(void) {
+    int lives[2], closed[2];
+    char byte = 0;
+    const char *number = word();
+    fflush(stdout);
+    if (pipe(lives) != 0 || pipe(closed) != 0) return;
+    if (fork() == 0) {
+        alarm(60);
+        close(lives[1]);
+        if (*number && gpuring_close_consumer(ends[atoi(number) % MOST].consumer, NULL) != GPURING_OK)
+            _exit(1);
+        if (write(closed[1], &byte, 1) != 1) _exit(1);
+        _exit((int)read(lives[0], &byte, 1)); /* 0: the parent has ended */
+    }
+    close(closed[1]);
+    close(lives[0]);
+    printf("%s", read(closed[0], &byte, 1) == 1 ? "ok" : "the child has failed");
+    close(closed[0]);
+}
+
 /* A program that knows less than the library: what lies behind its slot stays as it is. */
 static void do_old(void) {
     struct {
@@ -456,6 +477,7 @@ static void obey(char *line) {
     else if (strcmp(verb, "poll") == 0) do_poll();
     else if (strcmp(verb, "select") == 0) do_select();
     else if (strcmp(verb, "fork") == 0) do_fork();
+    else if (strcmp(verb, "child") == 0) do_child();
     else if (strcmp(verb, "old") == 0) do_old();
     else if (strcmp(verb, "publish") == 0 || strcmp(verb, "abandon") == 0 ||
              strcmp(verb, "release") == 0)
