@@ -416,8 +416,8 @@ gpuring_status gpuring_release_many(gpuring_consumer *consumer, gpuring_slot *sl
 /* The number of the peer, as `gpuring inspect` shows it. */
 uint32_t gpuring_producer_number(const gpuring_producer *producer);
 uint32_t gpuring_consumer_number(const gpuring_consumer *consumer);
-/* The ring that it has joined: after a restart another one than before, if it has `reattach`. It is
- * valid until a call that hands out a slot says that that is `restarted`, and is not to be
+/* The ring that it has joined. With `reattach` it is another one from the first slot after a restart
+ * on. It is valid until a call that hands out a slot says that that is `restarted`, and is not to be
  * detached. */
 gpuring_ring *gpuring_producer_ring(const gpuring_producer *producer);
 gpuring_ring *gpuring_consumer_ring(const gpuring_consumer *consumer);

@@ -72,7 +72,7 @@ gpuring_status gpuring_close_consumer(gpuring_consumer *consumer, gpuring_error 
 }
 
 gpuring_ring *gpuring_consumer_ring(const gpuring_consumer *consumer) {
-    return consumer->end.ring;
+    return ring_told(&consumer->end);
 }
 
 uint32_t gpuring_consumer_number(const gpuring_consumer *consumer) {

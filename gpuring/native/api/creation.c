@@ -258,6 +258,7 @@ gpuring_status gpuring_create(const char *name, const gpuring_create_options *gi
     if (status == GPURING_OK) {
         made->created = true;
         made->owner = -1;
+        made->device = options.device;
         *ring = made;
     } else if (made) end_ring(made);
     return status;

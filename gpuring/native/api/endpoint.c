@@ -180,10 +180,9 @@ gpuring_status endpoint_take(struct endpoint *end, enum gh_verb verb, int64_t ti
     const gpuring_status status = take(end, verb, timeout_ns, &call, error);
     if (status != GPURING_OK) return status;
     end->peer.use[index].open = true;
-    const bool sound = fill(end, index, slot, slot->size);
-    end->restarted = false;
-    end->late = -1;
-    return sound ? GPURING_OK : refused_damaged(end, index, error);
+    if (!fill(end, index, slot, slot->size)) return refused_damaged(end, index, error);
+    tell_ring(end);
+    return GPURING_OK;
 }
 
 gpuring_status endpoint_take_many(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
@@ -203,8 +202,7 @@ gpuring_status endpoint_take_many(struct endpoint *end, enum gh_verb verb, int64
     for (const size_t size = slots[0].size; k < call.got; k++) {
         end->peer.use[indices[k]].open = true;
         if (!fill(end, indices[k], slot_at(slots, k), size)) break;
-        end->restarted = false;
-        end->late = -1;
+        tell_ring(end);
     }
     *got = k;
     if (k == call.got) return GPURING_OK;

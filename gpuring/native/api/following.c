@@ -197,7 +197,11 @@ static void hear_no_names(struct follower *follows) {
     if (!follows || !follows->listens) return;
     follows->listens = false;
     set_timer(follows, 0);
-    if (follows->names >= 0) close(follows->names); /* which takes it out of the epoll */
+    if (follows->names >= 0) {
+        /* A forked child may have it, too, and then close alone does not take it out. */
+        epoll_ctl(follows->fd, EPOLL_CTL_DEL, follows->names, NULL);
+        close(follows->names);
+    }
     follows->names = -1;
 }
 
@@ -208,6 +212,23 @@ void arm_fd(struct endpoint *end, bool at_end) {
 }
 
 /* ---- the next ring --------------------------------------------------------------------------- */
+
+/* An endpoint may hold a ring after it has left it. The last one that lets it go detaches it. */
+static void hold(gpuring_ring *ring) { atomic_fetch_add(&ring->endpoints, 1); }
+
+static void let_go(gpuring_ring *ring) {
+    atomic_fetch_sub(&ring->endpoints, 1);
+    if (ring->is_followed) gpuring_detach(ring, NULL); /* refused as long as another one holds it */
+}
+
+gpuring_ring *ring_told(const struct endpoint *end) { return end->told ? end->told : end->ring; }
+
+void tell_ring(struct endpoint *end) {
+    if (end->told) let_go(end->told);
+    end->told = NULL;
+    end->restarted = false;
+    end->late = -1;
+}
 
 /* Its place is in the next ring from now on. Frames that are held stay valid in the one before. */
 static gpuring_status leave_behind(struct endpoint *end, struct endpoint *next,
@@ -241,11 +262,9 @@ static gpuring_status leave_behind(struct endpoint *end, struct endpoint *next,
         left->next = end->left;
         end->left = left;
     }
-    if (!open && before->is_followed) gpuring_detach(before, NULL);
-    if (!end->home) {
-        end->home = before; /* it cannot be detached as long as this endpoint is open */
-        atomic_fetch_add(&before->endpoints, 1);
-    }
+    if (!end->told) hold(end->told = before);
+    else if (!open && before->is_followed) gpuring_detach(before, NULL);
+    if (!end->home) hold(end->home = before); /* as long as this endpoint is open */
     return GPURING_OK;
 }
 
@@ -409,10 +428,13 @@ void leave_all_behind(struct endpoint *end) {
 }
 
 void end_following(struct endpoint *end) {
+    const bool forked = gr_forked(end->ring->header);
+    if (end->told) let_go(end->told);
     if (end->home && end->ring->is_followed) gpuring_detach(end->ring, NULL);
-    if (end->home) atomic_fetch_sub(&end->home->endpoints, 1);
+    if (end->home) let_go(end->home);
     if (!end->follows) return;
-    hear_no_names(end->follows);
+    if (!forked) hear_no_names(end->follows);
+    else if (end->follows->names >= 0) close(end->follows->names); /* the rest is the parent's */
     if (end->follows->fd >= 0) {
         close(end->follows->fd);
         close(end->follows->timer);

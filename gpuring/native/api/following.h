@@ -32,6 +32,11 @@ int follower_fd(struct endpoint *end);
 /* When a verb was refused: has the descriptor become readable when it may have an answer. */
 void arm_fd(struct endpoint *end, bool at_end);
 
+/* The ring that the caller knows of. */
+gpuring_ring *ring_told(const struct endpoint *end);
+/* When a slot is handed out: the caller has been told of its ring. */
+void tell_ring(struct endpoint *end);
+
 /* The stream of its verbs from now on, also for slots of earlier rings. */
 void use_stream(struct endpoint *end, void *stream);
 /* Where the slot is open: `end`, or one that was left behind in an earlier ring. */

@@ -57,6 +57,7 @@ struct endpoint {
     struct follower *follows; /* NULL: it does not go on */
     struct left_behind *left; /* those of earlier rings that still have open slots */
     gpuring_ring *home;       /* that of its join, if it has left that */
+    gpuring_ring *told; /* the caller's until a slot is handed out as `restarted`; NULL: `ring` */
     struct gr_notifier *joins; /* of a wait at an end */
     int64_t late; /* at an end since its join: how many producers had gone by then; else -1 */
     bool restarted; /* the next slot is the first one after a restart */

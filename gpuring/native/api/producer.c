@@ -42,7 +42,7 @@ gpuring_status gpuring_close_producer(gpuring_producer *producer, gpuring_error 
 }
 
 gpuring_ring *gpuring_producer_ring(const gpuring_producer *producer) {
-    return producer->end.ring;
+    return ring_told(&producer->end);
 }
 
 uint32_t gpuring_producer_number(const gpuring_producer *producer) {

@@ -65,9 +65,9 @@ static bool wait_for_any(struct several *several, int64_t deadline) {
             const struct timespec nap = {.tv_nsec = until - now};
             nanosleep(&nap, NULL);
         }
-        for (uint32_t k = 0; k < n; k++)
-            if (found[k]) several->ready[number[k]] = any = true;
-        if (any || !resting || gr_now_ns() >= deadline) return any;
+        for (uint32_t k = 0; k < n; k++) /* one that has come to its end meanwhile rests */
+            if (found[k] && !rests(several->end[number[k]])) several->ready[number[k]] = any = true;
+        if (any || gr_now_ns() >= deadline) return any;
     }
 }
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import gpuring
-from tests.helpers.rings import put, small_ring
+from tests.helpers.rings import put, small_ring, waiters
 from tests.helpers.support import poll, segments_of
 
 S = 1_000_000_000
@@ -23,6 +23,13 @@ def is_resting(c) -> bool:
         links = [each.readlink() for each in Path(f"/proc/{c.pid}/fd").iterdir()]
         return any("inotify" in str(link) for link in links)
     return False
+
+
+def looks_again(c) -> bool:
+    """Whether the timer of its descriptor is set, or has run out."""
+    each = Path(f"/proc/{c.pid}/fdinfo").iterdir()
+    (timer,) = [text for text in (one.read_text() for one in each) if "it_value:" in text]
+    return "ticks: 0\n" not in timer or "it_value: (0, 0)" not in timer
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["closed", "killed"])
@@ -129,6 +136,35 @@ def test_a_consumer_goes_on_any_number_of_times(name, puppet):
     c.end()
 
 
+def test_the_ring_that_it_was_told_of_is_valid_until_the_first_slot_after_a_restart(name, puppet):
+    """Two rings come and go without a frame, and it has joined each."""
+    c = puppet()
+    for slots in (4, 5, 6, 7, 8):
+        with small_ring(name, slots=slots) as ring, ring.producer() as producer:
+            if slots == 4:
+                c.ok("attach", name, 0)
+                c.ok("consume", "-", NEXT, "r")
+            elif slots == 5:
+                put(producer, 1, 5)
+                assert c.ok("acquire", 0, FOREVER, 0)["restarted"] == "1"
+                c.ok("release", 0, 1)
+                assert c.ok("told", 0)["slots"] == "5"
+            elif slots < 8:
+                c.refused("acquire", 0, 0, 0)
+                assert len(ring.stats().subscriptions) == 1
+                assert c.ok("told")["slots"] == "5"
+                assert c.ok("told", 0)["slots"] == "5"
+            else:
+                put(producer, 1, 8)
+                assert c.ok("acquire", 0, FOREVER, 0)["restarted"] == "1"
+                assert c.ok("told", 0)["slots"] == "8"
+                maps = Path(f"/proc/{c.pid}/maps").read_text()
+                assert maps.count(f"/gpuring.{name}") == 2 * 2  # those of its join, and of this one
+    c.ok("close", 0)
+    c.ok("detach")
+    c.end()
+
+
 def test_the_producer_of_a_creator_stays(name, puppet):
     c = puppet()
     c.ok("create", name, 4, 0o600, *FIELD)
@@ -226,6 +262,42 @@ def test_a_descriptor_tells_of_the_next_ring(name, puppet):
     c.end()
 
 
+def test_a_descriptor_hears_no_names_between_ends_though_a_child_has_it(name, puppet):
+    c = puppet()
+    with small_ring(name) as ring:
+        c.ok("attach", name, 0)
+        c.ok("consume", "-", NEXT, "r")
+        ring.producer().close()
+        assert c("poll", 0, 0) == "GPURING_OK 1"
+        assert c.refused("acquire", 0, 0, 0)[0] == "TIMEOUT"
+        assert c.refused("acquire", 0, 0, 0)[0] == "TIMEOUT"  # its timer has it looked again soon
+        assert c("poll", 0, 20_000) == "GPURING_OK 1"
+        assert c("child") == "ok"
+    with small_ring(name) as ring, ring.producer():
+        assert c.refused("acquire", 0, 0, 0)[0] == "TIMEOUT"
+        with small_ring(f"{name}-other"):
+            assert c("poll", 0, 0) == "GPURING_OK 0"
+        c.ok("close", 0)
+    c.ok("detach")
+    c.end()
+
+
+def test_a_child_that_closes_what_it_has_inherited_leaves_the_descriptor_alone(name, puppet):
+    c = puppet()
+    with small_ring(name) as ring:
+        c.ok("attach", name, 0)
+        c.ok("consume", "-", NEXT, "r")
+        ring.producer().close()
+        assert c("poll", 0, 0) == "GPURING_OK 1"
+        assert c.refused("acquire", 0, 0, 0)[0] == "TIMEOUT"
+        assert looks_again(c)
+        assert c("child", 0) == "ok"
+        assert looks_again(c)
+        c.ok("close", 0)
+    c.ok("detach")
+    c.end()
+
+
 def test_select_waits_an_end_out(name, puppet):
     c = puppet()
     with small_ring(name) as ring:
@@ -241,6 +313,25 @@ def test_select_waits_an_end_out(name, puppet):
     with small_ring(name) as ring, ring.producer() as producer:
         put(producer, 1, 2)
         assert c.hear() == "GPURING_OK 1"
+        assert c.ok("acquire", 0, 0, 0)["restarted"] == "1"
+        c.ok("close", 0)
+    c.ok("detach")
+    c.end()
+
+
+def test_an_end_that_comes_during_a_select_is_waited_out(name, puppet):
+    c = puppet()
+    with small_ring(name) as ring:
+        c.ok("attach", name, 0)
+        c.ok("consume", "-", NEXT, "r")
+        producer = ring.producer()
+        c.tell("select", FOREVER, 0)
+        poll(lambda: waiters(ring) == 1)
+        producer.close()
+    with small_ring(name) as ring, ring.producer() as producer:
+        put(producer, 1, 2)
+        assert c.hear() == "GPURING_OK 1"
+        assert len(ring.stats().subscriptions) == 1  # that is what it has told of
         assert c.ok("acquire", 0, 0, 0)["restarted"] == "1"
         c.ok("close", 0)
     c.ok("detach")

@@ -71,6 +71,28 @@ def test_rings_that_the_cpu_uses_touch_no_cuda(
     assert "libcuda" not in maps
 
 
+def test_the_creator_of_a_ring_that_the_cpu_uses_goes_on_without_cuda(
+    name: str, c: Puppet, linked: Any, puppets: Callable[..., Puppet],
+    calls: Callable[[int], list[tuple[str, int]]],
+) -> None:  # fmt: skip
+    other = puppets(linked)
+    for program in (c, other):
+        program.ok("under", MEMORY["pinned"], -1, 0, 0)
+        program("replaces", 2)
+        program.ok("create", name, 4, 0o600, *SHAPE)
+        if program is c:
+            c.ok("consume", "-", -2, "r")
+    other.ok("produce", "-", "-")
+    other.ok("claim", 0, 0, 0)
+    other.ok("publish", 0, 1, 7, 7)
+    got = c.ok("acquire", 0, 20 * 10**9, 0)
+    assert (got["first"], got["restarted"]) == ("7", "1")
+    assert calls(c.pid) == []
+    for program in (c, other):
+        program.ok("close", 0)
+        program.ok("detach")
+
+
 def test_without_a_driver_the_error_says_so(
     name: str, linked: Any, puppets: Callable[..., Puppet], monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,

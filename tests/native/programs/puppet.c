@@ -175,15 +175,25 @@ static void do_unsubscribe(void) {
     printf(" found=%d", found);
 }
 
-static void do_info(void) {
+static void tell_info(const gpuring_ring *of) {
     gpuring_info info = GPURING_INFO;
-    answer(gpuring_get_info(ring, &info));
+    answer(gpuring_get_info(of, &info));
     printf(" memory=%d sync=%d gate=%d device=%d mapped=%d", info.memory, info.sync, info.gate,
            info.device, info.mapped);
     printf(" slots=%u slot_nbytes=%" PRIu64 " meta_nbytes=%" PRIu64
            " closed=%d producers=%u consumers=%u next=%" PRIu64 " dropped=%" PRIu64 " pid=%" PRIu64,
            info.slots, info.slot_nbytes, info.meta_nbytes, info.closed, info.live_producers,
            info.live_consumers, info.next_seq, info.dropped, info.creator_pid);
+}
+
+static void do_info(void) { tell_info(ring); }
+
+/* ENDPOINT: its ring. Without one: that of the last time, which is used again. */
+static void do_told(void) {
+    static const gpuring_ring *told;
+    const char *number = word();
+    if (*number) told = gpuring_consumer_ring(ends[atoi(number) % MOST].consumer);
+    tell_info(told);
 }
 
 static void tell_field(const gpuring_field *field) {
@@ -405,6 +415,27 @@ static void do_fork(void) {
     _exit(wrong);
 }
 
+/* [ENDPOINT]: forks a child, which closes that consumer, and lives as long as this process. */
+static void do_child(void) {
+    int lives[2], closed[2];
+    char byte = 0;
+    const char *number = word();
+    fflush(stdout);
+    if (pipe(lives) != 0 || pipe(closed) != 0) return;
+    if (fork() == 0) {
+        alarm(60);
+        close(lives[1]);
+        if (*number && gpuring_close_consumer(ends[atoi(number) % MOST].consumer, NULL) != GPURING_OK)
+            _exit(1);
+        if (write(closed[1], &byte, 1) != 1) _exit(1);
+        _exit((int)read(lives[0], &byte, 1)); /* 0: the parent has ended */
+    }
+    close(closed[1]);
+    close(lives[0]);
+    printf("%s", read(closed[0], &byte, 1) == 1 ? "ok" : "the child has failed");
+    close(closed[0]);
+}
+
 /* A program that knows less than the library: what lies behind its slot stays as it is. */
 static void do_old(void) {
     struct {
@@ -452,6 +483,7 @@ static void obey(char *line) {
     else if (strcmp(verb, "subscribe") == 0) do_subscribe();
     else if (strcmp(verb, "unsubscribe") == 0) do_unsubscribe();
     else if (strcmp(verb, "info") == 0) do_info();
+    else if (strcmp(verb, "told") == 0) do_told();
     else if (strcmp(verb, "fields") == 0) do_fields();
     else if (strcmp(verb, "produce") == 0) do_produce();
     else if (strcmp(verb, "consume") == 0) do_consume();
@@ -462,6 +494,7 @@ static void obey(char *line) {
     else if (strcmp(verb, "poll") == 0) do_poll();
     else if (strcmp(verb, "select") == 0) do_select();
     else if (strcmp(verb, "fork") == 0) do_fork();
+    else if (strcmp(verb, "child") == 0) do_child();
     else if (strcmp(verb, "old") == 0) do_old();
     else if (strcmp(verb, "publish") == 0 || strcmp(verb, "abandon") == 0 ||
              strcmp(verb, "release") == 0)
