@@ -54,6 +54,16 @@ static gboolean has_producer(const gpuring_ring *ring) {
     return info.live_producers > 0;
 }
 
+/* How many sequences from this one on nobody can read any more who joins now. Of a subscription with
+ * other members it is not known who had them. */
+static guint64 gone_from(const Stream *stream, const gpuring_ring *ring, gint64 from) {
+    gpuring_info info = GPURING_INFO;
+    if (stream->subscription || from < 0) return 0;
+    gpuring_get_info(ring, &info);
+    const guint64 oldest = info.next_seq + 1 - info.slots; /* where a join begins */
+    return oldest > (guint64)from ? oldest - (guint64)from : 0;
+}
+
 static gpuring_status join_again(Stream *stream, gpuring_ring *ring, gint64 from, const char *why,
                                  gpuring_error *error) {
     const gpuring_status status = join(stream, ring, from, error);
@@ -64,11 +74,9 @@ static gpuring_status join_again(Stream *stream, gpuring_ring *ring, gint64 from
 }
 
 /* After the end: a new ring of the name, or a new producer in the same one. There we have kept our
- * place, so that no frame is missed.
- *
- * If the other side is lost though a producer lives, it is we who were taken for dead, because this
- * process was stopped. Then we join again behind the last frame that we had. */
-static gpuring_status go_on(Stream *stream, gpuring_status end, gpuring_error *error) {
+ * place, so that no frame is missed. Who was taken for dead joins again behind the last frame that it
+ * had. */
+static gpuring_status go_on(Stream *stream, gboolean is_dead, gpuring_error *error) {
     gpuring_ring *ring;
     watch(stream, FALSE); /* it stays readable */
     if (!wait_for_fd(stream->cancel, 100 * GST_MSECOND)) return CANCELLED;
@@ -78,19 +86,33 @@ static gpuring_status go_on(Stream *stream, gpuring_status end, gpuring_error *e
     if (!is_same(ring, stream->reader->ring))
         return join_again(stream, ring, GPURING_START_OLDEST, "goes on in the next ring of that name",
                           error);
-    if (end == GPURING_PEER_LOST && has_producer(ring)) {
-        stream->expected = reader_next(stream->reader);
-        return join_again(stream, ring, stream->expected,
+    if (is_dead) {
+        const gint64 from = reader_next(stream->reader);
+        stream->missed += gone_from(stream, ring, from);
+        return join_again(stream, ring, from,
                           "this source was taken for dead, and has joined again", error);
     }
     gpuring_detach(ring, NULL);
     return GPURING_OK;
 }
 
-static gpuring_status next_frame(Stream *stream, gpuring_slot *slot, gpuring_error *error) {
+/* is_dead: it is we who were taken for dead, because this process was stopped. The other side is lost
+ * though a producer lives. If that one has only just come, the second answer is another one. */
+static gpuring_status acquire(Stream *stream, gpuring_slot *slot, gboolean *is_dead,
+                              gpuring_error *error) {
+    gpuring_status status = reader_acquire(stream->reader, slot, error);
+    *is_dead = FALSE;
+    if (status != GPURING_PEER_LOST || !has_producer(stream->reader->ring)) return status;
+    status = reader_acquire(stream->reader, slot, error);
+    *is_dead = status == GPURING_PEER_LOST && has_producer(stream->reader->ring);
+    return status;
+}
+
+static gpuring_status next_frame(Stream *stream, gpuring_slot *slot, gboolean *is_dead,
+                                 gpuring_error *error) {
     if (stream->watched.fd < 0) watch(stream, TRUE);
     for (;;) {
-        const gpuring_status status = reader_acquire(stream->reader, slot, error);
+        const gpuring_status status = acquire(stream, slot, is_dead, error);
         if (status != GPURING_TIMEOUT) return status;
         if (!wait_for_fd(stream->cancel, GST_CLOCK_TIME_NONE)) return CANCELLED;
     }
@@ -101,22 +123,20 @@ gboolean stream_is_end(gpuring_status status) {
 }
 
 gpuring_status stream_acquire(Stream *stream, gpuring_slot *slot, gpuring_error *error) {
-    gboolean is_told = FALSE;
+    gboolean is_told = FALSE, is_dead;
     gpuring_status status = stream->reader ? GPURING_OK : open_ring(stream, error);
     while (status == GPURING_OK) {
-        status = next_frame(stream, slot, error);
+        status = next_frame(stream, slot, &is_dead, error);
         if (status == GPURING_OK) {
-            /* What was overwritten until it had joined again. */
-            if (stream->expected > 0 && slot->seq > (guint64)stream->expected)
-                slot->lost += slot->seq - (guint64)stream->expected;
-            stream->expected = 0;
+            slot->lost += stream->missed;
+            stream->missed = 0;
             return status;
         }
         const gboolean may_begin_anew = stream_is_end(status) || status == GPURING_PEER_LOST;
         if (!stream->follows || !may_begin_anew) return status;
         if (!is_told) post_info(stream->element, error);
         is_told = TRUE;
-        status = go_on(stream, status, error);
+        status = go_on(stream, is_dead, error);
     }
     return status;
 }

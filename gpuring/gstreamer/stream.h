@@ -12,7 +12,7 @@ typedef struct Stream {
     /* Of the streaming thread. */
     Reader *reader;
     gboolean is_new; /* the reader has another ring than before; whoever has seen that clears it */
-    gint64 expected; /* the first frame since it joined the same ring again; else 0 */
+    guint64 missed;  /* what was overwritten until it joined again; the next frame tells of it */
     GstPollFD watched; /* of the reader; -1 while it is not watched */
 } Stream;
 

@@ -98,6 +98,14 @@ def dies_with_a_claim(pipe, name):
         pipe.receive()
 
 
+def writes_and_dies_with_a_claim(pipe, name):
+    with gpuring.attach(name) as ring, ring.producer() as producer:
+        publish(producer, range(3))
+        producer.claim(PATIENCE_S)
+        pipe.send()
+        pipe.receive()
+
+
 def test_the_words_of_a_dead_producer_are_on_the_bus(name, launch, children):
     child = children(dies_with_a_claim, name)
     child.receive()
@@ -184,6 +192,65 @@ def test_a_source_that_was_taken_for_dead_joins_again(name, launch):
         publish(producer, range(6))
         assert source.until("chain", 6).count("chain") == 6
         assert "chain" not in source.interrupt()
+
+
+def gives_up_a_claim(ring, producer):
+    producer.claim(PATIENCE_S).abandon()
+    publish(producer, range(2))
+
+
+def lets_another_one_read(ring, producer):
+    other = ring.consumer(subscription="s")
+    publish(producer, range(3))
+    for _ in range(3):
+        other.acquire(PATIENCE_S).release()
+    publish(producer, range(2))
+
+
+def overwrites(ring, producer):
+    publish(producer, range(10))
+
+
+@pytest.mark.parametrize(
+    ("does", "options", "has_lost"),
+    [
+        (gives_up_a_claim, "", False),
+        (lets_another_one_read, "subscription=s", False),
+        (overwrites, "", True),
+    ],
+)
+def test_a_source_that_joins_again_counts_what_was_overwritten(
+    does, options, has_lost, name, launch
+):
+    with small_ring(name, slots=4, shape=(4, 8)) as ring, ring.producer() as producer:
+        source = launch(f"gpuringsrc ring={name} reattach=true {options} ! {SHOWN}", "-v")
+        poll(lambda: ring.stats().subscriptions)
+        publish(producer, range(3))
+        source.until("chain", 3)
+        poll(lambda: ring.stats().subscriptions[0].lag == 0)
+        source.stop()
+        taken_for_dead(source.pid, name)
+        poll(lambda: ring.stats().deaths)
+        does(ring, producer)
+        source.go_on()
+        said = source.until("has joined again", 1) + source.until("chain", 1)
+        assert ("discont" in said) == has_lost
+
+
+def test_a_source_does_not_take_the_death_of_its_producer_for_its_own(name, launch, children):
+    """The next producer comes while the source waits to look for one."""
+    with small_ring(name, slots=4, shape=(4, 8)) as ring:
+        source = launch(f"gpuringsrc ring={name} reattach=true ! {SHOWN}", "-v")
+        poll(lambda: ring.stats().subscriptions)
+        child = children(writes_and_dies_with_a_claim, name)
+        child.receive()
+        child.kill()
+        source.until("INFO", 1)
+        with ring.producer() as producer:
+            publish(producer, range(2))
+            said = source.until("chain", 2)
+        assert "has joined again" not in said
+        assert "discont" not in said
 
 
 def test_a_stopped_sink_and_a_stopped_source_lose_nothing(name, launch):
