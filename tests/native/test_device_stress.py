@@ -160,10 +160,8 @@ SANITIZED: dict[str, tuple[str, str, Edit]] = {
         "data race",
         (
             "verbs.c",
-            "use->open = false;\n"
-            "    enum gr_result result = gr_release(&peer->core, index, seq);",
-            "enum gr_result result = gr_release(&peer->core, index, seq);\n"
-            "    use->open = false;",
+            "use->open = false;\n    enum gr_result result = gr_release(&peer->core, index, seq);",
+            "enum gr_result result = gr_release(&peer->core, index, seq);\n    use->open = false;",
         ),
     ),
     "a row of events is destroyed while somebody uses it": (

@@ -63,7 +63,5 @@ def full_rings(seen: Fullness) -> Finding:
         f"{printable(name)} at {n} of {looks}, the last time because {seen.why[name]}"
         for name, n in sorted(often.items())
     ]
-    fix = (
-        "a faster or a lossy reader, or more slots: see docs/sizing.md, and `gpuring inspect`"
-    )
+    fix = "a faster or a lossy reader, or more slots: see docs/sizing.md, and `gpuring inspect`"
     return Finding("warn", what, "; ".join(found), fix)

@@ -255,7 +255,7 @@ def address_space(host: Host) -> Finding:
 def rings(host: Host) -> Finding:
     what = "rings"
     if host.unreadable:
-        fix = "`gpuring inspect NAME` says why; `gpuring clean NAME` removes it if no process uses it"
+        fix = "`gpuring inspect NAME` says why; `gpuring clean NAME` removes one that nobody uses"
         return Finding("warn", what, f"cannot be read: {listed(sorted(host.unreadable))}", fix)
     dead = [
         one.name
