@@ -585,7 +585,6 @@ cdef extern from "memory/slab.h" nogil:
         uint64_t slot_nbytes
     gpuring_status gm_make(gd_driver *, gr_memory, int, const uint8_t *, uint64_t, gm_slab **, gpuring_error *)
     gpuring_status gm_adopt(gd_driver *, int, const uint8_t *, uint64_t, uint64_t, gm_slab **, gpuring_error *)
-    gpuring_status gm_may_open(gd_driver *, int, const gm_wanted *, gr_bool *, gpuring_error *)
     gpuring_status gm_open(gd_driver *, int, const gm_wanted *, int, gm_slab **, gpuring_error *)
     gpuring_status gm_view(gm_slab *, gr_bool, uint64_t *, gpuring_error *)
     void gm_put(gm_slab *)

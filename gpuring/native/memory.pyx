@@ -198,23 +198,19 @@ def open(Driver driver not None, str kind not None, int device, str ring not Non
     cdef gpuring_error error
     cdef gpuring_status status
     cdef gm_wanted wanted
-    cdef gr_bool needs_fd
-    cdef int fd = -1
+    cdef int fd
     cdef bytes name = ring.encode()
     wanted.ring, wanted.kind = name, <gr_memory><int>MEMORY_KINDS.index(kind)
     wanted.epoch, wanted.uuid, wanted.handle = epoch, uuid, handle
     wanted.slots, wanted.slot_nbytes = slots, slot_nbytes
     opened.driver = driver
     with nogil:
-        status = gm_may_open(driver.driver, device, &wanted, &needs_fd, &error)
-    if status != GPURING_OK:
-        refuse(&error)
-    if needs_fd:
+        status = gm_open(driver.driver, device, &wanted, -1, &opened.slab, &error)
+    if status == GPURING_OK and opened.slab == NULL:
         fd = (<Descriptor?>fetch()).give_up()
-    with nogil:
-        status = gm_open(driver.driver, device, &wanted, fd, &opened.slab, &error)
+        with nogil:
+            status = gm_open(driver.driver, device, &wanted, fd, &opened.slab, &error)
     if status != GPURING_OK:
-        opened.slab = NULL
         refuse(&error)
     return opened
 

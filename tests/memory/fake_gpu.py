@@ -213,6 +213,9 @@ class Gpu:
         self.has[address] = what
         return 0
 
+    def _imports(self, out: Any, fd: Any, what: str) -> int:
+        return self._gives(out, what) if ctypes.c_int(value_of(fd)).value >= 0 else 1
+
     def _takes(self, value: Any, *_: Any) -> None:
         del self.has[value_of(value)]
 
@@ -346,14 +349,18 @@ class Gpu:
         "cuMemGetAllocationGranularity": lambda gpu, out, *_: put(out, ctypes.c_size_t, 2 << 20),
         "cuMemCreate": lambda gpu, out, *_: gpu._gives(out, "created"),
         "cuMemExportToShareableHandle": _exports,
-        "cuMemImportFromShareableHandle": lambda gpu, out, *_: gpu._gives(out, "imported"),
+        "cuMemImportFromShareableHandle": lambda gpu, out, fd, *_: gpu._imports(
+            out, fd, "imported"
+        ),
         "cuMemAddressReserve": lambda gpu, out, *_: gpu._gives(out, "reserved"),
         "cuMemMap": _maps,
         "cuMemSetAccess": _allows,
         "cuMemPoolCreate": lambda gpu, out, *_: gpu._gives(out, "pool"),
         "cuMemPoolExportToShareableHandle": _exports,
         "cuMemAllocFromPoolAsync": lambda gpu, out, *_: gpu._gives(out, "allocated"),
-        "cuMemPoolImportFromShareableHandle": lambda gpu, out, *_: gpu._gives(out, "pool"),
+        "cuMemPoolImportFromShareableHandle": lambda gpu, out, fd, *_: gpu._imports(
+            out, fd, "pool"
+        ),
         "cuMemPoolImportPointer": lambda gpu, out, *_: gpu._gives(out, "opened"),
         "cuMemPoolSetAccess": _lets_reach_pool,
         "cuMemHostRegister_v2": _registers,

@@ -6,6 +6,9 @@ The GPU is made up (fake_gpu.py).  test_gpu_memory.py has a real one.
 from __future__ import annotations
 
 import gc
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,6 +17,7 @@ import pytest
 from gpuring.errors import DeviceError, RingIncompatible
 from gpuring.memory.cuda import CudaMemory, Slots
 from gpuring.slot_layout import Field
+from tests.helpers.processes import PATIENCE_S, poll
 from tests.memory.fake_gpu import UUIDS, Gpu
 
 EPOCH = bytes(range(16))
@@ -35,6 +39,13 @@ def create(kind: str) -> CudaMemory:
 
 def attach(kind: str, memory: CudaMemory, gpu: Gpu, device: int = 0, **other: Any) -> CudaMemory:
     wanted = Slots(other.get("handle", memory.handle), UUIDS[0], SLOTS, NBYTES, EPOCH)
+    return CudaMemory.open(kind, wanted, device, ring="cam0", fetch=gpu.descriptor)
+
+
+def opened(kind: str, gpu: Gpu, epoch: bytes = EPOCH, device: int = 0) -> CudaMemory:
+    """That of another process."""
+    handle = (SLOTS * NBYTES).to_bytes(8, "little").ljust(64, b"\0")
+    wanted = Slots(handle, UUIDS[0], SLOTS, NBYTES, epoch)
     return CudaMemory.open(kind, wanted, device, ring="cam0", fetch=gpu.descriptor)
 
 
@@ -106,9 +117,7 @@ def test_under_another_gpu_the_same_memory_is_reached(gpu: Gpu, kind: str) -> No
 
 
 def test_who_has_no_such_memory_opens_it_once(gpu: Gpu, kind: str) -> None:
-    handle = (SLOTS * NBYTES).to_bytes(8, "little").ljust(64, b"\0")
-    wanted = Slots(handle, UUIDS[0], SLOTS, NBYTES, EPOCH)
-    first = CudaMemory.open(kind, wanted, 0, ring="cam0", fetch=gpu.descriptor)
+    first = opened(kind, gpu)
     second = attach(kind, first, gpu)
     arrays = [each.array(0, FIELD, (NBYTES,), writable=False) for each in (first, second)]
     assert len({array.data.ptr for array in arrays}) == 1
@@ -117,8 +126,46 @@ def test_who_has_no_such_memory_opens_it_once(gpu: Gpu, kind: str) -> None:
     assert close(second, others=True) == []
     del first, second, arrays
     gc.collect()
-    opened = [what for what in gpu.kept() if what != "allocated"]
-    assert (opened, gpu.open_fds()) == ([], 0)
+    left = [what for what in gpu.kept() if what != "allocated"]
+    assert (left, gpu.open_fds()) == ([], 0)
+
+
+def waits_for_a_mutex(thread: int) -> bool:
+    """FUTEX_WAIT_PRIVATE.  Who waits for the GIL calls another one."""
+    return Path(f"/proc/self/task/{thread}/syscall").read_text().split()[2:3] == ["0x80"]
+
+
+@pytest.mark.parametrize("kind", ["vmm", "pool"])
+def test_memory_that_is_given_back_before_another_thread_has_opened_it_is_fetched(
+    gpu: Gpu, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That thread waits for one that opens another ring."""
+    is_inside, may_go_on, threads = threading.Event(), threading.Event(), []
+
+    def opens_slowly(gpu: Gpu, out: Any, *_: Any) -> int:
+        is_inside.set()
+        may_go_on.wait(PATIENCE_S)
+        return gpu._gives(out, "opened")
+
+    def opens_again() -> CudaMemory:
+        threads.append(threading.get_native_id())
+        return opened(kind, gpu)
+
+    monkeypatch.setitem(Gpu.CALLS, "cuIpcOpenMemHandle_v2", opens_slowly)
+    memory = opened(kind, gpu)
+    with ThreadPoolExecutor(2) as pool:
+        other = pool.submit(opened, "ipc", gpu, EPOCH[::-1])
+        assert is_inside.wait(PATIENCE_S)
+        again = pool.submit(opens_again)
+        poll(lambda: bool(threads) and waits_for_a_mutex(threads[0]))
+        close(memory, others=True)
+        del memory
+        assert gpu.open_fds() == 0
+        may_go_on.set()
+        both = [each.result(PATIENCE_S) for each in (other, again)]
+    assert len(gpu.fds) == 2
+    for each in both:
+        close(each, others=True)
 
 
 def test_the_error_says_what_to_do_where_there_is_no_room(gpu: Gpu, kind: str) -> None:

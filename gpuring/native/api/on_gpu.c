@@ -54,10 +54,10 @@ static gpuring_status open_slab(gpuring_ring *ring, gpuring_error *error) {
                                      .handle = header->head->memory_handle,
                                      .slots = header->slots,
                                      .slot_nbytes = header->config.slot_nbytes};
-    bool needs_fd;
-    int fd = -1;
-    gpuring_status status = gm_may_open(ring->driver, ring->gpu, &wanted, &needs_fd, error);
-    if (status == GPURING_OK && needs_fd) status = gm_fetch(ring->name, header, &fd, error);
+    int fd;
+    gpuring_status status = gm_open(ring->driver, ring->gpu, &wanted, -1, &ring->slab, error);
+    if (status != GPURING_OK || ring->slab) return status;
+    status = gm_fetch(ring->name, header, &fd, error);
     if (status != GPURING_OK) return status;
     return gm_open(ring->driver, ring->gpu, &wanted, fd, &ring->slab, error);
 }

@@ -220,10 +220,9 @@ static uint64_t size_said(const uint8_t handle[GM_HANDLE]) {
     return nbytes;
 }
 
-gpuring_status gm_may_open(struct gd_driver *driver, int device, const struct gm_wanted *wanted,
-                           bool *needs_fd, gpuring_error *error) {
+static gpuring_status check(struct gd_driver *driver, int device, const struct gm_wanted *wanted,
+                            gpuring_error *error) {
     int owner;
-    *needs_fd = false;
     const gpuring_status status =
         gm_owner_of(driver, device, wanted->uuid, wanted->ring, &owner, error);
     if (status != GPURING_OK) return status;
@@ -234,9 +233,6 @@ gpuring_status gm_may_open(struct gd_driver *driver, int device, const struct gm
                        "ring '%s': its memory has %llu bytes, not %u \xc3\x97 %llu", wanted->ring,
                        (unsigned long long)nbytes, wanted->slots,
                        (unsigned long long)wanted->slot_nbytes);
-    struct gm_slab *here = find(wanted->epoch, wanted->kind == GR_MEMORY_VMM ? device : -1);
-    *needs_fd = wanted->kind != GR_MEMORY_IPC && !here;
-    gm_put(here);
     return GPURING_OK;
 }
 
@@ -264,7 +260,6 @@ static bool reach(struct gm_slab *slab, struct gm_slab *of, int owner,
     void *context = NULL;
     slab->of = of;
     slab->pool = of->pool;
-    slab->fd = -1;
     slab->ptr[WRITE] = of->ptr[WRITE];
     if (slab->kind == GR_MEMORY_POOL)
         return gm_let_reach_pool(driver, slab->device, of->pool, refusal);
@@ -316,29 +311,45 @@ static gpuring_status open_new(struct gm_slab *slab, const struct gm_wanted *wan
     return gm_fail(error, device_status, "ring '%s': %s", wanted->ring, error->text);
 }
 
+/* A pool is imported once. Virtual memory is mapped for each GPU. */
+static bool needs_fd(const struct gm_slab *here, enum gr_memory kind) {
+    return kind == GR_MEMORY_VMM || (kind == GR_MEMORY_POOL && !here);
+}
+
+/* What this process does not have under that GPU. here: under any, or NULL. */
+static gpuring_status open_under(struct gd_driver *driver, int device,
+                                 const struct gm_wanted *wanted, struct gm_slab *here, int *fd,
+                                 struct gm_slab **opened, gpuring_error *error) {
+    struct gm_slab *slab = begin(driver, wanted->kind, device, wanted->epoch, error);
+    if (!slab) return error->status;
+    if (!is_reached(here, slab)) {
+        slab->fd = *fd;
+        *fd = -1;
+    }
+    slab->nbytes = wanted->slots * wanted->slot_nbytes;
+    memcpy(slab->handle, wanted->handle, GM_HANDLE);
+    const gpuring_status status = open_new(slab, wanted, here, error);
+    if (status == GPURING_OK) *opened = enlisted(slab);
+    else end(slab);
+    return status;
+}
+
 gpuring_status gm_open(struct gd_driver *driver, int device, const struct gm_wanted *wanted, int fd,
                        struct gm_slab **opened, gpuring_error *error) {
-    pthread_mutex_lock(&opening);
-    gpuring_status status = GPURING_OK;
-    struct gm_slab *slab = find(wanted->epoch, device);
-    if (!slab) {
-        struct gm_slab *here = find(wanted->epoch, -1);
-        slab = begin(driver, wanted->kind, device, wanted->epoch, error);
-        if (!slab) status = error->status;
-        else {
-            slab->fd = fd;
-            fd = -1;
-            slab->nbytes = wanted->slots * wanted->slot_nbytes;
-            memcpy(slab->handle, wanted->handle, GM_HANDLE);
-            status = open_new(slab, wanted, here, error);
-            if (status == GPURING_OK) enlisted(slab);
-            else end(slab);
+    *opened = NULL;
+    gpuring_status status = check(driver, device, wanted, error);
+    if (status == GPURING_OK) {
+        pthread_mutex_lock(&opening);
+        *opened = find(wanted->epoch, device);
+        if (!*opened) {
+            struct gm_slab *here = find(wanted->epoch, -1);
+            if (fd >= 0 || !needs_fd(here, wanted->kind))
+                status = open_under(driver, device, wanted, here, &fd, opened, error);
+            gm_put(here);
         }
-        gm_put(here);
+        pthread_mutex_unlock(&opening);
     }
-    pthread_mutex_unlock(&opening);
     if (fd >= 0) gr_close_aside(fd); /* another thread was faster */
-    if (status == GPURING_OK) *opened = slab;
     return status;
 }
 

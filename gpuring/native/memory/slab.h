@@ -44,12 +44,9 @@ gpuring_status gm_make(struct gd_driver *driver, enum gr_memory kind, int device
 gpuring_status gm_adopt(struct gd_driver *driver, int device, const uint8_t epoch[16], uint64_t ptr,
                         uint64_t nbytes, struct gm_slab **slab, gpuring_error *error);
 
-/* GPURING_OK: the GPU may have the slots, and the handle can be theirs. GPURING_DEVICE,
- * GPURING_INCOMPATIBLE. *needs_fd: gm_open needs the descriptor, because this process does not have
- * the memory. */
-gpuring_status gm_may_open(struct gd_driver *driver, int device, const struct gm_wanted *wanted,
-                           bool *needs_fd, gpuring_error *error);
-/* The memory of a ring that others have. fd: see gm_may_open; it is taken, also if this fails. */
+/* The memory of a ring that others have. GPURING_DEVICE; GPURING_INCOMPATIBLE: the handle cannot be
+ * that of the slots. fd: its descriptor, which is taken, also if this fails; or -1. If that is not
+ * enough, because this process does not have the memory, it succeeds and *slab is NULL. */
 gpuring_status gm_open(struct gd_driver *driver, int device, const struct gm_wanted *wanted, int fd,
                        struct gm_slab **slab, gpuring_error *error);
 
