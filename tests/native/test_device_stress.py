@@ -161,7 +161,10 @@ SANITIZED: dict[str, tuple[str, str, Edit]] = {
         (
             "verbs.c",
             "use->open = false;\n    enum gr_result result = gr_release(&peer->core, index, seq);",
-            "enum gr_result result = gr_release(&peer->core, index, seq);\n    use->open = false;",
+            "enum gr_result result = gr_release(&peer->core, index, seq);\n"
+            "    extern int usleep(unsigned);\n"
+            "    usleep(1000); /* long enough for another thread to take the slot */\n"
+            "    use->open = false;",
         ),
     ),
     "a row of events is destroyed while somebody uses it": (
