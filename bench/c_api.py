@@ -71,7 +71,8 @@ def by_python(ring: gpuring.Ring) -> Iterator[Way]:
     from gpuring.native.gpu import Stream
 
     gpu = gpus.gpu(0)
-    writes, reads = Stream(gpu).handle, Stream(gpu).handle
+    streams = Stream(gpu), Stream(gpu)  # they end with their objects
+    writes, reads = (stream.handle for stream in streams)
     ns = np.empty((2, ROUNDS))
     with ring.producer() as producer, ring.consumer() as consumer:
         for k in range(-WARM_UP, ROUNDS):

@@ -142,15 +142,21 @@ class AllocationProp(ctypes.Structure):
 
 
 def mapped(nbytes):
-    """Virtual memory as a user makes it, with cuMemCreate and without an import."""
+    """Virtual memory as a user makes it, with cuMemCreate and without an import.
+
+    Returns the address and the size: this many bytes, or the least that the GPU maps.
+    """
     handle, ptr, none = ctypes.c_uint64(), ctypes.c_uint64(), ctypes.c_uint64(0)
-    size, prop = ctypes.c_size_t(nbytes), AllocationProp(1, 1, Location(1, 0))
+    size, prop = ctypes.c_size_t(), AllocationProp(1, 1, Location(1, 0))
+    least = ctypes.byref(size), ctypes.byref(prop), ctypes.c_int(0)
+    driver.call("cuMemGetAllocationGranularity", *least)
+    size.value = max(size.value, nbytes)
     driver.call("cuMemCreate", ctypes.byref(handle), size, ctypes.byref(prop), none)
     driver.call("cuMemAddressReserve", ctypes.byref(ptr), size, ctypes.c_size_t(0), none, none)
     driver.call("cuMemMap", ptr, size, ctypes.c_size_t(0), handle, none)
     access = Access(prop.location, 3)
     driver.call("cuMemSetAccess", ptr, size, ctypes.byref(access), ctypes.c_size_t(1))
-    return ptr.value
+    return ptr.value, size.value
 
 
 def lies_in(ring, ptr, name, children):
@@ -173,9 +179,8 @@ def test_memory_of_cudamalloc_is_taken(cupy, name, children):
 
 
 def test_virtual_memory_is_taken(cupy, name, children):
-    nbytes = max(SLOTS * NBYTES, driver.granularity(0))
     with gpus.current(0):
-        ptr = mapped(nbytes)
+        ptr, nbytes = mapped(SLOTS * NBYTES)
     memory = cupy.cuda.UnownedMemory(ptr, nbytes, None, 0)
     own = cupy.ndarray((nbytes,), "u1", cupy.cuda.MemoryPointer(memory, 0))
     ring = gpuring.create(name, slots=SLOTS, shape=SHAPE, dtype="f4", memory=own)

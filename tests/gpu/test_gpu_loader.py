@@ -276,7 +276,7 @@ def test_a_killed_gpu_worker():
 
 def test_a_batch_that_a_gpu_had_not_made_is_named_when_its_worker_is_killed():
     armed = multiprocessing.get_context("spawn").Value("i", 0)
-    loader = gpu_workers(datasets.UnfinishedOnCuda(armed), num_workers=1, timeout=3)
+    loader = gpu_workers(datasets.UnfinishedOnCuda(armed), num_workers=1)
     list(loader)
     armed.value = 1
     batches = iter(loader)

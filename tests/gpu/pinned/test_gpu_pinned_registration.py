@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import gc
+import weakref
 
 import numpy as np
 import pytest
 
 import gpuring
 from gpuring.errors import DeviceError
-from gpuring.memory import cuda, driver
+from gpuring.memory import cuda, pinned
 from gpuring.native.gpu import Refused
 from gpuring.ring import ordering
 from tests.gpu import library
@@ -28,8 +29,14 @@ def test_an_array_keeps_the_mapping_and_the_last_one_gives_it_back(name, monkeyp
     """After that the same pages can be registered again."""
     tools()
     given_back = []
-    real = driver.unregister
-    monkeypatch.setattr(driver, "unregister", lambda at: (given_back.append(at), real(at)))
+    real = pinned.Registered
+
+    def noted(*args):
+        registered = real(*args)
+        weakref.finalize(registered, given_back.append, registered.ptr)
+        return registered
+
+    monkeypatch.setattr(pinned, "Registered", noted)
     with make(name, device="cuda") as ring, ring.producer() as producer:
         with producer.claim(0) as slot:
             array = array_of(slot)
@@ -65,7 +72,7 @@ def test_where_registration_is_refused_copies_are_waited_for(name, monkeypatch, 
     kernels = tools()
     with monkeypatch.context() as patched:
         if what == "slots":
-            patched.setattr(driver, "register", refuse)
+            patched.setattr(pinned, "Registered", refuse)
         elif what == "header":
             patched.setattr(ordering, "Device", no_device)
         else:

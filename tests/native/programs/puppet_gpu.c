@@ -91,21 +91,26 @@ static void do_fill(void) {
     printf("%s", fill(at, (unsigned char)number(), size_of_slots(), on) ? "wrong" : "GPURING_OK");
 }
 
-/* ENDPOINT STREAM: the GPU copies its newest frame, to be looked at later. */
+/* ENDPOINT STREAM: the GPU copies its newest frame, to be looked at later.  It goes through memory of
+   the GPU, because CUDA waits for the stream before it copies from the host to the host. */
 static void do_read(void) {
     static void *memory;
+    static uint64_t there;
     struct endpoint *end = endpoint();
     void *on = stream();
-    int (*alloc)(void **, size_t);
+    int (*alloc_host)(void **, size_t), (*alloc)(uint64_t *, size_t);
     nbytes = size_of_slots();
     if (!memory) {
-        find(dlopen("libcuda.so.1", RTLD_NOW), "cuMemAllocHost_v2", &alloc);
-        if (alloc(&memory, nbytes)) abort();
+        void *library = dlopen("libcuda.so.1", RTLD_NOW);
+        find(library, "cuMemAllocHost_v2", &alloc_host);
+        find(library, "cuMemAlloc_v2", &alloc);
+        if (alloc_host(&memory, nbytes) || alloc(&there, nbytes)) abort();
     }
     seen = memory;
     memset(seen, 0xEE, nbytes);
     const uint64_t at = (uint64_t)(uintptr_t)end->slots[end->n - 1].data;
-    printf("%s", copy((uint64_t)(uintptr_t)seen, at, nbytes, on) ? "wrong" : "GPURING_OK");
+    const int wrong = copy(there, at, nbytes, on) || copy((uint64_t)(uintptr_t)seen, there, nbytes, on);
+    printf("%s", wrong ? "wrong" : "GPURING_OK");
 }
 
 /* STREAM: waits for it, for ten seconds at most, and says what was copied. */
