@@ -2,13 +2,15 @@
 
     python -m bench.loader [--rounds 2] [--seconds 2] [--only CASE …] [--json FILE] [--host]
 
-On a GPU three loaders take turns in each round:
+On a GPU these loaders take turns in each round:
 
 * `gpuring`: with device="cuda".
 * `torch pinned`: torch's with pin_memory=True, and an asynchronous copy of each tensor to the GPU.
 * `torch`: torch's without it, and a copy of each tensor to the GPU.
+* `by hand`: no loader, but rings that are made by hand for these images (by_hand.py).  It is there
+  where a batch is images and labels in host memory.
 
-With --host there is no GPU, and `gpuring` and `torch` give tensors in host memory.
+With --host there is no GPU, and tensors are in host memory.
 
 Samples are views of images that the worker has in memory, so most cases measure the hand-over.  The
 exceptions are `GPU workers`, whose images a worker has on the GPU and brightens there, so that
@@ -40,7 +42,7 @@ from torch.utils._pytree import tree_flatten, tree_map
 from torch.utils.data import DataLoader, Dataset
 
 import gpuring.torch
-from bench import options
+from bench import by_hand, options
 from gpuring.cli.measure import stored
 from gpuring.cli.measure.figures import VERIFICATION_FAILED, Distribution, Figure
 
@@ -161,12 +163,16 @@ def cases(on_gpu: bool) -> dict[str, Case]:
 def contenders(case: Case, on_gpu: bool) -> tuple[str, ...]:
     """The loaders that can do it.  What is on a GPU cannot be pinned."""
     can_pin = on_gpu and not isinstance(case[0], OnGpu)
-    return ("gpuring", "torch pinned", "torch") if can_pin else ("gpuring", "torch")
+    pinned = ("torch pinned",) if can_pin else ()
+    plain = ("by hand",) if type(case[0]) is Images else ()
+    return ("gpuring", *pinned, "torch", *plain)
 
 
 def batches_of(whose: str, case: Case, on_gpu: bool) -> Generator[Any, None, None]:
     """The batches, on the GPU if there is one.  The workers end when it is closed."""
     dataset, size, workers, collate_fn = case
+    if whose == "by hand":
+        yield from by_hand.batches(dataset, size, workers, on_gpu)
     kind: Any = gpuring.torch.DataLoader if whose == "gpuring" else DataLoader
     more: dict[str, Any] = {"device": "cuda"} if whose == "gpuring" and on_gpu else {}
     start = {"multiprocessing_context": "spawn"} if isinstance(dataset, OnGpu) else {}

@@ -11,7 +11,7 @@ from bench.rivals.work import Work
 
 SLOTS = 8
 """Frames in flight, for every rival."""
-RUN_S = 20.0
+RUN_S = 60.0
 """How long anything but a start may take."""
 
 
