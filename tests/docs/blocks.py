@@ -1,5 +1,5 @@
-"""The programs on the pages, and who runs them.  `test_blocks.py` looks whether commands can be
-typed; what they print is held by their own tests.
+"""The programs on the pages, and who runs them.  `test_blocks.py` looks whether each is run, and
+whether commands can be typed; what they print is held by their own tests.
 
     @block("waiting.md", 0)
     def test_…(code): …
@@ -9,12 +9,18 @@ The fixture `code` is the text of that block, with its rings named as those of t
 
 from __future__ import annotations
 
+import ast
+import asyncio
+import importlib
+import inspect
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+import gpuring
 from tests import ROOT
 
 BY_PAGE = {
@@ -52,6 +58,8 @@ def block(page: str, *numbers: int) -> Callable[[Any], Any]:
 
 def left_out() -> list[str]:
     """The programs of the pages that nobody runs."""
+    for file in Path(__file__).parent.glob("test_*.py"):
+        importlib.import_module(f"{__package__}.{file.stem}")  # its blocks are taken
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     return [
         f"{path} {number}"
@@ -60,3 +68,14 @@ def left_out() -> list[str]:
         for number, _ in enumerate(of(path, *PROGRAMS))
         if (path, number) not in BY_PLACE and (path, number) not in _TAKEN
     ]
+
+
+def run(code: str, **names: Any) -> dict[str, Any]:
+    """Its names afterwards.  Where it awaits, it is the body of a coroutine."""
+    namespace = {"gpuring": gpuring, **names}
+    compiled = compile(code, "page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+    if compiled.co_flags & inspect.CO_COROUTINE:
+        asyncio.run(eval(compiled, namespace))
+    else:
+        exec(compiled, namespace)
+    return namespace

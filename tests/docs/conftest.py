@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -70,3 +71,18 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Progra
     made = Programs(tmp_path)
     yield made
     made.end()
+
+
+@pytest.fixture
+def code(page_code: str, name: str) -> str:
+    """With rings of this test."""
+    rings = r'"(cam0|cam1|shards|classify|urgent|normal|generate)"'
+    return re.sub(rings, rf'"{name}.\1"', page_code)
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """What a block does to signals is undone."""
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)

@@ -3,19 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import ast
-import asyncio
 import contextlib
-import inspect
 import os
 import re
 import selectors
 import shlex
-import signal
-import subprocess
-import textwrap
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -26,36 +20,15 @@ import gpuring
 from gpuring.cli import COMMANDS
 from tests import ROOT
 from tests.docs import blocks
-from tests.docs.blocks import block
+from tests.docs.blocks import block, run
 from tests.helpers.support import poll
 
 PATIENCE_S = 60
 SHAPE = (1080, 1920, 3)
-SERVICE = {"request": ((3, 224, 224), "f4"), "response": ((1000,), "f4")}
-MODEL = """
-import numpy as np
-def model(images):
-    return np.full((*images.shape[:-3], 1000), images.mean(), "f4")
-"""
-
-
-@pytest.fixture
-def handlers() -> Iterator[None]:
-    """What a block does to signals is undone."""
-    before = signal.getsignal(signal.SIGTERM)
-    yield
-    signal.signal(signal.SIGTERM, before)
 
 
 class Enough(Exception):
     """Ends a block that goes on until its reader ends it."""
-
-
-@pytest.fixture
-def code(page_code: str, name: str) -> str:
-    """With rings of this test."""
-    rings = r'"(cam0|cam1|shards|classify|urgent|normal|generate)"'
-    return re.sub(rings, rf'"{name}.\1"', page_code)
 
 
 @pytest.fixture
@@ -77,17 +50,6 @@ def publish(producer: gpuring.Producer, n: int) -> None:
         with producer.claim(PATIENCE_S) as slot:
             slot.array[...] = 1
             slot.meta["pts"] = pts
-
-
-def run(code: str, **names: Any) -> dict[str, Any]:
-    """Its names afterwards.  Where it awaits, it is the body of a coroutine."""
-    namespace = {"gpuring": gpuring, **names}
-    compiled = compile(code, "page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
-    if compiled.co_flags & inspect.CO_COROUTINE:
-        asyncio.run(eval(compiled, namespace))
-    else:
-        exec(compiled, namespace)
-    return namespace
 
 
 # ---- which blocks run ----------------------------------------------------------------------------
@@ -414,192 +376,6 @@ def test_graphs(code, on_gpu):
         with on_gpu.frames.acquire(PATIENCE_S) as slot:
             assert (slot.array.get() == 6).all()
     assert len(graphs) == 2
-
-
-@block("loading.md", 0)
-@pytest.mark.slow
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_loading(code, device):
-    pytest.importorskip("torch")
-    from tests.torch.datasets import Numbered
-
-    code = code.replace('"cuda"', f'"{device}"').replace("num_workers=12", "num_workers=2")
-    made = run(code, dataset=Numbered(300))
-    assert made["images"].device.type == device
-    assert len(made["labels"]) == 300 - 256
-
-
-CLIPS = """
-import torch
-from torch.utils.data import Dataset as Base
-
-from gpuring.torch import DataLoader
-
-class Dataset(Base):
-    files = labels = range(40)
-
-    def __len__(self):
-        return len(self.files)
-
-def decode(file):
-    return torch.full((4, 3, 8, 8), file, dtype=torch.uint8, device="{device}")
-
-def resize(frames):
-    return frames
-
-{classes}
-
-if __name__ == "__main__":
-    {main}
-    assert clips.device.type == "{device}", clips.device
-    assert (clips.cpu()[:, 0, 0, 0, 0] == labels).all() and labels.tolist() == list(range(32, 40))
-"""
-
-
-@block("loading.md", 1)
-@pytest.mark.slow
-@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
-def test_workers_that_use_a_gpu(code, device, programs, tmp_path):
-    pytest.importorskip("torch")
-    start = code.index("loader =")
-    main = textwrap.indent(code[start:], "    ").lstrip()
-    text = CLIPS.format(device=device, classes=code[:start], main=main)
-    (tmp_path / "clips.py").write_text(text)
-    ended = programs.start("clips.py", stderr=subprocess.PIPE)
-    _, errors = ended.communicate(timeout=PATIENCE_S)
-    assert ended.returncode == 0, errors
-
-
-# ---- services ------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def engine(programs, tmp_path, monkeypatch) -> Callable[[str], subprocess.Popen[str]]:
-    """Starts an engine of a page on the host, with a model."""
-    monkeypatch.setenv("PYTHONUNBUFFERED", "1")
-
-    def start(code: str) -> subprocess.Popen[str]:
-        shapes = 'SHAPES = {"request": ((3, 224, 224), "f4"), "response": ((1000,), "f4"), '
-        shapes += '"device": "host"}\n'
-        code = re.sub(r"^SHAPES = .*\n", "", code, flags=re.M)
-        (tmp_path / "engine.py").write_text(f"import gpuring\n{MODEL}{shapes}{code}")
-        return programs.start("engine.py", stderr=subprocess.PIPE)
-
-    return start
-
-
-IMAGE = np.full((3, 224, 224), 2, "f4")
-
-
-@block("services.md", 0, 1)
-@pytest.mark.slow
-def test_a_service(code, engine, handlers):
-    at = code.index("# worker.py")
-    process = engine(code[:at])
-    made = run(code[at:], image=IMAGE)
-    assert set(made["scores"]) == {2}
-    process.terminate()
-    assert process.wait(PATIENCE_S) == 143
-
-
-def asked(service: str) -> float:
-    with (
-        gpuring.connect(service, timeout=PATIENCE_S) as client,
-        client.call(IMAGE, timeout=PATIENCE_S) as answer,
-    ):
-        return float(answer.array.mean())
-
-
-@block("services.md", 2)
-@pytest.mark.slow
-def test_a_function_for_each_batch(code, engine, name):
-    process = engine(code)
-    assert asked(f"{name}.classify") == 2
-    process.terminate()
-    assert process.wait(PATIENCE_S) == 0
-
-
-@block("services.md", 3)
-@pytest.mark.slow
-def test_several_services(code, engine, name):
-    reply = "for call in calls: call.reply(model(call.array))"
-    process = engine("gpuring.exit_on_sigterm()\n" + code.replace("for call in calls: ...", reply))
-    assert [asked(f"{name}.{each}") for each in ("normal", "urgent")] == [2, 2]
-    process.terminate()
-    assert process.wait(PATIENCE_S) == 143
-
-
-@block("services.md", 4, 5)
-def test_parts(code, name, capsys):
-    at = code.index("# worker")
-    service = f"{name}.generate"
-    with gpuring.serve(service, request=((4,), "f4"), response=((), "f4"), device="host") as server:
-
-        def answer() -> None:
-            with server.take(timeout=PATIENCE_S) as calls:
-                for call in calls:
-                    run(code[:at], call=call, token=7)
-
-        answering = threading.Thread(target=answer)
-        answering.start()
-        run(code[at:], prompt=np.zeros(4, "f4"))
-        answering.join()
-    assert [float(line) for line in capsys.readouterr().out.split()] == [7]
-
-
-@contextlib.contextmanager
-def answered(service: str) -> Iterator[Any]:
-    """A service of which a thread answers one call, and its client."""
-    with (
-        gpuring.serve(service, **SERVICE, device="host") as server,
-        gpuring.connect(service) as client,
-    ):
-
-        def answer() -> None:
-            with server.take(timeout=PATIENCE_S) as calls:
-                for call in calls:
-                    call.reply(np.full(1000, 3, "f4"))
-
-        answering = threading.Thread(target=answer)
-        answering.start()
-        yield server, client
-        answering.join()
-
-
-@block("services.md", 6)
-def test_a_call_of_asyncio(code, name):
-    with answered(f"{name}.classify") as (_, client):
-        assert run(code, client=client, image=IMAGE)["call"].done
-
-
-@block("services.md", 7)
-def test_a_request_that_may_be_dropped(code, name):
-    with answered(f"{name}.classify") as (_, client):
-        client.call(IMAGE, timeout=PATIENCE_S).release()
-        assert run(code, client=client)["slot"] is not None
-
-
-@block("services.md", 8)
-def test_a_keeper(code, name, handlers):
-    def run_engines() -> None:
-        with gpuring.serve(f"{name}.classify", timeout=30) as server:
-            assert server.counts.taken == 0
-
-    run(code, run_engines=run_engines, SHAPES=SERVICE | {"device": "host"})
-
-
-@block("services.md", 9)
-def test_metrics_of_an_engine(code, name):
-    pytest.importorskip("prometheus_client", reason="gpuring.service.prometheus needs it")
-    with gpuring.serve(f"{name}.classify", **SERVICE, device="host") as server:
-        made = run(code.replace("9751", "0"), server=server)
-        registry = made["REGISTRY"]
-        found = [family.name for family in registry.collect()]
-        assert any(each.startswith("gpuring_calls") for each in found), found
-        (collector,) = (
-            each for each in registry._collector_to_names if type(each) is made["EngineCollector"]
-        )
-        registry.unregister(collector)
 
 
 # ---- bridges -------------------------------------------------------------------------------------
