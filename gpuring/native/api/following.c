@@ -399,32 +399,31 @@ struct endpoint *where_open(struct endpoint *end, const gpuring_slot *slot) {
     return end;
 }
 
-static void leave(struct left_behind *left) {
+/* If it cannot be left, it stays listed. */
+static gpuring_status leave(struct left_behind **at, gpuring_error *error) {
+    struct left_behind *left = *at;
     gpuring_ring *ring = left->end.ring;
-    if (endpoint_leave(&left->end, NULL) != GPURING_OK) return; /* the watchdog leaves for it */
+    const gpuring_status status = endpoint_leave(&left->end, error);
+    if (status != GPURING_OK) return status;
+    *at = left->next;
     if (ring->is_followed) gpuring_detach(ring, NULL);
     free(left);
+    return GPURING_OK;
 }
 
 void leave_if_done(struct endpoint *end, struct endpoint *owner) {
     if (owner == end) return;
     for (uint32_t i = 0; i < owner->ring->header->slots; i++)
         if (owner->peer.use[i].open) return;
-    for (struct left_behind **at = &end->left; *at; at = &(*at)->next)
-        if (&(*at)->end == owner) {
-            struct left_behind *left = *at;
-            *at = left->next;
-            leave(left);
-            return;
-        }
+    struct left_behind **at = &end->left;
+    while (&(*at)->end != owner) at = &(*at)->next;
+    leave(at, NULL); /* else with leave_all_behind */
 }
 
-void leave_all_behind(struct endpoint *end) {
-    while (end->left) {
-        struct left_behind *left = end->left;
-        end->left = left->next;
-        leave(left);
-    }
+gpuring_status leave_all_behind(struct endpoint *end, gpuring_error *error) {
+    gpuring_status status = GPURING_OK;
+    while (end->left && status == GPURING_OK) status = leave(&end->left, error);
+    return status;
 }
 
 void end_following(struct endpoint *end) {

@@ -41,9 +41,11 @@ void tell_ring(struct endpoint *end);
 void use_stream(struct endpoint *end, void *stream);
 /* Where the slot is open: `end`, or one that was left behind in an earlier ring. */
 struct endpoint *where_open(struct endpoint *end, const gpuring_slot *slot);
-/* After a slot of an earlier ring was ended. Leaves that ring if it was the last one. */
+/* After a slot of an earlier ring was ended. Leaves that ring if it was the last one. If that fails,
+ * leave_all_behind tries again. */
 void leave_if_done(struct endpoint *end, struct endpoint *owner);
-/* Before `end` itself leaves: ends what was left behind. */
-void leave_all_behind(struct endpoint *end);
+/* Before `end` itself leaves: ends what was left behind, and leaves the earlier rings. If this fails,
+ * it can be called again. */
+gpuring_status leave_all_behind(struct endpoint *end, gpuring_error *error);
 /* Behind it: what was kept for it. */
 void end_following(struct endpoint *end);

@@ -65,6 +65,13 @@ static gpuring_status prepare(struct endpoint *end, gpuring_gate gate, gpuring_e
     return gh_fail_system(error, ENOMEM, ring->name);
 }
 
+/* After a join of which its caller gets no handle, so that nobody could leave later. */
+static void undo_join(struct gr_peer *peer) {
+    peer->self.dropped = true;
+    gr_leave(peer);
+    if (gr_leaves_late(peer)) gr_watch(peer->ring);
+}
+
 gpuring_status endpoint_begin(struct endpoint *end, enum gr_result result,
                               const struct endpoint_options *options, gpuring_error *error) {
     int64_t spin_ns = options->spin_ns;
@@ -77,7 +84,7 @@ gpuring_status endpoint_begin(struct endpoint *end, enum gr_result result,
     }
     if (status == GPURING_OK) status = prepare(end, options->gate, error);
     if (status != GPURING_OK) {
-        gr_leave(&end->peer.core);
+        undo_join(&end->peer.core);
         return status;
     }
     end->stream = options->stream;
