@@ -9,9 +9,11 @@
 
 #include "../core/header.h"
 #include "../core/lock.h"
+#include "../host/describing.h"
 #include "../host/locks.h"
 #include "../host/making.h"
 #include "../host/opening.h"
+#include "../host/replacing.h"
 #include "../host/room.h"
 #include "../host/taking.h"
 #include "durable.h"
