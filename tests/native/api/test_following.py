@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import gpuring
+from tests.helpers.processes import has_timer
 from tests.helpers.rings import put, small_ring, waiters
 from tests.helpers.support import poll, segments_of
 
@@ -23,13 +24,6 @@ def is_resting(c) -> bool:
         links = [each.readlink() for each in Path(f"/proc/{c.pid}/fd").iterdir()]
         return any("inotify" in str(link) for link in links)
     return False
-
-
-def looks_again(c) -> bool:
-    """Whether the timer of its descriptor is set, or has run out."""
-    each = Path(f"/proc/{c.pid}/fdinfo").iterdir()
-    (timer,) = [text for text in (one.read_text() for one in each) if "it_value:" in text]
-    return "ticks: 0\n" not in timer or "it_value: (0, 0)" not in timer
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["closed", "killed"])
@@ -290,9 +284,9 @@ def test_a_child_that_closes_what_it_has_inherited_leaves_the_descriptor_alone(n
         ring.producer().close()
         assert c("poll", 0, 0) == "GPURING_OK 1"
         assert c.refused("acquire", 0, 0, 0)[0] == "TIMEOUT"
-        assert looks_again(c)
+        assert has_timer(c.pid)
         assert c("child", 0) == "ok"
-        assert looks_again(c)
+        assert has_timer(c.pid)
         c.ok("close", 0)
     c.ok("detach")
     c.end()
