@@ -588,10 +588,18 @@ cdef extern from "memory/slab.h" nogil:
         uint32_t slots
         uint64_t slot_nbytes
     gpuring_status gm_make(gd_driver *, gr_memory, int, const uint8_t *, uint64_t, gm_slab **, gpuring_error *)
-    gpuring_status gm_adopt(gd_driver *, int, const uint8_t *, uint64_t, uint64_t, gm_slab **, gpuring_error *)
     gpuring_status gm_open(gd_driver *, int, const gm_wanted *, int, gm_slab **, gpuring_error *)
     gpuring_status gm_view(gm_slab *, gr_bool, uint64_t *, gpuring_error *)
     void gm_put(gm_slab *)
+
+cdef extern from "memory/given.h" nogil:
+    struct gm_given:
+        uint64_t ptr, nbytes
+        int device
+        const char *ring
+        uint32_t slots
+        uint64_t slot_nbytes
+    gpuring_status gm_adopt(gd_driver *, const gm_given *, const uint8_t *, gm_slab **, gpuring_error *)
 
 cdef extern from "memory/trouble.h" nogil:
     gpuring_status gm_fail_trouble(gpuring_error *, const gd_device *, const gd_trouble *) noexcept
