@@ -207,7 +207,7 @@ def test_a_source_that_joins_again_twice_reads_no_frame_that_was_there_before(ha
             poll(lambda: ring.stats().subscriptions[0].lag == 0)
         for _ in range(2):
             taken_for_dead(source.pid, name)
-            source.until("has joined again", 1)
+            assert "chain" not in source.until("has joined again", 1)
         (seq,) = put(producer)
         assert f"offset: {seq}," in source.until("chain", 1)
 

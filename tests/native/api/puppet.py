@@ -51,6 +51,12 @@ class Puppet:
         assert status == "GPURING_OK", " ".join([status, *words])
         return dict(word.split("=") for word in words if "=" in word)
 
+    def leaves(self) -> None:
+        """Ends it in order, when it has left its ring and given that up."""
+        self.ok("close", 0)
+        self.ok("detach")
+        self.end()
+
     def refused(self, *command: object) -> tuple[str, str]:
         """The status, and the words of the error."""
         status, _, text = self(*command).partition(" ")

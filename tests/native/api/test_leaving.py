@@ -40,8 +40,9 @@ def test_a_join_that_is_refused_late_leaves_as_soon_as_it_can(
     name, puppets, sanitized, monkeypatch, role
 ):
     """After the step that needs the membership lock: here for what the environment says."""
-    monkeypatch.setenv("GPURING_SPIN", "soon")
-    c = puppets(sanitized)
+    with monkeypatch.context() as environment:
+        environment.setenv("GPURING_SPIN", "soon")
+        c = puppets(sanitized)
     with small_ring(name) as ring, ring.consumer() as waiting:
         waiting.fileno()  # so that a join rings the bell
         c.ok("attach", name, 0)
