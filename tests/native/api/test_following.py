@@ -152,7 +152,7 @@ def test_the_ring_that_it_was_told_of_is_valid_until_the_first_slot_after_a_rest
                 reads(c, 5, restarted=True)
                 assert c.ok("told", 0)["slots"] == "5"
             elif slots < 8:
-                c.refused("acquire", 0, 0, 0)
+                c.refused("acquire", 0, S // 100, 0)
                 assert len(ring.stats().subscriptions) == 1
                 assert c.ok("told")["slots"] == "5"
                 assert c.ok("told", 0)["slots"] == "5"
