@@ -1,9 +1,16 @@
 #include "reader.h"
 
+/* Where a subscription of others begins is not known. */
+static gint64 begin(const gpuring_consumer_options *options, const gpuring_info *info) {
+    if (options->start != GPURING_START_NEXT) return options->start;
+    return options->subscription ? GPURING_START_OLDEST : (gint64)info->next_seq;
+}
+
 Reader *reader_new(gpuring_ring *ring, const gpuring_consumer_options *options,
                    gpuring_error *error) {
     gpuring_info info = GPURING_INFO;
     gpuring_consumer *consumer = NULL;
+    gpuring_get_info(ring, &info); /* before it joins: it misses nothing that comes since */
     gpuring_status status = gpuring_join_consumer(ring, options, &consumer, error);
     int fd = -1;
     if (status == GPURING_OK) status = gpuring_consumer_fd(consumer, &fd, error);
@@ -13,9 +20,9 @@ Reader *reader_new(gpuring_ring *ring, const gpuring_consumer_options *options,
         return NULL;
     }
     Reader *reader = g_atomic_rc_box_new0(Reader);
-    gpuring_get_info(ring, &info);
     reader->ring = ring;
     reader->slots = info.slots;
+    reader->next = begin(options, &info);
     reader->fd = fd;
     reader->consumer = consumer;
     metadata_of(&reader->metadata, ring);
@@ -45,7 +52,7 @@ void reader_leave(Reader *reader) {
 gpuring_status reader_acquire(Reader *reader, gpuring_slot *slot, gpuring_error *error) {
     g_mutex_lock(&reader->turn);
     const gpuring_status status = gpuring_acquire(reader->consumer, 0, slot, error);
-    if (status == GPURING_OK) reader->newest = slot->seq;
+    if (status == GPURING_OK) reader->next = (gint64)slot->seq + 1;
     g_mutex_unlock(&reader->turn);
     return status;
 }
@@ -58,7 +65,7 @@ void reader_release(Reader *reader, gpuring_slot *slot) {
 
 gint64 reader_next(Reader *reader) {
     g_mutex_lock(&reader->turn);
-    const gint64 next = reader->newest ? (gint64)reader->newest + 1 : GPURING_START_OLDEST;
+    const gint64 next = reader->next;
     g_mutex_unlock(&reader->turn);
     return next;
 }
@@ -85,7 +92,7 @@ static void come_back(gpointer data) {
     Reader *reader = loan->reader;
     g_mutex_lock(&reader->turn);
     reader->returned++;
-    reader->delay = MAX(reader->delay, reader->newest - loan->seq);
+    reader->delay = MAX(reader->delay, (guint64)reader->next - 1 - loan->seq);
     if (!loan->bytes) {
         gpuring_release(reader->consumer, &loan->slot, NULL);
         reader->lent--;

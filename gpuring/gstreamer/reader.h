@@ -22,7 +22,7 @@ typedef struct Reader {
     /*< private >*/
     GMutex turn; /* of all below */
     gpuring_consumer *consumer;
-    guint64 newest;   /* the sequence that was acquired last */
+    gint64 next;      /* the sequence behind the last frame, or where it begins */
     guint64 returned; /* how many buffers came back */
     guint64 delay;    /* how many more were acquired before one came back, at most */
     guint lent;       /* how many buffers over slots are out */
@@ -38,7 +38,8 @@ void reader_leave(Reader *reader);
 /* Does not wait. */
 gpuring_status reader_acquire(Reader *reader, gpuring_slot *slot, gpuring_error *error);
 void reader_release(Reader *reader, gpuring_slot *slot);
-/* The sequence behind the last frame, where a reader that takes its place begins. */
+/* The sequence behind the last frame, where a reader that takes its place begins. Of one that had
+ * none yet it is where it began itself. */
 gint64 reader_next(Reader *reader);
 /* Whether buffers come back before the producers need their slots. */
 gboolean reader_may_lend(Reader *reader);

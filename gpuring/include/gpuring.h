@@ -127,6 +127,7 @@ typedef enum gpuring_memory {
     GPURING_MEMORY_VMM = 2,    /* on a GPU, as a descriptor: consumers can only read */
     GPURING_MEMORY_POOL = 3,   /* on a GPU, in a pool of cudaMallocAsync */
     GPURING_MEMORY_PINNED = 4, /* in host memory, for CPUs and GPUs */
+    GPURING_MEMORY_GIVEN = 254, /* `given` of gpuring_create_options; only to create */
     GPURING_MEMORY_AUTO = 255  /* what suits the GPU; only to create */
 } gpuring_memory;
 
@@ -228,11 +229,17 @@ typedef struct gpuring_create_options {
     const uint8_t *device_uuid;
     gpuring_sync sync;           /* of a ring on a GPU; a pinned one has a timeline */
     gpuring_gate gate;           /* of all but host memory */
+    /* With GPURING_MEMORY_GIVEN: memory of a GPU that the program has allocated, and how many bytes
+     * it has. The slots lie at its beginning. It is a whole allocation of cudaMalloc, which becomes
+     * GPURING_MEMORY_IPC, or virtual memory that can be exported as a descriptor, which becomes
+     * GPURING_MEMORY_VMM. See gpuring_has_given. */
+    void *given;
+    uint64_t given_nbytes;
 } gpuring_create_options;
 #define GPURING_CREATE_OPTIONS                                                                     \
     {sizeof(gpuring_create_options), 8, NULL, 0, NULL, 0, 1, 32, 16, 0600, GPURING_REPLACE_DEAD,    \
      NULL, 0, GPURING_MEMORY_HOST, GPURING_DEVICE_DEFAULT, NULL, GPURING_SYNC_AUTO,                 \
-     GPURING_GATE_AUTO}
+     GPURING_GATE_AUTO, NULL, 0}
 
 /* Creates a ring and owns it. It appears whole: whoever finds its name can attach.
  * If several processes start at once, one of them creates the ring, and the others get
@@ -241,6 +248,9 @@ typedef struct gpuring_create_options {
  * whole, so there has to be room for both. A ring that nobody uses any more is removed first. */
 gpuring_status gpuring_create(const char *name, const gpuring_create_options *options,
                               gpuring_ring **ring, gpuring_error *error);
+/* Whether a ring that this process has created still has memory that was given to it: its slots are
+ * there until the ring is detached here and no other process has it. Do not free the memory before. */
+bool gpuring_has_given(const void *given);
 /* Removes the name of a ring. Who is in it goes on, and nobody else finds it any more. */
 gpuring_status gpuring_unlink(const char *name, gpuring_error *error);
 

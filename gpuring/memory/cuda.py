@@ -28,6 +28,7 @@ from gpuring.native import memory as native_memory
 from gpuring.native.memory import Registered, Slab
 
 if TYPE_CHECKING:
+    from gpuring.memory import Given
     from gpuring.slot_layout import Field
 
 Made = TypeVar("Made")
@@ -204,6 +205,20 @@ class CudaMemory:
         driver = Driver()
         uuid = driver.uuid(device)
         slab = native_memory.make(driver, kind, device, epoch, slots * slot_nbytes)
+        return cls(slab, Slots(slab.handle, uuid, slots, slot_nbytes, epoch), own=slab.made)
+
+    @classmethod
+    def adopt(
+        cls, given: Given, ring: str, epoch: bytes, slots: int, slot_nbytes: int
+    ) -> CudaMemory:
+        """Slots of `ring` at the beginning of memory of the user's.  Waits for the GPU.  Raises
+        ValueError if it is too small or another ring has it, DeviceError if it cannot be shared."""
+        driver = Driver()
+        slab = native_memory.adopt(
+            driver, given.device, ring, epoch, given.ptr, given.nbytes, slots, slot_nbytes,
+            given.owner,
+        )  # fmt: skip
+        uuid = driver.uuid(given.device)
         return cls(slab, Slots(slab.handle, uuid, slots, slot_nbytes, epoch), own=slab.made)
 
     @classmethod

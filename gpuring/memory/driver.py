@@ -1,4 +1,4 @@
-"""The CUDA driver by ctypes: memory of the package's own, and what is asked of a user's.
+"""The CUDA driver by ctypes: memory of the package's own.
 
 native/memory has that of rings, and native/gpu.pyx the calls for frames.  `import gpuring` loads no
 driver, and neither does this module.  Names and structures are those of cuda.h.  Calls need a
@@ -58,11 +58,6 @@ def ask(name: str, *args: Any) -> int:
     return int(function(*args))
 
 
-def finish() -> None:
-    """Waits for all work of this process on the current GPU."""
-    call("cuCtxSynchronize")
-
-
 # ---- plain memory --------------------------------------------------------------------------------
 
 
@@ -87,11 +82,3 @@ def export_plain(ptr: int) -> bytes:
     handle = _IpcHandle()
     call("cuIpcGetMemHandle", ctypes.byref(handle), ctypes.c_uint64(ptr))
     return bytes(handle)
-
-
-def allocation_of(ptr: int) -> tuple[int, int]:
-    """The address and the size of the allocation, or of the mapping, that an address is in."""
-    base, nbytes = ctypes.c_uint64(), ctypes.c_size_t()
-    at = ctypes.c_uint64(ptr)
-    call("cuMemGetAddressRange_v2", ctypes.byref(base), ctypes.byref(nbytes), at)
-    return base.value, nbytes.value

@@ -81,9 +81,9 @@ def create(kind: str, epoch: bytes, slots: int, slot_nbytes: int, device: int) -
 
 def adopt(given: Given, ring: str, epoch: bytes, slots: int, slot_nbytes: int) -> CudaMemory:
     """Slots of `ring` in memory of the user's.  Raises ValueError, DeviceError."""
-    from gpuring.memory.adopted import adopt
+    from gpuring.memory.cuda import CudaMemory
 
-    return adopt(given, ring, epoch, slots, slot_nbytes)
+    return CudaMemory.adopt(given, ring, epoch, slots, slot_nbytes)
 
 
 def attach(name: str, header: Header, device: str | int | None) -> Memory:

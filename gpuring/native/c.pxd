@@ -363,10 +363,12 @@ cdef extern from "host/leftovers.h" nogil:
     gpuring_status gh_remove_dead(const char *, const uint8_t *, gr_bool *, gpuring_error *)
     bint gh_goes_with_the_last(const char *, gr_ring *)
 
-cdef extern from "host/taking.h" nogil:
+cdef extern from "host/replacing.h" nogil:
     enum gpuring_replace:
         GPURING_REPLACE_DEAD, GPURING_REPLACE_NONE, GPURING_REPLACE_ANY
     gpuring_status gh_make_way(const char *, gpuring_replace, gpuring_error *)
+
+cdef extern from "host/taking.h" nogil:
     gpuring_status gh_take_name(const char *, int, gpuring_replace, gr_ring *, gpuring_error *)
     gpuring_status gh_remove_name(const char *, bint, gr_bool *, gpuring_error *)
     int gh_has_successor(const char *, const gr_ring *)
@@ -408,7 +410,7 @@ cdef extern from "host/text.h" nogil:
         size_t nbytes
     gh_text gh_begin_text(char *, size_t)
 
-cdef extern from "host/diagnosis.h" nogil:
+cdef extern from "host/in_the_way.h" nogil:
     bint gh_waits_in_vain(const gr_ring *, uint32_t)
     bint gh_claims_in_vain(const gr_peer *, int64_t *)
     bint gh_is_of_this_process(const gr_ring *, uint32_t)
@@ -416,10 +418,12 @@ cdef extern from "host/diagnosis.h" nogil:
     struct gh_looks:
         gr_bool (*is_stopped)(void *, const gr_ring *, uint32_t) noexcept
         void *context
+    void gh_add_in_the_way(gh_text *, const gr_ring *, const gr_culprit *, const gh_looks *) noexcept
+
+cdef extern from "host/diagnosis.h" nogil:
     enum gh_verb:
         GH_CLAIM, GH_ACQUIRE, GH_LATEST
     double GH_NO_TIMEOUT
-    void gh_add_in_the_way(gh_text *, const gr_ring *, const gr_culprit *, const gh_looks *) noexcept
     gpuring_status gh_add_refused(gh_text *, const char *, const gr_peer *, gr_result, gh_verb, double, const gh_looks *) noexcept
     gpuring_status gh_add_resting(gh_text *, const char *, const gr_ring *, gr_result, gh_verb, double)
     gpuring_status gh_add_cannot_join(gh_text *, const char *, const gr_ring *, gr_result, const char *)
@@ -584,10 +588,18 @@ cdef extern from "memory/slab.h" nogil:
         uint32_t slots
         uint64_t slot_nbytes
     gpuring_status gm_make(gd_driver *, gr_memory, int, const uint8_t *, uint64_t, gm_slab **, gpuring_error *)
-    gpuring_status gm_adopt(gd_driver *, int, const uint8_t *, uint64_t, uint64_t, gm_slab **, gpuring_error *)
     gpuring_status gm_open(gd_driver *, int, const gm_wanted *, int, gm_slab **, gpuring_error *)
     gpuring_status gm_view(gm_slab *, gr_bool, uint64_t *, gpuring_error *)
     void gm_put(gm_slab *)
+
+cdef extern from "memory/given.h" nogil:
+    struct gm_given:
+        uint64_t ptr, nbytes
+        int device
+        const char *ring
+        uint32_t slots
+        uint64_t slot_nbytes
+    gpuring_status gm_adopt(gd_driver *, const gm_given *, const uint8_t *, gm_slab **, gpuring_error *)
 
 cdef extern from "memory/trouble.h" nogil:
     gpuring_status gm_fail_trouble(gpuring_error *, const gd_device *, const gd_trouble *) noexcept

@@ -37,7 +37,15 @@ class Slab:
 
 def make(driver: Driver, kind: str, device: int, epoch: bytes, nbytes: int) -> Slab: ...
 def adopt(
-    driver: Driver, device: int, epoch: bytes, ptr: int, nbytes: int, owner: object
+    driver: Driver,
+    device: int,
+    ring: str,
+    epoch: bytes,
+    ptr: int,
+    nbytes: int,
+    slots: int,
+    slot_nbytes: int,
+    owner: object,
 ) -> Slab: ...
 def open(
     driver: Driver,

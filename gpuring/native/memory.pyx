@@ -168,18 +168,22 @@ def make(Driver driver not None, str kind not None, int device, bytes epoch not 
     return made
 
 
-def adopt(Driver driver not None, int device, bytes epoch not None, uint64_t ptr, uint64_t nbytes, owner):
-    """A whole allocation, which `owner` keeps.  Raises Refused."""
+def adopt(Driver driver not None, int device, str ring not None, bytes epoch not None, uint64_t ptr, uint64_t nbytes,
+          uint32_t slots, uint64_t slot_nbytes, owner):
+    """Slots at the beginning of memory on a GPU that the user has allocated, which `owner` keeps.  Waits for the GPU.
+
+    Raises ValueError if it is too small or another ring has it, DeviceError if it cannot be shared."""
     cdef Slab made = Slab.__new__(Slab)
     cdef gpuring_error error
     cdef gpuring_status status
-    cdef const uint8_t *ring = epoch
+    cdef gm_given given
+    cdef const uint8_t *of = epoch
+    cdef bytes name = ring.encode()
+    given.ptr, given.nbytes, given.device, given.ring = ptr, nbytes, device, name
+    given.slots, given.slot_nbytes = slots, slot_nbytes
     made.driver = driver
     with nogil:
-        status = gm_adopt(driver.driver, device, ring, ptr, nbytes, &made.slab, &error)
-    if status == GPURING_DEVICE:
-        made.slab = NULL
-        raise Refused(error.text.decode(), error.device_status)
+        status = gm_adopt(driver.driver, &given, of, &made.slab, &error)
     if status != GPURING_OK:
         made.slab = NULL
         refuse(&error)

@@ -1,6 +1,7 @@
 """The errors of refused verbs.  Each names the ring, the numbers, the culprit and the next step.
 
-The words are those of the C library (native/host/diagnosis.c), here and in what the commands print.
+The words are those of the C library (native/host/diagnosis.c, in_the_way.c), here and in what the
+commands print.
 Here stands what is Python's: whose process was stopped a moment ago, and waits for oneself.
 """
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ import gpuring
 from gpuring import slot_layout
 from gpuring.memory import kinds
 from tests import ROOT
+from tests.helpers import rings
 from tests.helpers.compiled import BUILD_S, needs_compiler
 from tests.helpers.support import poll
 
@@ -94,6 +96,23 @@ def test_a_camera_in_cpp_a_consumer_in_c_and_one_in_python(name, run):
         assert [(int(seq), int(pts)) for seq, pts, _ in seen] == [(8 + k, k) for k in range(10)]
 
 
+@pytest.mark.parametrize("waits", ["between frames", "for a slot"])
+def test_a_ctrl_c_ends_the_camera_in_order(name, run, waits):
+    """Its reader gets all of its frames, and then the end of the stream."""
+    done(run(f"{command('c++ -std=c++17 camera.cpp')} {WARNINGS}"))
+    with make(name) as ring, ring.consumer() as frames:
+        camera = run(command("./camera").replace("cam0", name))
+        frames.acquire(20).release()
+        if waits == "for a slot":
+            poll(lambda: ring.stats().subscriptions[0].lag == ring.slots)
+            poll(lambda: rings.waiters(ring) == 1)
+        camera.send_signal(signal.SIGINT)
+        assert done(camera) == ""
+        assert ring.stats().reaps == 0
+        read = [slot.seq for slot in frames]
+        assert read == list(range(ring.slots + 1, ring.slots + 1 + len(read)))
+
+
 def test_a_ring_that_c_creates(name, run):
     done(run(f"{command('cc -std=c99 keep.c')} {WARNINGS}"))
     keep = run(command("./keep").replace("cam0", name))
@@ -157,8 +176,9 @@ def test_pkg_config(name, run):
     with make(name) as ring:
         watch = run(f"./watch {name}")
         poll(lambda: ring.stats().subscriptions)
-        ring.producer().close()
-        assert done(watch) == ""
+        with ring.producer() as producer:
+            rings.put(producer)  # without one, who has not joined yet waits for the next producer
+        assert done(watch).startswith("8 ")
 
 
 @pytest.mark.slow

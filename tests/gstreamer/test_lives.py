@@ -16,7 +16,7 @@ import pytest
 import gpuring
 from tests.helpers.commands import gpuring as command
 from tests.helpers.processes import PATIENCE_S, poll
-from tests.helpers.rings import small_ring
+from tests.helpers.rings import put, small_ring
 
 META = [("pts", "i8"), ("caps", "S512")]
 GRAY = "video/x-raw,format=GRAY8,width=64,height=36,framerate=25/1"
@@ -192,6 +192,24 @@ def test_a_source_that_was_taken_for_dead_joins_again(name, launch):
         publish(producer, range(6))
         assert source.until("chain", 6).count("chain") == 6
         assert "chain" not in source.interrupt()
+
+
+@pytest.mark.parametrize("had", [0, 3])
+def test_a_source_that_joins_again_twice_reads_no_frame_that_was_there_before(had, name, launch):
+    """It had no frame in between, and at first it may have had none either."""
+    with small_ring(name, slots=4, shape=(4, 8)) as ring, ring.producer() as producer:
+        publish(producer, range(3))
+        source = launch(f"gpuringsrc ring={name} reattach=true ! {SHOWN}", "-v")
+        poll(lambda: ring.stats().subscriptions)
+        publish(producer, range(had))
+        if had:
+            source.until("chain", had)
+            poll(lambda: ring.stats().subscriptions[0].lag == 0)
+        for _ in range(2):
+            taken_for_dead(source.pid, name)
+            assert "chain" not in source.until("has joined again", 1)
+        (seq,) = put(producer)
+        assert f"offset: {seq}," in source.until("chain", 1)
 
 
 def gives_up_a_claim(ring, producer):

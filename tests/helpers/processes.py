@@ -151,6 +151,16 @@ def open_files() -> dict[int, str]:
     return found
 
 
+def has_timer(pid: int) -> bool:
+    """Whether the only timer among the descriptors of a process is set, or has run out."""
+    found = []
+    for each in Path(f"/proc/{pid}/fdinfo").iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            found.append(each.read_text())
+    (timer,) = [text for text in found if "it_value:" in text]
+    return "ticks: 0\n" not in timer or "it_value: (0, 0)" not in timer
+
+
 @contextlib.contextmanager
 def few_descriptors(more: int) -> Iterator[None]:
     """This process has so many descriptors left.  Not for that of the tests: what earlier tests

@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuring import native
-from gpuring.memory import adopted, cuda, driver, frameworks, gpus, pinned
+from gpuring.memory import cuda, driver, frameworks, gpus, pinned
 from gpuring.native import Descriptor
 from gpuring.ring import ordering
 from tests.helpers import raw_verbs
@@ -123,7 +123,7 @@ class Gpu:
     def put_in_place(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """Makes it the driver of this process.  `forget` has to be called afterwards."""
         monkeypatch.setattr(driver, "_library", lambda: self)
-        for module in (gpus, cuda, adopted, pinned, ordering):
+        for module in (gpus, cuda, pinned, ordering):
             monkeypatch.setattr(module, "Driver", lambda: self.table)
         forget()
 
@@ -285,6 +285,7 @@ class Gpu:
         "cuDeviceGetAttribute": (_p, ctypes.c_int, ctypes.c_int),
         "cuDeviceCanAccessPeer": (_p, ctypes.c_int, ctypes.c_int),
         "cuCtxEnablePeerAccess": (_p, ctypes.c_uint),
+        "cuMemGetAddressRange_v2": (_p, _p, ctypes.c_uint64),
         "cuMemAlloc_v2": (_p, ctypes.c_size_t),
         "cuMemFree_v2": (ctypes.c_uint64,),
         "cuIpcGetMemHandle": (_p, ctypes.c_uint64),

@@ -6,23 +6,23 @@ The driver is made up (fake_gpu.py), and counts what it has given out.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import gc
 import mmap
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from itertools import count
-from typing import Any
 
 import pytest
 
 from gpuring.errors import DeviceError
-from gpuring.memory import Given, adopted, cuda
+from gpuring.memory import Given, cuda
 from gpuring.memory.cuda import CudaMemory, Slots
 from gpuring.memory.pinned import PinnedMemory, RegisteredMemory, UnregisteredMemory
 from tests.helpers.interrupted import interrupts
 from tests.helpers.processes import poll
-from tests.memory.fake_gpu import UUIDS, Gpu
+from tests.memory.fake_gpu import UUIDS, Gpu, put
 from tests.memory.test_memory_kinds import EPOCH, FIELD, KINDS, NBYTES, SLOTS
 
 HANDLE = (SLOTS * NBYTES).to_bytes(8, "little").ljust(64, b"\0")
@@ -107,8 +107,9 @@ def virtual(gpu: Gpu) -> Given:
     """Virtual memory, of which a descriptor is made."""
     nbytes = SLOTS * NBYTES
 
-    def tells(_gpu: Gpu, base: Any, size: Any, at: Any) -> None:
-        base._obj.value, size._obj.value = at.value, nbytes
+    def tells(_gpu: Gpu, base: int, size: int, at: int) -> None:
+        put(base, ctypes.c_uint64, at)
+        put(size, ctypes.c_size_t, nbytes)
 
     gpu.CALLS = gpu.CALLS | {  # type: ignore[misc]
         "cuMemGetAddressRange_v2": tells,
@@ -124,7 +125,7 @@ def plain(gpu: Gpu, virtual: Given) -> Given:
 
 
 def adopt(given: Given, ring: str = "cam0") -> CudaMemory:
-    return adopted.adopt(given, ring, EPOCH, SLOTS, NBYTES)
+    return CudaMemory.adopt(given, ring, EPOCH, SLOTS, NBYTES)
 
 
 @pytest.mark.parametrize("of", ["virtual", "plain"])

@@ -15,7 +15,7 @@ import pytest
 
 import gpuring
 from gpuring.ring import following
-from tests.helpers.processes import open_files
+from tests.helpers.processes import has_timer, open_files
 from tests.helpers.rings import readable
 from tests.helpers.support import poll
 from tests.kill.test_restarts import OPTIONS, put
@@ -131,6 +131,8 @@ def forks(pipe, name, who):
                 with contextlib.suppress(gpuring.RingError):
                     call()
                     os.write(tell, b"no error")
+            gpuring.select([endpoint], 0)
+            endpoint.close()
             del endpoint
             os.close(tell)
             os.read(go_on, 1)
@@ -138,6 +140,7 @@ def forks(pipe, name, who):
         os.close(tell)
         with os.fdopen(told) as told:
             errors = told.read()
+        assert has_timer(os.getpid())
         with next_ring(name, endpoint):
             comes(name)
             assert not readable(endpoint)

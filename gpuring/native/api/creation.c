@@ -9,11 +9,14 @@
 
 #include "../core/header.h"
 #include "../core/lock.h"
+#include "../host/describing.h"
 #include "../host/locks.h"
 #include "../host/making.h"
 #include "../host/opening.h"
+#include "../host/replacing.h"
 #include "../host/room.h"
 #include "../host/taking.h"
+#include "../memory/given.h"
 #include "durable.h"
 #include "on_gpu.h"
 
@@ -98,14 +101,35 @@ static gpuring_status choose_kind(gpuring_ring *ring, gpuring_memory memory,
                    no_ipc);
 }
 
+/* The GPU that has the memory that was given. */
+static gpuring_status find_given(gpuring_ring *ring, const gpuring_create_options *options,
+                                 const struct gpu_asked *asked, gpuring_error *error) {
+    struct gpu_asked there = *asked;
+    int device = 0;
+    if (!options->given)
+        return gh_fail(error, GPURING_INVALID, "ring '%s': `given` is the memory of its slots",
+                       ring->name);
+    gpuring_status status = gm_load(&ring->driver, error);
+    if (status == GPURING_OK)
+        status = gm_gpu_of_given(ring->driver, (uintptr_t)options->given, &device, error);
+    if (!asked->uuid && asked->device == GPURING_DEVICE_DEFAULT) there.device = device;
+    if (status == GPURING_OK) status = find_gpu(ring, &there, error);
+    if (status != GPURING_OK || ring->gpu == device) return status;
+    return gh_fail(error, GPURING_INVALID,
+                   "the memory that was given is on GPU %d, and the ring is to be used under GPU %d",
+                   device, ring->gpu);
+}
+
 /* Which GPU, which kind, and how streams wait. */
 static gpuring_status choose(gpuring_ring *ring, const gpuring_create_options *options,
                              const struct gpu_asked *asked, struct gr_config *config,
                              gpuring_error *error) {
     const gpuring_memory memory = options->memory;
-    const bool pinned = memory == GPURING_MEMORY_PINNED;
+    const bool pinned = memory == GPURING_MEMORY_PINNED, given = memory == GPURING_MEMORY_GIVEN;
     char why[2 * GM_WORDS] = "", no_timeline[GM_WORDS];
     gpuring_status status = GPURING_OK;
+    if (options->given && !given)
+        return gh_fail(error, GPURING_INVALID, "`given` is for memory that is GPURING_MEMORY_GIVEN");
     if (memory == GPURING_MEMORY_HOST) {
         if (options->sync == GPURING_SYNC_AUTO && options->gate == GPURING_GATE_AUTO &&
             !asks_for_gpu(asked))
@@ -113,14 +137,16 @@ static gpuring_status choose(gpuring_ring *ring, const gpuring_create_options *o
         return gh_fail(error, GPURING_INVALID,
                        "device, sync and gate are for GPU rings; a host ring needs none");
     }
-    if (memory != GPURING_MEMORY_AUTO && (unsigned)memory > GPURING_MEMORY_PINNED)
+    if (memory != GPURING_MEMORY_AUTO && !given && (unsigned)memory > GPURING_MEMORY_PINNED)
         return gh_fail(error, GPURING_INVALID, "there is no memory of number %d", (int)memory);
     if ((unsigned)options->sync > GPURING_SYNC_TIMELINE || (unsigned)options->gate > GPURING_GATE_HOST)
         return gh_fail(error, GPURING_INVALID, "there is no sync of number %d or gate of number %d",
                        (int)options->sync, (int)options->gate);
-    config->memory = (enum gr_memory)memory;
-    if (!pinned || asks_for_gpu(asked)) status = find_gpu(ring, asked, error);
-    if (status == GPURING_OK && !pinned) status = choose_kind(ring, memory, config, why, error);
+    config->memory = given ? GR_MEMORY_IPC : (enum gr_memory)memory; /* or what is found there */
+    if (given) status = find_given(ring, options, asked, error);
+    else if (!pinned || asks_for_gpu(asked)) status = find_gpu(ring, asked, error);
+    if (status == GPURING_OK && !pinned && !given)
+        status = choose_kind(ring, memory, config, why, error);
     if (status == GPURING_OK) status = check_fields(ring, error);
     if (status != GPURING_OK) return status;
     if (config->memory == GR_MEMORY_PINNED) {
@@ -139,6 +165,27 @@ static gpuring_status choose(gpuring_ring *ring, const gpuring_create_options *o
 
 static bool is_on_host(const struct gr_config *config) {
     return config->memory == GR_MEMORY_HOST || config->memory == GR_MEMORY_PINNED;
+}
+
+static gpuring_status make_slab(gpuring_ring *ring, const gpuring_create_options *options,
+                                struct gr_config *config, gpuring_error *error) {
+    if (options->memory != GPURING_MEMORY_GIVEN)
+        return gm_make(ring->driver, config->memory, ring->gpu, ring->epoch,
+                       config->slots * config->slot_nbytes, &ring->slab, error);
+    const struct gm_given given = {.ptr = (uintptr_t)options->given,
+                                   .nbytes = options->given_nbytes,
+                                   .device = ring->gpu,
+                                   .ring = ring->name,
+                                   .slots = config->slots,
+                                   .slot_nbytes = config->slot_nbytes};
+    const gpuring_status status = gm_adopt(ring->driver, &given, ring->epoch, &ring->slab, error);
+    if (status == GPURING_OK) config->memory = ring->slab->kind;
+    return status;
+}
+
+bool gpuring_has_given(const void *given) {
+    free_kept_rings();
+    return gm_has_given((uintptr_t)given);
 }
 
 /* How this process uses the slots of a ring that is whole but for its name. */
@@ -222,9 +269,7 @@ static gpuring_status create(gpuring_ring *ring, const gpuring_create_options *o
     if (getrandom(ring->epoch, sizeof ring->epoch, 0) != sizeof ring->epoch)
         return gh_fail_system(error, errno, "a random number");
     if (is_on_host(&config)) status = make_slots(ring, &config, options->mode, &making, error);
-    else
-        status = gm_make(ring->driver, config.memory, ring->gpu, ring->epoch,
-                         config.slots * config.slot_nbytes, &ring->slab, error);
+    else status = make_slab(ring, options, &config, error);
     if (status != GPURING_OK) return status;
     status = make_header(ring, &config, &layout, options, json, making, error);
     if (status != GPURING_OK && is_on_host(&config)) {

@@ -22,8 +22,8 @@ static void begin_call(const struct endpoint *end, struct gd_call *call, int64_t
 }
 
 gpuring_status endpoint_close(struct endpoint *end, gpuring_error *error) {
-    leave_all_behind(end);
-    const gpuring_status status = endpoint_leave(end, error);
+    gpuring_status status = leave_all_behind(end, error);
+    if (status == GPURING_OK) status = endpoint_leave(end, error);
     if (status == GPURING_OK) end_following(end);
     return status;
 }

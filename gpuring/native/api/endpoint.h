@@ -3,6 +3,8 @@
 
 #include "../device/verbs.h"
 #include "following.h"
+#include "left_behind.h"
+#include "membership.h"
 
 /* endpoint_leave, for it and all that it has left behind in earlier rings. */
 gpuring_status endpoint_close(struct endpoint *end, gpuring_error *error);

@@ -1,51 +1,34 @@
-/* Over restarts: the end of a stream, the next ring, and what is left behind in the earlier one. */
+/* Over restarts: the end of a stream, and the next ring. */
 #include "following.h"
 
-#define _GNU_SOURCE
 #include <errno.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/epoll.h>
-#include <sys/timerfd.h>
-#include <unistd.h>
 
 #include "../core/acquire.h"
 #include "../core/annex.h"
 #include "../core/bell.h"
 #include "../core/handles.h"
 #include "../core/lock.h"
-#include "../core/members.h"
 #include "../core/notify.h"
 #include "../host/arrivals.h"
-#include "../host/debts.h"
 #include "../host/taking.h"
-#include "durable.h"
-
-/* Who waits for several endpoints, and a descriptor that was readable a moment ago, look so often. */
-#define LOOK_AGAIN_NS INT64_C(50000000)
+#include "descriptor.h"
+#include "left_behind.h"
+#include "membership.h"
 
 struct follower {
-    /* The descriptor: an epoll of the notifier, of names, and of a timer. -1: nobody has asked. */
-    int fd, names, timer;
-    bool listens;
-    int64_t looked_ns;
+    struct descriptor descriptor;
     gpuring_producer_options producer;
     gpuring_consumer_options consumer;
     char name[GH_SUBSCRIPTION], label[GH_LABEL + 1], subscription[GH_SUBSCRIPTION + 1];
 };
 
-struct left_behind {
-    struct endpoint end;
-    struct left_behind *next;
-};
-
-/* ---- joining --------------------------------------------------------------------------------- */
-
 static struct follower *follower_named(const char *label) {
     struct follower *made = calloc(1, sizeof *made);
     if (!made) return NULL;
-    made->fd = made->names = made->timer = -1;
+    made->descriptor = (struct descriptor)NO_DESCRIPTOR;
     if (label) strcpy(made->label, label); /* it was checked */
     return made;
 }
@@ -69,47 +52,6 @@ struct follower *follower_of_consumer(const gpuring_consumer_options *options,
     if (options->label) made->consumer.label = made->label;
     if (options->subscription) made->consumer.subscription = made->subscription;
     return made;
-}
-
-gpuring_status join_as_producer(struct endpoint *end, const gpuring_producer_options *options,
-                                gpuring_error *error) {
-    const enum gr_result result = gr_join_producer(end->ring->header, &end->peer.core);
-    const struct endpoint_options more = {.label = options->label,
-                                          .spin_ns = options->spin_ns,
-                                          .stream = options->stream,
-                                          .gate = options->gate};
-    return endpoint_begin(end, result, &more, error);
-}
-
-/* A durable subscription is made, and what earlier rings owe it is settled, before it is joined. */
-gpuring_status join_as_consumer(struct endpoint *end, const gpuring_consumer_options *options,
-                                const char name[GH_SUBSCRIPTION], gpuring_error *error) {
-    gpuring_ring *ring = end->ring;
-    enum gr_start from;
-    uint64_t at;
-    gpuring_status status = start_at(options->start, &from, &at, error);
-    if (status == GPURING_OK && options->durable) {
-        gpuring_subscribe_options durable = GPURING_SUBSCRIBE_OPTIONS;
-        durable.start = options->start;
-        durable.lossy = options->lossy;
-        durable.drop = options->drop;
-        durable.patience_ns = options->patience_ns;
-        status = subscribe(ring, options->subscription, &durable, error);
-    }
-    if (status != GPURING_OK) return status;
-    if (options->subscription) gh_settle(ring->name, ring->header);
-    const enum gr_result result = gr_join_consumer(
-        ring->header, name, options->lossy ? GR_LOSSY : GR_LOSSLESS,
-        options->drop ? GR_DROP : GR_REDELIVER, from, at, &end->peer.core);
-    const struct endpoint_options more = {.subscription = name,
-                                          .label = options->label,
-                                          .spin_ns = options->spin_ns,
-                                          .stream = options->stream,
-                                          .gate = options->gate};
-    status = endpoint_begin(end, result, &more, error);
-    end->peer.core.cursor.told_deaths = options->deaths;
-    end->peer.core.cursor.follows = options->reattach;
-    return status;
 }
 
 /* ---- at the end ------------------------------------------------------------------------------ */
@@ -144,129 +86,20 @@ bool rests(struct endpoint *end) {
     return true;
 }
 
-/* ---- the descriptor -------------------------------------------------------------------------- */
+/* ---- its descriptor -------------------------------------------------------------------------- */
 
 int follower_fd(struct endpoint *end) {
-    struct follower *follows = end->follows;
-    const int of_bell = gr_notifier_fd(end->notifier);
-    if (!follows || follows->fd >= 0) return follows ? follows->fd : of_bell;
-    struct epoll_event readable = {.events = EPOLLIN};
-    follows->timer = timerfd_create(CLOCK_MONOTONIC, TFD_CLOEXEC | TFD_NONBLOCK);
-    if (follows->timer < 0) return -1;
-    follows->fd = epoll_create1(EPOLL_CLOEXEC);
-    if (follows->fd >= 0 && epoll_ctl(follows->fd, EPOLL_CTL_ADD, of_bell, &readable) == 0 &&
-        epoll_ctl(follows->fd, EPOLL_CTL_ADD, follows->timer, &readable) == 0)
-        return follows->fd;
-    const int why = errno;
-    if (follows->fd >= 0) close(follows->fd);
-    close(follows->timer);
-    follows->fd = follows->timer = -1;
-    errno = why;
-    return -1;
-}
-
-static void set_timer(const struct follower *follows, int64_t ns) {
-    const struct itimerspec when = {
-        .it_value = {.tv_sec = ns / GH_LOOK_NS, .tv_nsec = ns % GH_LOOK_NS}};
-    timerfd_settime(follows->timer, 0, &when, NULL);
-}
-
-/* Called before each look at an end. What comes after this makes the descriptor readable.
- *
- * Others may make many names. So after a look that came soon after another one, it is the timer that
- * has the next look made, as it is where the kernel does not report names. */
-static void listen_to_names(struct follower *follows) {
-    if (!follows || follows->fd < 0) return;
-    const int64_t now = gr_now_ns();
-    const bool soon = now < follows->looked_ns + LOOK_AGAIN_NS;
-    struct epoll_event on_names = {.events = soon ? 0 : EPOLLIN};
-    follows->looked_ns = now;
-    follows->listens = true;
-    if (follows->names < 0) {
-        follows->names = gh_watch_names(GH_SHM);
-        if (follows->names >= 0) epoll_ctl(follows->fd, EPOLL_CTL_ADD, follows->names, &on_names);
-    }
-    if (follows->names >= 0) {
-        gh_drain_names(follows->names);
-        epoll_ctl(follows->fd, EPOLL_CTL_MOD, follows->names, &on_names);
-    }
-    set_timer(follows, soon || follows->names < 0 ? LOOK_AGAIN_NS : GH_LOOK_NS);
-}
-
-static void hear_no_names(struct follower *follows) {
-    if (!follows || !follows->listens) return;
-    follows->listens = false;
-    set_timer(follows, 0);
-    if (follows->names >= 0) {
-        /* A forked child may have it, too, and then close alone does not take it out. */
-        epoll_ctl(follows->fd, EPOLL_CTL_DEL, follows->names, NULL);
-        close(follows->names);
-    }
-    follows->names = -1;
+    const int bell = gr_notifier_fd(end->notifier);
+    return end->follows ? descriptor_fd(&end->follows->descriptor, bell) : bell;
 }
 
 void arm_fd(struct endpoint *end, bool at_end) {
-    if (!at_end) hear_no_names(end->follows);
+    if (!at_end && end->follows) hear_no_names(&end->follows->descriptor);
     if (!at_end || is_consumer(end)) gr_notifier_arm(end->notifier, &end->peer.core, at_end);
     else gr_notifier_clear(end->notifier); /* no bell tells of another ring, but names do */
 }
 
 /* ---- the next ring --------------------------------------------------------------------------- */
-
-/* An endpoint may hold a ring after it has left it. The last one that lets it go detaches it. */
-static void hold(gpuring_ring *ring) { atomic_fetch_add(&ring->endpoints, 1); }
-
-static void let_go(gpuring_ring *ring) {
-    atomic_fetch_sub(&ring->endpoints, 1);
-    if (ring->is_followed) gpuring_detach(ring, NULL); /* refused as long as another one holds it */
-}
-
-gpuring_ring *ring_told(const struct endpoint *end) { return end->told ? end->told : end->ring; }
-
-void tell_ring(struct endpoint *end) {
-    if (end->told) let_go(end->told);
-    end->told = NULL;
-    end->restarted = false;
-    end->late = -1;
-}
-
-/* Its place is in the next ring from now on. Frames that are held stay valid in the one before. */
-static gpuring_status leave_behind(struct endpoint *end, struct endpoint *next,
-                                   gpuring_error *error) {
-    bool open = false;
-    for (uint32_t i = 0; i < end->ring->header->slots; i++) open |= end->peer.use[i].open;
-    struct left_behind *left = open ? calloc(1, sizeof *left) : NULL;
-    if (open && !left) return gh_fail_system(error, ENOMEM, end->ring->name);
-    next->notifier = end->notifier;
-    /* They look at the other ring from now on. */
-    if (end->notifier) gr_notifier_raise(end->notifier);
-    if (end->joins) gr_notifier_raise(end->joins);
-    end->notifier = NULL;
-    gpuring_ring *before = end->ring;
-    if (!open) {
-        const gpuring_status status = endpoint_leave(end, error);
-        if (status != GPURING_OK) {
-            end->notifier = next->notifier;
-            return status;
-        }
-    } else {
-        /* Nobody has its mutex, so the copy gets one of its own. */
-        left->end = (struct endpoint){.ring = end->ring,
-                                      .data = end->data,
-                                      .host = end->host,
-                                      .stream = end->stream,
-                                      .peer = end->peer,
-                                      .late = -1};
-        pthread_mutex_init(&left->end.peer.released.mutex, NULL);
-        pthread_mutex_destroy(&end->peer.released.mutex);
-        left->next = end->left;
-        end->left = left;
-    }
-    if (!end->told) hold(end->told = before);
-    else if (!open && before->is_followed) gpuring_detach(before, NULL);
-    if (!end->home) hold(end->home = before); /* as long as this endpoint is open */
-    return GPURING_OK;
-}
 
 /* What was lost on the way into the next ring counts from our last frame. */
 static void count_on(const struct endpoint *end, struct endpoint *next) {
@@ -336,7 +169,7 @@ static gpuring_status move(struct endpoint *end, bool *moved, gpuring_error *err
 gpuring_status look_on(struct endpoint *end, bool *goes_on, gpuring_error *error) {
     uint64_t seq;
     struct gr_culprit culprit;
-    listen_to_names(end->follows);
+    if (end->follows) listen_to_names(&end->follows->descriptor);
     const enum gr_result result = gr_look(&end->peer.core, &seq, &culprit);
     *goes_on = false;
     /* It is over, unless another member gives a frame back. */
@@ -379,65 +212,8 @@ gpuring_status wait_out(struct endpoint *end, int64_t deadline_ns, gpuring_error
     return status;
 }
 
-/* ---- what was left behind -------------------------------------------------------------------- */
-
-static bool has(const struct endpoint *end, const gpuring_slot *slot) {
-    const struct gr_ring *header = end->ring->header;
-    const char *at = slot->data;
-    return at >= end->data && at < end->data + header->slots * header->config.slot_nbytes;
-}
-
-void use_stream(struct endpoint *end, void *stream) {
-    end->stream = stream;
-    for (struct left_behind *left = end->left; left; left = left->next) left->end.stream = stream;
-}
-
-struct endpoint *where_open(struct endpoint *end, const gpuring_slot *slot) {
-    if (!end->left || !HAS_SIZE(slot, data) || has(end, slot)) return end;
-    for (struct left_behind *left = end->left; left; left = left->next)
-        if (has(&left->end, slot)) return &left->end;
-    return end;
-}
-
-static void leave(struct left_behind *left) {
-    gpuring_ring *ring = left->end.ring;
-    if (endpoint_leave(&left->end, NULL) != GPURING_OK) return; /* the watchdog leaves for it */
-    if (ring->is_followed) gpuring_detach(ring, NULL);
-    free(left);
-}
-
-void leave_if_done(struct endpoint *end, struct endpoint *owner) {
-    if (owner == end) return;
-    for (uint32_t i = 0; i < owner->ring->header->slots; i++)
-        if (owner->peer.use[i].open) return;
-    for (struct left_behind **at = &end->left; *at; at = &(*at)->next)
-        if (&(*at)->end == owner) {
-            struct left_behind *left = *at;
-            *at = left->next;
-            leave(left);
-            return;
-        }
-}
-
-void leave_all_behind(struct endpoint *end) {
-    while (end->left) {
-        struct left_behind *left = end->left;
-        end->left = left->next;
-        leave(left);
-    }
-}
-
 void end_following(struct endpoint *end) {
-    const bool forked = gr_forked(end->ring->header);
-    if (end->told) let_go(end->told);
-    if (end->home && end->ring->is_followed) gpuring_detach(end->ring, NULL);
-    if (end->home) let_go(end->home);
-    if (!end->follows) return;
-    if (!forked) hear_no_names(end->follows);
-    else if (end->follows->names >= 0) close(end->follows->names); /* the rest is the parent's */
-    if (end->follows->fd >= 0) {
-        close(end->follows->fd);
-        close(end->follows->timer);
-    }
+    if (end->follows) end_descriptor(&end->follows->descriptor, gr_forked(end->ring->header));
+    let_go_of_rings(end);
     free(end->follows);
 }

@@ -4,17 +4,12 @@
  * answer. So does a consumer that has joined between two producers of a ring that somebody keeps. */
 #pragma once
 
-#include "membership.h"
+#include "opaque.h"
 
 /* As what it joins the next ring. NULL: no memory. label, subscription: copied. */
 struct follower *follower_of_producer(const gpuring_producer_options *options);
 struct follower *follower_of_consumer(const gpuring_consumer_options *options,
                                       const char name[GH_SUBSCRIPTION]);
-/* Joins `end->ring` as the options say; the counterpart of endpoint_leave. */
-gpuring_status join_as_producer(struct endpoint *end, const gpuring_producer_options *options,
-                                gpuring_error *error);
-gpuring_status join_as_consumer(struct endpoint *end, const gpuring_consumer_options *options,
-                                const char name[GH_SUBSCRIPTION], gpuring_error *error);
 
 /* Whether `result` of a verb is an end that this endpoint waits out. */
 bool waits_out(const struct endpoint *end, enum gr_result result);
@@ -32,18 +27,5 @@ int follower_fd(struct endpoint *end);
 /* When a verb was refused: has the descriptor become readable when it may have an answer. */
 void arm_fd(struct endpoint *end, bool at_end);
 
-/* The ring that the caller knows of. */
-gpuring_ring *ring_told(const struct endpoint *end);
-/* When a slot is handed out: the caller has been told of its ring. */
-void tell_ring(struct endpoint *end);
-
-/* The stream of its verbs from now on, also for slots of earlier rings. */
-void use_stream(struct endpoint *end, void *stream);
-/* Where the slot is open: `end`, or one that was left behind in an earlier ring. */
-struct endpoint *where_open(struct endpoint *end, const gpuring_slot *slot);
-/* After a slot of an earlier ring was ended. Leaves that ring if it was the last one. */
-void leave_if_done(struct endpoint *end, struct endpoint *owner);
-/* Before `end` itself leaves: ends what was left behind. */
-void leave_all_behind(struct endpoint *end);
-/* Behind it: what was kept for it. */
+/* When the endpoint has left its ring for good: what was kept for it. */
 void end_following(struct endpoint *end);

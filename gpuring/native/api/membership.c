@@ -13,6 +13,7 @@
 #include "../core/watchdog.h"
 #include "../device/device.h"
 #include "../device/verbs.h"
+#include "../host/debts.h"
 #include "../host/environment.h"
 #include "../memory/trouble.h"
 #include "durable.h"
@@ -65,8 +66,26 @@ static gpuring_status prepare(struct endpoint *end, gpuring_gate gate, gpuring_e
     return gh_fail_system(error, ENOMEM, ring->name);
 }
 
-gpuring_status endpoint_begin(struct endpoint *end, enum gr_result result,
-                              const struct endpoint_options *options, gpuring_error *error) {
+/* After a join of which its caller gets no handle, so that nobody could leave later. */
+static void undo_join(struct gr_peer *peer) {
+    peer->self.dropped = true;
+    gr_leave(peer);
+    if (gr_leaves_late(peer)) gr_watch(peer->ring);
+}
+
+/* How it waits, and on which stream. */
+struct endpoint_options {
+    const char *subscription; /* NULL of a producer */
+    const char *label;
+    int64_t spin_ns;
+    void *stream;
+    gpuring_gate gate;
+};
+
+/* After the core's join: its watchdog, its label, its slots, how it waits. result: that of the core.
+ * If it is not GR_OK, the status says why, and there is nothing to leave. */
+static gpuring_status begin(struct endpoint *end, enum gr_result result,
+                            const struct endpoint_options *options, gpuring_error *error) {
     int64_t spin_ns = options->spin_ns;
     gpuring_status status = GPURING_OK;
     if (result != GR_OK) return cannot_join(end->ring, result, options->subscription, error);
@@ -77,7 +96,7 @@ gpuring_status endpoint_begin(struct endpoint *end, enum gr_result result,
     }
     if (status == GPURING_OK) status = prepare(end, options->gate, error);
     if (status != GPURING_OK) {
-        gr_leave(&end->peer.core);
+        undo_join(&end->peer.core);
         return status;
     }
     end->stream = options->stream;
@@ -86,6 +105,47 @@ gpuring_status endpoint_begin(struct endpoint *end, enum gr_result result,
     end->late = -1;
     atomic_fetch_add(&end->ring->endpoints, 1);
     return GPURING_OK;
+}
+
+gpuring_status join_as_producer(struct endpoint *end, const gpuring_producer_options *options,
+                                gpuring_error *error) {
+    const enum gr_result result = gr_join_producer(end->ring->header, &end->peer.core);
+    const struct endpoint_options more = {.label = options->label,
+                                          .spin_ns = options->spin_ns,
+                                          .stream = options->stream,
+                                          .gate = options->gate};
+    return begin(end, result, &more, error);
+}
+
+/* A durable subscription is made, and what earlier rings owe it is settled, before it is joined. */
+gpuring_status join_as_consumer(struct endpoint *end, const gpuring_consumer_options *options,
+                                const char name[GH_SUBSCRIPTION], gpuring_error *error) {
+    gpuring_ring *ring = end->ring;
+    enum gr_start from;
+    uint64_t at;
+    gpuring_status status = start_at(options->start, &from, &at, error);
+    if (status == GPURING_OK && options->durable) {
+        gpuring_subscribe_options durable = GPURING_SUBSCRIBE_OPTIONS;
+        durable.start = options->start;
+        durable.lossy = options->lossy;
+        durable.drop = options->drop;
+        durable.patience_ns = options->patience_ns;
+        status = subscribe(ring, options->subscription, &durable, error);
+    }
+    if (status != GPURING_OK) return status;
+    if (options->subscription) gh_settle(ring->name, ring->header);
+    const enum gr_result result = gr_join_consumer(
+        ring->header, name, options->lossy ? GR_LOSSY : GR_LOSSLESS,
+        options->drop ? GR_DROP : GR_REDELIVER, from, at, &end->peer.core);
+    const struct endpoint_options more = {.subscription = name,
+                                          .label = options->label,
+                                          .spin_ns = options->spin_ns,
+                                          .stream = options->stream,
+                                          .gate = options->gate};
+    status = begin(end, result, &more, error);
+    end->peer.core.cursor.told_deaths = options->deaths;
+    end->peer.core.cursor.follows = options->reattach;
+    return status;
 }
 
 /* Ends what is open. The errors of single slots do not matter: nobody has them afterwards. */

@@ -5,18 +5,11 @@
 #include "../host/diagnosis.h"
 #include "opaque.h"
 
-/* How it waits, and on which stream. */
-struct endpoint_options {
-    const char *subscription; /* NULL of a producer */
-    const char *label;
-    int64_t spin_ns;
-    void *stream;
-    gpuring_gate gate;
-};
-/* After the core's join: its watchdog, its label, its slots, how it waits. result: that of the core.
- * If it is not GR_OK, the status says why, and there is nothing to leave. */
-gpuring_status endpoint_begin(struct endpoint *end, enum gr_result result,
-                              const struct endpoint_options *options, gpuring_error *error);
+/* Joins `end->ring` as the options say; the counterpart of endpoint_leave. */
+gpuring_status join_as_producer(struct endpoint *end, const gpuring_producer_options *options,
+                                gpuring_error *error);
+gpuring_status join_as_consumer(struct endpoint *end, const gpuring_consumer_options *options,
+                                const char name[GH_SUBSCRIPTION], gpuring_error *error);
 /* How many producers have left the ring or died. */
 static inline int64_t producers_gone(const struct gr_ring *header) {
     const uint64_t word = gr_load_acquire(&header->head->producers);

@@ -10,6 +10,8 @@
  *   creation     create and unlink
  *   durable      durable subscriptions
  *   membership   join and leave
+ *   descriptor   a descriptor that hears of names, too
+ *   left_behind  rings that were left over a restart
  *   following    over restarts
  *   endpoint     what producers and consumers have in common: take, end, close
  *   producer     the verbs of producers
@@ -53,7 +55,7 @@ struct endpoint {
     void *stream;
     struct gd_peer peer;
     struct gr_notifier *notifier; /* NULL: nobody has asked for its descriptor */
-    /* Over restarts; see following.h. */
+    /* Over restarts; see following.h and left_behind.h. */
     struct follower *follows; /* NULL: it does not go on */
     struct left_behind *left; /* those of earlier rings that still have open slots */
     gpuring_ring *home;       /* that of its join, if it has left that */

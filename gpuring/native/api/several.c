@@ -8,6 +8,7 @@
 #include "../core/notify.h"
 #include "../core/wait.h"
 #include "../device/released.h"
+#include "descriptor.h"
 #include "endpoint.h"
 
 static gpuring_waited *waited_at(gpuring_waited *waited, uint32_t k) {
@@ -18,9 +19,6 @@ static struct endpoint *endpoint_of(const gpuring_waited *waited) {
     if (waited->producer) return &waited->producer->end;
     return waited->consumer ? &waited->consumer->end : NULL;
 }
-
-/* Those at an end that they wait out are looked at now and then; the others wait for their bells. */
-#define LOOK_AGAIN_NS INT64_C(50000000)
 
 struct several {
     struct endpoint *end[GR_MAX_WAITED];

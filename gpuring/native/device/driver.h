@@ -147,8 +147,6 @@ _Static_assert(sizeof(struct gd_pool) == 88, "CUmemPoolProps");
     F(copy_rows, "cuMemcpy2DAsync_v2", (const struct gd_copy_2d *copy, void *stream))              \
     F(fill, "cuMemsetD8Async",                                                                     \
       (uint64_t pointer, unsigned char value, size_t nbytes, void *stream))                        \
-    F(pointer_get_attribute, "cuPointerGetAttribute",                                              \
-      (void *value, int attribute, uint64_t pointer))                                              \
     F(host_alloc, "cuMemAllocHost_v2", (void **address, size_t nbytes))                            \
     F(host_free, "cuMemFreeHost", (void *address))                                                 \
     F(stream_create, "cuStreamCreate", (void **stream, unsigned flags))                            \
@@ -160,6 +158,10 @@ _Static_assert(sizeof(struct gd_pool) == 88, "CUmemPoolProps");
     F(device_get_count, "cuDeviceGetCount", (int *count))                                          \
     F(device_can_reach, "cuDeviceCanAccessPeer", (int *able, int device, int other))               \
     F(let_reach, "cuCtxEnablePeerAccess", (void *context, unsigned flags))                         \
+    F(pointer_get_attribute, "cuPointerGetAttribute",                                              \
+      (void *value, int attribute, uint64_t pointer))                                              \
+    F(address_range, "cuMemGetAddressRange_v2",                                                    \
+      (uint64_t *base, size_t *nbytes, uint64_t pointer))                                          \
     F(mem_alloc, "cuMemAlloc_v2", (uint64_t *pointer, size_t nbytes))                              \
     F(mem_free, "cuMemFree_v2", (uint64_t pointer))                                                \
     F(ipc_get_handle, "cuIpcGetMemHandle", (struct gd_ipc_handle *handle, uint64_t pointer))       \

@@ -19,12 +19,15 @@
  *   sockets      what killed processes have left where slots are handed on
  *   debts        what rings that were replaced still owe to durable subscriptions
  *   leftovers    what the dead have left
- *   taking       who gets a name, which ring makes way, and how it is taken away
+ *   replacing    which ring makes way
+ *   taking       who gets a name, and how it is taken away
  *   opening      the header of a ring by its name
  *   arrivals     waiting for a name
  *   json         a reader of JSON
  *   spec         what a slot holds: JSON, read and checked
- *   diagnosis    who is in the way of a verb, and why a verb was refused
+ *   describing   what a slot is to hold: JSON, written
+ *   in_the_way   who is in the way of a verb
+ *   diagnosis    why a verb was refused
  */
 #pragma once
 

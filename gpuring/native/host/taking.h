@@ -1,4 +1,4 @@
-/* The name of a ring: who gets it, which ring makes way, and how it is taken away.
+/* The name of a ring: who gets it, and how it is taken away. replacing.h says which ring makes way.
  *
  * A look never maps anything. It reads a copy, so a stranger's file cannot harm it. A process that
  * takes a name away looks first, and does both under a lock on that file (GR_NAME_BYTE). Slots get
@@ -10,10 +10,6 @@
 #include "../core/ring.h"
 #include "names.h"
 
-/* Checks, before anything is made, that the name is free or may be taken. Removes what nobody uses
- * any more, first of all because its memory may be needed. GPURING_EXISTS, GPURING_NOT_PERMITTED,
- * GPURING_INCOMPATIBLE, GPURING_SYSTEM. */
-gpuring_status gh_make_way(const char *name, gpuring_replace replace, gpuring_error *error);
 /* Gives the name to a whole header, which is open as `fd` and mapped as `ring`. A ring that makes
  * way is closed, and its durable subscriptions are those of the new one, too. */
 gpuring_status gh_take_name(const char *name, int fd, gpuring_replace replace,

@@ -10,6 +10,7 @@
  *   choice       what a GPU lacks; which memory, synchroniser and gate a new ring has
  *   share        how each kind of memory is allocated, handed on, mapped, and given back
  *   slab         the memory that this process has, each piece of it once
+ *   given        memory that the user has allocated
  *   trouble      what the device order was refused, in words
  *   fetch        the descriptor of slots, from a process that has it
  *

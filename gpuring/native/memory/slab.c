@@ -19,8 +19,8 @@ enum { READ, WRITE };
 
 /* ---- the list -------------------------------------------------------------------------------- */
 
-static struct gm_slab *begin(struct gd_driver *driver, enum gr_memory kind, int device,
-                             const uint8_t epoch[16], gpuring_error *error) {
+struct gm_slab *gm_begin(struct gd_driver *driver, enum gr_memory kind, int device,
+                         const uint8_t epoch[16], gpuring_error *error) {
     struct gm_slab *slab = calloc(1, sizeof *slab);
     if (!slab) {
         gh_fail_system(error, ENOMEM, "memory of a ring");
@@ -36,12 +36,11 @@ static struct gm_slab *begin(struct gd_driver *driver, enum gr_memory kind, int 
     return slab;
 }
 
-static struct gm_slab *enlisted(struct gm_slab *slab) {
+void gm_enlist(struct gm_slab *slab) {
     pthread_mutex_lock(&list_lock);
     slab->next = all;
     all = slab;
     pthread_mutex_unlock(&list_lock);
-    return slab;
 }
 
 struct gm_slab *gm_get(struct gm_slab *slab) {
@@ -63,6 +62,15 @@ static struct gm_slab *find(const uint8_t epoch[16], int device) {
     return slab;
 }
 
+struct gm_slab *gm_find_given(uint64_t ptr) {
+    pthread_mutex_lock(&list_lock);
+    struct gm_slab *slab = all;
+    while (slab && (slab->given != ptr || slab->pid != getpid())) slab = slab->next;
+    if (slab) slab->users++;
+    pthread_mutex_unlock(&list_lock);
+    return slab;
+}
+
 /* ---- given back ------------------------------------------------------------------------------ */
 
 static void unmap(struct gm_slab *slab) {
@@ -78,7 +86,7 @@ static void unmap(struct gm_slab *slab) {
         if (slab->ptr[k]) gm_unmap_virtual(driver, slab->ptr[k], slab->nbytes);
 }
 
-static void end(struct gm_slab *slab) {
+void gm_end(struct gm_slab *slab) {
     struct gm_refusal refusal;
     struct gm_slab *of = slab->of;
     if (slab->pid == getpid()) {
@@ -103,7 +111,7 @@ void gm_put(struct gm_slab *slab) {
     while (last && *at && *at != slab) at = &(*at)->next;
     if (last && *at) *at = slab->next;
     pthread_mutex_unlock(&list_lock);
-    if (last) end(slab);
+    if (last) gm_end(slab);
 }
 
 /* ---- made here ------------------------------------------------------------------------------- */
@@ -153,11 +161,21 @@ static gpuring_status finish_making(struct gm_slab *slab, gpuring_error *error) 
     return gm_view(slab, true, &ptr, error);
 }
 
+gpuring_status gm_hold_given(struct gm_slab *slab, gpuring_error *error) {
+    slab->borrowed = slab->fd < 0;
+    if (slab->borrowed) {
+        slab->ptr[WRITE] = slab->given;
+        return GPURING_OK;
+    }
+    slab->kind = GR_MEMORY_VMM; /* with a mapping of our own */
+    return finish_making(slab, error);
+}
+
 gpuring_status gm_make(struct gd_driver *driver, enum gr_memory kind, int device,
                        const uint8_t epoch[16], uint64_t nbytes, struct gm_slab **made,
                        gpuring_error *error) {
     struct gm_refusal refusal;
-    struct gm_slab *slab = begin(driver, kind, device, epoch, error);
+    struct gm_slab *slab = gm_begin(driver, kind, device, epoch, error);
     if (!slab) return error->status;
     slab->made = true;
     slab->nbytes = gm_rounded(nbytes, GM_PAGE);
@@ -172,43 +190,8 @@ gpuring_status gm_make(struct gd_driver *driver, enum gr_memory kind, int device
         }
         gm_leave(driver);
     }
-    if (status == GPURING_OK) *made = enlisted(slab);
-    else end(slab);
-    return status;
-}
-
-static gpuring_status adopt(struct gm_slab *slab, uint64_t ptr, gpuring_error *error) {
-    struct gm_refusal refusal;
-    char words[GM_WORDS];
-    if (!gm_export_virtual(slab->driver, ptr, &slab->fd, &refusal) ||
-        (slab->fd < 0 && !gm_export_plain(slab->driver, ptr, slab->handle, &refusal)))
-        return gm_fail(error, refusal.status, "%s", gm_told(words, slab->driver, &refusal));
-    if (slab->fd >= 0) {
-        slab->kind = GR_MEMORY_VMM; /* with a mapping of our own */
-        return finish_making(slab, error);
-    }
-    slab->ptr[WRITE] = ptr;
-    slab->borrowed = true;
-    return GPURING_OK;
-}
-
-gpuring_status gm_adopt(struct gd_driver *driver, int device, const uint8_t epoch[16], uint64_t ptr,
-                        uint64_t nbytes, struct gm_slab **made, gpuring_error *error) {
-    struct gm_refusal refusal;
-    char words[GM_WORDS];
-    struct gm_slab *slab = begin(driver, GR_MEMORY_IPC, device, epoch, error);
-    if (!slab) return error->status;
-    slab->made = true;
-    slab->nbytes = nbytes;
-    gpuring_status status;
-    if (!gm_enter(driver, device, &refusal))
-        status = gm_fail(error, refusal.status, "%s", gm_told(words, driver, &refusal));
-    else {
-        status = adopt(slab, ptr, error);
-        gm_leave(driver);
-    }
-    if (status == GPURING_OK) *made = enlisted(slab);
-    else end(slab);
+    if (status == GPURING_OK) gm_enlist(*made = slab);
+    else gm_end(slab);
     return status;
 }
 
@@ -320,7 +303,7 @@ static bool needs_fd(const struct gm_slab *here, enum gr_memory kind) {
 static gpuring_status open_under(struct gd_driver *driver, int device,
                                  const struct gm_wanted *wanted, struct gm_slab *here, int *fd,
                                  struct gm_slab **opened, gpuring_error *error) {
-    struct gm_slab *slab = begin(driver, wanted->kind, device, wanted->epoch, error);
+    struct gm_slab *slab = gm_begin(driver, wanted->kind, device, wanted->epoch, error);
     if (!slab) return error->status;
     if (!is_reached(here, slab)) {
         slab->fd = *fd;
@@ -329,8 +312,8 @@ static gpuring_status open_under(struct gd_driver *driver, int device,
     slab->nbytes = wanted->slots * wanted->slot_nbytes;
     memcpy(slab->handle, wanted->handle, GM_HANDLE);
     const gpuring_status status = open_new(slab, wanted, here, error);
-    if (status == GPURING_OK) *opened = enlisted(slab);
-    else end(slab);
+    if (status == GPURING_OK) gm_enlist(*opened = slab);
+    else gm_end(slab);
     return status;
 }
 

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "../core/layout.h"
+#include "../host/names.h"
 #include "share.h"
 
 struct gm_slab {
@@ -21,6 +22,8 @@ struct gm_slab {
     uint64_t ptr[2];       /* its address, to read and to write. 0: it is not mapped for that */
     int fd;                /* what others need as well, or -1 */
     bool made, borrowed;   /* by this process; it is the user's, who frees it */
+    uint64_t given;        /* the user's address, or 0 */
+    char ring[GH_MAX_NAME + 1]; /* which ring that was given to */
     bool known;            /* the driver has taken the descriptor, so nobody has lied about it */
     void *pool;
     struct gm_slab *of;    /* the same memory under another GPU, which is given back after this */
@@ -40,10 +43,6 @@ struct gm_wanted {
 gpuring_status gm_make(struct gd_driver *driver, enum gr_memory kind, int device,
                        const uint8_t epoch[16], uint64_t nbytes, struct gm_slab **slab,
                        gpuring_error *error);
-/* A whole allocation of the user's, who keeps it. What the driver refuses is told as it is. */
-gpuring_status gm_adopt(struct gd_driver *driver, int device, const uint8_t epoch[16], uint64_t ptr,
-                        uint64_t nbytes, struct gm_slab **slab, gpuring_error *error);
-
 /* The memory of a ring that others have. GPURING_DEVICE; GPURING_INCOMPATIBLE: the handle cannot be
  * that of the slots. fd: its descriptor, which is taken, also if this fails; or -1. If that is not
  * enough, because this process does not have the memory, it succeeds and *slab is NULL. */
@@ -56,3 +55,14 @@ gpuring_status gm_view(struct gm_slab *slab, bool writable, uint64_t *ptr, gpuri
 struct gm_slab *gm_get(struct gm_slab *slab);
 /* NULL is fine. */
 void gm_put(struct gm_slab *slab);
+
+/* For given.c. One that is not listed yet, which somebody has to list or to end. NULL, with an error:
+ * there is no memory. */
+struct gm_slab *gm_begin(struct gd_driver *driver, enum gr_memory kind, int device,
+                         const uint8_t epoch[16], gpuring_error *error);
+void gm_enlist(struct gm_slab *slab);
+void gm_end(struct gm_slab *slab);
+/* When the user's memory was exported: by its descriptor, or by its handle. */
+gpuring_status gm_hold_given(struct gm_slab *slab, gpuring_error *error);
+/* Who has the user's memory at this address, once more; or NULL. */
+struct gm_slab *gm_find_given(uint64_t ptr);

@@ -64,6 +64,12 @@ class GpuPeer:
         self.slot.meta["pts"] = pts
         self.slot.publish()
 
+    def write(self, byte: int) -> None:
+        """A frame, whose pts is the byte, too."""
+        self.claim()
+        self.fill(byte)
+        self.publish(byte)
+
     def acquire(self, timeout: float = 20) -> tuple[int, int]:
         self.slot = self.end.acquire(timeout, stream=self.stream.handle)
         return int(self.slot.seq), int(self.slot.meta["pts"])
@@ -77,6 +83,14 @@ class GpuPeer:
 
     def release(self) -> None:
         self.slot.release()
+
+    def take(self) -> int:
+        """The next frame: what all bytes are, which has to be its pts, too."""
+        _, pts = self.acquire()
+        found = self.read()
+        self.release()
+        assert found == pts
+        return found
 
     def release_torn(self) -> None:
         """Of a frame whose producer is dead."""

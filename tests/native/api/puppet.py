@@ -51,6 +51,12 @@ class Puppet:
         assert status == "GPURING_OK", " ".join([status, *words])
         return dict(word.split("=") for word in words if "=" in word)
 
+    def leaves(self) -> None:
+        """Ends it in order, when it has left its ring and given that up."""
+        self.ok("close", 0)
+        self.ok("detach")
+        self.end()
+
     def refused(self, *command: object) -> tuple[str, str]:
         """The status, and the words of the error."""
         status, _, text = self(*command).partition(" ")
@@ -100,3 +106,24 @@ class Puppet:
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
                     pipe.close()
+
+
+class Halted:
+    """A puppet that stops at the k-th step of one command."""
+
+    def __init__(self, puppet: Puppet, k: int, *command: object) -> None:
+        self._puppet = puppet
+        puppet("halt", k)
+        puppet.tell(*command)
+        self.answer = "" if puppet.stops() else puppet.hear()
+        """Empty: it has stopped."""
+        self.was_over = bool(self.answer)
+        """Whether there were fewer steps."""
+        if self.was_over:
+            puppet("halt", 0)
+
+    def end(self) -> str:
+        if not self.answer:
+            self._puppet.go_on()
+            self.answer = self._puppet.hear()
+        return self.answer

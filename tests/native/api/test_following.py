@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import gpuring
+from tests.helpers.processes import has_timer
 from tests.helpers.rings import put, small_ring, waiters
 from tests.helpers.support import poll, segments_of
 
@@ -25,11 +26,25 @@ def is_resting(c) -> bool:
     return False
 
 
-def looks_again(c) -> bool:
-    """Whether the timer of its descriptor is set, or has run out."""
-    each = Path(f"/proc/{c.pid}/fdinfo").iterdir()
-    (timer,) = [text for text in (one.read_text() for one in each) if "it_value:" in text]
-    return "ticks: 0\n" not in timer or "it_value: (0, 0)" not in timer
+def follows(c, name):
+    """It joins as a consumer that goes on over restarts."""
+    c.ok("attach", name, 0)
+    c.ok("consume", "-", NEXT, "r")
+
+
+def writes(c, byte):
+    c.ok("claim", 0, 0, 0)
+    c.ok("publish", 0, 1, byte)
+
+
+def waits(c):
+    assert c.refused("acquire", 0, 0, 0)[0] == "TIMEOUT"
+
+
+def reads(c, byte, *, restarted=False):
+    got = c.ok("acquire", 0, FOREVER, 0)
+    assert (got["first"], got["restarted"]) == (str(byte), str(int(restarted)))
+    c.ok("release", 0, 1)
 
 
 @pytest.mark.parametrize("dies", [False, True], ids=["closed", "killed"])
@@ -39,10 +54,8 @@ def test_a_consumer_goes_on_in_the_next_ring(name, puppet, dies):
     camera.ok("produce", "-", "-")
     c.ok("attach", name, 0)
     c.ok("consume", "rec", NEXT, "r")
-    camera.ok("claim", 0, 0, 0)
-    camera.ok("publish", 0, 1, 1)
-    assert c.ok("acquire", 0, FOREVER, 0)["restarted"] == "0"
-    c.ok("release", 0, 1)
+    writes(camera, 1)
+    reads(c, 1)
     if dies:
         camera.kill()
     else:
@@ -72,8 +85,7 @@ def test_a_frame_that_is_held_stays_valid_in_the_ring_before(name, puppet):
     """Also if it has the number of one of the next ring."""
     c = puppet()
     with small_ring(name) as old, old.producer() as producer:
-        c.ok("attach", name, 0)
-        c.ok("consume", "-", NEXT, "r")
+        follows(c, name)
         put(producer, 2, 1)
         for _ in range(2):
             assert c.ok("acquire", 0, 0, 0)["first"] == "1"
@@ -103,8 +115,7 @@ def test_a_producer_goes_on_in_the_next_ring(name, puppet):
     with small_ring(name):
         c.ok("attach", name, 0)
         c.ok("produce", "camera", "r")
-        c.ok("claim", 0, 0, 0)
-        c.ok("publish", 0, 1, 1)
+        writes(c, 1)
     status, text = c.refused("claim", 0, 0, 0)
     assert status == "FULL"
     assert "no other ring has its name yet" in text
@@ -115,9 +126,7 @@ def test_a_producer_goes_on_in_the_next_ring(name, puppet):
         c.ok("publish", 0, 1, 5)
         assert frames.acquire(5).array[0] == 5
         assert [peer.label for peer in ring.stats().producers] == ["camera"]
-        c.ok("close", 0)
-    c.ok("detach")
-    c.end()
+        c.leaves()
 
 
 def test_a_consumer_goes_on_any_number_of_times(name, puppet):
@@ -125,15 +134,10 @@ def test_a_consumer_goes_on_any_number_of_times(name, puppet):
     for k in range(4):
         with small_ring(name) as ring, ring.producer() as producer:
             if k == 0:
-                c.ok("attach", name, 0)
-                c.ok("consume", "-", NEXT, "r")
+                follows(c, name)
             put(producer, 1, k)
-            got = c.ok("acquire", 0, FOREVER, 0)
-            assert (got["first"], got["restarted"]) == (str(k), str(int(k > 0)))
-            c.ok("release", 0, 1)
-    c.ok("close", 0)
-    c.ok("detach")
-    c.end()
+            reads(c, k, restarted=k > 0)
+    c.leaves()
 
 
 def test_the_ring_that_it_was_told_of_is_valid_until_the_first_slot_after_a_restart(name, puppet):
@@ -142,15 +146,13 @@ def test_the_ring_that_it_was_told_of_is_valid_until_the_first_slot_after_a_rest
     for slots in (4, 5, 6, 7, 8):
         with small_ring(name, slots=slots) as ring, ring.producer() as producer:
             if slots == 4:
-                c.ok("attach", name, 0)
-                c.ok("consume", "-", NEXT, "r")
+                follows(c, name)
             elif slots == 5:
                 put(producer, 1, 5)
-                assert c.ok("acquire", 0, FOREVER, 0)["restarted"] == "1"
-                c.ok("release", 0, 1)
+                reads(c, 5, restarted=True)
                 assert c.ok("told", 0)["slots"] == "5"
             elif slots < 8:
-                c.refused("acquire", 0, 0, 0)
+                c.refused("acquire", 0, S // 100, 0)
                 assert len(ring.stats().subscriptions) == 1
                 assert c.ok("told")["slots"] == "5"
                 assert c.ok("told", 0)["slots"] == "5"
@@ -160,9 +162,7 @@ def test_the_ring_that_it_was_told_of_is_valid_until_the_first_slot_after_a_rest
                 assert c.ok("told", 0)["slots"] == "8"
                 maps = Path(f"/proc/{c.pid}/maps").read_text()
                 assert maps.count(f"/gpuring.{name}") == 2 * 2  # those of its join, and of this one
-    c.ok("close", 0)
-    c.ok("detach")
-    c.end()
+    c.leaves()
 
 
 def test_the_producer_of_a_creator_stays(name, puppet):
@@ -171,9 +171,7 @@ def test_the_producer_of_a_creator_stays(name, puppet):
     c.ok("produce", "-", "r")
     with small_ring(name, replace=True):
         assert c.refused("claim", 0, 0, 0)[0] == "CLOSED"
-    c.ok("close", 0)
-    c.ok("detach")
-    c.end()
+    c.leaves()
 
 
 def test_a_consumer_in_python_goes_on_where_c_has_replaced_the_ring(name, puppet):
@@ -185,14 +183,11 @@ def test_a_consumer_in_python_goes_on_where_c_has_replaced_the_ring(name, puppet
         c("replaces", 2)
         c.ok("create", name, 4, 0o600, *FIELD)
         c.ok("produce", "-", "-")
-        c.ok("claim", 0, 0, 0)
-        c.ok("publish", 0, 1, 6)
+        writes(c, 6)
         with frames.acquire(20) as slot:
             assert (slot.array[0], slot.restarted) == (6, True)
         frames.close()
-    c.ok("close", 0)
-    c.ok("detach")
-    c.end()
+    c.leaves()
 
 
 def test_what_is_lost_on_the_way_is_counted_once(name, puppet):
@@ -220,110 +215,91 @@ def test_one_that_comes_between_two_producers_waits_for_the_next_one(name, puppe
         c.ok("consume", "-", NEXT, "")
         assert c.refused("acquire", 0, S // 100, 0)[0] == "TIMEOUT"
         assert c("poll", 0, 0) == "GPURING_OK 1"
-        assert c.refused("acquire", 0, 0, 0)[0] == "TIMEOUT"
+        waits(c)
         assert c("poll", 0, 0) == "GPURING_OK 0"
         c.tell("poll", 0, 20_000)
         with ring.producer() as producer:
             assert c.hear() == "GPURING_OK 1"
             put(producer, 1, 4)
-            assert c.ok("acquire", 0, FOREVER, 0)["restarted"] == "0"
-            c.ok("release", 0, 1)
+            reads(c, 4)
         assert c.refused("acquire", 0, FOREVER, 0)[0] == "END_OF_STREAM"
-        c.ok("close", 0)
-    c.ok("detach")
-    c.end()
+        c.leaves()
 
 
 def test_a_descriptor_tells_of_the_next_ring(name, puppet):
     c = puppet()
     with small_ring(name) as ring:
-        c.ok("attach", name, 0)
-        c.ok("consume", "-", NEXT, "r")
+        follows(c, name)
         assert c("poll", 0, 0) == "GPURING_OK 0"
         with ring.producer() as producer:
             put(producer, 1, 1)
         assert c("poll", 0, 20_000) == "GPURING_OK 1"
-        c.ok("acquire", 0, 0, 0)
-        c.ok("release", 0, 1)
-        assert c.refused("acquire", 0, 0, 0)[0] == "TIMEOUT"
+        reads(c, 1)
+        waits(c)
     c.tell("poll", 0, 20_000)
     with small_ring(name) as ring, ring.producer() as producer:
         assert c.hear() == "GPURING_OK 1"
         put(producer, 1, 2)
-        assert c.ok("acquire", 0, S, 0)["first"] == "2"
-        c.ok("release", 0, 1)
-        assert c.refused("acquire", 0, 0, 0)[0] == "TIMEOUT"
+        reads(c, 2, restarted=True)
+        waits(c)
         assert c("poll", 0, 0) == "GPURING_OK 0"
         c.tell("poll", 0, 20_000)
         put(producer, 1, 3)
         assert c.hear() == "GPURING_OK 1"
-        c.ok("close", 0)
-    c.ok("detach")
-    c.end()
+        c.leaves()
 
 
 def test_a_descriptor_hears_no_names_between_ends_though_a_child_has_it(name, puppet):
     c = puppet()
     with small_ring(name) as ring:
-        c.ok("attach", name, 0)
-        c.ok("consume", "-", NEXT, "r")
+        follows(c, name)
         ring.producer().close()
         assert c("poll", 0, 0) == "GPURING_OK 1"
-        assert c.refused("acquire", 0, 0, 0)[0] == "TIMEOUT"
-        assert c.refused("acquire", 0, 0, 0)[0] == "TIMEOUT"  # its timer has it looked again soon
+        waits(c)
+        waits(c)  # its timer has it looked again soon
         assert c("poll", 0, 20_000) == "GPURING_OK 1"
         assert c("child") == "ok"
     with small_ring(name) as ring, ring.producer():
-        assert c.refused("acquire", 0, 0, 0)[0] == "TIMEOUT"
+        waits(c)
         with small_ring(f"{name}-other"):
             assert c("poll", 0, 0) == "GPURING_OK 0"
-        c.ok("close", 0)
-    c.ok("detach")
-    c.end()
+        c.leaves()
 
 
 def test_a_child_that_closes_what_it_has_inherited_leaves_the_descriptor_alone(name, puppet):
     c = puppet()
     with small_ring(name) as ring:
-        c.ok("attach", name, 0)
-        c.ok("consume", "-", NEXT, "r")
+        follows(c, name)
         ring.producer().close()
         assert c("poll", 0, 0) == "GPURING_OK 1"
-        assert c.refused("acquire", 0, 0, 0)[0] == "TIMEOUT"
-        assert looks_again(c)
+        waits(c)
+        assert has_timer(c.pid)
         assert c("child", 0) == "ok"
-        assert looks_again(c)
-        c.ok("close", 0)
-    c.ok("detach")
-    c.end()
+        assert has_timer(c.pid)
+        c.leaves()
 
 
 def test_select_waits_an_end_out(name, puppet):
     c = puppet()
     with small_ring(name) as ring:
-        c.ok("attach", name, 0)
-        c.ok("consume", "-", NEXT, "r")
+        follows(c, name)
         with ring.producer() as producer:
             put(producer, 1, 1)
         assert c("select", FOREVER, 0) == "GPURING_OK 1"
-        c.ok("acquire", 0, 0, 0)
-        c.ok("release", 0, 1)
+        reads(c, 1)
     assert c.refused("select", S // 50, 0)[0] == "TIMEOUT"
     c.tell("select", FOREVER, 0)
     with small_ring(name) as ring, ring.producer() as producer:
         put(producer, 1, 2)
         assert c.hear() == "GPURING_OK 1"
         assert c.ok("acquire", 0, 0, 0)["restarted"] == "1"
-        c.ok("close", 0)
-    c.ok("detach")
-    c.end()
+        c.leaves()
 
 
 def test_an_end_that_comes_during_a_select_is_waited_out(name, puppet):
     c = puppet()
     with small_ring(name) as ring:
-        c.ok("attach", name, 0)
-        c.ok("consume", "-", NEXT, "r")
+        follows(c, name)
         producer = ring.producer()
         c.tell("select", FOREVER, 0)
         poll(lambda: waiters(ring) == 1)
@@ -333,9 +309,7 @@ def test_an_end_that_comes_during_a_select_is_waited_out(name, puppet):
         assert c.hear() == "GPURING_OK 1"
         assert len(ring.stats().subscriptions) == 1  # that is what it has told of
         assert c.ok("acquire", 0, 0, 0)["restarted"] == "1"
-        c.ok("close", 0)
-    c.ok("detach")
-    c.end()
+        c.leaves()
 
 
 def test_a_durable_consumer_keeps_its_place_over_its_own_death(name, puppet):

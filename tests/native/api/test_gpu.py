@@ -7,76 +7,47 @@ held has work pending until the puppet is told to go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable
 
 import pytest
 
-from gpuring.memory import kinds
-from gpuring.registry import leftovers
 from tests.helpers.support import poll, segments_of
 from tests.native.api.gpu_peer import Peer
+from tests.native.api.gpu_rings import (
+    BUSY,
+    MEMORY,
+    OF_EACH,
+    SHAPE,
+    SYNC,
+    TIMELINE,
+    Calls,
+    _is_supported,
+    attach,
+    c,
+    create,
+    name,
+    publishes,
+    reads,
+    sees,
+)
 from tests.native.api.puppet import Puppet
 
-MEMORY = {"host": 0, "ipc": 1, "vmm": 2, "pool": 3, "pinned": 4, "auto": 255}
-SYNC = {"auto": 0, "event": 1, "timeline": 2}
-GATE = {"auto": 0, "stream": 1, "host": 2}
-SHAPE = ("array", "|u1", 4, 64, ",", ";", "pts", "<i8", ",")
-BUSY = 600  # CUDA_ERROR_NOT_READY
-PLACES = [
-    *((kind, sync) for kind in kinds.ON_GPU for sync in ("timeline", "event")),
-    ("pinned", "timeline"),
-]
-OF_EACH = pytest.mark.parametrize(("kind", "sync"), PLACES, ids=["-".join(at) for at in PLACES])
-TIMELINE = pytest.mark.parametrize(("kind", "sync"), [("ipc", "timeline"), ("vmm", "timeline")])
-
-Calls = Callable[[int], list[tuple[str, int]]]
+__all__ = ["_is_supported", "c", "name"]  # pytest finds the fixtures by it
 
 
-@pytest.fixture
-def name(name: str) -> Iterator[str]:
-    """One that may be left by the dead."""
-    yield name
-    leftovers.tidy(lambda each: each == name)
+def consumes(program: Puppet) -> None:
+    """On stream 2."""
+    program.ok("consume", "x", -2, "-")
+    program.ok("stream", 0, 2)
 
 
-@pytest.fixture
-def c(driver: str, linked: Any, puppets: Callable[..., Puppet]) -> Callable[[], Puppet]:
-    """Starts programs in C that use GPU 0."""
-
-    def start() -> Puppet:
-        program = puppets(linked)
-        program.ok("gpu", 0)
-        return program
-
-    return start
-
-
-@pytest.fixture(autouse=True)
-def _is_supported(request: pytest.FixtureRequest, driver: str) -> None:
-    kind = getattr(request.node, "callspec", None) and request.node.callspec.params.get("kind")
-    if driver == "real" and kind in kinds.ON_GPU:
-        able, why = kinds.supported(kind, 0)
-        if not able:
-            pytest.skip(why)
-
-
-def create(program: Puppet, name: str, kind: str, sync: str = "auto", gate: str = "auto") -> None:
-    program.ok("under", MEMORY[kind], 0, 0 if kind == "pinned" else SYNC[sync], GATE[gate])
-    program.ok("create", name, 4, 0o600, *SHAPE)
-
-
-def attach(program: Puppet, name: str) -> None:
-    program.ok("under", 0, 0, 0, 0)
-    program.ok("attach", name, 20 * 10**9)
-
-
-def publishes(program: Puppet, byte: int, pts: int) -> None:
-    """On stream 1."""
-    program.ok("stream", 0, 1)
-    program.ok("claim", 0, 0, 0)
-    program.ok("fill", 0, 1, byte)
-    program.ok("publish", 0, 1, -1, pts)
+def still_reads_a_frame_of(peer: Peer, program: Puppet) -> None:
+    """Until it is told to go on.  The host is ahead of the GPU: it has released the frame."""
+    peer("write", 1)
+    program.ok("acquire", 0, 5 * 10**9, 0)
+    program.ok("hold", 2)
+    program.ok("read", 0, 2)
+    program.ok("release", 0, 1)
 
 
 # ---- C and Python --------------------------------------------------------------------------------
@@ -102,13 +73,9 @@ def test_python_reads_what_the_stream_of_c_has_written(
     peer("release")
     for k in range(1, 10):  # every slot again
         publishes(program, k, k)
-        assert peer("acquire")[1] == k
-        assert peer("read") == k
-        peer("release")
+        assert peer("take") == k
     peer("close")
-    program.ok("close", 0)
-    program.ok("detach")
-    program.end()
+    program.leaves()
     assert segments_of(name) == []
 
 
@@ -124,19 +91,11 @@ def test_the_stream_of_c_reads_what_python_has_written(
     assert (int(found["memory"]), int(found["sync"])) == (MEMORY[kind], SYNC[sync])
     assert (found["device"], found["mapped"]) == ("0", "1")
     peer("produce")
-    program.ok("consume", "x", -2, "-")
-    program.ok("stream", 0, 2)
+    consumes(program)
     for k in range(1, 10):
-        peer("claim")
-        peer("fill", k)
-        peer("publish", k)
-        assert program.ok("acquire", 0, 5 * 10**9, 0)["meta"] == str(k)
-        program.ok("read", 0, 2)
-        assert program.ok("seen", 2) == {"status": "0", "all": str(k)}
-        program.ok("release", 0, 1)
-    program.ok("close", 0)
-    program.ok("detach")
-    program.end()
+        peer("write", k)
+        reads(program, k)
+    program.leaves()
     peer("close")
     assert segments_of(name) == []
 
@@ -150,27 +109,17 @@ def test_a_producer_does_not_overwrite_what_a_stream_of_c_still_reads(
     peer("create", name, device="cuda", memory=kind, sync=sync)
     attach(program, name)
     peer("produce")
-    program.ok("consume", "x", -2, "-")
-    program.ok("stream", 0, 2)
-    peer("claim")
-    peer("fill", 1)
-    peer("publish", 1)
-    program.ok("acquire", 0, 5 * 10**9, 0)
-    program.ok("hold", 2)
-    program.ok("read", 0, 2)
-    program.ok("release", 0, 1)  # the host is ahead of the GPU
+    consumes(program)
+    still_reads_a_frame_of(peer, program)
     for k in range(2, 6):  # the last one is in the slot that is still read
-        peer("claim")
-        peer("fill", k)
-        peer("publish", k)
+        peer("write", k)
         if k < 5:
             program.ok("acquire", 0, 5 * 10**9, 0)
             program.ok("release", 0, 1)
     program.ok("go")
     assert program.ok("seen", 2)["all"] == "1"
     program.ok("acquire", 0, 5 * 10**9, 0)
-    program.ok("read", 0, 2)
-    assert program.ok("seen", 2)["all"] == "5"
+    sees(program, 5)
     program.ok("release", 0, 1)
 
 
@@ -243,9 +192,7 @@ def test_a_frame_of_c_that_its_gpu_had_not_written_is_torn(
     peer("consume")
     program.ok("produce", "-")
     publishes(program, 1, 1)
-    assert peer("acquire")[1] == 1
-    assert peer("read") == 1
-    peer("release")
+    assert peer("take") == 1
     program.ok("hold", 1)
     publishes(program, 2, 2)
     assert peer("acquire")[1] == 2
@@ -262,21 +209,12 @@ def test_a_reader_in_c_that_dies_holds_up_nobody(
     peer("create", name, device="cuda", memory=kind, sync=sync)
     attach(program, name)
     peer("produce")
-    program.ok("consume", "x", -2, "-")
-    program.ok("stream", 0, 2)
-    peer("claim")
-    peer("fill", 1)
-    peer("publish", 1)
-    program.ok("acquire", 0, 5 * 10**9, 0)
-    program.ok("hold", 2)
-    program.ok("read", 0, 2)
-    program.ok("release", 0, 1)
+    consumes(program)
+    still_reads_a_frame_of(peer, program)
     program.kill()
     poll(lambda: peer("consumers") == 0)
     for k in range(2, 10):
-        peer("claim")
-        peer("fill", k)
-        peer("publish", k)
+        peer("write", k)
     peer("finish")
 
 
@@ -288,20 +226,14 @@ def test_a_producer_in_python_that_dies_leaves_c_its_whole_frames(
     program, peer = c(), python()
     create(program, name, kind, sync)
     peer("attach", name)
-    program.ok("consume", "x", -2, "-")
-    program.ok("stream", 0, 2)
+    consumes(program)
     peer("produce")
     for k in (1, 2):
-        peer("claim")
-        peer("fill", k)
-        peer("publish", k)
+        peer("write", k)
     peer("finish")
     peer.kill()
     for k in (1, 2):
-        assert program.ok("acquire", 0, 20 * 10**9, 0)["meta"] == str(k)
-        program.ok("read", 0, 2)
-        assert program.ok("seen", 2)["all"] == str(k)
-        program.ok("release", 0, 1)
+        reads(program, k)
     assert program.refused("acquire", 0, 20 * 10**9, 0)[0] == "PEER_LOST"
 
 
@@ -346,9 +278,7 @@ def test_memory_that_others_use_outlives_its_ring(
     publishes(program, 4, 4)
     program.ok("close", 0)
     program.ok("detach")
-    assert peer("acquire")[1] == 4
-    assert peer("read") == 4
-    peer("release")
+    assert peer("take") == 4
     freed = ("cuMemFree_v2", 0)
     assert freed not in calls(program.pid)
     peer("close")

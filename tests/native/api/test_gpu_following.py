@@ -10,8 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.native.api.gpu_peer import Peer
-from tests.native.api.puppet import Puppet
-from tests.native.api.test_gpu import (
+from tests.native.api.gpu_rings import (
     MEMORY,
     OF_EACH,
     SHAPE,
@@ -21,7 +20,9 @@ from tests.native.api.test_gpu import (
     create,
     name,
     publishes,
+    sees,
 )
+from tests.native.api.puppet import Puppet
 
 __all__ = ["_is_supported", "c", "name"]  # pytest finds the fixtures by it
 
@@ -48,14 +49,7 @@ def reads(program: Puppet, byte: int, *, restarted: bool) -> None:
     """The next frame, on stream 2."""
     got = program.ok("acquire", 0, 20 * S, 0)
     assert (got["meta"], got["restarted"]) == (str(byte), str(int(restarted)))
-    program.ok("read", 0, 2)
-    assert program.ok("seen", 2) == {"status": "0", "all": str(byte)}
-
-
-def ends(program: Puppet) -> None:
-    program.ok("close", 0)
-    program.ok("detach")
-    program.end()
+    sees(program, byte)
 
 
 @pytest.mark.slow(keep=2)
@@ -84,7 +78,7 @@ def test_a_consumer_in_c_goes_on_in_the_next_ring_on_its_stream(
         reads(reader, k, restarted=False)
         reader.ok("release", 0, 1)
     for each in (reader, camera, other):
-        ends(each)
+        each.leaves()
 
 
 @pytest.mark.slow(keep=2)
@@ -106,7 +100,7 @@ def test_a_producer_in_c_goes_on_in_the_next_ring_on_its_stream(
         assert peer("acquire")[1] == 5 + k
         assert peer("read") == 5 + k
         peer("release")
-    ends(program)
+    program.leaves()
     first("close")
     second("close")
 
@@ -133,7 +127,7 @@ def test_a_reader_in_c_goes_from_a_gpu_into_host_memory_and_back(
     publishes(on_gpu[1], 6, 6)
     reads(reader, 6, restarted=True)
     for each in (reader, on_host, *on_gpu):
-        ends(each)
+        each.leaves()
 
 
 @pytest.mark.parametrize("kind", ["vmm"])
@@ -149,7 +143,7 @@ def test_who_reads_by_the_cpu_does_not_go_on_on_a_gpu(
     status, text = reader.refused("acquire", 0, 20 * S, 0)
     assert status == "UNSUPPORTED"
     assert f"memory of a GPU ({kind})" in text
-    ends(reader)
+    reader.leaves()
 
 
 @pytest.mark.parametrize("kind", ["ipc", "vmm"])
@@ -162,7 +156,7 @@ def test_a_durable_subscription_outlives_a_ring_on_a_gpu(
     camera.ok("produce", "-", "-")
     attach(reader, name)
     reader.ok("consume", "rec", OLDEST, "u")
-    ends(reader)
+    reader.leaves()
     for k in range(3):
         publishes(camera, k, k)
     replace(other, name, kind)
@@ -171,9 +165,8 @@ def test_a_durable_subscription_outlives_a_ring_on_a_gpu(
     attach(again, name)
     again.ok("consume", "rec", OLDEST, "u")
     assert again.ok("acquire", 0, 20 * S, 0)["lost"] == "3"
-    again.ok("read", 0, 2)
-    assert again.ok("seen", 2)["all"] == "7"
+    sees(again, 7)
     again.ok("release", 0, 1)
     again.ok("unsubscribe", "rec")
     for each in (again, camera, other):
-        ends(each)
+        each.leaves()

@@ -14,8 +14,8 @@ import pytest
 
 import gpuring
 from tests.helpers.support import poll, segments_of
+from tests.native.api.gpu_rings import MEMORY, SHAPE, create, name
 from tests.native.api.puppet import Puppet
-from tests.native.api.test_gpu import MEMORY, SHAPE, create, name
 
 __all__ = ["name"]  # pytest finds the fixture by it
 

@@ -18,7 +18,7 @@ from tests.helpers import raw_verbs
 from tests.helpers.promise import promise
 from tests.helpers.rings import small_ring
 from tests.helpers.support import segments_of
-from tests.native.api.puppet import Puppet
+from tests.native.api.puppet import Halted, Puppet
 from tests.ring.test_durable import make
 from tests.ring.test_durable_replaced import kill, replaced, told
 
@@ -28,27 +28,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.deadline(400)]
 
 FIELD = ("array", "|u1", 4, ",")
 DEAD, NONE, ANY = 0, 1, 2
-
-
-class Halted:
-    """A puppet that stops at the k-th step of one command."""
-
-    def __init__(self, puppet: Puppet, k: int, *command: object) -> None:
-        self._puppet = puppet
-        puppet("halt", k)
-        puppet.tell(*command)
-        self.answer = "" if puppet.stops() else puppet.hear()
-        """Empty: it has stopped."""
-        self.was_over = bool(self.answer)
-        """Whether there were fewer steps."""
-        if self.was_over:
-            puppet("halt", 0)
-
-    def end(self) -> str:
-        if not self.answer:
-            self._puppet.go_on()
-            self.answer = self._puppet.hear()
-        return self.answer
 
 
 def creates(puppet: Puppet, name: str, replace: int) -> tuple[object, ...]:

@@ -274,6 +274,7 @@ static struct region {
     void *base, *mirror;
     size_t nbytes;
     int fd;
+    bool is_virtual;
 } regions[REGIONS];
 
 static struct region *region_at(const void *base) {
@@ -283,9 +284,15 @@ static struct region *region_at(const void *base) {
 }
 static uint64_t noted(void *base, size_t nbytes, int fd) {
     pthread_mutex_lock(&mutex);
-    *region_at(NULL) = (struct region){base, NULL, nbytes, fd};
+    *region_at(NULL) = (struct region){base, NULL, nbytes, fd, false};
     pthread_mutex_unlock(&mutex);
     return (uint64_t)base;
+}
+/* What an address is in. */
+static struct region *region_of(uint64_t address) {
+    for (int k = 0; k < REGIONS; k++)
+        if (address - (uint64_t)regions[k].base < regions[k].nbytes) return &regions[k];
+    return NULL;
 }
 static bool is_known(uint64_t address) {
     for (int k = 0; k < REGIONS; k++) {
@@ -423,11 +430,19 @@ int cuMemAlloc_v2(uint64_t *pointer, size_t nbytes) {
     *pointer = noted(map(fd, nbytes), nbytes, fd);
     return 0;
 }
+int cuMemGetAddressRange_v2(uint64_t *base, size_t *nbytes, uint64_t pointer) {
+    CALLED;
+    const struct region *region = region_of(pointer);
+    if (!region) return CU_INVALID_VALUE;
+    *base = (uint64_t)region->base;
+    *nbytes = region->nbytes;
+    return 0;
+}
 int cuMemFree_v2(uint64_t pointer) { CALLED; return given_back(pointer); }
 int cuIpcGetMemHandle(struct gd_ipc_handle *handle, uint64_t pointer) {
     CALLED;
     const struct region *region = region_at((void *)pointer);
-    if (!region) return CU_INVALID_VALUE;
+    if (!region || region->fd < 0 || region->is_virtual) return CU_INVALID_VALUE;
     *handle = handle_of(region->fd, region->nbytes);
     return 0;
 }
@@ -467,8 +482,10 @@ int cuMemRelease(uint64_t memory) {
 }
 int cuMemRetainAllocationHandle(uint64_t *memory, void *address) {
     CALLED;
-    (void)memory, (void)address;
-    return CU_INVALID_VALUE;
+    const struct region *region = region_of((uint64_t)address);
+    if (!region || !region->is_virtual) return CU_INVALID_VALUE;
+    *memory = memory_of(dup(region->fd));
+    return 0;
 }
 int cuMemExportToShareableHandle(void *fd, uint64_t memory, int type, ull flags) {
     CALLED;
@@ -501,11 +518,18 @@ int cuMemMap(uint64_t pointer, size_t nbytes, size_t offset, uint64_t memory, ul
     struct stat file;
     if (fstat(fd, &file) || (size_t)file.st_size < nbytes) return CU_INVALID_VALUE;
     mmap((void *)pointer, nbytes, PROT_NONE, MAP_SHARED | MAP_FIXED, fd, (off_t)offset);
+    struct region *region = region_at((void *)pointer);
+    region->fd = dup(fd);
+    region->is_virtual = true;
     return (int)flags;
 }
 int cuMemUnmap(uint64_t pointer, size_t nbytes) {
     CALLED;
+    struct region *region = region_at((void *)pointer);
     reserve((void *)pointer, nbytes);
+    close(region->fd);
+    region->fd = -1;
+    region->is_virtual = false;
     return 0;
 }
 int cuMemSetAccess(uint64_t pointer, size_t nbytes, const struct gd_access *access, size_t n) {
@@ -611,7 +635,6 @@ int cuMemFreeHost(void *address) {
 }
 int cuPointerGetAttribute(void *value, int attribute, uint64_t pointer) {
     CALLED;
-    (void)pointer;
     *(int *)value = 0;
-    return attribute == CU_DEVICE_ORDINAL ? 0 : 1;
+    return attribute == CU_DEVICE_ORDINAL && is_known(pointer) ? 0 : CU_INVALID_VALUE;
 }

@@ -154,6 +154,8 @@ static void do_create(void) {
     options.device = place.device;
     options.sync = place.sync;
     options.gate = place.gate;
+    options.given = place.given;
+    options.given_nbytes = place.given_nbytes;
     answer(gpuring_create(name, &options, &ring, &error));
 }
 

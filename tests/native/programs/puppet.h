@@ -25,6 +25,8 @@ struct place {
     int device;
     gpuring_sync sync;
     gpuring_gate gate;
+    void *given;
+    uint64_t given_nbytes;
 };
 extern struct place place;
 

@@ -6,7 +6,7 @@
 #include "puppet.h"
 
 struct place place = {GPURING_MEMORY_HOST, GPURING_DEVICE_DEFAULT, GPURING_SYNC_AUTO,
-                      GPURING_GATE_AUTO};
+                      GPURING_GATE_AUTO, NULL, 0};
 
 /* Number 0 is the default stream. */
 static void *streams[MOST];
@@ -20,6 +20,11 @@ static int (*copy)(uint64_t, uint64_t, size_t, void *);
 static int (*wait_value)(void *, uint64_t, uint64_t, unsigned);
 static int (*query)(void *);
 
+/* Memory of the program's own, in which a ring may lie. */
+static void *cuda;
+static uint64_t own, own_nbytes;
+static int is_virtual;
+
 static void find(void *library, const char *symbol, void *function) {
     void *found = dlsym(library, symbol);
     if (!found) abort();
@@ -30,7 +35,7 @@ static void find(void *library, const char *symbol, void *function) {
 static void do_gpu(void) {
     int (*init)(unsigned), (*retain)(void **, int), (*use)(void *), (*create)(void **, unsigned),
         (*alloc)(void **, size_t);
-    void *library = dlopen("libcuda.so.1", RTLD_NOW), *context, *address;
+    void *library = cuda = dlopen("libcuda.so.1", RTLD_NOW), *context, *address;
     const int device = (int)number();
     if (!library) abort();
     find(library, "cuInit", &init);
@@ -47,6 +52,59 @@ static void do_gpu(void) {
     *latch = 0;
     for (int k = 1; k < 4; k++) wrong = wrong || create(&streams[k], 1 /* non-blocking */);
     printf("%s", wrong ? "wrong" : "GPURING_OK");
+}
+
+/* CUmemAllocationProp, CUmemAccessDesc */
+struct property {
+    int type, handle_types, location, device;
+    void *unused;
+    unsigned char flags[8];
+};
+struct access {
+    int location, device, flags;
+};
+
+static int allocate_virtual(void) {
+    int (*create)(uint64_t *, size_t, const struct property *, unsigned long long),
+        (*reserve)(uint64_t *, size_t, size_t, uint64_t, unsigned long long),
+        (*map)(uint64_t, size_t, size_t, uint64_t, unsigned long long),
+        (*release)(uint64_t), (*allow)(uint64_t, size_t, const struct access *, size_t);
+    const struct property as = {1 /* pinned */, 1 /* a descriptor */, 1 /* on a device */, 0, NULL, {0}};
+    const struct access both = {1, 0, 3 /* to read and to write */};
+    uint64_t memory;
+    find(cuda, "cuMemCreate", &create);
+    find(cuda, "cuMemAddressReserve", &reserve);
+    find(cuda, "cuMemMap", &map);
+    find(cuda, "cuMemRelease", &release);
+    find(cuda, "cuMemSetAccess", &allow);
+    return create(&memory, own_nbytes, &as, 0) || reserve(&own, own_nbytes, 0, 0, 0) ||
+           map(own, own_nbytes, 0, memory, 0) || release(memory) || allow(own, own_nbytes, &both, 1);
+}
+
+/* plain or virtual, NBYTES */
+static void do_allocate(void) {
+    int (*alloc)(uint64_t *, size_t);
+    is_virtual = strcmp(word(), "virtual") == 0;
+    own_nbytes = (uint64_t)number();
+    find(cuda, "cuMemAlloc_v2", &alloc);
+    printf("%s", (is_virtual ? allocate_virtual() : alloc(&own, own_nbytes)) ? "wrong" : "GPURING_OK");
+}
+
+static void do_free(void) {
+    int (*give_back)(uint64_t), (*unmap)(uint64_t, size_t), (*forget)(uint64_t, size_t);
+    find(cuda, "cuMemFree_v2", &give_back);
+    find(cuda, "cuMemUnmap", &unmap);
+    find(cuda, "cuMemAddressFree", &forget);
+    const int wrong = is_virtual ? unmap(own, own_nbytes) || forget(own, own_nbytes) : give_back(own);
+    printf("%s", wrong ? "wrong" : "GPURING_OK");
+}
+
+/* OFFSET NBYTES: what of it the next ring is given. */
+static void do_give(void) {
+    const uint64_t at = own + (uint64_t)number();
+    place.given = (void *)(uintptr_t)at;
+    place.given_nbytes = (uint64_t)number();
+    printf("GPURING_OK");
 }
 
 static void *stream(void) { return streams[number() % MOST]; }
@@ -129,6 +187,11 @@ static void do_seen(void) {
 bool obey_on_gpu(const char *verb) {
     if (strcmp(verb, "gpu") == 0) do_gpu();
     else if (strcmp(verb, "under") == 0) do_under();
+    else if (strcmp(verb, "allocate") == 0) do_allocate();
+    else if (strcmp(verb, "free") == 0) do_free();
+    else if (strcmp(verb, "give") == 0) do_give();
+    else if (strcmp(verb, "has-given") == 0)
+        printf("GPURING_OK has=%d", gpuring_has_given((void *)(uintptr_t)own));
     else if (strcmp(verb, "stream") == 0) do_stream();
     else if (strcmp(verb, "use-on") == 0) do_use_on();
     else if (strcmp(verb, "fill") == 0) do_fill();

@@ -1,0 +1,85 @@
+"""What tests of rings on GPUs with programs in C have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from gpuring.memory import kinds
+from gpuring.registry import leftovers
+from tests.native.api.puppet import Puppet
+
+MEMORY = {"host": 0, "ipc": 1, "vmm": 2, "pool": 3, "pinned": 4, "auto": 255}
+SYNC = {"auto": 0, "event": 1, "timeline": 2}
+GATE = {"auto": 0, "stream": 1, "host": 2}
+SHAPE = ("array", "|u1", 4, 64, ",", ";", "pts", "<i8", ",")
+BUSY = 600  # CUDA_ERROR_NOT_READY
+PLACES = [
+    *((kind, sync) for kind in kinds.ON_GPU for sync in ("timeline", "event")),
+    ("pinned", "timeline"),
+]
+OF_EACH = pytest.mark.parametrize(("kind", "sync"), PLACES, ids=["-".join(at) for at in PLACES])
+TIMELINE = pytest.mark.parametrize(("kind", "sync"), [("ipc", "timeline"), ("vmm", "timeline")])
+
+Calls = Callable[[int], list[tuple[str, int]]]
+
+
+@pytest.fixture
+def name(name: str) -> Iterator[str]:
+    """One that may be left by the dead."""
+    yield name
+    leftovers.tidy(lambda each: each == name)
+
+
+@pytest.fixture
+def c(driver: str, linked: Any, puppets: Callable[..., Puppet]) -> Callable[[], Puppet]:
+    """Starts programs in C that use GPU 0."""
+
+    def start() -> Puppet:
+        program = puppets(linked)
+        program.ok("gpu", 0)
+        return program
+
+    return start
+
+
+@pytest.fixture(autouse=True)
+def _is_supported(request: pytest.FixtureRequest, driver: str) -> None:
+    kind = getattr(request.node, "callspec", None) and request.node.callspec.params.get("kind")
+    if driver == "real" and kind in kinds.ON_GPU:
+        able, why = kinds.supported(kind, 0)
+        if not able:
+            pytest.skip(why)
+
+
+def create(program: Puppet, name: str, kind: str, sync: str = "auto", gate: str = "auto") -> None:
+    program.ok("under", MEMORY[kind], 0, 0 if kind == "pinned" else SYNC[sync], GATE[gate])
+    program.ok("create", name, 4, 0o600, *SHAPE)
+
+
+def attach(program: Puppet, name: str) -> None:
+    program.ok("under", 0, 0, 0, 0)
+    program.ok("attach", name, 20 * 10**9)
+
+
+def publishes(program: Puppet, byte: int, pts: int) -> None:
+    """On stream 1."""
+    program.ok("stream", 0, 1)
+    program.ok("claim", 0, 0, 0)
+    program.ok("fill", 0, 1, byte)
+    program.ok("publish", 0, 1, -1, pts)
+
+
+def sees(program: Puppet, byte: int, end: int = 0, stream: int = 2) -> None:
+    """What its stream reads in the newest frame of an endpoint."""
+    program.ok("read", end, stream)
+    assert program.ok("seen", stream) == {"status": "0", "all": str(byte)}
+
+
+def reads(program: Puppet, byte: int) -> None:
+    """The next frame, on stream 2."""
+    assert program.ok("acquire", 0, 20 * 10**9, 0)["meta"] == str(byte)
+    sees(program, byte)
+    program.ok("release", 0, 1)

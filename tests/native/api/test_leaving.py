@@ -1,0 +1,58 @@
+"""Leaving a ring while another process keeps its membership lock."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.helpers.rings import put, small_ring
+from tests.helpers.support import locked, poll
+
+FOREVER, NEXT = -1, -1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("verb", ["release", "close"])
+def test_an_earlier_ring_that_could_not_be_left_is_left_by_the_close(name, puppet, verb):
+    c = puppet()
+    with small_ring(name) as old, old.producer() as producer:
+        c.ok("attach", name, 0)
+        c.ok("consume", "-", NEXT, "r")
+        put(producer, 1, 1)
+        c.ok("acquire", 0, FOREVER, 0)
+        with locked(name), small_ring(name, replace=True) as ring, ring.producer() as other:
+            put(other, 1, 2)
+            assert c.ok("acquire", 0, FOREVER, 0)["first"] == "2"
+            if verb == "release":
+                c.ok("release", 0, 1)  # of the frame in the earlier ring
+            else:
+                assert c.refused("close", 0)[0] == "TIMEOUT"
+        assert len(old.stats().subscriptions) == 1
+        c.ok("close", 0)
+        assert old.stats().subscriptions == ()
+        c.ok("detach")
+    c.end()
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(400)
+@pytest.mark.parametrize("role", ["produce", "consume"])
+def test_a_join_that_is_refused_late_leaves_as_soon_as_it_can(
+    name, puppets, sanitized, monkeypatch, role
+):
+    """After the step that needs the membership lock: here for what the environment says."""
+    with monkeypatch.context() as environment:
+        environment.setenv("GPURING_SPIN", "soon")
+        c = puppets(sanitized)
+    with small_ring(name) as ring, ring.consumer() as waiting:
+        waiting.fileno()  # so that a join rings the bell
+        c.ok("attach", name, 0)
+        c("stop-at", "bell: rung")
+        c.tell(role, "-", NEXT, "-")
+        c.until_stopped()
+        with locked(name):
+            c.go_on()
+            assert c.hear().startswith("GPURING_INVALID ")
+            assert len(ring.stats().peers) == 2
+        poll(lambda: len(ring.stats().peers) == 1)
+        c.ok("detach")
+    c.end()
