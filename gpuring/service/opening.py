@@ -84,7 +84,7 @@ def serve(
       None is the name of the program.  It distinguishes engines in several containers, where each
       may have the pid 1.
 
-    The creator owns the service: when it closes in order, the service ends.  Raises
+    The creator owns the service: when it closes cleanly, the service ends.  Raises
     RingIncompatible if the service is there with other terms, and what create() and attach() raise.
     """
     check_service_name(name)

@@ -236,7 +236,7 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
             raise
 
     def _deaths(self) -> str:
-        """What the workers that did not end in order were at, and what they have not delivered."""
+        """What the workers that did not end cleanly were at, and what they have not delivered."""
         said = []
         for number, worker in enumerate(self._workers):
             if worker.exitcode:

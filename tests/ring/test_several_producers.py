@@ -104,7 +104,7 @@ def test_who_asks_for_deaths_is_told_of_each_once_and_reads_on(name, children):
 
 
 def test_of_several_deaths_all_are_named_that_are_remembered(name, children):
-    """Who has left in order, and dead consumers, are not named."""
+    """Who has left cleanly, and dead consumers, are not named."""
     with make(name, producers=20) as ring, ring.producer(), ring.consumer(deaths=True) as told:
         ring.producer(label="left").close()
         for labels in (["a", None], ["c"] * 9):
