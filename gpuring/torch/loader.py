@@ -91,7 +91,7 @@ def _gpu(device: str | torch.device | None) -> torch.device | None:
     except RuntimeError:  # of torch, for words that it does not know
         found = None
     if found is None or found.type not in ("cuda", "cpu"):
-        raise ValueError(f'device is "cuda", "cuda:N", "host", "cpu" or None, not {device!r}')
+        raise ValueError(f'device must be "cuda", "cuda:N", "host", "cpu" or None, not {device!r}')
     return found if found.type == "cuda" else None
 
 

@@ -139,9 +139,7 @@ def test_a_claim_that_waits_for_readers_who_were_told_the_end_raises(name):
         assert [int(slot.array[0]) for slot in reader] == [0]
         with ring.producer() as second:
             publish(second, *range(SLOTS))
-            with pytest.raises(
-                gpuring.RingFull, match=r"told that the stream is over.*`producers`"
-            ):
+            with pytest.raises(gpuring.RingFull, match=r"seen the end of the stream.*`producers`"):
                 second.claim()
             reader.acquire(0).release()  # who asks again is waited for
             publish(second, 9)

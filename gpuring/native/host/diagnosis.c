@@ -127,7 +127,7 @@ static void add_of_the_end(struct gh_text *text, const struct gr_ring *ring, uin
                      "`gpuring unsubscribe`");
     else if (gh_waits_in_vain(ring, u))
         gh_add(text,
-               ". Each of them was told that the stream is over, and has asked for nothing since. "
+               ". Each of them has seen the end of the stream, and has asked for nothing since. "
                "If several producers make the stream, say how many when the ring is created "
                "(`producers`). A consumer with `reattach` waits for the next one");
 }
@@ -179,10 +179,11 @@ void gh_add_in_the_way(struct gh_text *text, const struct gr_ring *ring,
     }
     switch (culprit->reason) {
     case GR_BY_PRODUCER:
-        gh_add(text, " is writing sequence %llu%s%s", seq, *ago ? " for" : "", ago);
+        gh_add(text, *ago ? " has been writing sequence %llu for%s" : " is writing sequence %llu%s", seq,
+               ago);
         break;
     case GR_BY_HOLDER:
-        gh_add(text, " holds sequence %llu%s%s", seq, *ago ? " for" : "", ago);
+        gh_add(text, *ago ? " has held sequence %llu for%s" : " holds sequence %llu%s", seq, ago);
         if (sub) add_elsewhere(text, sub);
         break;
     case GR_BY_SUBSCRIPTION:
@@ -228,8 +229,8 @@ static void add_how_to_follow(struct gh_text *text, const char *name, const stru
                      "`reattach`, which does so by itself");
     else if (gr_load_acquire(&ring->head->closed))
         gh_add(text,
-               ". Who attaches with a timeout waits for the next ring of that name, and who has "
-               "joined with `reattach` goes on there by itself");
+               ". To go on in the next ring of that name, attach with a timeout, which waits for "
+               "it, or join with `reattach`, which does so by itself");
     else
         gh_add(text, ". A new producer starts the stream again. A consumer that has joined with "
                      "`reattach` waits for one, or for the next ring of that name");
@@ -329,7 +330,7 @@ gpuring_status gh_add_unusable(struct gh_text *text, const char *name, enum gr_r
                name);
         return GPURING_CLOSED;
     case GR_DAMAGED:
-        gh_add(text, "ring '%s': its header holds what no gpuring writes", name);
+        gh_add(text, "ring '%s': its header is damaged: it holds values that gpuring never writes", name);
         return GPURING_INCOMPATIBLE;
     default: gh_add(text, "ring '%s': unexpected result %d", name, -(int)result);
     }
@@ -356,8 +357,8 @@ gpuring_status gh_add_cannot_join(struct gh_text *text, const char *name,
     case GR_MODE_MISMATCH:
         gh_printable(shown, sizeof shown, subscription, strnlen(subscription, 64));
         gh_add(text,
-               "ring '%s': subscription '%s' exists, and differs in whether it is lossless or "
-               "redelivers; members of one subscription must agree",
+               "ring '%s': subscription '%s' exists with another `lossless` or `redeliver`; all "
+               "members of a subscription must agree",
                name, shown);
         return GPURING_INVALID;
     default: return gh_add_unusable(text, name, result);
