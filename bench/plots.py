@@ -276,7 +276,7 @@ def _label(figure: Figure, *, program: bool = False) -> str:
 def _canvas(panels: int, height: float = 3.2) -> tuple[Any, Any]:
     from matplotlib.figure import Figure as Canvas
 
-    canvas = Canvas(figsize=(4.6 * panels if panels > 1 else 7.5, height), layout="constrained")
+    canvas = Canvas(figsize=(3.3 * panels if panels > 1 else 7.5, height), layout="constrained")
     return canvas, canvas.subplots(1, panels, squeeze=False)[0]
 
 
