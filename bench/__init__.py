@@ -6,8 +6,8 @@
     python -m bench --from bench/results/bench.json --out DIR
     python -m bench.whole                all of bench/results that is a benchmark, and the pages
 
-Its figures come from transitions, throughput, latency, waiting, recovery, beneath, floor and
-rivals; measure puts them together, and report, plots and targets make report.html.  Others are
+Its figures come from transitions, throughput, latency, waiting, recovery, baselines, floor
+and rivals; measure puts them together, and report, plots and targets make report.html.  Others are
 programs of their own:
 
     services                  calls of services                            docs/performance.md

@@ -1,6 +1,6 @@
 """python -m bench: transitions, throughput, latency, waiting and recovery of a ring, beside the
-leanest possible ring (the floor) and what people use today (the rivals). Frames are verified before
-anything is timed. Writes JSON and a self-contained report.html.
+leanest possible ring in C (floor) and what people use today (the rivals). Frames are verified
+before anything is timed. Writes JSON and a self-contained report.html.
 """
 
 # `measure` makes every figure of a run.  `report` and `plots` turn the JSON into HTML.  `targets`

@@ -1,7 +1,7 @@
-"""The floor: figures of floor.cu, the leanest ring that two processes can have, on this machine.
+"""The baseline in C: figures of floor.cu, the leanest ring of two processes, on this machine.
 
 It is compiled once a run by the nvcc found here.  Its settings are named as gpuring's own, so that
-a figure and its floor differ in `program` alone.
+a figure and its baseline differ in `program` alone.
 """
 
 from __future__ import annotations

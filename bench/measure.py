@@ -17,7 +17,7 @@ from gpuring.cli.measure.settings import Settings
 from gpuring.cli.trouble import CommandError
 
 OURS = ("transitions", "throughput", "latency", "waiting", "recovery")
-GROUPS = (*OURS, "beneath", "floor", "rivals")
+GROUPS = (*OURS, "baselines", "floor", "rivals")
 ONLY_ON_GPU = ("floor",)
 
 

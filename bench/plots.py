@@ -8,13 +8,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from gpuring.cli.bench.beneath import ALONE, PIPE, PIPES, WORD
+from gpuring.cli.bench.baselines import ALONE, PIPE, PIPES, WORD
 from gpuring.cli.measure.figures import Figure, Value
 from gpuring.cli.measure.settings import FRAME_NBYTES, SLOTS
 from gpuring.cli.text import nbytes
 
 COLOURS = {"host": "#2a7f62", "timeline": "#1f5fa8", "event": "#c8641b", "": "#777777"}
-BENEATH = (WORD, PIPES, PIPE, ALONE)
+BASELINES = (WORD, PIPES, PIPE, ALONE)
 BASE: dict[str, Value] = {
     "kernel": True, "slots": SLOTS, "nbytes": FRAME_NBYTES, "consumers": 1, "lossless": True,
     "members": 1, "producers": 1, "batch": 1, "gate": "stream", "busy": False,
@@ -127,7 +127,7 @@ def rivals(figures: list[Figure]) -> Iterator[Plot]:
         panels = []
         for memory, mps in (("host", None), ("cuda", False), ("cuda", True)):
             chosen = [f for f in figures if f.name == name and _comparable(f, memory, mps)]
-            if any(f.program not in ("gpuring", "floor", *BENEATH) for f in chosen):
+            if any(f.program not in ("gpuring", "floor", *BASELINES) for f in chosen):
                 panels.append((memory, mps, chosen))
         if not panels:
             continue
@@ -160,7 +160,7 @@ def _comparable(f: Figure, memory: str, mps: bool | None) -> bool:
         f.values is not None
         and of == memory
         and (mps is None or f.setting.get("mps") is mps)
-        and f.program not in BENEATH
+        and f.program not in BASELINES
         and _says(f, {**BASE, "gate": f.setting.get("gate", "stream")})
     )
 
@@ -201,7 +201,7 @@ def _lines(
     for (label, series), axis in zip(panels, axes, strict=True):
         for program, sync, is_lossless, points in series:
             style = "--" if program == "floor" else "-" if is_lossless else ":"
-            words = f"{program}, {sync}{'' if is_lossless else ', lossy'}"
+            words = f"{_named(program)}, {sync}{'' if is_lossless else ', lossy'}"
             x, median, low, high = zip(*points, strict=True)
             colour = COLOURS[sync]
             axis.plot(x, median, f"{style}o", color=colour, label=words, ms=3, lw=1.2)
@@ -254,9 +254,14 @@ def _p(figure: Figure, quantile: float = 50) -> float:
     return figure.values.p(quantile)
 
 
+def _named(program: str) -> str:
+    """A program as pages call it."""
+    return "baseline in C" if program == "floor" else program
+
+
 def _label(figure: Figure, *, program: bool = False) -> str:
     said = figure.setting
-    words = [figure.program] if program or figure.program != "gpuring" else []
+    words = [_named(figure.program)] if program or figure.program != "gpuring" else []
     if said.get("sync"):
         words.append(str(said["sync"]))
     if "gate" in said:
@@ -271,7 +276,7 @@ def _label(figure: Figure, *, program: bool = False) -> str:
 def _canvas(panels: int, height: float = 3.2) -> tuple[Any, Any]:
     from matplotlib.figure import Figure as Canvas
 
-    canvas = Canvas(figsize=(4.6 * panels if panels > 1 else 7.5, height), layout="constrained")
+    canvas = Canvas(figsize=(3.3 * panels if panels > 1 else 7.5, height), layout="constrained")
     return canvas, canvas.subplots(1, panels, squeeze=False)[0]
 
 

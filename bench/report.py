@@ -16,7 +16,7 @@ from gpuring.cli.bench.summary import (
     HOST,
     WIDTH,
     Headline,
-    beneath_it,
+    baselines,
     busy,
     measured_where,
     rows,
@@ -138,7 +138,7 @@ def html(run: Run, drawn: Mapping[str, Iterable[plots.Plot]]) -> str:
 
 
 def _headlines(figures: list[Figure]) -> str:
-    """Three figures of each kind of ring beside what lies beneath it, and a verdict."""
+    """Three figures of each kind of ring beside its baseline, and a verdict."""
     said = []
     for where in measured_where(figures):
         headlines = HOST if where.mps is None else on_gpu(figures)
@@ -151,11 +151,11 @@ def _headlines(figures: list[Figure]) -> str:
             (*map(escape, each[:4]), *(_marked(kinds[row.good], word) for word in each[4:]))
             for row, each in zip(found, cells, strict=True)
         ]
-        means = "; ".join(beneath_it(found, headlines))
+        means = "; ".join(baselines(found, headlines))
         said.append(
             f"<h3>On {escape(str(where))}: {verdict_of(found)}</h3>"
             f"{_table(head, listed, numeric=(1, 2, 3))}"
-            + (f"<p class='none'>Beneath it: {escape(means)}.</p>" if means else "")
+            + (f"<p class='none'>The baselines: {escape(means)}.</p>" if means else "")
         )
     return "".join(said)
 
@@ -165,17 +165,17 @@ def _busy(run: Run) -> str:
 
 
 def on_gpu(figures: list[Figure]) -> tuple[Headline, ...]:
-    """Compares with the floor where that was measured, because it is two processes, too."""
+    """Compares with the baseline in C where that was measured, because it is two processes, too."""
     if not any(f.program == "floor" and f.values is not None for f in figures):
         return GPU
     means = "the leanest ring in C and CUDA (floor.cu)"
     latency, rate, host = (
-        replace(each, program="floor", means=means, beneath_figure="") for each in GPU
+        replace(each, program="floor", means=means, baseline_figure="") for each in GPU
     )
     return (
-        replace(latency, bound=1.3, beneath_setting={"gate": "stream"}),
-        replace(rate, bound=0.8, beneath_setting=rate.setting),
-        replace(host, bound=1.5, beneath_setting=host.setting),
+        replace(latency, bound=1.3, baseline_setting={"gate": "stream"}),
+        replace(rate, bound=0.8, baseline_setting=rate.setting),
+        replace(host, bound=1.5, baseline_setting=host.setting),
     )
 
 

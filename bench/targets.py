@@ -205,11 +205,11 @@ def _one_more(figures: list[Figure]) -> tuple[float, str] | None:
 
 
 def targets() -> Iterator[Target]:
-    yield from _beside_the_floor()
+    yield from _beside_the_baseline()
     yield from _beside_torch()
     ours: dict[str, Value] = {**_RATE, "kernel": True, "mps": True, "sync": "timeline"}
     yield Target(
-        "frames/s, timeline, MPS on, against the floor's event ring",
+        "frames/s, timeline, MPS on, against the event ring in C",
         1.0,
         True,
         " ×",
@@ -259,7 +259,7 @@ def _per_sync(**setting: Value) -> list[dict[str, Value]]:
     return [{**setting, "sync": sync, "gate": "stream"} for sync in SYNCS]
 
 
-def _beside_the_floor() -> Iterator[Target]:
+def _beside_the_baseline() -> Iterator[Target]:
     name = "host time per frame"
     for mps in (False, True):
         word = "on" if mps else "off"
@@ -267,7 +267,7 @@ def _beside_the_floor() -> Iterator[Target]:
             for kernel in (False, True):
                 yield Target(
                     f"{name}, {side}, {'with' if kernel else 'no'} kernel, MPS {word}, against "
-                    "the floor",
+                    "the baseline in C",
                     1.5,
                     False,
                     " ×",
@@ -279,14 +279,14 @@ def _beside_the_floor() -> Iterator[Target]:
                     ),
                 )
         yield Target(
-            f"frames/s, a kernel each side, 8 slots, MPS {word}, against the floor",
+            f"frames/s, a kernel each side, 8 slots, MPS {word}, against the baseline in C",
             0.8 if mps else 0.9,
             True,
             " ×",
             _against("frames/s", "floor", *_per_sync(**_RATE, kernel=True, mps=mps), worst=min),
         )
         yield Target(
-            f"round trip p50, a kernel each side, MPS {word}, against the floor",
+            f"round trip p50, a kernel each side, MPS {word}, against the baseline in C",
             1.3 if mps else 1.1,
             False,
             " ×",

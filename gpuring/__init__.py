@@ -10,7 +10,7 @@ is copied.
     serve -> Server, connect -> Client     request and response
     take, run                              one engine of several services
     health                                 whether a service can be asked
-    exit_on_sigterm                        SIGTERM ends the program in order
+    exit_on_sigterm                        SIGTERM ends the program cleanly
     RingError and the classes below it     what can go wrong
 
 Importing this touches no CUDA.

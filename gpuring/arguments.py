@@ -24,7 +24,7 @@ class Octal(int):
 def number(value: Any, what: str, kind: str = "a number") -> float:
     """`value` as a float.  It may be NumPy's.  `what` and `kind` are for the TypeError."""
     if not isinstance(value, Real) or isinstance(value, bool):
-        raise TypeError(f"{what} is {kind}, not {reprlib.repr(value)}")
+        raise TypeError(f"{what} must be {kind}, not {reprlib.repr(value)}")
     try:
         return float(value)
     except OverflowError:  # an int
@@ -37,7 +37,7 @@ def seconds(value: Any, what: str) -> float:
         return math.inf
     checked = number(value, what, "a number of seconds or None")
     if not checked >= 0:
-        raise ValueError(f"{what} is a number of seconds >= 0 or None, not {value!r}")
+        raise ValueError(f"{what} must be a number of seconds >= 0 or None, not {value!r}")
     return checked
 
 
@@ -45,14 +45,14 @@ def seconds_from(least: float, value: Any, what: str) -> float:
     """A time from `least` seconds to 1e9.  Raises TypeError, ValueError."""
     checked = seconds(value, what)
     if not least <= checked <= 1e9:
-        raise ValueError(f"{what} is a number of seconds from {least:g} to 1e9, not {value}")
+        raise ValueError(f"{what} must be a number of seconds from {least:g} to 1e9, not {value}")
     return checked
 
 
 def flag(value: Any, what: str, kind: str = "True or False") -> bool:
     """`value` as a bool.  Raises TypeError for everything that is merely true or false."""
     if not isinstance(value, bool | np.bool_):
-        raise TypeError(f"{what} is {kind}, not {reprlib.repr(value)}")
+        raise TypeError(f"{what} must be {kind}, not {reprlib.repr(value)}")
     return bool(value)
 
 
@@ -63,12 +63,12 @@ def integer(value: Any, what: str, kind: str = "an int") -> int:
             return operator.index(value)
         except TypeError:
             pass
-    raise TypeError(f"{what} is {kind}, not {reprlib.repr(value)}")
+    raise TypeError(f"{what} must be {kind}, not {reprlib.repr(value)}")
 
 
 def between_one_and(most: int, value: Any, what: str) -> int:
     """`value` as an int from 1 to `most`.  Raises TypeError, ValueError."""
     checked = integer(value, what)
     if not 1 <= checked <= most:
-        raise ValueError(f"{what} is 1 … {most}, not {checked}")
+        raise ValueError(f"{what} must be 1 … {most}, not {checked}")
     return checked

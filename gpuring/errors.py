@@ -44,7 +44,7 @@ class RingClosed(RingError):
 
 
 class EndOfStream(RingError):
-    """Everything was read, and the last producer left in order or the ring was closed."""
+    """Everything was read, and the last producer left cleanly or the ring was closed."""
 
 
 class PeerLost(RingError):

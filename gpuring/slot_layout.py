@@ -191,13 +191,13 @@ def make(
     if fields is None:
         fields = {ARRAY: (shape, dtype)}  # type: ignore[dict-item]
     if not isinstance(fields, Mapping):
-        raise TypeError(f"fields is a mapping {{name: (shape, dtype)}}, not {fields!r}")
+        raise TypeError(f"fields must be a mapping {{name: (shape, dtype)}}, not {fields!r}")
     if not fields:
         raise ValueError("a slot needs at least one field")
     placed = []
     for name, described in fields.items():
         if not isinstance(name, str) or not name:
-            raise ValueError(f"a field's name is a non-empty str, not {name!r}")
+            raise ValueError(f"a field's name must be a non-empty str, not {name!r}")
         what = "" if name == ARRAY else f"field {name!r}: "
         if not isinstance(described, tuple | list) or len(described) != 2:
             raise TypeError(
@@ -250,8 +250,8 @@ def _shape(
         extents = (0,)
     if not all(n > 0 for n in extents):
         raise ValueError(
-            f"{what}a shape is a positive integer or a sequence of them, such as (1080, 1920, 3), "
-            f"not {shape!r}"
+            f"{what}a shape must be a positive integer or a sequence of them, such as "
+            f"(1080, 1920, 3), not {shape!r}"
         )
     if len(extents) > MAX_NDIM:
         raise ValueError(
@@ -322,7 +322,7 @@ def _extended(name: str) -> np.dtype[Any]:
 def _meta(meta: npt.DTypeLike | None) -> np.dtype[Any] | None:
     if meta is None:
         return None
-    told = "meta is a structured dtype such as [('pts', 'i8')]"
+    told = "meta must be a structured dtype such as [('pts', 'i8')]"
     try:
         checked, inner, _ = _plain(meta, "meta")
     except TypeError as error:

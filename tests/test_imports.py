@@ -1,4 +1,4 @@
-"""What import-linter does not see: which floor compiled modules import from, and every circle.
+"""What import-linter does not see: which layer compiled modules import from, and every circle.
 
 Its contracts are in pyproject.toml, and `./check` runs it.
 """
@@ -42,18 +42,18 @@ def imports() -> dict[str, set[str]]:
 
 
 def wrong(imports: set[tuple[str, str]]) -> list[str]:
-    """Those that do not lead to a floor below."""
+    """Those that do not lead to a layer below."""
     tomllib = pytest.importorskip("tomllib", reason="Python 3.11 reads pyproject.toml")
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     layers = enumerate(told["contracts"][0]["layers"])
-    floor = {part: k for k, layer in layers for part in layer.split(" | ")}
+    level = {part: k for k, layer in layers for part in layer.split(" | ")}
     parts = {
         each: each.split(".")[1] if "." in each else "cli" for pair in imports for each in pair
     }
     return [
         f"{by} imports {what}"
         for by, what in sorted(imports)
-        if parts[by] != parts[what] and floor[parts[by]] >= floor[parts[what]]
+        if parts[by] != parts[what] and level[parts[by]] >= level[parts[what]]
     ]
 
 

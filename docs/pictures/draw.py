@@ -156,7 +156,7 @@ def ring() -> Picture:
 def frame() -> Picture:
     """Four columns; time goes down."""
     picture = Picture(
-        "frame", 560, "The way of a frame through one slot",
+        "frame", 560, "The path of a frame through one slot",
         "Four columns: the producer's thread and its CUDA stream, the consumer's CUDA stream and "
         "its thread. The threads claim, publish, acquire and release, and return at once. The "
         "producer's stream writes and stores a fence. The consumer's stream waits for that fence, "

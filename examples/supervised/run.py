@@ -3,7 +3,7 @@
 python examples/supervised/run.py [SECONDS] [--calm]
 
 Each is a program of its own, and this one does what a supervisor does: it starts what has ended
-again.  It also kills them by chance, ends them in order, and stops them for a while.  At the end it
+again.  It also kills them by chance, ends them cleanly, and stops them for a while.  At the end it
 compares what the cameras have sent with what the recorder has written.
 """
 
@@ -70,7 +70,7 @@ class Unit:
             self.start()
 
     def stop(self):
-        """Ends it in order, for good."""
+        """Ends it cleanly, for good."""
         self.process.terminate()
         self.process.send_signal(signal.SIGCONT)  # else it does not end if it is stopped
         self.process.wait(60)
@@ -86,7 +86,7 @@ def run(units, seconds):
 
 
 def torment(units, seconds, chance):
-    """Now and then kills one of them, ends it in order, or stops it for a while."""
+    """Now and then kills one of them, ends it cleanly, or stops it for a while."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         run(units, chance.uniform(0.2, 2))

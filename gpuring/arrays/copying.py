@@ -102,7 +102,7 @@ def memory_of(array: Any) -> Given:
 
     Raises TypeError if it is no array on a GPU, ValueError if it is not C-contiguous."""
     if not _is_on_gpu(array):
-        raise TypeError(f"memory= is a kind, or an array on a GPU, not {type(array).__name__}")
+        raise TypeError(f"memory= must be a kind, or an array on a GPU, not {type(array).__name__}")
     found = _open(array, 0, _gpu_of(array), lambda stream, others: None)
     itemsize = found.dtype.itemsize if found.dtype is not None else (found.kind or (0, 8))[1] // 8
     if found.strides != _packed(found.shape, itemsize) or found.gpu is None:

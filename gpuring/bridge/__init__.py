@@ -127,12 +127,12 @@ def import_(
     where, near = ring_of(address)
     own = segment.check_name(near if name is None else name)
     if policy not in ("lossless", "lossy", "latest"):
-        raise ValueError(f'policy is "lossless", "lossy" or "latest", not {policy!r}')
+        raise ValueError(f'policy must be "lossless", "lossy" or "latest", not {policy!r}')
     if engine not in ("auto", "zmq", "nixl"):
-        raise ValueError(f'engine is "auto", "zmq" or "nixl", not {engine!r}')
+        raise ValueError(f'engine must be "auto", "zmq" or "nixl", not {engine!r}')
     in_flight = integer(in_flight, "in_flight", "a number of bytes")
     if in_flight < 1:
-        raise ValueError(f"in_flight is a number of bytes above 0, not {in_flight}")
+        raise ValueError(f"in_flight must be a number of bytes above 0, not {in_flight}")
     options = {
         "role": "import",
         "address": where,

@@ -119,7 +119,7 @@ class Bridge:
         self._raise_if_over()
 
     def close(self, *, again: bool = False) -> None:
-        """Ends this side in order, within a second.  May be called twice.  If it was interrupted,
+        """Ends this side cleanly, within a second.  May be called twice.  If it was interrupted,
         call it again.
 
         `again`: another importer of the same name follows, and the exporter keeps the frames for it

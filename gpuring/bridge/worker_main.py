@@ -1,6 +1,6 @@
 """The process that does the work of one side of a bridge.
 
-When anything happens that it does not expect, it ends without leaving its rings in order.  Then its
+When anything happens that it does not expect, it ends without leaving its rings cleanly.  Then its
 frames and claims go where those of the dead go, and the supervisor starts another one.
 """
 

@@ -126,7 +126,10 @@ def _ring(name: str) -> tuple[tuple[bool, str], str]:
                 except native.Damaged as error:
                     used = locks.in_use(file.fd)
                     who = "a process uses it" if used else "no process uses it"
-                    return (not used, f"it is no ring of this gpuring ({error}), and {who}"), ANY
+                    return (
+                        not used,
+                        f"this version of gpuring cannot read it ({error}), and {who}",
+                    ), ANY
     except FileNotFoundError:
         return (False, ""), ""
     except OSError as error:

@@ -14,7 +14,7 @@ import json
 from collections.abc import Sequence
 
 from gpuring.cli.services import Service, of_dead, service, service_of
-from gpuring.cli.text import columns, counted, nbytes, seconds, table, wrap
+from gpuring.cli.text import columns, counted, nbytes, of_memory, seconds, table, wrap
 from gpuring.memory.kinds import ON_HOST, OUTLIVE
 from gpuring.printable import printable
 from gpuring.registry import directory, segment, survey
@@ -56,7 +56,7 @@ def describe(one: RingStats, width: int | None = None, chain: Jam | None = None)
     whole = service(one)
     head = [
         f"{'ring' if whole is None else 'service'} {one.name}: {counted(one.slots, 'slot')} of "
-        f"{nbytes(one.slot_nbytes)} in {one.memory} memory, sync {one.sync}, gate {one.gate}"
+        f"{nbytes(one.slot_nbytes)} {of_memory(one.memory, one.sync, one.gate)}"
         f"{', closed' if one.closed else ''}",
         f"created {created} by pid {one.creator_pid} ({creator}), epoch {one.epoch[:8]}",
         f"next sequence {one.cursor}, {one.cursor - one.slots} claimed so far, "

@@ -16,7 +16,7 @@ from typing import Any
 import gpuring
 from gpuring import slot_layout
 from gpuring.cli.options import Refused, add_order, count, device, permissions, slots
-from gpuring.cli.text import counted, nbytes
+from gpuring.cli.text import counted, nbytes, of_memory
 from gpuring.memory import kinds
 
 BOTH = ("slots", "device", "sync", "gate", "memory", "mode", "replace")
@@ -114,7 +114,7 @@ def run(args: argparse.Namespace) -> int:
             one = made.stats()
             print(
                 f"keeping {one.name}: {counted(one.slots, 'slot')} of {nbytes(one.slot_nbytes)} "
-                f"in {one.memory} memory, sync {one.sync}, gate {one.gate}; Ctrl-C ends it",
+                f"{of_memory(one.memory, one.sync, one.gate)}; Ctrl-C ends it",
                 flush=True,
             )
             signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # or one could come just before the wait

@@ -25,6 +25,11 @@ def columns() -> int | None:
     return _terminal(sys.stdout)
 
 
+def of_memory(memory: str, sync: str, gate: str) -> str:
+    """Where the slots of a ring are, and on a GPU how streams wait for each other."""
+    return f"in {memory} memory" + ("" if sync == "host" else f", sync {sync}, gate {gate}")
+
+
 def complain(text: str) -> None:
     """An error, on stderr: wrapped for a terminal, in one line for anything else."""
     whole = "\n" in text  # such as a traceback, which stays as it is

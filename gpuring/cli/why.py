@@ -29,11 +29,12 @@ _ELSEWHERE = " The pid is that of another pid namespace, such as a container: lo
 WORDS = {
     "dead": (
         "{who} is dead, and nobody has cleared what it had in ring {ring}",
-        "A living process of the ring clears it, unless another one is stopped that has the ring's "
-        "lock. `gpuring inspect {ring}` shows who is stopped",
+        "A living process of the ring clears it, unless a stopped process has the ring's lock. "
+        "`gpuring inspect {ring}` shows who is stopped",
     ),
     "stopped": (
-        "{who} is stopped, by SIGSTOP, Ctrl-Z or a debugger, and ring {ring} waits for it {since}",
+        "{who} is stopped, by SIGSTOP, Ctrl-Z or a debugger, and ring {ring} has waited for it "
+        "{since}",
         "`kill -CONT {pid}` continues it. If you end it (`kill -KILL {pid}`), the others go on "
         "without it",
     ),
@@ -41,9 +42,9 @@ WORDS = {
         "{who} has taken nothing from {ring} {since}{doing}",
         f"{_STACK}. {_GO_ON}. A reader that may miss frames can be lossy",
     ),
-    "holds": ("{who} holds {seq} of ring {ring} {since}{doing}", f"{_STACK}. {_GO_ON}"),
+    "holds": ("{who} has held {seq} of ring {ring} {since}{doing}", f"{_STACK}. {_GO_ON}"),
     "keeps": (
-        "{who} holds {seq} of ring {ring} {since}, and asks for the next frame meanwhile",
+        "{who} has held {seq} of ring {ring} {since}, and asks for the next frame meanwhile",
         f"It may have lost the slot: take each one in a `with` block. {_GO_ON}",
     ),
     "writes": (
@@ -59,11 +60,11 @@ WORDS = {
         f"It has to read them or to cancel its call. {_STACK}. {_GO_ON}",
     ),
     "gpu": (
-        "The GPU work of {who} on {seq} of ring {ring} is not finished {since}",
-        f"A kernel may not end, or wait for another one. {_STACK}. {_GO_ON}",
+        "The GPU work of {who} on {seq} of ring {ring} has not finished {since}",
+        f"A kernel may run for ever, or wait for another one. {_STACK}. {_GO_ON}",
     ),
     "circle": (
-        "{who} wait for each other {since}",
+        "{who} have waited for each other {since}",
         "Each has to release what it holds before it waits. If you end one of them, the other one "
         "goes on",
     ),
@@ -89,12 +90,12 @@ WORDS = {
         "The process that created ring {ring} is dead, the ring has no producer, and readers have "
         "waited {since}",
         f"{_AGAIN}. Readers with `reattach=True` go on in its new ring, and all others have to be "
-        "started again. If it is told that the ring exists, end the readers first, and remove the "
+        "started again. If it fails because the ring exists, end the readers first, and remove the "
         "ring with `gpuring clean {ring}`",
     ),
     "dead ring": (
-        "Nobody lives who was in ring {ring}, and nothing has happened there {since}",
-        f"{_AGAIN}. If it is told that the ring exists, or if nobody needs the ring any more, "
+        "All processes of ring {ring} are dead, and nothing has happened there {since}",
+        f"{_AGAIN}. If it fails because the ring exists, or if nobody needs the ring any more, "
         "`gpuring clean {ring}` removes what is left of it",
     ),
 }

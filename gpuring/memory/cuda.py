@@ -45,11 +45,11 @@ def device_for(device: str | int | None) -> int:
     if isinstance(device, str):
         kind, _, number = device.partition(":")
         if kind != "cuda" or not number.isdecimal():
-            raise ValueError(f"device is 'host', 'cuda' or 'cuda:N', not {device!r}")
+            raise ValueError(f"device must be 'host', 'cuda' or 'cuda:N', not {device!r}")
         device = int(number)
     device = integer(device, "device", "'host', 'cuda', 'cuda:N', a GPU's number or None")
     if device < 0:
-        raise ValueError(f"device is a GPU's number, 0 or more, not {device}")
+        raise ValueError(f"device must be a GPU's number, 0 or more, not {device}")
     return is_there(device)
 
 

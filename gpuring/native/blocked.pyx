@@ -1,4 +1,4 @@
-"""What a wait that is blocked asks of the floors above, which know the rings and slots of the process.
+"""What a wait that is blocked asks of the layers above, which know the rings and slots of the process.
 
 A slot of this process that nobody has any more may be what blocks the wait, and no other process can know.
 """

@@ -13,7 +13,7 @@ def encode(label: str | None) -> bytes:
     if label is None:
         return _program().encode(errors="replace")[: native.MAX_LABEL_NBYTES]
     if not isinstance(label, str):
-        raise TypeError(f"label is a str or None, not {type(label).__name__}")
+        raise TypeError(f"label must be a str or None, not {type(label).__name__}")
     encoded = label.encode()
     native.check_label(encoded)
     return encoded

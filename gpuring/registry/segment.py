@@ -41,7 +41,7 @@ class Dead(Missing):
 def check_name(name: str) -> str:
     """Returns the name if a ring can have it.  Raises TypeError, ValueError."""
     if not isinstance(name, str):
-        raise TypeError(f"a ring's name is a str, not {type(name).__name__}")
+        raise TypeError(f"a ring's name must be a str, not {type(name).__name__}")
     native.check_name(name)
     return name
 

@@ -234,7 +234,7 @@ class RingStats:
     producers_in_all: int
     """Of how many producers the stream is made, as `create(producers=)` said."""
     producers_left: int
-    """How many producers have left in order so far."""
+    """How many producers have left cleanly so far."""
     producers_died: int
     """How many producers have died so far."""
     published_s: float | None

@@ -29,7 +29,7 @@ def is_unnamed(name: str) -> bool:
 def encode(name: str) -> bytes:
     """The name that a user has given, checked.  Raises TypeError, ValueError."""
     if not isinstance(name, str):
-        raise TypeError(f"subscription is a str or None, not {type(name).__name__}")
+        raise TypeError(f"subscription must be a str or None, not {type(name).__name__}")
     encoded = name.encode()
     native.check_subscription(encoded)
     return encoded

@@ -49,6 +49,6 @@ def attach(
     if owner is not None:
         owner = integer(owner, "owner", "the id of a user, an int, or None")
         if owner < 0:
-            raise ValueError(f"owner is the id of a user, 0 or more, not {owner}")
+            raise ValueError(f"owner must be the id of a user, 0 or more, not {owner}")
     living = timeout != 0
     return directory.when_there(name, deadline, lambda: opened(name, owner, device, living))

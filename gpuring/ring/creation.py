@@ -144,16 +144,16 @@ def create_of(
         native.MAX_SUBSCRIPTIONS, max_subscriptions, "max_subscriptions"
     )
     if isinstance(subscriptions, str):
-        raise TypeError(f"subscriptions are several names, such as [{subscriptions!r}]")
+        raise TypeError(f"subscriptions must be several names, such as [{subscriptions!r}]")
     if replace is not None:
         replace = arguments.flag(replace, "replace", "True, False or None")
     mode = integer(mode, "mode")
     if not 0 <= mode <= 0o777:
-        raise ValueError(f"mode is permission bits such as 0o600, not {mode!r}")
+        raise ValueError(f"mode must be permission bits such as 0o600, not {mode!r}")
     if sync not in ("auto", "event", "timeline"):
-        raise ValueError(f'sync is "auto", "event" or "timeline", not {sync!r}')
+        raise ValueError(f'sync must be "auto", "event" or "timeline", not {sync!r}')
     if gate not in (None, *native.GATES):
-        raise ValueError(f'gate is "stream", "host" or None, not {gate!r}')
+        raise ValueError(f'gate must be "stream", "host" or None, not {gate!r}')
     given = None
     if not isinstance(memory, str):
         if device == "host":
@@ -161,8 +161,8 @@ def create_of(
         given, memory = memory_of(memory), "given"
     elif memory not in ("auto", *kinds.ON_GPU, "pinned"):
         raise ValueError(
-            f'memory is "auto", "ipc", "vmm", "pool" or "pinned", not {memory!r} (device="host" '
-            "puts the slots into host memory)"
+            f'memory must be "auto", "ipc", "vmm", "pool" or "pinned", not {memory!r} '
+            '(device="host" puts the slots into host memory)'
         )
     if device == "host" and memory != "pinned" and (sync != "auto" or gate or memory != "auto"):
         raise ValueError("sync=, gate= and memory= are for GPU rings; a host ring needs none")

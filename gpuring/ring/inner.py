@@ -2,7 +2,7 @@
 
 They are built on rings as a user's program is, and touch no underscore name of another folder
 (tests/test_underscores.py).  What more they need is here and nowhere else.  Three of these
-functions lead to the floors below, whose own functions may be called then: the header, a peer, the
+functions lead to the layers below, whose own functions may be called then: the header, a peer, the
 memory.
 
 A class of theirs that derives from a producer, a consumer or a slot may override `_slot_type`,

@@ -109,12 +109,12 @@ def checked_start(start: Literal["next", "oldest"] | int) -> Literal["next", "ol
     if not isinstance(start, str):
         start = integer(start, "start", '"next", "oldest" or a sequence')
     if not (start in ("next", "oldest") or (isinstance(start, int) and 0 <= start < 2**47)):
-        raise ValueError(f'start is "next", "oldest" or a sequence, not {start!r}')
+        raise ValueError(f'start must be "next", "oldest" or a sequence, not {start!r}')
     return start
 
 
 def _waits_on_host(header: Header, gate: Gate | None) -> bool:
     """Whether a peer with this `gate` waits on the host for GPU work.  None is the ring's gate."""
     if gate not in (None, *native.GATES):
-        raise ValueError(f'gate is "stream", "host" or None, not {gate!r}')
+        raise ValueError(f'gate must be "stream", "host" or None, not {gate!r}')
     return (gate or header.gate) == "host"

@@ -76,7 +76,7 @@ def all_of(known: Iterable[weakref.ref[T]]) -> list[T]:
 
 @atexit.register
 def close_all() -> None:
-    """A process that ends in order leaves in order; whoever is killed is reaped by the others.
+    """A process that ends cleanly leaves cleanly; whoever is killed is reaped by the others.
 
     Threads that wait in a verb get RingClosed.
     """
@@ -88,7 +88,7 @@ def close_all() -> None:
 
 
 def exit_on_sigterm() -> None:
-    """From now on SIGTERM ends this process in order: it raises SystemExit in the main thread, with
+    """From now on SIGTERM ends this process cleanly: it raises SystemExit in the main thread, with
     status 143, wherever that is.  Rings are then left as at any other end of a program.
 
     Without it SIGTERM kills the process, or does nothing if it is process 1 of a container.  Call

@@ -35,7 +35,7 @@ cpdef double fill_seconds(max_wait_s) except? -1:
     try:
         return seconds(max_wait_s, "max_wait_s")
     except (TypeError, ValueError) as error:
-        raise type(error)(f'max_wait_s is a number of seconds >= 0, None or "learn", not {max_wait_s!r}') from None
+        raise type(error)(f'max_wait_s must be a number of seconds >= 0, None or "learn", not {max_wait_s!r}') from None
 
 
 cpdef Py_ssize_t batch_size(max_batch, Py_ssize_t slots) except 0:
@@ -43,7 +43,7 @@ cpdef Py_ssize_t batch_size(max_batch, Py_ssize_t slots) except 0:
     if type(max_batch) is not int:
         max_batch = integer(max_batch, "max_batch")
     if max_batch < 1:
-        raise ValueError(f"max_batch is at least 1, not {max_batch!r}")
+        raise ValueError(f"max_batch must be at least 1, not {max_batch!r}")
     return slots if max_batch > slots else max_batch
 
 

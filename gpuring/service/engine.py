@@ -99,8 +99,8 @@ class Engine(Taker):
         most, wait_s = batch_size(max_batch, self._ring.slots), max_wait_s
         if wait_s != "learn" and fill_seconds(wait_s) > threading.TIMEOUT_MAX:
             raise ValueError(
-                f'max_wait_s is a number of seconds or "learn" here, not {max_wait_s!r}: an engine '
-                "that waited without end for a full batch could not be stopped"
+                f'max_wait_s must be a number of seconds or "learn" here, not {max_wait_s!r}: an '
+                "engine that waited without end for a full batch could not be stopped"
             )
         if not callable(warm_up):
             arguments.flag(warm_up, "warm_up", "True, False or a function")

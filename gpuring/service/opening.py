@@ -84,7 +84,7 @@ def serve(
       None is the name of the program.  It distinguishes engines in several containers, where each
       may have the pid 1.
 
-    The creator owns the service: when it closes in order, the service ends.  Raises
+    The creator owns the service: when it closes cleanly, the service ends.  Raises
     RingIncompatible if the service is there with other terms, and what create() and attach() raise.
     """
     check_service_name(name)
@@ -92,7 +92,7 @@ def serve(
     if (request is None) != (response is None):
         raise TypeError("give request= and response=, or neither to join a service that is there")
     if answers not in (None, "host"):
-        raise ValueError(f'answers is "host" or None, not {answers!r}')
+        raise ValueError(f'answers must be "host" or None, not {answers!r}')
     engine = arguments.flag(engine, "engine")
     redeliver = arguments.flag(redeliver, "redeliver")
     replace = arguments.flag(replace, "replace")
@@ -200,12 +200,12 @@ def connect(
     parts = integer(parts, "parts")
     if not 0 <= parts <= _MAX_CALLS // calls - 1:
         raise ValueError(
-            f"parts is 0 … {_MAX_CALLS // calls - 1} with {calls} calls, not {parts}: "
+            f"parts must be 0 … {_MAX_CALLS // calls - 1} with {calls} calls, not {parts}: "
             f"a ring has {native.MAX_SLOTS} slots"
         )
     engine_s = arguments.number(engine_s, "engine_s", "a number of seconds")
     if not engine_s >= 0:
-        raise ValueError(f"engine_s is >= 0 seconds, not {engine_s!r}")
+        raise ValueError(f"engine_s must be >= 0 seconds, not {engine_s!r}")
     labels.encode(label)  # TypeError and ValueError come before a wait
     deadline = deadline_of(timeout)
     options = Options(calls, parts, engine_s, label)

@@ -91,7 +91,7 @@ def _gpu(device: str | torch.device | None) -> torch.device | None:
     except RuntimeError:  # of torch, for words that it does not know
         found = None
     if found is None or found.type not in ("cuda", "cpu"):
-        raise ValueError(f'device is "cuda", "cuda:N", "host", "cpu" or None, not {device!r}')
+        raise ValueError(f'device must be "cuda", "cuda:N", "host", "cpu" or None, not {device!r}')
     return found if found.type == "cuda" else None
 
 
@@ -236,7 +236,7 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
             raise
 
     def _deaths(self) -> str:
-        """What the workers that did not end in order were at, and what they have not delivered."""
+        """What the workers that did not end cleanly were at, and what they have not delivered."""
         said = []
         for number, worker in enumerate(self._workers):
             if worker.exitcode:

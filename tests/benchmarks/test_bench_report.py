@@ -176,7 +176,7 @@ def test_a_page_from_json_alone(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_the_stored_run_leads_with_figures_beside_the_floor(tmp_path, capsys):
+def test_the_stored_run_leads_with_figures_beside_the_baseline(tmp_path, capsys):
     pytest.importorskip("matplotlib")
     assert command.main(["--from", str(RESULTS / "bench.json"), "--out", str(tmp_path)]) == 0
     printed = capsys.readouterr().out
@@ -221,7 +221,7 @@ def trip(program, us, **more):
 
 
 def test_targets_take_the_worst_ratio_of_the_run():
-    start = "round trip p50, a kernel each side, MPS off, against the floor"
+    start = "round trip p50, a kernel each side, MPS off, against the baseline in C"
     assert verdict([trip("gpuring", 10)], start).met is None
     good = [trip("gpuring", 10.5), trip("floor", 10)]
     assert (verdict(good, start).value, verdict(good, start).met) == (pytest.approx(1.05), True)
@@ -238,7 +238,9 @@ def test_targets_compare_units():
         Figure("transitions", "host time per frame", "floor", "µs", where, spread(1)),
         Figure("throughput", "host time per frame", "floor", "µs", where, spread(9)),
     ]
-    found = verdict(figures, "host time per frame, producer, no kernel, MPS on, against the floor")
+    found = verdict(
+        figures, "host time per frame, producer, no kernel, MPS on, against the baseline in C"
+    )
     assert (found.value, found.met) == (pytest.approx(1.5), True)
 
 

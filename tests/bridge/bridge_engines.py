@@ -231,7 +231,7 @@ class Session:
         return np.frombuffer(self.memory.part(index, 0, nbytes), "u1")
 
     def end(self) -> None:
-        """Both ends close in order."""
+        """Both ends close cleanly."""
         self.command("close")
         self.until(lambda: "closed" in self.said)
         self.receiver.close()

@@ -1,4 +1,4 @@
-"""`gpuring bridge` as its users start it: two commands, which are killed and end in order."""
+"""`gpuring bridge` as its users start it: two commands, which are killed and end cleanly."""
 
 from __future__ import annotations
 

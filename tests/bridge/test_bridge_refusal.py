@@ -144,7 +144,9 @@ def test_an_address_that_cannot_be(far):
     with pytest.raises(TypeError, match="not 9760"):
         bridge.export(far, listen=9760)
     for where in ("127.0.0.1:0", "127.0.0.1:65536", "tcp://127.0.0.1:9760", "*:1", ":1"):
-        with pytest.raises(ValueError, match=r"is HOST:PORT/RING, such as .* of one host, not"):
+        with pytest.raises(
+            ValueError, match=r"must be HOST:PORT/RING, such as .* of one host, not"
+        ):
             bridge.import_(f"{where}/x", name=far, device="host")
 
 
@@ -159,7 +161,7 @@ def test_a_device_that_cannot_be_is_refused_at_once(near, far):
         lambda device: bridge.export(near, listen="127.0.0.1:0", device=device),
         lambda device: bridge.import_("127.0.0.1:1/x", name=far, device=device),
     ):
-        with pytest.raises(ValueError, match="device is 'host', 'cuda' or 'cuda:N', not 'foo'"):
+        with pytest.raises(ValueError, match="must be 'host', 'cuda' or 'cuda:N', not 'foo'"):
             make("foo")
         with pytest.raises(ValueError, match="0 or more, not -1"):
             make(-1)

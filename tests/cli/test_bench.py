@@ -143,7 +143,7 @@ def text_of(*figures, **card):
     return summary.text(Run(card, [rate, *figures], 9))
 
 
-def test_the_verdict_is_a_ratio_to_what_lies_beneath():
+def test_the_verdict_is_a_ratio_to_the_baseline():
     good = text_of(one_way("gpuring", 5), one_way("bare word", 0.5))
     assert "On host memory: 2 good, 1 not compared" in good
     assert "good (≤ 10 ×)" in good

@@ -112,7 +112,7 @@ def test_too_few_open_files_are_found():
     assert "ulimit -n 4096" in found["ulimit -n"]["fix"]
 
 
-def test_rings_that_are_damaged_or_dead_are_found(name):
+def test_rings_that_are_damaged_or_dead_are_found(name, monkeypatch):
     path = Path("/dev/shm", segments.header_name(name)[1:])
     path.write_bytes(b"\1" * 8192)
     try:
@@ -123,7 +123,10 @@ def test_rings_that_are_damaged_or_dead_are_found(name):
     with gpuring.create(name, slots=2, shape=8, dtype="u1", device="host") as ring:
         dead = replace(ring.stats(), creator_alive=False)
         finding = host.rings(replace(host.look(), rings=(dead,), unreadable={}))
-        assert (finding.level, finding.fix.split(",")[0]) == ("warn", "gpuring clean")
+        assert (finding.level, finding.fix) == ("warn", f"gpuring clean {name}")
+        monkeypatch.setattr(host, "owner", lambda _: "nobody")
+        finding = host.rings(replace(host.look(), rings=(dead,), unreadable={}))
+        assert finding.fix == f"gpuring clean {name}, as user nobody"
 
 
 # ---- machines that are broken in one way -------------------------------------------------------

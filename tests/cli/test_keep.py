@@ -36,6 +36,7 @@ def test_it_makes_a_ring_of_several_fields_with_every_number(name):
     meta = ("--meta", "pts:i8", "--meta", "gain:f4,lens:u1")
     with kept(name, "--slots", 3, *fields, *more, *meta) as told, gpuring.attach(name) as ring:
         assert told.startswith(f"keeping {name}: 3 slots of ")
+        assert told.endswith(" in host memory; Ctrl-C ends it\n")
         assert [(each, shape) for each, (shape, _) in ring.fields.items()] == [
             ("y", (4, 6)), ("uv", (2, 3, 2)), ("n", ()),
         ]  # fmt: skip

@@ -278,7 +278,7 @@ def test_the_end_of_the_stream_a_timeout_and_ctrl_c(name, tmp_path):
                     _, errors = process.communicate(timeout=DEADLINE_S)
                     assert process.returncode == 0, errors
                     assert "interrupted" in errors
-                    poll(lambda: len(ring.stats().peers) == 1)  # it has left in order
+                    poll(lambda: len(ring.stats().peers) == 1)  # it has left cleanly
     missing = command("tap", name, "--out", tmp_path / "d", "--timeout", 0.05)
     assert (missing.returncode, "No ring or service named" in missing.stderr) == (1, True)
     assert not (tmp_path / "d").exists()

@@ -69,7 +69,7 @@ def test_the_parser_says_why_it_refuses(parsed, options, reason):
         (("bridge", "import", "localhost:99999/x"), "HOST:PORT/RING"),
         (("bridge", "import", "localhost:1/../x"), "cannot name a ring"),
         (("bridge", "export", "x", "--listen", "nonsense"), "HOST:PORT"),
-        (("bridge", "export", "x", "--timeout", "0.01"), "timeout is a number of seconds from 0.1"),
+        (("bridge", "export", "x", "--timeout", "0.01"), "must be a number of seconds from 0.1"),
         ((*KEEP, "--sync", "event"), "--sync"),
         ((*KEEP, "--memory", "vmm"), "--memory"),
     ],

@@ -44,7 +44,7 @@ def test_a_program_that_cannot_replace_a_ring_is_told_how_to_go_on(name, childre
     with PLANTED["a_ring_in_which_all_are_dead"](children, name) as blame:
         poll(lambda: told(command, name, blame) == [[blame]])
         advice = command("why", name, "--after", AFTER_S).stdout.partition("What to do: ")[2]
-        assert "If it is told that the ring exists" in advice
+        assert "If it fails because the ring exists" in advice
         assert f"`gpuring clean {name}`" in " ".join(advice.split())
 
 

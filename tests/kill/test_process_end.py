@@ -124,7 +124,7 @@ def ring(name):
 @promise(
     "failure.md",
     "If a process ends with the end of its script, by `sys.exit` or by an error that nobody "
-    "catches, it leaves its rings in order.",
+    "catches, it leaves its rings cleanly.",
     "If it was the last producer, readers get `EndOfStream`.",
 )
 @pytest.mark.slow(keep=2)
@@ -140,7 +140,7 @@ def test_an_end_in_order_is_the_end_of_the_stream(ring, how):
 @promise(
     "failure.md",
     "`gpuring.exit_on_sigterm()` sets one: then SIGTERM raises SystemExit in the main thread, and "
-    "the process leaves in order with status 143.",
+    "the process leaves cleanly with status 143.",
 )
 @pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("where", SIGTERM)
@@ -281,7 +281,7 @@ def ends_in_order(ring, program, method, gives=""):
 
 @promise(
     "failure.md",
-    "A child of `multiprocessing` that returns from its function also leaves in order, with every "
+    "A child of `multiprocessing` that returns from its function also leaves cleanly, with every "
     "start method.",
 )
 @pytest.mark.slow(keep=1)

@@ -76,7 +76,7 @@ def test_a_stopped_producer_with_a_claim_holds_up_readers_and_a_lap_later_produc
         behind = put(producer, SLOTS - 1)
         assert drain(reader) == []
         with pytest.raises(
-            gpuring.RingTimeout, match=rf"{child.pid}, stopped.*is writing sequence {seq} "
+            gpuring.RingTimeout, match=rf"{child.pid}, stopped.*has been writing sequence {seq} "
         ):
             reader.acquire(0.001)
         assert newest.latest(0).seq == behind[-1]
@@ -99,7 +99,7 @@ def test_a_stopped_holder_of_a_lossless_subscription_holds_up_producers_a_lap_la
         child.stop()
         put(producer, SLOTS - 1)
         assert len(drain(other)) == SLOTS
-        with pytest.raises(gpuring.RingFull, match=rf"{child.pid}, stopped.*holds sequence {seq} "):
+        with pytest.raises(gpuring.RingFull, match=rf"{child.pid}, stopped.* held sequence {seq} "):
             producer.claim(0.001)
         assert ring.stats().reaps == 0
         go_on(child)
@@ -118,7 +118,7 @@ def test_another_member_reads_on_beside_a_stopped_one(name, children):
         other = ring.consumer("shared")
         child.stop()
         assert put(producer, SLOTS - 1) == drain(other)
-        with pytest.raises(gpuring.RingFull, match=rf"holds sequence {seq} "):
+        with pytest.raises(gpuring.RingFull, match=rf"has held sequence {seq} "):
             producer.claim(0)
         child.kill()
         with other.acquire(10) as slot:

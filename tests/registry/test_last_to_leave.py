@@ -52,7 +52,7 @@ LEAVES = ("it closes the ring", "its program ends", "it drops the ring")
     "failure.md",
     "Those inside go on. Others can attach as long as somebody is inside. The last one to leave "
     "removes the names.",
-    "If the creator of a ring is dead, the last process that leaves the ring in order takes its "
+    "If the creator of a ring is dead, the last process that leaves the ring cleanly takes its "
     "names out of `/dev/shm`.",
 )
 @pytest.mark.parametrize("how", LEAVES)

@@ -50,11 +50,11 @@ def test_a_timeout_is_a_number_of_seconds(ring, call):
     for wrong in NO_NUMBERS:
         with pytest.raises(TypeError) as error:
             call(ring, wrong)
-        assert said(error).startswith("timeout is a number of seconds or None, not "), wrong
+        assert said(error).startswith("timeout must be a number of seconds or None, not "), wrong
     for wrong in (-1, -0.5, math.nan, -math.inf, -(10**400), np.float32(-1)):
         with pytest.raises(ValueError) as error:  # noqa: PT011 - the text is looked at
             call(ring, wrong)
-        assert said(error) == f"timeout is a number of seconds >= 0 or None, not {wrong!r}"
+        assert said(error) == f"timeout must be a number of seconds >= 0 or None, not {wrong!r}"
     assert ring.stats().cursor == ring.slots
 
 
@@ -96,41 +96,42 @@ def test_a_flag_is_true_or_false(ring, what):
     for wrong in NO_FLAGS:
         with pytest.raises(TypeError) as error:
             FLAGS[what](ring, wrong)
-        assert said(error).startswith(f"{what.split()[-1]} is {takes}, not "), wrong
+        assert said(error).startswith(f"{what.split()[-1]} must be {takes}, not "), wrong
     assert not ring._header.closed  # by replace="yes"
 
 
 OTHERS = [
     (lambda ring: gpuring.attach(ring.name, owner="nosuchuser"), TypeError,
-     "owner is the id of a user, an int, or None, not 'nosuchuser'"),
-    (lambda ring: gpuring.attach(ring.name, owner=[]), TypeError, "owner is .* not []"),
+     "owner must be the id of a user, an int, or None, not 'nosuchuser'"),
+    (lambda ring: gpuring.attach(ring.name, owner=[]), TypeError, "owner must be .* not []"),
     (lambda ring: gpuring.attach(ring.name, owner=-1), ValueError,
-     "owner is the id of a user, 0 or more, not -1"),
+     "owner must be the id of a user, 0 or more, not -1"),
     (lambda ring: gpuring.create("x", **RING | {"slots": "4"}), TypeError,
-     "slots is an int, not '4'"),
+     "slots must be an int, not '4'"),
     (lambda ring: gpuring.create("x", **RING | {"device": b"host"}), TypeError,
-     "device is 'host', 'cuda', 'cuda:N', a GPU's number or None, not b'host'"),
+     "device must be 'host', 'cuda', 'cuda:N', a GPU's number or None, not b'host'"),
     (lambda ring: gpuring.create("x", **RING | {"device": -1}), ValueError,
-     "device is a GPU's number, 0 or more, not -1"),
+     "device must be a GPU's number, 0 or more, not -1"),
     (lambda ring: gpuring.create("x", **RING, meta=["pts"]), TypeError,
-     "meta: .* meta is a structured dtype such as [('pts', 'i8')]"),
+     "meta: .* meta must be a structured dtype such as [('pts', 'i8')]"),
     (lambda ring: gpuring.create("x", **RING, meta="i8"), ValueError,
-     "meta is a structured dtype such as [('pts', 'i8')], not int64"),
+     "meta must be a structured dtype such as [('pts', 'i8')], not int64"),
     (lambda ring: gpuring.connect(ring.name, engine_s="5"), TypeError,
-     "engine_s is a number of seconds, not '5'"),
-    (lambda ring: gpuring.connect(ring.name, calls="5"), TypeError, "calls is an int, not '5'"),
-    (lambda ring: serve(ring.name, slots="5"), TypeError, "slots is an int, not '5'"),
+     "engine_s must be a number of seconds, not '5'"),
+    (lambda ring: gpuring.connect(ring.name, calls="5"), TypeError,
+     "calls must be an int, not '5'"),
+    (lambda ring: serve(ring.name, slots="5"), TypeError, "slots must be an int, not '5'"),
     (lambda ring: gpuring.select(5), TypeError, "select takes several consumers .* not 5"),
     (lambda ring: gpuring.select([ring]), TypeError, "not a Ring"),
     (lambda ring: gpuring.align(5), TypeError, "align takes several consumers.* not 5"),
     (lambda ring: gpuring.align([ring.consumer()], by=1.5), TypeError,
-     "by is the name of a metadata field or None, not 1.5"),
+     "by must be the name of a metadata field or None, not 1.5"),
     (lambda ring: gpuring.align([ring.consumer()], "pts", "2"), TypeError,
-     "within is a number, not '2'"),
+     "within must be a number, not '2'"),
     (lambda ring: gpuring.align([ring.consumer()], max_wait_s="2"), TypeError,
-     "max_wait_s is a number of seconds or None, not '2'"),
+     "max_wait_s must be a number of seconds or None, not '2'"),
     (lambda ring: gpuring.align([ring.consumer()], depth="2"), TypeError,
-     "depth is an int, not '2'"),
+     "depth must be an int, not '2'"),
     (lambda ring: gpuring.align([ring.consumer()], stream=5), TypeError,
      "is in host memory: it takes no stream"),
 ]  # fmt: skip
@@ -153,8 +154,8 @@ FORM = 'is described by (shape, dtype), such as ((1080, 1920), "u1"), not by {!r
         (4, FORM.format(4)),
         ((4,), FORM.format((4,))),
         ((4, "u1", 3), FORM.format((4, "u1", 3))),
-        (("u1", 4), "a shape is a positive integer or a sequence of them, such as (1080, 1920, 3), "
-         "not 'u1'"),
+        (("u1", 4), "a shape must be a positive integer or a sequence of them, such as "
+         "(1080, 1920, 3), not 'u1'"),
         ((4, "pixels"), "dtype: NumPy makes no dtype of 'pixels'"),
     ],
 )  # fmt: skip

@@ -25,7 +25,7 @@ def test_numpys_integers_are_taken(name, what, kind):
 @pytest.mark.parametrize("what", ["slots", "max_peers", "max_subscriptions", "mode"])
 @pytest.mark.parametrize("value", NO_INTEGERS, ids=repr)
 def test_nothing_else_is_taken_for_a_number_of_a_ring(name, what, value):
-    with pytest.raises(TypeError, match=f"{what} is an int, not"):
+    with pytest.raises(TypeError, match=f"{what} must be an int, not"):
         gpuring.create(name, **RING | {what: value})
 
 
@@ -33,7 +33,7 @@ def test_nothing_else_is_taken_for_a_number_of_a_ring(name, what, value):
     "value", [True, 1.5, (True,), (1.0, 2), "8", b"ab", {2, 3}, {2: 3}], ids=repr
 )
 def test_nothing_else_is_taken_for_a_shape(name, value):
-    with pytest.raises(ValueError, match="a shape is a positive integer or a sequence"):
+    with pytest.raises(ValueError, match="a shape must be a positive integer or a sequence"):
         gpuring.create(name, **RING | {"shape": value})
 
 
@@ -53,10 +53,10 @@ def test_a_subscription_starts_at_an_integer(name):
         with ring.consumer(start=np.int64(5)) as frames, frames.acquire(0) as slot:
             assert slot.seq == 5
         for value in (1.5, True, None):
-            with pytest.raises(TypeError, match='start is "next", "oldest" or a sequence, not'):
+            with pytest.raises(TypeError, match='must be "next", "oldest" or a sequence, not'):
                 ring.consumer(start=value)
         for value in ("newest", -1, 2**47):
-            with pytest.raises(ValueError, match="start is"):
+            with pytest.raises(ValueError, match="start must be"):
                 ring.consumer(start=value)
 
 
@@ -65,9 +65,9 @@ def test_a_service_counts_in_integers(name):
         name, request=(8, "u1"), response=(8, "u1"), slots=np.int64(4), device="host"
     ) as server:
         for value in (True, 1.5):
-            with pytest.raises(TypeError, match="calls is an int"):
+            with pytest.raises(TypeError, match="calls must be an int"):
                 gpuring.connect(name, calls=value)
-            with pytest.raises(TypeError, match="max_batch is an int"):
+            with pytest.raises(TypeError, match="max_batch must be an int"):
                 server.take(value, timeout=0)
         with gpuring.connect(name, calls=np.int64(2)) as client:
             with client.request(1):

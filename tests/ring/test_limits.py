@@ -40,7 +40,7 @@ def test_1_to_1024_slots_and_no_more(name, slots):
             assert [slot.seq for slot in batch] == seqs
         assert put(producer) == seqs[-1] + 1
     for wrong in (0, 1025):
-        with pytest.raises(ValueError, match=r"slots is 1 … 1024"):
+        with pytest.raises(ValueError, match=r"slots must be 1 … 1024"):
             gpuring.create(name, **SMALL | {"slots": wrong})
 
 
@@ -59,7 +59,7 @@ def test_250_peers_and_250_subscriptions_and_no_more(name):
         with pytest.raises(gpuring.TooManyPeers, match="all 249 subscriptions"):
             ring.consumer("one more")
     for wrong in ({"max_peers": 251}, {"max_subscriptions": 251}, {"max_peers": 0}):
-        with pytest.raises(ValueError, match=r"is 1 … 250"):
+        with pytest.raises(ValueError, match=r"must be 1 … 250"):
             gpuring.create(name, **SMALL, **wrong)
 
 
@@ -248,7 +248,7 @@ def test_a_kind_that_was_asked_for_is_taken_or_refused(gpu, monkeypatch):
 
 
 def test_kinds_of_memory_are_for_gpus(name):
-    with pytest.raises(ValueError, match='memory is "auto", "ipc", "vmm", "pool" or "pinned"'):
+    with pytest.raises(ValueError, match='memory must be "auto", "ipc", "vmm", "pool" or "pinned"'):
         gpuring.create(name, **SMALL, memory="cuda")
     with pytest.raises(ValueError, match="for GPU rings"):
         gpuring.create(name, **SMALL, memory="vmm")

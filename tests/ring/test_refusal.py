@@ -30,7 +30,7 @@ def test_a_blocked_claim_names_who_holds_the_frame(ring):
         assert isinstance(caught.value, TimeoutError)
         text = str(caught.value)
         assert re.search(
-            rf"ring '{ring.name}'.*within 0.01 s.*pid {os.getpid()}\).*'display'.*holds "
+            rf"ring '{ring.name}'.*within 0.01 s.*pid {os.getpid()}\).*'display'.*has held "
             r"sequence 4 for \d+\.\d+ s",
             text,
         ), text
@@ -69,7 +69,7 @@ def test_a_blocked_acquire_says_what_it_waits_for(ring):
             frames.acquire(timeout=0)
         slot = producer.claim()
         with pytest.raises(
-            gpuring.RingTimeout, match=rf"pid {os.getpid()}.*is writing sequence 4 for"
+            gpuring.RingTimeout, match=rf"pid {os.getpid()}.*has been writing sequence 4 for"
         ):
             frames.acquire(timeout=0)
         slot.abandon()

@@ -104,7 +104,7 @@ def test_who_asks_for_deaths_is_told_of_each_once_and_reads_on(name, children):
 
 
 def test_of_several_deaths_all_are_named_that_are_remembered(name, children):
-    """Who has left in order, and dead consumers, are not named."""
+    """Who has left cleanly, and dead consumers, are not named."""
     with make(name, producers=20) as ring, ring.producer(), ring.consumer(deaths=True) as told:
         ring.producer(label="left").close()
         for labels in (["a", None], ["c"] * 9):
@@ -139,9 +139,7 @@ def test_a_claim_that_waits_for_readers_who_were_told_the_end_raises(name):
         assert [int(slot.array[0]) for slot in reader] == [0]
         with ring.producer() as second:
             publish(second, *range(SLOTS))
-            with pytest.raises(
-                gpuring.RingFull, match=r"told that the stream is over.*`producers`"
-            ):
+            with pytest.raises(gpuring.RingFull, match=r"seen the end of the stream.*`producers`"):
                 second.claim()
             reader.acquire(0).release()  # who asks again is waited for
             publish(second, 9)

@@ -39,7 +39,7 @@ def test_a_time_is_a_number_of_seconds_or_none(name, of, time, error):
     with serve(name) as server, gpuring.connect(name) as client:
         call = send(client, 0)
         with pytest.raises(
-            error, match=f"^{named} is a number of seconds.* {re.escape(repr(time))}"
+            error, match=f"^{named} must be a number of seconds.* {re.escape(repr(time))}"
         ):
             TIMES[of](client, server, call, time)
         answer(server.take(timeout=10)[0])  # nothing was taken, sent or given up
@@ -101,7 +101,7 @@ def test_none_is_neither_a_request_nor_an_answer(name):
         ({"request": (3, 4)}, "request: dtype: NumPy makes no dtype of 4"),
         ({"response": (3, 4)}, "response: dtype: NumPy makes no dtype of 4"),
         ({"response": 3}, "response: a field is described by (shape, dtype)"),
-        ({"request": ((-3,), "f4")}, "request: a shape is a positive integer"),
+        ({"request": ((-3,), "f4")}, "request: a shape must be a positive integer"),
         ({"request_meta": "user"}, "request: meta: NumPy makes no dtype of 'user'"),
         ({"response_meta": "user"}, "response: meta: NumPy makes no dtype of 'user'"),
     ],
@@ -114,7 +114,7 @@ def test_what_describes_a_service_wrongly_is_named(name, wrong, told):
 
 def test_an_engine_that_runs_does_not_wait_for_ever_for_a_full_batch(name):
     with serve(name) as server:
-        told = '^max_wait_s is a number of seconds or "learn" here, not None: '
+        told = '^max_wait_s must be a number of seconds or "learn" here, not None: '
         with pytest.raises(ValueError, match=told):
             server.batch(2, None)
 
@@ -123,7 +123,7 @@ def test_how_long_a_batch_waits_is_a_time_or_learned(name):
     """The message says both."""
     with serve(name) as server:
         for wrong, kind in (("lern", TypeError), (-1, ValueError), (b"learn", TypeError)):
-            told = f'^max_wait_s is a number of seconds >= 0, None or "learn", not {wrong!r}$'
+            told = f'^max_wait_s must be a number of seconds >= 0, None or "learn", not {wrong!r}$'
             for take in (server.take, server.batch):
                 with pytest.raises(kind, match=told):
                     take(2, wrong)

@@ -230,7 +230,7 @@ def test_a_full_ring_names_the_stopped_engine(name, children, tasks):
         call = send(client, 0)
         assert stopped.receive() == [0]
         os.kill(stopped.pid, signal.SIGSTOP)
-        told = rf"no free slot within 0\.2 s: .*pid {stopped.pid}, stopped\).* holds sequence"
+        told = rf"no free slot within 0\.2 s: .*pid {stopped.pid}, stopped\).* has held sequence"
         with pytest.raises(gpuring.RingFull, match=told):
             request(client, 0.2)
         with pytest.raises(gpuring.RingFull, match="no free slot at once: "):

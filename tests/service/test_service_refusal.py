@@ -168,9 +168,8 @@ def test_a_full_ring_names_the_call_that_is_in_the_way(name):
         call = send(client, 0)
         (kept,) = server.take(timeout=10)
         ask_here(server, client, 1)
-        holder = (
-            rf"pid {os.getpid()}.*\) of subscription 'engines' holds sequence {kept.slot.seq} for"
-        )
+        seq = kept.slot.seq
+        holder = rf"pid {os.getpid()}.*\) of subscription 'engines' has held sequence {seq} for"
         mine = f"{holder} .*, which is call 1 of this client"
         with pytest.raises(gpuring.RingFull, match=f"{mine}$"):
             client.request(0)

@@ -339,7 +339,7 @@ def test_an_engine_that_leaves_by_an_exception_fails_its_calls(name):
 @promise(
     "services.md",
     "Without one, the service ends with the engine that created it.",
-    "The process that creates a service owns it. When the creator leaves in order, the service "
+    "The process that creates a service owns it. When the creator leaves cleanly, the service "
     "ends. Calls that other engines have are then answered, and all other calls get `PeerLost`.",
 )
 def test_a_service_that_is_closed_finishes_what_is_there(name):

@@ -84,7 +84,7 @@ class Clients(Storm):
                 assert self.books[row, DONE], f"process {row} has failed"
 
     def ended(self, rows: list[int]) -> None:
-        """Waits until they have ended in good order."""
+        """Waits until they have ended cleanly."""
         for row in rows:
             self.until(lambda row=row: self.books[row, DONE], f"process {row} does not end")
             _, status = os.waitpid(self.rows[row], 0)

@@ -75,7 +75,7 @@ class Storm:
         return seconds >= self.args.seconds
 
     def finish(self) -> None:
-        """All end in order, and what they have written down is judged."""
+        """All end cleanly, and what they have written down is judged."""
 
     def why(self) -> str:
         """What else may explain a failure."""

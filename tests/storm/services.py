@@ -52,7 +52,7 @@ def begin(parent: int) -> None:
 
 
 def engine(pipe: Pipe, name: str, parent: int, redeliver: bool, closes: bool) -> str:
-    """Answers in batches, in any order, until it is hit; with `closes` it leaves in order."""
+    """Answers in batches, in any order, until it is hit; with `closes` it leaves cleanly."""
     begin(parent)
     chance = random.Random(os.getpid())
     try:

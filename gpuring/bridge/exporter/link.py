@@ -178,7 +178,7 @@ class Link:
             self._unsent.clear()
 
     def close(self, *, stay: bool = False) -> None:
-        """Leaves the near ring in order, and the next one.  `stay`: a durable subscription waits
+        """Leaves the near ring cleanly, and the next one.  `stay`: a durable subscription waits
         for somebody who joins it, unless the ring was closed."""
         self.close_session()
         self._held.clear()

@@ -114,7 +114,7 @@ class RingWriter:
             self.producer = self.ring.producer(gate="host", label=LABEL)
 
     def leave(self) -> None:
-        """Leaves as a producer, in order.  The claims that nothing was written to are void."""
+        """Leaves as a producer, cleanly.  The claims that nothing was written to are void."""
         producer, self.producer = self.producer, None
         self._claimed.clear()
         self.blocked, self.blocked_by, self.waits_for_gpu = "", "", False
@@ -122,7 +122,7 @@ class RingWriter:
             producer.close()
 
     def close(self) -> None:
-        """Ends the session, and leaves the far ring in order."""
+        """Ends the session, and leaves the far ring cleanly."""
         self.close_session()
         self.leave()
         self.ring.close()

@@ -82,10 +82,10 @@ _PLACE = r"(\[[0-9a-fA-F:.%\w]+\]|[^:\[\]/\s]+):([0-9]{1,5})"
 def to_listen_at(text: str, any_address: bool) -> str:
     """An address to listen at.  Raises ValueError, TypeError."""
     if not isinstance(text, str):
-        raise TypeError(f"an address is HOST:PORT, such as '10.0.0.5:{PORT}', not {text!r}")
+        raise TypeError(f"an address must be HOST:PORT, such as '10.0.0.5:{PORT}', not {text!r}")
     found = re.fullmatch(_PLACE, text)
     if not found or int(found[2]) > 65535:
-        raise ValueError(f"an address is HOST:PORT, such as 10.0.0.5:{PORT}, not {text!r}")
+        raise ValueError(f"an address must be HOST:PORT, such as 10.0.0.5:{PORT}, not {text!r}")
     if found[1] == "*":
         raise ValueError(f"all addresses of this host are 0.0.0.0:{found[2]}, not {text!r}")
     host = "127.0.0.1" if found[1] == "localhost" else found[1]
@@ -106,12 +106,12 @@ def to_listen_at(text: str, any_address: bool) -> str:
 def ring_of(address: str) -> tuple[str, str]:
     """The exporter's address and the ring there.  Raises ValueError, TypeError."""
     if not isinstance(address, str):
-        raise TypeError(f"an exporter's ring is 'HOST:PORT/RING', not {address!r}")
+        raise TypeError(f"an exporter's ring must be 'HOST:PORT/RING', not {address!r}")
     found = re.fullmatch(f"({_PLACE})/(.+)", address)
     if not found or not 0 < int(found[3]) <= 65535 or found[2] == "*":
         raise ValueError(
-            f"an exporter's ring is HOST:PORT/RING, such as 10.0.0.5:{PORT}/cam0, with a name or "
-            f"an address of one host, not {address!r}"
+            f"an exporter's ring must be HOST:PORT/RING, such as 10.0.0.5:{PORT}/cam0, with a name "
+            f"or an address of one host, not {address!r}"
         )
     return found[1], segment.check_name(found[4])
 

@@ -1,11 +1,11 @@
 """Measure what this ring costs on this machine, in well under a minute.
 
-Frames are checked first; if a single word is wrong, nothing is reported. The figures stand beside
-those of the barest hand-over that two processes can have here. Benchmarks against other libraries
-and many more settings are in the source tree: python -m bench.
+Frames are checked first.  If a single word is wrong, nothing is reported.  Each figure is compared
+with a baseline: the simplest hand-over between two processes on this machine.  The source tree has
+benchmarks of other libraries and of many more settings: python -m bench.
 """
 
-# latency, throughput, handover and wakeup measure a ring, and beneath what it is compared with.
+# latency, throughput, handover and wakeup measure a ring, and baselines what it is compared with.
 # summary is what is printed.  bench/ uses all of them, too.  cli/measure has what they stand on.
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def measure(device: str, *, spoil: bool = False, scale: float = 1.0) -> Iterator
     from ..measure.crew import Crew
     from ..measure.figures import Figure
     from ..measure.settings import HOST, Settings, remove_rings
-    from . import beneath, handover, latency, throughput, wakeup
+    from . import baselines, handover, latency, throughput, wakeup
 
     try:
         with Crew() as crew:
@@ -100,7 +100,7 @@ def measure(device: str, *, spoil: bool = False, scale: float = 1.0) -> Iterator
                     yield from handover.launches(settings, crew)
                 else:
                     yield from wakeup.run(settings, crew)
-                yield from beneath.run(settings, crew, place, seconds)
+                yield from baselines.run(settings, crew, place, seconds)
     finally:
         remove_rings()
 

@@ -1,4 +1,4 @@
-"""What a run says on a terminal: three figures, each beside what lies beneath it, and a verdict."""
+"""What a run says on a terminal: three figures, each with its baseline, and a verdict."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ..measure.figures import BEYOND, Figure, Value, select
 from ..measure.settings import FRAME_NBYTES, SLOTS
 from ..measure.stored import Run
 from ..text import table
-from .beneath import ALONE, PIPE, PIPES, WORD
+from .baselines import ALONE, PIPE, PIPES, WORD
 from .handover import VERBS
 
 WIDTH = 80
@@ -25,14 +25,14 @@ RATE: dict[str, Value] = {
 
 @dataclass(frozen=True)
 class Headline:
-    """One of the three: a figure of the ring, and one of what lies beneath it."""
+    """One of the three: a figure of the ring, and one of its baseline."""
 
     name: str
     group: str
     figure: str
     setting: Mapping[str, Value]
     program: str
-    """What lies beneath..."""
+    """The baseline..."""
     means: str
     """... in words ..."""
     bound: float
@@ -40,9 +40,9 @@ class Headline:
     at_least: bool = False
     tail: bool = False
     """Whether p99 is shown, too."""
-    beneath_figure: str = ""
+    baseline_figure: str = ""
     """If it has another name."""
-    beneath_setting: Mapping[str, Value] = field(default_factory=dict)
+    baseline_setting: Mapping[str, Value] = field(default_factory=dict)
 
 
 HOST = (
@@ -71,7 +71,7 @@ GPU = (
     Headline(
         "host time", "transitions", "host time per frame", {"kernel": False, "side": "producer"},
         "cuda-bindings", "one kernel launch, beside claim and publish together", 1,
-        beneath_figure="kernel launch",
+        baseline_figure="kernel launch",
     ),
 )  # fmt: skip
 
@@ -105,14 +105,14 @@ def measured_where(figures: Iterable[Figure]) -> list[Where]:
 
 @dataclass(frozen=True)
 class Row:
-    """A percentile of a headline, of the ring and of what lies beneath it."""
+    """A percentile of a headline, of the ring and of its baseline."""
 
     headline: str
     label: str
     ours: str
     theirs: str
     ratio: float | None
-    """None if what lies beneath was not measured."""
+    """None if the baseline was not measured."""
     good: bool | None
     bound: str
 
@@ -127,7 +127,7 @@ class Row:
 def shown(rows: Iterable[Row]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     """Headings and cells; without the columns that would be empty."""
     kept = list(rows)
-    head = ("", "this ring", "beneath", "ratio", "verdict")
+    head = ("", "this ring", "baseline", "ratio", "verdict")
     columns = len(head) if any(row.good is not None for row in kept) else 2
     return head[:columns], [row.cells[:columns] for row in kept]
 
@@ -157,13 +157,13 @@ def rows(figures: Iterable[Figure], where: Where, headlines: Iterable[Headline])
     for headline in headlines:
         ours = select(kept, headline.group, headline.figure, "gpuring", **where.setting,
                       **headline.setting)  # fmt: skip
-        name = headline.beneath_figure or headline.figure
+        name = headline.baseline_figure or headline.figure
         theirs = [
             figure
             for figure in select(kept, headline.group, name, headline.program)
             if all(
                 figure.setting.get(key, value) == value
-                for key, value in {**where.setting, **headline.beneath_setting}.items()
+                for key, value in {**where.setting, **headline.baseline_setting}.items()
             )
         ]
         if ours:
@@ -227,7 +227,7 @@ def _place(where: Where, figures: list[Figure], headlines: Iterable[Headline]) -
     found = rows(figures, where, headlines)
     head, cells = shown(found)
     listed = str(table(head, cells, right=head[1:4])).splitlines()
-    notes = [f"  {each}" for each in beneath_it(found, headlines)]
+    notes = [f"  {each}" for each in baselines(found, headlines)]
     extra = list(_more(where, figures))
     bad = {row.headline for row in found if row.good is False}
     if where.mps is False and bad - {"host time"}:
@@ -237,13 +237,13 @@ def _place(where: Where, figures: list[Figure], headlines: Iterable[Headline]) -
         "",
         *(f"  {line}" for line in listed),
         "",
-        *(["Beneath it:", *notes] if notes else []),
+        *(["The baselines:", *notes] if notes else []),
         *_wrap(extra),
     ]
 
 
-def beneath_it(rows: Iterable[Row], headlines: Iterable[Headline]) -> list[str]:
-    """What lies beneath, in words: for each headline that could be compared, or for all of them."""
+def baselines(rows: Iterable[Row], headlines: Iterable[Headline]) -> list[str]:
+    """What they are, in words: for each headline that could be compared, or for all of them."""
     names = {row.headline for row in rows if row.good is not None}
     said = {each.name: each.means for each in headlines if each.name in names}
     if len(said) > 1 and len(set(said.values())) == 1:
@@ -311,7 +311,7 @@ def busy(card: Mapping[str, Any]) -> Iterator[str]:
     if load and cores and load > 0.5 * cores:
         yield (
             f"The machine was busy before the run: load {load:g} on {cores} cores. The figures of "
-            "the ring and of what lies beneath it include waiting for a core."
+            "the ring and of the baselines include waiting for a core."
         )
 
 

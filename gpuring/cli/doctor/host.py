@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import platform
 import resource
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +16,7 @@ import numpy as np
 
 import gpuring
 from gpuring import native
-from gpuring.cli.owners import is_private, listed
+from gpuring.cli.owners import is_private, listed, myself, owner
 from gpuring.cli.text import nbytes
 from gpuring.registry import segment, survey
 from gpuring.registry.stats import RingStats
@@ -263,13 +263,23 @@ def rings(host: Host) -> Finding:
         if not one.creator_alive and not any(peer.alive for peer in one.peers)
     ]
     if dead:
-        fix = "gpuring clean, by the user who owns them"
-        return Finding("warn", what, f"without any process: {listed(dead)}", fix)
+        return Finding("warn", what, f"no process uses {listed(dead)} any more", _cleaning(dead))
     names = listed(one.name for one in host.rings)
     found = f"{len(host.rings)} here: {names}" if names else "none here now"
     if host.private:
         found += f"; private ones of other users: {listed(host.private)}"
     return Finding("ok", what, found)
+
+
+def _cleaning(dead: Iterable[str]) -> str:
+    """The commands that remove dead rings, one for each user who owns some."""
+    whose: dict[str, list[str]] = {}
+    for name in dead:
+        whose.setdefault(owner(name), []).append(name)
+    return "; ".join(
+        f"gpuring clean {' '.join(names)}" + ("" if user == myself() else f", as user {user}")
+        for user, names in sorted(whose.items())
+    )
 
 
 CHECKS: tuple[Check, ...] = (

@@ -19,7 +19,7 @@ import numpy as np
 
 import gpuring
 from gpuring.cli.measure.crew import Crew, Pipe, RoleFailed
-from gpuring.cli.text import seconds
+from gpuring.cli.text import of_memory, seconds
 from gpuring.memory import cuda, gpus
 from gpuring.native.gpu import Stream
 from gpuring.registry import directory
@@ -56,7 +56,7 @@ def write(pipe: Pipe, name: str, options: Options, ordinal: int, patience_s: flo
         ) as ring,
         ring.producer() as producer,
     ):
-        pipe.send(f"{ring.sync}, gate {ring.gate}")
+        pipe.send(of_memory(ring.memory, ring.sync, ring.gate))
         pipe.receive()
         for k in range(FRAMES):
             with producer.claim(patience_s, **_on(stream)) as slot:
@@ -248,7 +248,7 @@ def _frames(
         found = f"{len(wrong)} of {FRAMES} frames arrived damaged ({wrong[0]})"
         fix = "please report it with what `gpuring doctor --json` says; take gate='host' until then"
         return Finding("fail", what, found, fix)
-    found = f"{FRAMES} frames crossed whole between two processes in {seconds(took)} ({how})"
+    found = f"{FRAMES} frames crossed whole between two processes in {seconds(took)} {how}"
     if unregistered:
         found += f"; but each upload is waited for, because CUDA does not lock them: {unregistered}"
         return Finding("warn", what, found, _MORE_LOCKED)

@@ -259,9 +259,9 @@ static gpuring_status create(gpuring_ring *ring, const gpuring_create_options *o
     int making = -1;
     if (!gr_layout(&config, &layout, why, sizeof why) || !options->producers)
         return gh_fail(error, GPURING_INVALID, "ring '%s': %s", ring->name,
-                       options->producers ? why : "producers is 1 to 4095, not 0");
+                       options->producers ? why : "producers must be 1 to 4095, not 0");
     if (options->mode > 0777)
-        return gh_fail(error, GPURING_INVALID, "mode is permission bits such as 0600, not %#o",
+        return gh_fail(error, GPURING_INVALID, "mode must be permission bits such as 0600, not %#o",
                        options->mode);
     gpuring_status status = choose(ring, options, &asked, &config, error);
     if (status == GPURING_OK) status = gh_make_way(ring->name, options->replace, error);

@@ -16,7 +16,7 @@
 gpuring_status find_gpu(gpuring_ring *ring, const struct gpu_asked *asked, gpuring_error *error) {
     int device = asked->device;
     if (!asked->uuid && device < GPURING_DEVICE_CURRENT)
-        return gh_fail(error, GPURING_INVALID, "device is a GPU's number, 0 or more, not %d", device);
+        return gh_fail(error, GPURING_INVALID, "device must be a GPU's number, 0 or more, not %d", device);
     gpuring_status status = gm_load(&ring->driver, error);
     if (status != GPURING_OK) return status;
     if (asked->uuid && (device = gm_gpu_of(ring->driver, asked->uuid)) < 0)

@@ -37,7 +37,7 @@
  *   notify               a thread that turns doorbells into file descriptors, for event loops
  *
  * ring.h brings atomics.h, words.h and layout.h, and peer.h brings ring.h. All else is included by
- * who uses it, so the includes say who needs whom; tests/native/test_core_floors.py asks the
+ * who uses it, so the includes say who needs whom; tests/native/test_core_layers.py asks the
  * objects.
  *
  * claim, acquire and latest of a gr_peer belong to one thread at a time; a slot is ended by the

@@ -32,8 +32,8 @@ static void add_how_to_follow(struct gh_text *text, const char *name, const stru
                      "`reattach`, which does so by itself");
     else if (gr_load_acquire(&ring->head->closed))
         gh_add(text,
-               ". Who attaches with a timeout waits for the next ring of that name, and who has "
-               "joined with `reattach` goes on there by itself");
+               ". To go on in the next ring of that name, attach with a timeout, which waits for "
+               "it, or join with `reattach`, which does so by itself");
     else
         gh_add(text, ". A new producer starts the stream again. A consumer that has joined with "
                      "`reattach` waits for one, or for the next ring of that name");
@@ -133,7 +133,7 @@ gpuring_status gh_add_unusable(struct gh_text *text, const char *name, enum gr_r
                name);
         return GPURING_CLOSED;
     case GR_DAMAGED:
-        gh_add(text, "ring '%s': its header holds what no gpuring writes", name);
+        gh_add(text, "ring '%s': its header is damaged: it holds values that gpuring never writes", name);
         return GPURING_INCOMPATIBLE;
     default: gh_add(text, "ring '%s': unexpected result %d", name, -(int)result);
     }
@@ -160,8 +160,8 @@ gpuring_status gh_add_cannot_join(struct gh_text *text, const char *name,
     case GR_MODE_MISMATCH:
         gh_printable(shown, sizeof shown, subscription, strnlen(subscription, 64));
         gh_add(text,
-               "ring '%s': subscription '%s' exists, and differs in whether it is lossless or "
-               "redelivers; members of one subscription must agree",
+               "ring '%s': subscription '%s' exists with another `lossless` or `redeliver`; all "
+               "members of a subscription must agree",
                name, shown);
         return GPURING_INVALID;
     default: return gh_add_unusable(text, name, result);

@@ -37,7 +37,7 @@ gpuring_status gh_spin_ns(int64_t *ns, gpuring_error *error) {
     size_t nbytes = 0;
     while (text[nbytes]) nbytes++;
     return gh_fail(error, GPURING_INVALID,
-                   "the environment has GPURING_SPIN='%s', but it is a number of seconds, such as "
+                   "the environment has GPURING_SPIN='%s', but it must be a number of seconds, such as "
                    "\"0.002\", or \"inf\"",
                    gh_printable(shown, sizeof shown, text, nbytes));
 }

@@ -120,7 +120,7 @@ static void add_of_the_end(struct gh_text *text, const struct gr_ring *ring, uin
                      "`gpuring unsubscribe`");
     else if (gh_waits_in_vain(ring, u))
         gh_add(text,
-               ". Each of them was told that the stream is over, and has asked for nothing since. "
+               ". Each of them has seen the end of the stream, and has asked for nothing since. "
                "If several producers make the stream, say how many when the ring is created "
                "(`producers`). A consumer with `reattach` waits for the next one");
 }
@@ -172,10 +172,11 @@ void gh_add_in_the_way(struct gh_text *text, const struct gr_ring *ring,
     }
     switch (culprit->reason) {
     case GR_BY_PRODUCER:
-        gh_add(text, " is writing sequence %llu%s%s", seq, *ago ? " for" : "", ago);
+        gh_add(text, *ago ? " has been writing sequence %llu for%s" : " is writing sequence %llu%s", seq,
+               ago);
         break;
     case GR_BY_HOLDER:
-        gh_add(text, " holds sequence %llu%s%s", seq, *ago ? " for" : "", ago);
+        gh_add(text, *ago ? " has held sequence %llu for%s" : " holds sequence %llu%s", seq, ago);
         if (sub) add_elsewhere(text, sub);
         break;
     case GR_BY_SUBSCRIPTION:

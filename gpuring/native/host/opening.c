@@ -33,7 +33,7 @@ static gpuring_status refused(const char *name, const char *why, int sys_errno,
     if (sys_errno == ESTALE)
         return gh_fail(error, GPURING_NOT_FOUND, "what has its name is about to go: %s", why);
     return gh_fail(error, GPURING_INCOMPATIBLE,
-                   "%s is no ring of this gpuring: %s. If no process uses it, `gpuring clean` "
+                   "%s is no ring that this version of gpuring can read: %s. If no process uses it, `gpuring clean` "
                    "removes it",
                    path, why);
 }

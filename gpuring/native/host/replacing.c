@@ -30,7 +30,7 @@ static void add_what(struct gh_text *text, const char *name, int fd, const char 
         gh_add(text, "ring '%s' existed a moment ago", name);
         *step = "or try again";
     } else if (why) {
-        gh_add(text, "ring '%s' is in use, and it is none of this gpuring: %s", name, why);
+        gh_add(text, "ring '%s' is in use, and this version of gpuring cannot read it: %s", name, why);
         *step = "or end the processes that use it";
     } else {
         gpuring_error error;

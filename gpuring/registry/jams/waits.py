@@ -51,10 +51,8 @@ class Waits:
         signs += [peer.age_s for peer in one.peers] + [death.age_s for death in one.deaths]
         signs.append(max(0, time.time_ns() - one.created_ns) / 1e9)
         age_s = min(sign for sign in signs if sign is not None)
-        members = "".join(f", {named(peer)}" for peer in one.peers)
-        why = (
-            f"Nobody lives who was in ring {one.name}: its creator (pid {one.creator_pid}){members}"
-        )
+        who = ", ".join([f"its creator (pid {one.creator_pid})", *map(named, one.peers)])
+        why = f"All processes of ring {one.name} are dead: {who}"
         return Step(one.name, "life", (), (), None, None, age_s, why)
 
     def _wait(self, one: RingStats, peer: PeerStats) -> Step | None:
@@ -107,7 +105,7 @@ class Waits:
         claims = [(hold.seq, hold.age_s, each) for each in one.producers for hold in each.holding]
         if claims and one.link is None:
             seq, age_s, writer = min(claims, key=lambda claim: claim[0])
-            why = f"{named(writer)} is writing sequence {seq} for {age_s:.3f} s"
+            why = f"{named(writer)} has been writing sequence {seq} for {age_s:.3f} s"
             return step((writer,), seq, age_s, why)
         if not one.producers:
             return step((), None, age_s, f"it has no producer{_and_no_creator(one)}")
@@ -230,8 +228,8 @@ class Waits:
         first, _, age_s, number = min(work)
         peer = next(peer for peer in one.peers if peer.number == number)
         why = (
-            f"The GPU work of {named(peer)} on sequence {first} of ring {one.name} is not finished "
-            f"after {age_s:.3f} s"
+            f"The GPU work of {named(peer)} on sequence {first} of ring {one.name} has not "
+            f"finished for {age_s:.3f} s"
         )
         return Step(one.name, "gpu", (), (peer,), peer.subscription, first, age_s, why)
 

@@ -133,7 +133,7 @@ def align(
 
 def _check_field(consumer: Consumer, by: str) -> None:
     if not isinstance(by, str):
-        raise TypeError(f"by is the name of a metadata field or None, not {reprlib.repr(by)}")
+        raise TypeError(f"by must be the name of a metadata field or None, not {reprlib.repr(by)}")
     meta, ring = consumer.ring.spec.meta, consumer.ring.name
     if meta is None or by not in (meta.names or ()):
         names = ", ".join((meta and meta.names) or ()) or "none"

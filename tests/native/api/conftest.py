@@ -99,6 +99,6 @@ def puppets() -> Iterator[Callable[[Path], Puppet]]:
 def puppet(
     request: pytest.FixtureRequest, puppets: Callable[[Path], Puppet]
 ) -> Callable[[], Puppet]:
-    """Starts puppets of one build, which have to end in order if nobody has killed them."""
+    """Starts puppets of one build, which have to end cleanly if nobody has killed them."""
     program = request.getfixturevalue(request.param)
     return lambda: puppets(program)

@@ -90,7 +90,7 @@ class Puppet:
         self._process.wait(PATIENCE_S)
 
     def end(self) -> None:
-        """Ends it in order.  Sanitizers say then what it has lost."""
+        """Ends it cleanly.  Sanitizers say then what it has lost."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:

@@ -98,7 +98,7 @@ def test_a_shape_that_does_not_fit_is_refused_once(name, puppet, extent, wanted)
         assert c("acquire", 0, 0, wanted).count("shape=2,2") == 1
         status, text = c.refused("acquire", 0, 0, wanted)
         assert status == "INCOMPATIBLE"
-        assert "holds what no gpuring writes" in text
+        assert "holds values that gpuring never writes" in text
         assert c("acquire", 0, 0, 4).count("shape=2,2") == 2
         c.ok("release", 0, 3)
         put(producer, 4)

@@ -77,7 +77,7 @@ def test_a_lossless_camera_waits_for_the_upload_and_voids_nothing(mixed):
     camera.claim_many(4, 0).publish()
     recorder.acquire_many(4, 0).release()
     uploading = reader.acquire_many(4, 0)
-    with pytest.raises(gpuring.RingFull, match="holds"):
+    with pytest.raises(gpuring.RingFull, match="has held"):
         camera.claim(0)
     uploading.release()  # the copies are enqueued, and not done
     for verb in (lambda: camera.claim(0), lambda: camera.claim_many(2, 0)):
@@ -223,7 +223,7 @@ def test_a_gpu_writer_goes_on_when_a_recorder_dies_with_a_frame(mixed):
     reader.acquire_many(4, 0).release()
     ring.finish()
     recorder.acquire(0)
-    with pytest.raises(gpuring.RingFull, match="holds"):
+    with pytest.raises(gpuring.RingFull, match="has held"):
         writer.claim(0)
     ring.kill(recorder)
     assert writer.claim_many(4, 0)[0].seq == 8

@@ -30,7 +30,7 @@ def take(consumer, n):
 
 
 def read_some(stranger, name, mode, n):
-    """A client reads n frames, and leaves as if it were stopped in order."""
+    """A client reads n frames, and leaves as if it were stopped cleanly."""
     reader = stranger("consume", name, "recorder", mode, "next", paused=True)
     for _ in range(n):
         reader.step()

@@ -82,7 +82,7 @@ def test_wrong_arguments_claim_and_hold_nothing(place, ring):
                 with pytest.raises(ValueError, match="at least one"):
                     many(n, 0)
             for n in (1.5, True, "2", None):
-                with pytest.raises(TypeError, match="n is an int, not"):
+                with pytest.raises(TypeError, match="n must be an int, not"):
                     many(n, 0)
             with pytest.raises(TypeError):
                 many(2, 0, stream="s")
@@ -115,7 +115,7 @@ def test_who_is_in_the_way_is_named(place, ring):
         with pytest.raises(gpuring.RingFull, match=r"'tail'.*sequence 4"):
             producer.claim_many(2, 0)
         held = frames.acquire_many(1, 0)
-        with pytest.raises(gpuring.RingFull, match=f"peer {frames.peer}.*holds sequence 4"):
+        with pytest.raises(gpuring.RingFull, match=f"peer {frames.peer}.*has held sequence 4"):
             producer.claim_many(2, 0.01)
         held.release()
         assert idle(producer, frames)

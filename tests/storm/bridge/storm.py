@@ -274,7 +274,7 @@ class Bridge(Storm):
                     raise Failed(f"a frame is held at the end: {each}")
 
     def _leave(self) -> None:
-        """All end in order, and nothing is left."""
+        """All end cleanly, and nothing is left."""
         if not self.counts["kill"] and "is dead" in self.parts["exporter"].log.read_text():
             raise Failed("the exporter's worker ended by itself")
         # The keeper before the exporter, which else leaves a durable subscription to the next one.

@@ -243,7 +243,7 @@ ROLES = {
 
 
 def play(program: Program) -> None:
-    """The whole life of a process; what it leaves behind when it ends in order is a finding."""
+    """The whole life of a process; what it leaves behind when it ends cleanly is a finding."""
     warnings.simplefilter("ignore", ResourceWarning)  # of a ring whose maker was interrupted
     try:
         ROLES[program.role].play(program)

@@ -3,7 +3,7 @@
  * A round: four survivors in processes of their own (producer, lossless reader, member of a shared
  * subscription, lossy reader) keep a stream going through a ring of 2 to 4 slots. A victim plays
  * its role among them and dies at the k-th hit of one fault point, at once (kill) or stopped first
- * (stop). Then the survivors have to go on, end in good order, and leave books that balance.
+ * (stop). Then the survivors have to go on, end cleanly, and leave books that balance.
  *
  * In some rounds idle peers join first, so that all others have numbers and subscriptions beyond the
  * first word of the masks.

@@ -1,4 +1,4 @@
-"""The C library is built in floors: no file needs one that needs it, and the core no other room.
+"""The C library is built in layers: no file needs one that needs it, and the core no other room.
 
 What a file needs is what its object leaves undefined, as `nm` says.
 """
@@ -54,7 +54,7 @@ def needs(tmp_path_factory):
         pytest.skip("no nm")
     rooms = (CORE, HOST, DEVICE, MEMORY, API)
     sources = [each for room in rooms for each in (ROOT / room).glob("*.c")]
-    return needs_of(tmp_path_factory.mktemp("floors"), sources)
+    return needs_of(tmp_path_factory.mktemp("layers"), sources)
 
 
 @pytest.mark.slow

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gpuring.cli.bench import beneath, throughput
+from gpuring.cli.bench import baselines, throughput
 from gpuring.cli.measure import settings
 from gpuring.cli.measure.attempt import attempt
 from gpuring.cli.measure.crew import Crew, RoleFailed
@@ -20,7 +20,7 @@ from gpuring.cli.measure.settings import Place
 def test_a_word_that_comes_out_of_order_is_noticed(tmp_path):
     shared = tmp_path / "word"
     shared.write_bytes(bytes(4096))
-    with Crew() as crew, crew.start(beneath.answer_word, str(shared), False) as other:
+    with Crew() as crew, crew.start(baselines.answer_word, str(shared), False) as other:
         other.receive()
         with shared.open("r+b") as file:  # in place: a file that is cut off ends who has mapped it
             file.write((2).to_bytes(8, "little"))
@@ -34,7 +34,7 @@ def test_a_number_that_comes_out_of_order_is_noticed(tmp_path):
     os.mkfifo(back)
     with (
         Crew() as crew,
-        crew.start(beneath.take, there, back) as reader,
+        crew.start(baselines.take, there, back) as reader,
         Path(there).open("wb", buffering=0) as full,
         Path(back).open("rb", buffering=0),
     ):
@@ -48,9 +48,9 @@ def test_frames_that_are_missing_are_noticed(monkeypatch):
     with Crew() as crew:
         monkeypatch.setattr(crew, "call", lambda *args, **more: [1, 2, 3])
         blank = Figure("latency", "one-way", "bare word", "µs", {"kernel": False})
-        monkeypatch.setattr(beneath, "answer_word", two)
+        monkeypatch.setattr(baselines, "answer_word", two)
         quick = settings.Settings(scale=0.01)
-        (figure,) = attempt(blank, lambda: beneath._word(quick, crew, blank))
+        (figure,) = attempt(blank, lambda: baselines._word(quick, crew, blank))
     assert figure.failed
     assert "3 numbers were sent, 2 arrived" in figure.skipped
 
@@ -74,7 +74,7 @@ def test_a_gpu_is_compared_with_the_same_kernels(monkeypatch):
             raise RoleFailed("no GPU")
 
     place = Place("timeline", "stream")
-    found = list(beneath.run(settings.Settings(), FakeCrew(), place, 0.1))
+    found = list(baselines.run(settings.Settings(), FakeCrew(), place, 0.1))
     assert played == [("answer_word", True), ("both_sides",)]
     assert [(f.program, f.skipped) for f in found] == [
         ("bare word", "no GPU"), ("one process", "no GPU")
@@ -100,23 +100,23 @@ def fake_gpu(monkeypatch):
     tools = SimpleNamespace(
         zeros=zeros, busy=lambda: gpu.queries.pop(0), finish=lambda: None, kernel=kernel
     )
-    monkeypatch.setattr(beneath, "cuda_tools", lambda: tools)
+    monkeypatch.setattr(baselines, "cuda_tools", lambda: tools)
     return gpu
 
 
-def test_the_kernel_beneath_is_waited_for(fake_gpu):
-    work = beneath._work(True)
+def test_the_kernel_of_the_baseline_is_waited_for(fake_gpu):
+    work = baselines._work(True)
     work(5)
     assert fake_gpu.launched == [("stamp", 64 * 512, 512, 0), ("stamp", 64 * 512, 512, 5)]
     assert fake_gpu.queries == []
 
 
 def test_one_process_stamps_and_checks_the_same_frames(fake_gpu):
-    marks = beneath.both_sides(None, 0.001)
+    marks = baselines.both_sides(None, 0.001)
     assert marks == sorted(marks)
     frames = throughput.STRIDE * (len(marks) - 1)
     sides = [("stamp", 64 * 512, 512), ("check", 64 * 512, 512)]
     assert fake_gpu.launched == [(*side, n) for n in range(frames) for side in sides]
     fake_gpu.wrong = 3
     with pytest.raises(RuntimeError, match="wrong words"):
-        beneath.both_sides(None, 0.001)
+        baselines.both_sides(None, 0.001)

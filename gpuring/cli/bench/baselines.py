@@ -1,4 +1,4 @@
-"""What lies beneath a ring: the barest hand-overs that two processes can have on this machine.
+"""The baselines: the simplest hand-overs between two processes on this machine.
 
 * **bare word**: both watch a word in shared memory; there is nothing else. On a GPU each side also
   runs one kernel on memory of its own before it changes the word: nothing is copied or shared, and
