@@ -55,8 +55,8 @@ def _adopt(given: Given, epoch: bytes, slots: int, slot_nbytes: int) -> cuda.Cud
             base, whole = driver.allocation_of(ptr)
             if base != ptr:
                 raise DeviceError(
-                    f"memory= is a part of an allocation: it begins {ptr - base} bytes behind the "
-                    f"begin of {whole} bytes, and only all of these can be shared. Allocate it "
+                    f"memory= is a part of an allocation: it begins {ptr - base} bytes after the "
+                    f"start of {whole} bytes, and only all of these can be shared. Allocate it "
                     "alone, without a library's pool (in CuPy: cupy.cuda.using_allocator(None))"
                 )
             if not given.nbytes <= whole < given.nbytes + native_memory.PAGE_NBYTES:

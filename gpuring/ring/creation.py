@@ -73,12 +73,12 @@ def create(
       from its first frame on.
     * `max_peers`, `max_subscriptions`: how many there may be at the same time, 1 … 250.
     * `mode`: permissions of the shared memory.  0o600, the default, keeps it to one user.
-    * `replace`: which ring of this name is replaced.  None, the default, replaces a ring whose creator
-      is dead, so that a program that was killed can be started again.  True replaces any ring of
-      yours, even one in use, and False replaces none.
+    * `replace`: which ring of this name is replaced.  None, the default, replaces a ring whose
+      creator is dead, so that a program that was killed can be started again.  True replaces any
+      ring of yours, even one in use, and False replaces none.
 
-    Processes that are still in a ring that is replaced read what is there and get EndOfStream, as if
-    its creator had closed it.  They keep its memory until they leave.  The old ring is closed when
+    Processes that are still in a replaced ring read what is there and get EndOfStream, as if its
+    creator had closed it.  They keep its memory until they leave.  The old ring is closed when
     the new one is whole, so there has to be room for both.  A ring that nobody uses any more is
     removed first.  The new ring takes over the durable subscriptions of the old one.  What
     their members have not read there is counted as lost.
