@@ -70,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--owner",
         type=user,
         metavar="USER",
-        help="the other user whose rings they are; only for one whom you trust",
+        help="the owner of the rings, if it is another user; name only a user whom you trust",
     )
 
 

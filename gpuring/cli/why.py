@@ -112,8 +112,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds_of,
         default=STUCK_S,
         metavar="S",
-        help="it is stuck if nothing has moved for S seconds (default: 2); longer than the slowest "
-        "reader holds a frame",
+        help="it is stuck if nothing has moved for S seconds (default: 2); take more than the "
+        "slowest reader holds a frame",
     )
     parser.add_argument("--json", action="store_true", help="print everything known, as JSON")
 
