@@ -104,7 +104,7 @@ def foresee(wanted: Callable[[str], object]) -> Iterator[Fate]:
             kept = each == own or native.is_kept_aside(name, segment.path_of(each))
             if not kept and segment.owner(each) == os.geteuid():
                 left = native.is_left(segment.path_of(each))
-                why = "slots that belong to no ring" if left else "a process is just making them"
+                why = "slots that belong to no ring" if left else "a process is making them now"
                 yield Fate(name, each[1:], left, why)
 
 

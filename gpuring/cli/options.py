@@ -30,7 +30,7 @@ class _Once(argparse.Action):
         self, parser: object, given: object, values: object, option: str | None = None
     ) -> None:
         if option and self.was_given:
-            raise argparse.ArgumentError(self, "is given more than once, and has one value")
+            raise argparse.ArgumentError(self, "is given more than once, but takes one value")
         self.was_given = True
         setattr(given, self.dest, values)
 

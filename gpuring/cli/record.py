@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, required=True, metavar="FILE", help="the file, such as run.mcap"
     )
     parser.add_argument(
-        "--lossless", action="store_true", help="miss no frame: producers wait while the disk does"
+        "--lossless",
+        action="store_true",
+        help="miss no frame: producers wait while the disk is slow",
     )
     parser.add_argument(
         "--durable",
@@ -68,7 +70,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--owner",
         type=user,
         metavar="USER",
-        help="the other user whose rings they are; only for one whom you trust",
+        help="the owner of the rings, if it is another user; name only a user whom you trust",
     )
 
 

@@ -1,7 +1,8 @@
 """Say whether anything is stuck, who is to blame, since when, and what to do about it.
 
-It follows the chain of waits over all rings of this host, from who waits to who could go on.  The
-exit status is 1 if something is stuck, and 0 if not.  It reads headers only, and joins nothing.
+It follows the chain of waits over all rings of this host, from the process that waits to the
+one that could go on.  The exit status is 1 if something is stuck, and 0 if not.  It reads headers
+only, and joins nothing.
 """
 
 from __future__ import annotations
@@ -111,8 +112,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds_of,
         default=STUCK_S,
         metavar="S",
-        help="it is stuck if nothing has moved for S seconds (default: 2); longer than the slowest "
-        "reader holds a frame",
+        help="it is stuck if nothing has moved for S seconds (default: 2); take more than the "
+        "slowest reader holds a frame",
     )
     parser.add_argument("--json", action="store_true", help="print everything known, as JSON")
 

@@ -42,7 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="end after N frames (default: 10; 0: never)",
     )
     parser.add_argument(
-        "--format", choices=("npy", "png"), default="npy", help="of the files (default: npy)"
+        "--format",
+        choices=("npy", "png"),
+        default="npy",
+        help="the format of the files (default: npy)",
     )
     parser.add_argument(
         "--field", action="append", metavar="NAME", help="save only this field (may be repeated)"
@@ -58,7 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--owner",
         type=user,
         metavar="USER",
-        help="the other user whose ring it is; only for one whom you trust",
+        help="the owner of the ring, if it is another user; name only a user whom you trust",
     )
 
 

@@ -57,7 +57,7 @@ gpuring_status gh_fail_for_room(gpuring_error *error, const char *name, int sys_
     gpuring_status status;
     if (sys_errno == EROFS)
         status = gh_fail(error, GPURING_NO_ROOM,
-                         "ring '%s': " GH_SHM " is read-only here, and who is in a ring writes",
+                         "ring '%s': " GH_SHM " is read-only here, and all processes of a ring write",
                          name);
     else if (sys_errno == EFBIG && limit_of(RLIMIT_FSIZE, &limit))
         status = gh_fail(error, GPURING_NO_ROOM,
