@@ -148,10 +148,10 @@ static gpuring_status refused(struct endpoint *end, enum gr_result result, enum 
     return said(error, status, text);
 }
 
-static gpuring_status take(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
-                           struct gd_call *call, gpuring_error *error) {
-    for (;;) {
-        enum gr_result result = verb_of(end, call, verb, GD_WAIT);
+/* `result`: what the first call of the verb has said. */
+static gpuring_status take_on(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
+                              struct gd_call *call, enum gr_result result, gpuring_error *error) {
+    for (;; result = verb_of(end, call, verb, GD_WAIT)) {
         if (result == GR_SIGNAL) result = go_on(end, call, verb);
         if (result == GR_OK) return GPURING_OK;
         if (result == GR_BLOCKED) end->late = -1; /* there is a producer */
@@ -161,6 +161,12 @@ static gpuring_status take(struct endpoint *end, enum gh_verb verb, int64_t time
         if (status != GPURING_OK) return status;
         begin_call(end, call, call->deadline_ns, call->n, call->indices);
     }
+}
+
+static inline gpuring_status take(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
+                                  struct gd_call *call, gpuring_error *error) {
+    const enum gr_result result = verb_of(end, call, verb, GD_WAIT);
+    return result == GR_OK ? GPURING_OK : take_on(end, verb, timeout_ns, call, result, error);
 }
 
 /* Of a frame whose shape is damaged. It is released, so that the next call gets beyond it. */
@@ -252,7 +258,7 @@ gpuring_status endpoint_end(struct endpoint *end, enum end_verb verb, gpuring_sl
     struct gd_call call;
     NEED_SIZE(slot, number, error);
     uint32_t index = slot->number;
-    struct endpoint *owner = where_open(end, slot);
+    struct endpoint *owner = end->left ? where_open(end, slot) : end;
     if (!is_open(owner, slot)) return not_ours(owner, slot, error);
     begin_call(owner, &call, 0, 1, &index);
     const enum gr_result result = ended(owner, verb, &call);

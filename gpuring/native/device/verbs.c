@@ -22,43 +22,50 @@
 
 /* ---- claim, acquire -------------------------------------------------------------------------- */
 
-/* Calls the core's verb until it is not blocked any more: at once, then spinning, then asleep for
- * a slice. */
-static enum gr_result in_host_order(struct gd_peer *peer, struct gd_call *call, unsigned how,
-                                    gr_verb verb) {
-    enum gr_result result;
-    peer->core.wait.deadline_ns = call->deadline_ns;
+/* A verb that was blocked, or that waits already: it spins, then sleeps for a slice. */
+static enum gr_result go_on(struct gd_peer *peer, struct gd_call *call, unsigned how,
+                            gr_verb verb) {
     if (call->stage == GD_TRY) {
-        result = verb(&peer->core);
-        if (result != GR_BLOCKED) return result;
         if (call->deadline_ns == 0) {
             /* A caller that polls does not come by a sleep, where joins are reported, and may wait
              * for a peer that is dead. */
             gr_tell_of_joins(peer->core.ring);
-            return result;
+            return GR_BLOCKED;
         }
         call->stage = GD_SPIN;
     }
     if (!(how & GD_WAIT)) return GR_SIGNAL;
     if (call->stage == GD_SLEEP) return gr_sleep(&peer->core, verb);
     call->stage = GD_SLEEP;
-    result = gr_spin(&peer->core, verb);
+    enum gr_result result = gr_spin(&peer->core, verb);
     if (result != GR_BLOCKED || gr_now_ns() >= call->deadline_ns) return result;
     return GR_SIGNAL; /* the caller looks at signals before it sleeps */
 }
 
+/* Calls the core's verb until it is not blocked any more, and first at once. */
+static inline enum gr_result in_host_order(struct gd_peer *peer, struct gd_call *call,
+                                           unsigned how, gr_verb verb) {
+    peer->core.wait.deadline_ns = call->deadline_ns;
+    const enum gr_result result = call->stage == GD_TRY ? verb(&peer->core) : GR_BLOCKED;
+    return result == GR_BLOCKED ? go_on(peer, call, how, verb) : result;
+}
+
+/* The slot of the peer's last claim or acquire is ordered behind what is pending on it. */
+static inline enum gr_result in_device_order(struct gd_peer *peer, struct gd_call *call,
+                                             unsigned how) {
+    GR_FAULT("device: ordering");
+    return peer->core.last.pendings ? gd_order(peer, call, how) : GR_OK;
+}
+
 /* The slot of the peer's last claim or acquire is the caller's, who says that it is open. */
-static void hand_out(struct gd_peer *peer, struct gd_call *call) {
+static inline void hand_out(struct gd_peer *peer, struct gd_call *call) {
     const uint32_t index = peer->core.last.index;
     struct gd_use *use = &peer->use[index];
     use->seq = peer->core.last.seq;
-    use->redelivered = peer->core.last.redelivered;
-    use->lost = peer->core.last.lost;
-    use->upstream = peer->core.last.upstream;
     use->ndim = 0;
-    use->thread = 0;
-    use->of_another = false;
     if (peer->device) {
+        use->thread = 0;
+        use->of_another = false;
         use->streams = 1;
         use->stream[0] = call->stream;
         if (call->stream == GD_PER_THREAD) gd_enter_thread(use);
@@ -73,7 +80,7 @@ static void hand_out(struct gd_peer *peer, struct gd_call *call) {
 
 /* A signal handler, or another thread, may have closed this peer while it waited. Then what it had
  * was given back. */
-static enum gr_result handed_out(struct gd_peer *peer, struct gd_call *call) {
+static inline enum gr_result handed_out(struct gd_peer *peer, struct gd_call *call) {
     if (peer->core.self.left) {
         call->got = 0;
         return GR_REAPED;
@@ -112,7 +119,7 @@ enum gr_result gd_claim(struct gd_peer *peer, struct gd_call *call, unsigned how
             call->ordering = true;
         }
         if (peer->core.self.left) return GR_REAPED;
-        result = gd_order(peer, call, how);
+        result = in_device_order(peer, call, how);
         if (result == GR_SIGNAL) return result;
         if (result != GR_OK) {
             call->ordering = false;
@@ -149,7 +156,7 @@ enum gr_result gd_acquire(struct gd_peer *peer, struct gd_call *call, unsigned h
             call->ordering = true;
         }
         if (peer->core.self.left) return GR_REAPED;
-        result = gd_order(peer, call, how);
+        result = in_device_order(peer, call, how);
         const bool may_be_torn = result == GR_OK && gd_may_be_torn(peer);
         if (result == GR_SIGNAL || (may_be_torn && !(how & GD_WAIT))) return GR_SIGNAL;
         call->ordering = false;
@@ -170,6 +177,9 @@ enum gr_result gd_acquire(struct gd_peer *peer, struct gd_call *call, unsigned h
         use->producer = peer->core.last.producer;
         use->producer_id = peer->core.last.producer_id;
         use->value = peer->core.last.value;
+        use->redelivered = peer->core.last.redelivered;
+        use->lost = peer->core.last.lost;
+        use->upstream = peer->core.last.upstream;
         /* The producer died meanwhile, and the user has not seen the frame. */
         if (may_be_torn && gd_is_torn(peer, peer->core.last.index)) {
             gr_skip_torn(&peer->core);
@@ -218,41 +228,45 @@ static void tell_of_torn(struct gd_peer *peer, struct gd_call *call, uint64_t se
     else call->torn[call->torns++] = seq; /* the room is given up with the call */
 }
 
-/* own: what this peer has promised for its own work on the frame. */
+/* The end of a slot in host order. value: what is promised for a frame that is published. From here
+ * on `use` may belong to another thread that has got the slot again. */
+static inline enum gr_result let_go(struct gd_peer *peer, uint32_t index, uint64_t value,
+                                    enum end end) {
+    struct gd_use *use = &peer->use[index];
+    use->open = false;
+    if (end == RELEASE) return gr_release(&peer->core, index, use->seq);
+    if (end == ABANDON) return gr_abandon(&peer->core, index, use->seq);
+    return gr_publish(&peer->core, index, use->seq, value, use->ndim, use->shape);
+}
+
+/* own: what this peer has promised for its own work on the frame, or 0. */
 static enum gr_result release(struct gd_peer *peer, struct gd_call *call, uint32_t index,
                               uint64_t own) {
     struct gd_use *use = &peer->use[index];
     const uint64_t seq = use->seq;
     const enum gd_end how = gd_end_of(peer, index);
-    if (how == GD_WHOLE) {
-        use->open = false;
-        return gr_release(&peer->core, index, seq);
-    }
+    if (how == GD_WHOLE) return let_go(peer, index, own, RELEASE);
     const struct gd_frame frame = {.index = index,
                                    .producer = use->producer,
                                    .producer_id = use->producer_id,
                                    .seq = seq,
                                    .value = use->value,
                                    .own = own};
-    const gd_stream stream = use->streams ? use->stream[0] : 0;
+    const gd_stream stream = use->stream[0];
     if (!gd_reserve(&peer->released)) return GR_SYSTEM;
-    use->open = false;
-    enum gr_result result = gr_release(&peer->core, index, seq);
-    /* From here on `use` may belong to another thread that has acquired the slot again. */
+    enum gr_result result = let_go(peer, index, own, RELEASE);
     if (result != GR_OK) gd_unreserve(&peer->released, 1);
     else if (how == GD_OPEN) gd_remember(peer, &frame, stream);
     else tell_of_torn(peer, call, seq);
     return result;
 }
 
-/* The fence operation for `value` is enqueued: lets others see the end of the slot. */
-static enum gr_result finish(struct gd_peer *peer, struct gd_call *call, uint32_t index,
-                             uint64_t value, enum end end) {
-    struct gd_use *use = &peer->use[index];
-    if (end == RELEASE) return release(peer, call, index, value);
-    use->open = false;
-    if (end == ABANDON) return gr_abandon(&peer->core, index, use->seq);
-    return gr_publish(&peer->core, index, use->seq, value, use->ndim, use->shape);
+/* The fence operation for `value` is enqueued, or nothing is promised (0): lets others see the end of
+ * the slot. */
+static inline enum gr_result finish(struct gd_peer *peer, struct gd_call *call, uint32_t index,
+                                    uint64_t value, enum end end) {
+    if (end == RELEASE && peer->use[index].value) return release(peer, call, index, value);
+    return let_go(peer, index, value, end);
 }
 
 /* Whether one record can serve all slots: each was used on the current stream only. */
@@ -261,7 +275,7 @@ static bool on_one_stream(struct gd_peer *peer, const struct gd_call *call) {
     for (uint32_t k = 0; k < call->n; k++) {
         struct gd_use *use = &peer->use[call->indices[k]];
         if (!use->open) return false;
-        if (peer->device && (use->streams != 1 || use->stream[0] != call->stream)) return false;
+        if (use->streams != 1 || use->stream[0] != call->stream) return false;
     }
     return true;
 }
@@ -311,10 +325,27 @@ static void report_all_later(struct gd_peer *peer, struct gd_call *call) {
     call->torns = 0;
 }
 
-/* Takes slots from their last use to their end. If one slot of a batch is refused, the call goes
- * on with the others; but the frames after one that could not be published are abandoned. */
-static enum gr_result bring_to_an_end(struct gd_peer *peer, struct gd_call *call, unsigned how,
-                                      enum end end) {
+/* The torn frames that it names are the caller's now. */
+static inline enum gr_result ended(struct gd_peer *peer, struct gd_call *call) {
+    if (call->failed || call->refused != GR_OK) report_all_later(peer, call);
+    else if (call->torns) gd_unreserve(&peer->released, call->torns);
+    return call->failed ? GR_DEVICE : call->refused;
+}
+
+/* Of a peer that uses the slots by the CPU. Its work is done, so it promises nothing. */
+static inline enum gr_result end_by_cpu(struct gd_peer *peer, struct gd_call *call, enum end end) {
+    for (uint32_t k = 0; k < call->n; k++) {
+        const uint32_t index = call->indices[k];
+        if (peer->use[index].open) note(call, finish(peer, call, index, 0, end));
+    }
+    return ended(peer, call);
+}
+
+/* Takes slots from their last use on streams to their end. If one slot of a batch is refused, the
+ * call goes on with the others; but the frames after one that could not be published are
+ * abandoned. */
+static enum gr_result end_on_streams(struct gd_peer *peer, struct gd_call *call, unsigned how,
+                                     enum end end) {
     /* Checked before the driver is asked anything: a child may not touch CUDA. */
     if (gr_forked(peer->core.ring)) {
         for (uint32_t k = 0; k < call->n; k++) peer->use[call->indices[k]].open = false;
@@ -322,7 +353,7 @@ static enum gr_result bring_to_an_end(struct gd_peer *peer, struct gd_call *call
     }
     if (!(how & GD_AGAIN)) {
         /* There may be work on the current stream, too. */
-        for (uint32_t k = 0; peer->device && k < call->n; k++) {
+        for (uint32_t k = 0; k < call->n; k++) {
             struct gd_use *use = &peer->use[call->indices[k]];
             gd_leave_thread(use);
             if (!gd_add_stream(use, call->stream))
@@ -342,19 +373,20 @@ static enum gr_result bring_to_an_end(struct gd_peer *peer, struct gd_call *call
             return GR_SIGNAL;
         }
     }
-    if (call->failed || call->refused != GR_OK) report_all_later(peer, call);
-    else if (call->torns) gd_unreserve(&peer->released, call->torns);
-    return call->failed ? GR_DEVICE : call->refused;
+    return ended(peer, call);
 }
 
 enum gr_result gd_publish(struct gd_peer *peer, struct gd_call *call, unsigned how) {
-    return bring_to_an_end(peer, call, how, PUBLISH);
+    if (!peer->device) return end_by_cpu(peer, call, PUBLISH);
+    return end_on_streams(peer, call, how, PUBLISH);
 }
 enum gr_result gd_abandon(struct gd_peer *peer, struct gd_call *call, unsigned how) {
-    return bring_to_an_end(peer, call, how, ABANDON);
+    if (!peer->device) return end_by_cpu(peer, call, ABANDON);
+    return end_on_streams(peer, call, how, ABANDON);
 }
 enum gr_result gd_release(struct gd_peer *peer, struct gd_call *call, unsigned how) {
-    return bring_to_an_end(peer, call, how, RELEASE);
+    if (!peer->device) return end_by_cpu(peer, call, RELEASE);
+    return end_on_streams(peer, call, how, RELEASE);
 }
 
 enum gr_result gd_put_back(struct gd_peer *peer, uint32_t index, bool seen) {
