@@ -24,8 +24,8 @@
  * state.h brings core/peer.h and driver.h. All else is included by who uses it.
  *
  * A peer that uses the slots by the CPU has no device (gd_peer.device is NULL). The same verbs are
- * used, and nothing is promised or recorded. On host memory all peers are like that. On pinned memory
- * some are, and others have a device.
+ * used, and nothing is promised or recorded. On host memory all peers are like that. On pinned
+ * memory some are, and others have a device.
  *
  * Waiting. No call here waits for longer than a slice (core/wait.c). The driver may wait for
  * longer: for room in a full stream, and for the whole device after a record that it refused, or

@@ -57,6 +57,24 @@ static inline enum gr_result in_device_order(struct gd_peer *peer, struct gd_cal
     return peer->core.last.pendings ? gd_order(peer, call, how) : GR_OK;
 }
 
+/* What is known of the frame of the last acquire. */
+static inline void note_frame(struct gd_peer *peer) {
+    const struct gr_delivery *frame = &peer->core.last;
+    struct gd_use *use = &peer->use[frame->index];
+    use->producer = frame->producer;
+    use->producer_id = frame->producer_id;
+    use->value = frame->value;
+    use->redelivered = frame->redelivered;
+    use->lost = frame->lost;
+    use->upstream = frame->upstream;
+}
+
+/* More dimensions than a frame can have. */
+static inline bool is_damaged(struct gd_peer *peer) {
+    struct gr_slot *slot = &peer->core.ring->slot[peer->core.last.index];
+    return gr_load_acquire(&slot->ndim) > GR_MAX_NDIM;
+}
+
 /* The slot of the peer's last claim or acquire is the caller's, who says that it is open. */
 static inline void hand_out(struct gd_peer *peer, struct gd_call *call) {
     const uint32_t index = peer->core.last.index;
@@ -166,20 +184,13 @@ enum gr_result gd_acquire(struct gd_peer *peer, struct gd_call *call, unsigned h
             gd_cancel(peer, call);
             return result;
         }
-        const struct gr_slot *slot = &peer->core.ring->slot[peer->core.last.index];
         /* The frame is released, so this is the only call that can report the damage. */
-        if (gr_load_acquire((gr_word32 *)&slot->ndim) > GR_MAX_NDIM) {
+        if (is_damaged(peer)) {
             gr_release(&peer->core, peer->core.last.index, peer->core.last.seq);
             gd_cancel(peer, call);
             return GR_DAMAGED;
         }
-        struct gd_use *use = &peer->use[peer->core.last.index];
-        use->producer = peer->core.last.producer;
-        use->producer_id = peer->core.last.producer_id;
-        use->value = peer->core.last.value;
-        use->redelivered = peer->core.last.redelivered;
-        use->lost = peer->core.last.lost;
-        use->upstream = peer->core.last.upstream;
+        note_frame(peer);
         /* The producer died meanwhile, and the user has not seen the frame. */
         if (may_be_torn && gd_is_torn(peer, peer->core.last.index)) {
             gr_skip_torn(&peer->core);
@@ -190,6 +201,24 @@ enum gr_result gd_acquire(struct gd_peer *peer, struct gd_call *call, unsigned h
         hand_out(peer, call);
     }
     return handed_out(peer, call);
+}
+
+enum gr_result gd_take_now(struct gd_peer *peer, int64_t deadline_ns, gr_verb verb, bool *taken) {
+    const bool consumer = peer->core.self.role == GR_CONSUMER;
+    if (peer->device || peer->gate_host || (consumer && gd_is_due(peer))) return GR_SIGNAL;
+    peer->core.wait.deadline_ns = deadline_ns;
+    const enum gr_result result = verb(&peer->core);
+    if (result != GR_OK) return result == GR_BLOCKED ? GR_SIGNAL : result;
+    if (peer->core.self.left) return GR_REAPED;
+    if (peer->core.last.pendings || (consumer && (peer->core.last.value || is_damaged(peer)))) {
+        *taken = true;
+        return GR_SIGNAL;
+    }
+    if (consumer) note_frame(peer);
+    struct gd_use *use = &peer->use[peer->core.last.index];
+    use->seq = peer->core.last.seq;
+    use->ndim = 0;
+    return GR_OK;
 }
 
 void gd_cancel(struct gd_peer *peer, struct gd_call *call) {
@@ -220,22 +249,20 @@ void gd_cancel(struct gd_peer *peer, struct gd_call *call) {
 
 /* ---- publish, abandon, release --------------------------------------------------------------- */
 
-enum end { PUBLISH, ABANDON, RELEASE };
-
 /* Names a frame that was just released and is torn. gd_reserve has made room. */
 static void tell_of_torn(struct gd_peer *peer, struct gd_call *call, uint64_t seq) {
     if (call->torns == GD_MAX_OPS) gd_report_later(peer, seq);
     else call->torn[call->torns++] = seq; /* the room is given up with the call */
 }
 
-/* The end of a slot in host order. value: what is promised for a frame that is published. From here
- * on `use` may belong to another thread that has got the slot again. */
+/* The end of a slot in host order. value: what is promised for a frame that is published. From
+ * here on `use` may belong to another thread that has got the slot again. */
 static inline enum gr_result let_go(struct gd_peer *peer, uint32_t index, uint64_t value,
-                                    enum end end) {
+                                    enum gd_ending end) {
     struct gd_use *use = &peer->use[index];
     use->open = false;
-    if (end == RELEASE) return gr_release(&peer->core, index, use->seq);
-    if (end == ABANDON) return gr_abandon(&peer->core, index, use->seq);
+    if (end == GD_RELEASE) return gr_release(&peer->core, index, use->seq);
+    if (end == GD_ABANDON) return gr_abandon(&peer->core, index, use->seq);
     return gr_publish(&peer->core, index, use->seq, value, use->ndim, use->shape);
 }
 
@@ -245,7 +272,7 @@ static enum gr_result release(struct gd_peer *peer, struct gd_call *call, uint32
     struct gd_use *use = &peer->use[index];
     const uint64_t seq = use->seq;
     const enum gd_end how = gd_end_of(peer, index);
-    if (how == GD_WHOLE) return let_go(peer, index, own, RELEASE);
+    if (how == GD_WHOLE) return let_go(peer, index, own, GD_RELEASE);
     const struct gd_frame frame = {.index = index,
                                    .producer = use->producer,
                                    .producer_id = use->producer_id,
@@ -254,18 +281,18 @@ static enum gr_result release(struct gd_peer *peer, struct gd_call *call, uint32
                                    .own = own};
     const gd_stream stream = use->stream[0];
     if (!gd_reserve(&peer->released)) return GR_SYSTEM;
-    enum gr_result result = let_go(peer, index, own, RELEASE);
+    enum gr_result result = let_go(peer, index, own, GD_RELEASE);
     if (result != GR_OK) gd_unreserve(&peer->released, 1);
     else if (how == GD_OPEN) gd_remember(peer, &frame, stream);
     else tell_of_torn(peer, call, seq);
     return result;
 }
 
-/* The fence operation for `value` is enqueued, or nothing is promised (0): lets others see the end of
- * the slot. */
+/* The fence operation for `value` is enqueued, or nothing is promised (0): lets others see the end
+ * of the slot. */
 static inline enum gr_result finish(struct gd_peer *peer, struct gd_call *call, uint32_t index,
-                                    uint64_t value, enum end end) {
-    if (end == RELEASE && peer->use[index].value) return release(peer, call, index, value);
+                                    uint64_t value, enum gd_ending end) {
+    if (end == GD_RELEASE && peer->use[index].value) return release(peer, call, index, value);
     return let_go(peer, index, value, end);
 }
 
@@ -284,7 +311,7 @@ static void note(struct gd_call *call, enum gr_result result) {
     if (call->refused == GR_OK) call->refused = result; /* the first of several is reported */
 }
 
-static void end_together(struct gd_peer *peer, struct gd_call *call, enum end end) {
+static void end_together(struct gd_peer *peer, struct gd_call *call, enum gd_ending end) {
     uint64_t values[GD_MAX_OPS];
     if (gd_record_all(peer, call, values) != GR_OK) call->failed = call->ordering = true;
     for (; call->at < call->n && !call->failed; call->at++)
@@ -295,7 +322,7 @@ static void end_together(struct gd_peer *peer, struct gd_call *call, enum end en
  * call again), and then gives the slot up without a frame. While one of the streams is being
  * captured, nobody can tell when its work is done. Then the peer keeps the slot. */
 static enum gr_result end_one(struct gd_peer *peer, struct gd_call *call, uint32_t index,
-                              enum end end) {
+                              enum gd_ending end) {
     const bool another = call->failed && !call->ordering;
     struct gd_trouble first;
     if (another) first = call->trouble;
@@ -313,7 +340,7 @@ static enum gr_result end_one(struct gd_peer *peer, struct gd_call *call, uint32
     if (result == GR_SIGNAL) return result;
     if (result == GR_OK) {
         value = gr_load_relaxed(work_of(peer->core.ring, index, peer->core.self.number));
-        finish(peer, call, index, value, end == RELEASE ? RELEASE : ABANDON);
+        finish(peer, call, index, value, end == GD_RELEASE ? GD_RELEASE : GD_ABANDON);
     }
     call->ordering = false;
     return GR_OK;
@@ -333,7 +360,7 @@ static inline enum gr_result ended(struct gd_peer *peer, struct gd_call *call) {
 }
 
 /* Of a peer that uses the slots by the CPU. Its work is done, so it promises nothing. */
-static inline enum gr_result end_by_cpu(struct gd_peer *peer, struct gd_call *call, enum end end) {
+static inline enum gr_result end_by_cpu(struct gd_peer *peer, struct gd_call *call, enum gd_ending end) {
     for (uint32_t k = 0; k < call->n; k++) {
         const uint32_t index = call->indices[k];
         if (peer->use[index].open) note(call, finish(peer, call, index, 0, end));
@@ -345,7 +372,7 @@ static inline enum gr_result end_by_cpu(struct gd_peer *peer, struct gd_call *ca
  * call goes on with the others; but the frames after one that could not be published are
  * abandoned. */
 static enum gr_result end_on_streams(struct gd_peer *peer, struct gd_call *call, unsigned how,
-                                     enum end end) {
+                                     enum gd_ending end) {
     /* Checked before the driver is asked anything: a child may not touch CUDA. */
     if (gr_forked(peer->core.ring)) {
         for (uint32_t k = 0; k < call->n; k++) peer->use[call->indices[k]].open = false;
@@ -367,7 +394,7 @@ static enum gr_result end_on_streams(struct gd_peer *peer, struct gd_call *call,
         if (!peer->use[index].open) continue;
         /* It was recorded together with the one that failed. */
         if (call->failed && peer->use[index].unpaid) call->ordering = true;
-        const enum end how_it_ends = end == PUBLISH && call->failed ? ABANDON : end;
+        const enum gd_ending how_it_ends = end == GD_PUBLISH && call->failed ? GD_ABANDON : end;
         if (end_one(peer, call, index, how_it_ends) == GR_SIGNAL) {
             report_all_later(peer, call);
             return GR_SIGNAL;
@@ -376,17 +403,22 @@ static enum gr_result end_on_streams(struct gd_peer *peer, struct gd_call *call,
     return ended(peer, call);
 }
 
+enum gr_result gd_end_now(struct gd_peer *peer, uint32_t index, enum gd_ending end) {
+    if (peer->device || (end == GD_RELEASE && peer->use[index].value)) return GR_SIGNAL;
+    return let_go(peer, index, 0, end);
+}
+
 enum gr_result gd_publish(struct gd_peer *peer, struct gd_call *call, unsigned how) {
-    if (!peer->device) return end_by_cpu(peer, call, PUBLISH);
-    return end_on_streams(peer, call, how, PUBLISH);
+    if (!peer->device) return end_by_cpu(peer, call, GD_PUBLISH);
+    return end_on_streams(peer, call, how, GD_PUBLISH);
 }
 enum gr_result gd_abandon(struct gd_peer *peer, struct gd_call *call, unsigned how) {
-    if (!peer->device) return end_by_cpu(peer, call, ABANDON);
-    return end_on_streams(peer, call, how, ABANDON);
+    if (!peer->device) return end_by_cpu(peer, call, GD_ABANDON);
+    return end_on_streams(peer, call, how, GD_ABANDON);
 }
 enum gr_result gd_release(struct gd_peer *peer, struct gd_call *call, unsigned how) {
-    if (!peer->device) return end_by_cpu(peer, call, RELEASE);
-    return end_on_streams(peer, call, how, RELEASE);
+    if (!peer->device) return end_by_cpu(peer, call, GD_RELEASE);
+    return end_on_streams(peer, call, how, GD_RELEASE);
 }
 
 enum gr_result gd_put_back(struct gd_peer *peer, uint32_t index, bool seen) {

@@ -10,7 +10,11 @@ enum gr_result gd_claim(struct gd_peer *peer, struct gd_call *call, unsigned how
 /* The same for frames. verb is gr_acquire or gr_latest. GR_TORN_BEHIND: nothing is held, and
  * peer->released.torn names frames, released earlier, that have turned out torn. */
 enum gr_result gd_acquire(struct gd_peer *peer, struct gd_call *call, unsigned how, gr_verb verb);
-/* After GR_SIGNAL of one of the two, instead of calling it again. Nothing stays claimed or
+/* The first try of one of the two for one slot, without a gd_call, by a peer that uses the slots by
+ * the CPU. GR_OK: slot peer->core.last.index is claimed or held. GR_SIGNAL: there is more to it, so
+ * the verb is to be called. *taken: the slot is this peer's already, and gd_call.ordering says so. */
+enum gr_result gd_take_now(struct gd_peer *peer, int64_t deadline_ns, gr_verb verb, bool *taken);
+/* After GR_SIGNAL of one of the first two, instead of calling it again. Nothing stays claimed or
  * held. */
 void gd_cancel(struct gd_peer *peer, struct gd_call *call);
 
@@ -22,6 +26,11 @@ enum gr_result gd_publish(struct gd_peer *peer, struct gd_call *call, unsigned h
 enum gr_result gd_abandon(struct gd_peer *peer, struct gd_call *call, unsigned how);
 /* GR_OK: call->torn names those of the frames that are known to be torn. */
 enum gr_result gd_release(struct gd_peer *peer, struct gd_call *call, unsigned how);
+
+enum gd_ending { GD_PUBLISH, GD_ABANDON, GD_RELEASE };
+/* The same for one open slot, without a gd_call, if neither the driver nor a torn mark has to be
+ * asked. GR_SIGNAL: one has, and nothing was done. */
+enum gr_result gd_end_now(struct gd_peer *peer, uint32_t index, enum gd_ending end);
 
 /* Undoes a claim or a hold. seen: of a frame that the user has seen; nothing of his is pending on it
  * any more. */
