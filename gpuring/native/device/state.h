@@ -19,7 +19,8 @@
  *   device      opens and closes the device order of a ring, and that of a peer
  *   order       before a slot is used: whether and how to wait for other GPU work
  *   record      after a slot was used: promise, record, and what to do when the driver refuses
- *   verbs       claim, publish, abandon, acquire, latest, release, leave: one call, one transition
+ *   ends        publish, abandon, release      } one call, one
+ *   verbs       claim, acquire, latest, leave  } transition
  *
  * state.h brings core/peer.h and driver.h. All else is included by who uses it.
  *
