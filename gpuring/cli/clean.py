@@ -18,6 +18,7 @@ from gpuring.cli.trouble import CommandError
 from gpuring.native import Header
 from gpuring.registry import leftovers, locks, segment, sockets
 from gpuring.registry.segment import look
+from gpuring.registry.users import told, users
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -125,13 +126,21 @@ def _ring(name: str) -> tuple[tuple[bool, str], str]:
                     header = Header.read(file.fd)
                 except native.Damaged as error:
                     used = locks.in_use(file.fd)
-                    who = "a process uses it" if used else "no process uses it"
+                    who = _who_uses(name) if used else "no process uses it"
                     return (not used, f"it is no ring of this gpuring ({error}), and {who}"), ANY
     except FileNotFoundError:
         return (False, ""), ""
     except OSError as error:
         return (False, f"it cannot be opened ({error.strerror or error})"), ""
     return _of_whole(header), segment.slots_name(name, header.epoch)
+
+
+def _who_uses(name: str) -> str:
+    """What keeps a ring that cannot be read."""
+    known = users([name]).get(name, {})
+    if not known:
+        return "a process uses it, which is another user's or in another pid namespace"
+    return f"{told(known)} use{'s' if len(known) == 1 else ''} it"
 
 
 def _of_whole(header: Header) -> tuple[bool, str]:
