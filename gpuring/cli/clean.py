@@ -119,8 +119,11 @@ def _ring(name: str) -> tuple[tuple[bool, str], str]:
     try:
         with look(segment.header_name(name)) as named:
             if not named.is_ours:
-                owner = f"only its owner, user {user(named.uid)}, can remove it"
-                return (False, f"it is {named.odd}, and no ring" if named.odd else owner), ""
+                if named.odd:
+                    return (False, f"it is {named.odd}, and no ring"), ""
+                step = segment.as_user(named.uid, f"clean {name}")
+                owner = f"only its owner, user {user(named.uid)}, can remove it. As root: {step}"
+                return (False, owner), ""
             with named.open() as file:
                 try:
                     header = Header.read(file.fd)

@@ -263,7 +263,7 @@ def rings(host: Host) -> Finding:
         if not one.creator_alive and not any(peer.alive for peer in one.peers)
     ]
     if dead:
-        fix = "gpuring clean, by the user who owns them"
+        fix = "gpuring clean, by the user who owns them, as whom root runs it with sudo -u"
         return Finding("warn", what, f"without any process: {listed(dead)}", fix)
     names = listed(one.name for one in host.rings)
     found = f"{len(host.rings)} here: {names}" if names else "none here now"
