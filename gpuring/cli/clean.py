@@ -48,11 +48,11 @@ def run(args: argparse.Namespace) -> int:
     for name in sorted(asked - {fate.ring for fate in fates.values()}):
         complain(f"gpuring clean: no ring named {name!r} on this host")
         status = 1
-    if asked and not args.dry_run:
-        for fate in fates.values():
-            if not fate.goes:
+    for fate in fates.values() if asked else ():
+        if not fate.goes:
+            status = 1
+            if not args.dry_run:
                 complain(f"gpuring clean: {fate.name} stays: {fate.why}")
-                status = 1
     if not asked and not stale and not any(fate.goes for fate in fates.values()):
         _say(f"Nothing to remove: user {myself()} has no dead rings on this host.")
     return status
