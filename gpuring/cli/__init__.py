@@ -37,6 +37,7 @@ from gpuring.cli.options import Parser
 from gpuring.cli.text import columns, complain, wrap
 from gpuring.cli.trouble import CommandError, message
 from gpuring.errors import RingError
+from gpuring.native import VERSION
 
 COMMANDS = {
     "demo": (demo, "send a real video through a ring, from one process to four"),
@@ -130,7 +131,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Hand GPU frames between processes without copying them.",
         epilog="`gpuring COMMAND --help` says more about a command, with an example.",
     )
-    parser.add_argument("--version", action="version", version=f"gpuring {__version__}")
+    parser.add_argument(
+        "--version", action="version", version=f"gpuring {__version__}, layout {VERSION}"
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, (module, summary) in COMMANDS.items():
         subparser = commands.add_parser(

@@ -50,6 +50,15 @@ def add_order(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_owner(
+    parser: argparse.ArgumentParser, whose: str = "the other user whose ring it is"
+) -> None:
+    """--owner, as attach() has it."""
+    parser.add_argument(
+        "--owner", type=user, metavar="USER", help=f"{whose}; only for one whom you trust"
+    )
+
+
 def positive(text: str) -> float:
     value = _number(text)
     if not 0 < value < 1e9:

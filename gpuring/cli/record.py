@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuring.cli.options import nbytes, positive, user
+from gpuring.cli.options import add_owner, nbytes, positive
 from gpuring.cli.text import complain, counted
 from gpuring.cli.trouble import CommandError, need
 from gpuring.deadlines import deadline_of, left_s
@@ -66,12 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds to wait for the rings (default: they must be there)",
     )
-    parser.add_argument(
-        "--owner",
-        type=user,
-        metavar="USER",
-        help="the owner of the rings, if it is another user; name only a user whom you trust",
-    )
+    add_owner(parser, "the other user whose rings they are")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 
 import gpuring
+from gpuring.cli.options import add_owner
 from gpuring.cli.subscribe import find
 from gpuring.cli.text import counted
 from gpuring.cli.trouble import CommandError
@@ -17,10 +18,11 @@ from gpuring.cli.trouble import CommandError
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="the ring's name")
     parser.add_argument("subscription", help="the name of the subscription")
+    add_owner(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    with gpuring.attach(args.name) as ring:
+    with gpuring.attach(args.name, owner=args.owner) as ring:
         before = find(ring, args.subscription)
         if not ring.unsubscribe(args.subscription):
             raise CommandError(f"ring {args.name!r} has no subscription {args.subscription!r}")

@@ -167,6 +167,11 @@ def remove_slots(slots: str, owner: int | None = None) -> bool:
 # ---- what to say -------------------------------------------------------------------------------
 
 
+def as_user(uid: int, command: str) -> str:
+    """What root types to run a command of gpuring as another user."""
+    return f"`sudo -u '#{uid}' gpuring {command}`"
+
+
 def not_found(name: str, detail: str = "", waited_s: float = 0.0) -> RingNotFound:
     """`detail`: what is in the way of a ring whose name is there."""
     if detail:
