@@ -10,6 +10,7 @@ import argparse
 import contextlib
 import dataclasses
 import json
+import shlex
 import time
 from pathlib import Path
 
@@ -75,7 +76,7 @@ WORDS = {
     ),
     "no reader": (
         "Subscription '{name}' of ring {ring} has no reader, and has kept it waiting {since}",
-        "Start its reader, or end it with `gpuring unsubscribe {ring} {name}`",
+        "Start its reader, or end it with `gpuring unsubscribe {ring} {quoted}`",
     ),
     "no producer": (
         "Ring {ring} has no producer, and readers have waited {since}",
@@ -200,6 +201,7 @@ def _filled(words: str, end: Culprit) -> str:
         seq=f"sequence {end.seq}",
         ring=end.ring,
         name=printable(end.subscription or ""),
+        quoted=shlex.quote(printable(end.subscription or "")),
         pid=" ".join(str(peer.pid) for peer in end.peers),
         doing=_doing(end),
     )

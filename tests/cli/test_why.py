@@ -6,6 +6,8 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
+import shlex
 
 import pytest
 
@@ -46,6 +48,18 @@ def test_a_program_that_cannot_replace_a_ring_is_told_how_to_go_on(name, childre
         advice = command("why", name, "--after", AFTER_S).stdout.partition("What to do: ")[2]
         assert "If it is told that the ring exists" in advice
         assert f"`gpuring clean {name}`" in " ".join(advice.split())
+
+
+def test_the_command_that_it_tells_to_type_does_it(name, command, monkeypatch):
+    """Names of subscriptions may have spaces, as those of bridges have."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with small_ring(name) as ring, ring.producer() as producer:
+        ring.subscribe("bridge: vm/optr's far")
+        put(producer, 4)
+        advice = command("why", name, "--after", 0).stdout.partition("What to do: ")[2]
+        (typed,) = re.findall("`gpuring (unsubscribe .*)`", advice)
+        assert command(*shlex.split(typed)).returncode == 0
+        assert not ring.stats().subscriptions
 
 
 def told(command, name, blame):
