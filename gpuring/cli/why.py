@@ -1,7 +1,8 @@
 """Say whether anything is stuck, who is to blame, since when, and what to do about it.
 
 It follows the chain of waits over all rings of this host, from who waits to who could go on.  The
-exit status is 1 if something is stuck, and 0 if not.  It reads headers only, and joins nothing.
+exit status is 1 if something is stuck, and 0 if not.  It is 3 if nothing was found, but not every
+ring can be read, or if the ring that was named cannot.  It reads headers only, and joins nothing.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from pathlib import Path
 
 from gpuring.cli.options import seconds as seconds_of
 from gpuring.cli.owners import explained
-from gpuring.cli.text import columns, seconds, wrap
+from gpuring.cli.text import columns, counted, seconds, wrap
+from gpuring.cli.trouble import COULD_NOT_LOOK, CannotLook, message
+from gpuring.errors import RingError
 from gpuring.printable import printable
 from gpuring.registry import directory, segment, survey
 from gpuring.registry.jams import STUCK_S, Culprit, Jam, all_wait, jams, named
@@ -119,7 +122,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     if args.name is not None:
-        directory.look(segment.check_name(args.name))  # or say that it is not there
+        _check(segment.check_name(args.name))
     rings, unreadable = survey.all_rings()
     found = jams(rings, args.after, args.name)
     if found:  # what moves may have looked like this: headers are read one after the other
@@ -130,14 +133,33 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([dataclasses.asdict(jam) for jam in found], indent=2))
     elif not found:
-        where = "on this host" if args.name is None else f"in {args.name}"
-        print(f"Nothing {where} has been stuck for {seconds(args.after)}.")
+        print(wrap(_nothing(args, len(rings), len(unreadable)), columns(), "  "))
     else:
         print("\n\n".join(told(jam, columns()) for jam in found))
     if not args.json:
         for line in explained(unreadable):  # what they keep waiting cannot be seen
             print(wrap(line, columns(), "  "))
-    return 1 if found else 0
+    if found:
+        return 1
+    return COULD_NOT_LOOK if unreadable and args.name is None else 0
+
+
+def _check(name: str) -> None:
+    """Raises CannotLook unless there is a ring of this name that can be read."""
+    try:
+        directory.look(name)
+    except (RingError, OSError) as error:
+        raise CannotLook(message(error, ())) from None
+
+
+def _nothing(args: argparse.Namespace, readable: int, unreadable: int) -> str:
+    since = f"for {seconds(args.after)}"
+    if args.name is not None:
+        return f"Nothing in {args.name} has been stuck {since}."
+    if not unreadable:
+        return f"Nothing on this host has been stuck {since}."
+    rings = f"the {counted(readable, 'ring')} that can be read here"
+    return f"Nothing has been stuck {since} in {rings}. {unreadable} more cannot be read."
 
 
 def _where(jam: Jam) -> object:
