@@ -8,12 +8,10 @@ ring can be read, or if the ring that was named cannot.  It reads headers only, 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import json
 import shlex
 import time
-from pathlib import Path
 
 from gpuring.cli.options import seconds as seconds_of
 from gpuring.cli.owners import explained
@@ -23,13 +21,17 @@ from gpuring.errors import RingError
 from gpuring.printable import printable
 from gpuring.registry import directory, segment, survey
 from gpuring.registry.jams import STUCK_S, Culprit, Jam, all_wait, jams, named
+from gpuring.registry.processes import state
 
 _AGAIN_S = 0.05
 """After such a time a second look has to find the same."""
 _STACK = "`py-spy dump --pid {pid}` shows where it is"
 _AGAIN = "Start the program again that created it"
 _GO_ON = "If you end it (`kill {pid}`), the others go on without it"
-_ELSEWHERE = " The pid is that of another pid namespace, such as a container: look there"
+_ELSEWHERE = (
+    " PID is its pid on the host: it is in another pid namespace, such as that of a container, and "
+    "`lsns {namespace}` there lists the processes of that one."
+)
 WORDS = {
     "dead": (
         "{who} is dead, and nobody has cleared what it had in ring {ring}",
@@ -212,8 +214,12 @@ def blamed(end: Culprit) -> str:
 
 def advice(end: Culprit) -> str:
     """What ends the jam."""
-    elsewhere = any(peer.elsewhere for peer in end.peers)
-    return f"{_filled(WORDS[end.reason][1], end)}." + (_ELSEWHERE if elsewhere else "")
+    words = WORDS[end.reason][1]
+    lines = [f"{_filled(words, end)}."]
+    if "{pid}" in words:
+        unseen = {peer.namespace for peer in end.peers if peer.pid_here is None}
+        lines += [_ELSEWHERE.format(namespace=each) for each in sorted(unseen)]
+    return "".join(lines)
 
 
 def _filled(words: str, end: Culprit) -> str:
@@ -224,16 +230,14 @@ def _filled(words: str, end: Culprit) -> str:
         ring=end.ring,
         name=printable(end.subscription or ""),
         quoted=shlex.quote(printable(end.subscription or "")),
-        pid=" ".join(str(peer.pid) for peer in end.peers),
+        pid=" ".join(str(peer.pid_here or "PID") for peer in end.peers),
         doing=_doing(end),
     )
 
 
 def _doing(end: Culprit) -> str:
     """What a process does now that waits for nobody in a ring, where that can be seen."""
-    with contextlib.suppress(OSError, IndexError):
-        peer = end.peers[0]
-        if not peer.elsewhere:
-            state = Path(f"/proc/{peer.pid}/stat").read_text().rpartition(") ")[2][:1]
-            return {"R": ". It computes now", "S": ". It sleeps, and not in a ring"}.get(state, "")
+    if end.peers and (pid := end.peers[0].pid_here) is not None:
+        doing = {"R": ". It computes now", "S": ". It sleeps, and not in a ring"}
+        return doing.get(state(pid), "")
     return ""

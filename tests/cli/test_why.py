@@ -8,10 +8,15 @@ import json
 import os
 import re
 import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 import gpuring
+from gpuring.cli.why import advice
 from gpuring.registry import survey
 from gpuring.registry.jams import jams
 from tests.cli.planted import PLANTED, Blame, a_bridge_whose_other_side_does_not_read, reader, up
@@ -83,6 +88,60 @@ def test_who_may_not_read_a_ring_is_not_told_that_all_is_well(name, command):
         named = as_somebody(name, "--after", 0)
         assert (named.returncode, named.stdout) == (3, "")
         assert name in named.stderr
+
+
+IN_A_CONTAINER = """
+import sys, gpuring
+with gpuring.attach(sys.argv[1]) as ring, ring.consumer("recorder", label="slow") as frames:
+    print(flush=True)
+    with frames.acquire():
+        sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def process_1_of_a_pid_namespace(name):
+    """It holds a frame of the ring.  Yields its pid here."""
+    if subprocess.run(["unshare", "--pid", "--fork", "true"], check=False).returncode:
+        pytest.skip("no pid namespaces here")
+    begin = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-c"]
+    with subprocess.Popen(
+        [*begin, IN_A_CONTAINER, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as outer:
+        try:
+            assert outer.stdout.readline()
+            yield int(Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text())
+        finally:
+            outer.kill()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a pid namespace")
+def test_who_is_in_a_container_is_told_by_the_pid_that_is_valid_here(name, command):
+    with small_ring(name) as ring, ring.producer() as producer:
+        with process_1_of_a_pid_namespace(name) as pid:
+            put(producer, 4)
+            done = poll(lambda: seen_holding(command, name))
+            (jam,) = jams(look(name))
+            namespace = jam.culprits[0].peers[0].namespace
+            assert f"slow (pid 1 of pid namespace {namespace}, here {pid})" in done
+            assert f"`kill {pid}`" in done
+            assert str(pid) in command("inspect", name).stdout
+
+            hidden = dataclasses.replace(jam.culprits[0].peers[0], pid_here=None)
+            told = advice(dataclasses.replace(jam.culprits[0], peers=(hidden,)))
+            assert "`kill PID`" in told
+            assert f"`lsns {namespace}`" in told
+
+            os.kill(pid, signal.SIGSTOP)
+            (jam,) = poll(lambda: [j for j in jams(look(name)) if blamed(j).reason == "stopped"])
+            assert f"`kill -CONT {pid}`" in advice(jam.culprits[0])
+            os.kill(pid, signal.SIGCONT)
+        poll(lambda: not look(name)[0].peers[1:])
+
+
+def seen_holding(command, name):
+    done = command("why", name, "--after", 0).stdout
+    return " ".join(done.split()) if "holds sequence" in done.partition("What to do")[0] else None
 
 
 def test_a_name_that_is_not_there_has_a_status_of_its_own(name, command):
