@@ -76,8 +76,9 @@ WORDS = {
     "far": (
         "The other side of a bridge has taken nothing from subscription '{name}' of ring {ring} "
         "{since}",
-        "Run `gpuring why` on that host. If its importer is gone, start it again, or wait until "
-        "the exporter's --patience is over",
+        "Run `gpuring why` on that host. If its importer is gone, start it again, or end its "
+        "subscription with `gpuring unsubscribe {ring} {quoted}`, or wait until the exporter's "
+        "--patience is over",
     ),
     "no reader": (
         "Subscription '{name}' of ring {ring} has no reader, and has kept it waiting {since}",
