@@ -35,7 +35,7 @@ from gpuring.cli import (
 )
 from gpuring.cli.options import Parser
 from gpuring.cli.text import columns, complain, wrap
-from gpuring.cli.trouble import CommandError, message
+from gpuring.cli.trouble import COULD_NOT_LOOK, CannotLook, CommandError, message
 from gpuring.errors import RingError
 from gpuring.native import VERSION
 
@@ -121,6 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except (RingError, CommandError, ValueError, OSError) as error:
         complain(f"gpuring {args.command}: {message(error, vars(args))}")
+        if isinstance(error, CannotLook):
+            return COULD_NOT_LOOK
         wrongly_asked = isinstance(error, ValueError) and not isinstance(error, UnicodeError)
         return 2 if wrongly_asked else 1  # 2 as argparse does
 
