@@ -173,10 +173,15 @@ def look(name, *others):
     return [one for one in gpuring.ls() if one.name.startswith(name) and one.name not in others]
 
 
+def is_whole(jam):
+    """Both rings are full, and whoever needs a slot sleeps."""
+    return len(jam.steps) == 2 and all(step.waiting for step in jam.steps)
+
+
 def test_a_chain_names_each_wait(name, children):
     """camera → name → detector → name-seen → page, which is stopped."""
     with PLANTED["a_full_ring_further_on"](children, name) as blame:
-        jam = poll(lambda: next((j for j in jams(look(name)) if len(j.steps) == 2), None))
+        jam = poll(lambda: next((j for j in jams(look(name)) if is_whole(j)), None))
         assert blamed(jam) == blame
         assert [(step.ring, step.wants) for step in jam.steps] == [
             (name, "slot"),

@@ -19,11 +19,11 @@ from gpuring.registry import directory, leftovers, segment
 from tests import ROOT
 from tests.docs.test_front_page import pasted
 from tests.helpers.commands import gpuring as command
+from tests.helpers.processes import PATIENCE_S
 from tests.helpers.support import poll, segments_of
 
 yaml = pytest.importorskip("yaml", reason="gpuring[docs] is not installed")
 
-PATIENCE_S = 60
 PAGE = (ROOT / "docs" / "supervise.md").read_text()
 MONITORING = (ROOT / "docs" / "monitoring.md").read_text()
 PROGRAMS = pasted("docs/supervise.md")

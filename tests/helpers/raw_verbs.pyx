@@ -1,5 +1,5 @@
 """The verbs of a peer without slot objects, for tests of the core: an index and a sequence name the frame.  And words of a
-header that tests look at.
+header that tests look at, and which GPU owns the slots.
 
 An editable install builds this module beside its source.  No wheel has it.
 """
@@ -11,6 +11,7 @@ from gpuring.native.c cimport *
 from gpuring.native.clock cimport deadline_of
 from gpuring.native.device cimport Device, Driver
 from gpuring.native.header cimport Header
+from gpuring.native.names cimport refuse
 from gpuring.native.subscriptions cimport pad, set_start
 from gpuring.native.peer cimport ABANDON, ACQUIRE, CLAIM, LATEST, PUBLISH, RELEASE, Peer, verb
 from gpuring.ring.slot cimport Slot
@@ -51,6 +52,15 @@ def torn(Header header not None, uint32_t index, uint32_t producer, uint64_t pro
     """Whether a frame is torn.  Its producer's fence has `value` then, but only because a reaper raised it."""
     return gr_load_acquire(fence_of(header.ring, index, producer)) >= value and \
         gr_torn(header.ring, index, producer, producer_id, value)
+
+
+def gpu_owner(Driver driver not None, int device, bytes wanted not None, str ring not None):
+    """The ordinal of the GPU `wanted`, which `device` is or can reach.  Raises DeviceError."""
+    cdef gpuring_error error
+    cdef int owner
+    if gm_owner_of(driver.driver, device, wanted, ring.encode(), &owner, &error) != GPURING_OK:
+        refuse(&error)
+    return owner
 
 
 def peer_id(Header header not None, uint32_t peer):
