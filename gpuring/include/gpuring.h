@@ -119,6 +119,10 @@ gpuring_status gpuring_attach(const char *name, const gpuring_attach_options *op
  * GPURING_INVALID, and the ring stays attached. If this process has created the ring, that is closed
  * for all: they read what is there, and then get the end of the stream. NULL is fine. */
 gpuring_status gpuring_detach(gpuring_ring *ring, gpuring_error *error);
+/* Returns the same ring, which then has one more owner: it stays attached until it has been detached
+ * once more. The last detach does what gpuring_detach says. For a ring of gpuring_consumer_ring or
+ * gpuring_producer_ring that is to be kept over a restart. */
+gpuring_ring *gpuring_retain(gpuring_ring *ring);
 
 /* Where the slots are. docs/memory.md says which kind suits you. */
 typedef enum gpuring_memory {
@@ -428,7 +432,7 @@ uint32_t gpuring_producer_number(const gpuring_producer *producer);
 uint32_t gpuring_consumer_number(const gpuring_consumer *consumer);
 /* The ring that it has joined. With `reattach` it is another one from the first slot after a restart
  * on. It is valid until a call that hands out a slot says that that is `restarted`, and is not to be
- * detached. */
+ * detached. gpuring_retain keeps it for longer. */
 gpuring_ring *gpuring_producer_ring(const gpuring_producer *producer);
 gpuring_ring *gpuring_consumer_ring(const gpuring_consumer *consumer);
 

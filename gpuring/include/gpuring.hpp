@@ -79,6 +79,7 @@ private:
     std::size_t size_ = 0;
 };
 
+/* A ring. It stays attached until the last copy of this object goes. */
 class Ring {
 public:
     explicit Ring(const std::string &name, std::chrono::nanoseconds timeout = {})
@@ -103,12 +104,8 @@ public:
         gpuring_error error;
         detail::check(gpuring_unlink(name.c_str(), &error), error);
     }
-    /* One that is detached elsewhere. */
-    static Ring of(gpuring_ring *ring) {
-        Ring made;
-        made.ring_ = std::shared_ptr<gpuring_ring>(std::shared_ptr<void>(), ring);
-        return made;
-    }
+    /* One that gpuring.h has handed out. It stays attached, too, when others detach it. */
+    static Ring of(gpuring_ring *ring) { return Ring(gpuring_retain(ring)); }
 
     /* A durable one. */
     void subscribe(const std::string &subscription,
@@ -145,7 +142,6 @@ public:
     gpuring_ring *get() const noexcept { return ring_.get(); }
 
 private:
-    Ring() = default;
     explicit Ring(gpuring_ring *ring) { keep(ring); }
     void keep(gpuring_ring *ring) {
         ring_.reset(ring, [](gpuring_ring *each) { gpuring_detach(each, nullptr); });
@@ -309,10 +305,12 @@ public:
         return fd;
     }
     gpuring_producer *get() const noexcept { return producer_.get(); }
-    /* The one that it has joined. */
-    Ring ring() const {
+    /* The one that it has joined. With `reattach` it is another one from the first slot after a
+     * restart on, and the one before stays valid for who has it. */
+    Ring ring() {
         gpuring_ring *now = gpuring_producer_ring(get());
-        return now == ring_.get() ? ring_ : Ring::of(now);
+        if (now != ring_.get()) ring_ = Ring::of(now);
+        return ring_;
     }
 
 private:
@@ -359,10 +357,11 @@ public:
         return fd;
     }
     gpuring_consumer *get() const noexcept { return consumer_.get(); }
-    /* The one that it has joined. */
-    Ring ring() const {
+    /* As that of a producer. */
+    Ring ring() {
         gpuring_ring *now = gpuring_consumer_ring(get());
-        return now == ring_.get() ? ring_ : Ring::of(now);
+        if (now != ring_.get()) ring_ = Ring::of(now);
+        return ring_;
     }
 
 private:

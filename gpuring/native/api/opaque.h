@@ -45,6 +45,7 @@ struct gpuring_ring {
     char name[GH_MAX_NAME + 1];
     int64_t owner;              /* whose it had to be; -1: our own user's, or root's */
     int device;                 /* as it was asked for; `gpu` is what it was */
+    _Atomic uint32_t attached;  /* how often it is to be detached */
     _Atomic uint32_t endpoints; /* how many are open */
     bool is_followed; /* an endpoint came here over a restart, and detaches it when it leaves */
 };
@@ -71,7 +72,7 @@ struct gpuring_consumer {
     struct endpoint end;
 };
 
-/* A handle without anything, and the end of one with what it has. */
+/* A handle without anything, which is to be detached once, and the end of one with what it has. */
 gpuring_ring *begin_ring(const char *name, gpuring_error *error);
 void end_ring(gpuring_ring *ring);
 /* Frees what was closed here, and has no other user any more. */
