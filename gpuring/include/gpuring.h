@@ -85,7 +85,8 @@ typedef struct gpuring_ring gpuring_ring;
 typedef struct gpuring_producer gpuring_producer;
 typedef struct gpuring_consumer gpuring_consumer;
 
-/* A timeout without end. 0 does not wait. */
+/* A timeout without end. 0 does not wait. Any other negative timeout is GPURING_INVALID: who computes
+ * one from a deadline that may have passed makes it 0. */
 #define GPURING_FOREVER INT64_C(-1)
 
 /* The GPU that is current in this thread, or GPU 0; and for a pinned ring none, so that the CPU uses

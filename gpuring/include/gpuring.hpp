@@ -38,18 +38,19 @@ private:
     gpuring_error error_;
 };
 
-/* A timeout. The default waits for ever. */
+/* A timeout. The default waits for ever, and 0 or a negative one does not wait. */
 using Timeout = std::optional<std::chrono::nanoseconds>;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 namespace detail {
 inline std::int64_t ns(const Timeout &timeout) {
-    return timeout ? static_cast<std::int64_t>(timeout->count()) : GPURING_FOREVER;
+    if (!timeout) return GPURING_FOREVER;
+    return timeout->count() < 0 ? 0 : timeout->count();
 }
 inline gpuring_attach_options wait_for(std::chrono::nanoseconds timeout) {
     gpuring_attach_options options = GPURING_ATTACH_OPTIONS;
-    options.timeout_ns = timeout.count();
+    options.timeout_ns = ns(timeout);
     return options;
 }
 inline void check(gpuring_status status, const gpuring_error &error) {

@@ -176,6 +176,7 @@ gpuring_status endpoint_take(struct endpoint *end, enum gh_verb verb, int64_t ti
     struct gd_call call;
     uint32_t index;
     NEED_SIZE(slot, number, error); /* without these members it cannot be ended */
+    NEED_TIMEOUT(timeout_ns, error);
     begin_call(end, &call, deadline_of(timeout_ns), 1, &index);
     const gpuring_status status = take(end, verb, timeout_ns, &call, error);
     if (status != GPURING_OK) return status;
@@ -195,6 +196,7 @@ gpuring_status endpoint_take_many(struct endpoint *end, enum gh_verb verb, int64
     if (!wanted)
         return gh_fail(error, GPURING_INVALID, "at least one slot can be asked for, not 0");
     NEED_SIZE(&slots[0], number, error);
+    NEED_TIMEOUT(timeout_ns, error);
     begin_call(end, &call, deadline_of(timeout_ns), wanted < most ? wanted : most, indices);
     const gpuring_status status = take(end, verb, timeout_ns, &call, error);
     if (status != GPURING_OK) return status;

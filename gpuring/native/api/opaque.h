@@ -97,6 +97,13 @@ int64_t deadline_of(int64_t timeout_ns);
     return gh_fail(error, GPURING_INVALID,                                                         \
                    "there is no " #handle ": it was not joined, or its slot was ended before")
 
+#define NEED_TIMEOUT(timeout_ns, error)                                                            \
+    if ((timeout_ns) < 0 && (timeout_ns) != GPURING_FOREVER)                                       \
+    return gh_fail(error, GPURING_INVALID,                                                         \
+                   "a timeout of %lld ns is none: 0 does not wait, and of those below it only "    \
+                   "GPURING_FOREVER is one",                                                       \
+                   (long long)(timeout_ns))
+
 /* Whether a structure of the caller's has all members up to `last`. */
 #define HAS_SIZE(structure, last)                                                                  \
     ((structure)->size >= offsetof(__typeof__(*(structure)), last) + sizeof (structure)->last)

@@ -143,3 +143,22 @@ int main(int, char **argv) {
 def test_a_ring_of_cpp_is_kept_over_restarts_and_goes_with_its_last_copy(name, tmp_path):
     assert run_cpp(FOLLOWS, name, tmp_path) == 0
     assert segments_of(name) == []
+
+
+LATE = """
+#include <gpuring.hpp>
+int main(int, char **argv) {
+    const gpuring::milliseconds late(-1);
+    const gpuring::Ring ring(argv[1], late);
+    gpuring::Producer producer(ring);
+    gpuring::Consumer frames(ring);
+    if (frames.acquire(late)) return 1;
+    while (auto slot = producer.claim(late)) slot->publish();
+    return frames.acquire(late) ? 0 : 2;
+}
+"""
+
+
+def test_a_deadline_of_cpp_that_has_passed_does_not_wait(name, tmp_path):
+    with small_ring(name):
+        assert run_cpp(LATE, name, tmp_path) == 0
