@@ -152,8 +152,8 @@ private:
 
 namespace detail {
 
-/* A slot, whose Byte is const if it is only read. */
-template <class Byte> class Slot {
+/* A slot of a peer. Its Byte is const if it is only read. */
+template <class Peer, class Byte> class Slot {
 public:
     std::uint64_t seq() const noexcept { return slot_.seq; }
     const gpuring_slot &raw() const noexcept { return slot_; }
@@ -166,8 +166,10 @@ public:
         return {slot_.shape, slot_.shape + slot_.dimensions};
     }
 
-    /* A field as elements of type T, where data() is: on a GPU they are for kernels. Throws std::invalid_argument if T has another size. */
+    /* A field as elements of type T, where data() is: on a GPU they are for kernels. Throws
+     * std::invalid_argument if T has another size. */
     template <class T> auto array(const std::string &name = "array") const {
+        check_open();
         const gpuring_field field = ring_.field(name);
         if (field.itemsize != sizeof(T))
             throw std::invalid_argument("an element of " + name + " has " +
@@ -192,9 +194,14 @@ public:
     }
 
 protected:
-    Slot(Ring ring, const gpuring_slot &slot) : ring_(std::move(ring)), slot_(slot) {}
+    Slot(Ring ring, std::shared_ptr<Peer> peer, const gpuring_slot &slot)
+        : ring_(std::move(ring)), slot_(slot), peer_(std::move(peer)) {}
+    void check_open() const {
+        if (!peer_) throw Error({GPURING_INVALID, 0, 0, "the slot was ended before"});
+    }
     template <class T> gpuring_field checked(const std::string &name) const {
         static_assert(std::is_trivially_copyable_v<T>);
+        check_open();
         const gpuring_field field = ring_.meta(name);
         if (field.nbytes != sizeof(T))
             throw std::invalid_argument(name + " has " + std::to_string(field.nbytes) + " bytes");
@@ -202,20 +209,21 @@ protected:
     }
     Ring ring_;
     gpuring_slot slot_;
+    std::shared_ptr<Peer> peer_; /* until it is ended */
 };
 
 } // namespace detail
 
-/* A slot to be written. It is abandoned if it is not published. What is done with it after that
- * throws GPURING_INVALID. */
-class WriteSlot : public detail::Slot<unsigned char> {
+/* A slot to be written. It is abandoned if it is not published. array(), set_meta() and other verbs
+ * throw GPURING_INVALID after that. Pointers into it are not to be used any more. */
+class WriteSlot : public detail::Slot<gpuring_producer, unsigned char> {
 public:
     WriteSlot(Ring ring, std::shared_ptr<gpuring_producer> producer, const gpuring_slot &slot)
-        : Slot(std::move(ring), slot), producer_(std::move(producer)) {}
+        : Slot(std::move(ring), std::move(producer), slot) {}
     WriteSlot(WriteSlot &&) noexcept = default;
     WriteSlot &operator=(WriteSlot &&) = delete;
     ~WriteSlot() {
-        if (producer_) gpuring_abandon(producer_.get(), &slot_, nullptr);
+        if (peer_) gpuring_abandon(peer_.get(), &slot_, nullptr);
     }
 
     template <class T> void set_meta(const std::string &name, const T &value) {
@@ -224,47 +232,42 @@ public:
     void set_shape(const std::vector<std::uint64_t> &shape) {
         gpuring_error error;
         const auto n = static_cast<std::uint32_t>(shape.size());
-        detail::check(gpuring_set_shape(producer_.get(), &slot_, n, shape.data(), &error), error);
+        detail::check(gpuring_set_shape(peer_.get(), &slot_, n, shape.data(), &error), error);
     }
     void use_on(void *stream) {
         gpuring_error error;
-        detail::check(gpuring_producer_use_on(producer_.get(), &slot_, stream, &error), error);
+        detail::check(gpuring_producer_use_on(peer_.get(), &slot_, stream, &error), error);
     }
     void publish() {
         gpuring_error error;
-        const auto producer = std::move(producer_);
+        const auto producer = std::move(peer_);
         detail::check(gpuring_publish(producer.get(), &slot_, &error), error);
     }
-
-private:
-    std::shared_ptr<gpuring_producer> producer_;
 };
 
-/* A frame. It is released when it goes. A second release throws GPURING_INVALID. */
-class ReadSlot : public detail::Slot<const unsigned char> {
+/* A frame. It is released when it goes. array(), meta<T>() and other verbs throw GPURING_INVALID after
+ * that. */
+class ReadSlot : public detail::Slot<gpuring_consumer, const unsigned char> {
 public:
     ReadSlot(Ring ring, std::shared_ptr<gpuring_consumer> consumer, const gpuring_slot &slot)
-        : Slot(std::move(ring), slot), consumer_(std::move(consumer)) {}
+        : Slot(std::move(ring), std::move(consumer), slot) {}
     ReadSlot(ReadSlot &&) noexcept = default;
     ReadSlot &operator=(ReadSlot &&) = delete;
     ~ReadSlot() {
-        if (consumer_) gpuring_release(consumer_.get(), &slot_, nullptr);
+        if (peer_) gpuring_release(peer_.get(), &slot_, nullptr);
     }
 
     std::uint64_t lost() const noexcept { return slot_.lost; }
     void use_on(void *stream) {
         gpuring_error error;
-        detail::check(gpuring_consumer_use_on(consumer_.get(), &slot_, stream, &error), error);
+        detail::check(gpuring_consumer_use_on(peer_.get(), &slot_, stream, &error), error);
     }
     /* Throws if the frame is known to be torn. */
     void release() {
         gpuring_error error;
-        const auto consumer = std::move(consumer_);
+        const auto consumer = std::move(peer_);
         detail::check(gpuring_release(consumer.get(), &slot_, &error), error);
     }
-
-private:
-    std::shared_ptr<gpuring_consumer> consumer_;
 };
 
 class Producer {

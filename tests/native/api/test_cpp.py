@@ -85,15 +85,19 @@ int main(int, char **argv) {
     slot->publish();
     if (!is_refused([&] { slot->publish(); })) return 1;
     if (!is_refused([&] { slot->set_shape({1}); })) return 2;
+    if (!is_refused([&] { slot->array<unsigned char>(); })) return 3;
+    if (!is_refused([&] { slot->set_meta("pts", std::int64_t(7)); })) return 4;
     auto frame = frames.acquire();
     frame->release();
-    return is_refused([&] { frame->release(); }) ? 0 : 3;
+    if (!is_refused([&] { frame->array<unsigned char>(); })) return 5;
+    if (!is_refused([&] { frame->meta<std::int64_t>("pts"); })) return 6;
+    return is_refused([&] { frame->release(); }) ? 0 : 7;
 }
 """
 
 
-def test_a_slot_of_cpp_is_ended_once(name, tmp_path):
-    with small_ring(name):
+def test_a_slot_of_cpp_is_not_used_after_its_end(name, tmp_path):
+    with small_ring(name, meta=[("pts", "i8")]):
         assert run_cpp(TWICE, name, tmp_path) == 0
 
 
