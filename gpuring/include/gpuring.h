@@ -309,7 +309,10 @@ typedef struct gpuring_slot {
     uint32_t dimensions;
     uint64_t shape[GPURING_MAX_DIMENSIONS];
     /* What follows is about a frame that is read. */
-    uint64_t lost;        /* how many frames were lost before this one */
+    /* How many sequences were passed over before this one. Those are frames that were lost, and
+     * sequences that carried none: a claim was abandoned, or the slot was still held by a lossy
+     * consumer, this one or another. */
+    uint64_t lost;
     uint32_t producer;    /* the number of the peer that has written it */
     bool redelivered;     /* another member, or this one, had it before */
     int64_t published_ns; /* CLOCK_MONOTONIC */
