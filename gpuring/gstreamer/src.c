@@ -340,7 +340,8 @@ static void add_properties(GObjectClass *of) {
                              early));
     g_object_class_install_property(
         of, PROP_LOST,
-        g_param_spec_uint64("lost", "Lost", "How many frames were lost", 0, G_MAXUINT64, 0,
+        g_param_spec_uint64("lost", "Lost", "How many sequences were missed",
+                            0, G_MAXUINT64, 0,
                             G_PARAM_READABLE | G_PARAM_STATIC_STRINGS));
 }
 

@@ -197,6 +197,7 @@ static gpuring_status take_one(struct endpoint *end, enum gh_verb verb, int64_t 
 gpuring_status endpoint_take(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
                              gpuring_slot *slot, gpuring_error *error) {
     NEED_SIZE(slot, number, error); /* without these members it cannot be ended */
+    NEED_TIMEOUT(timeout_ns, error);
     const int64_t deadline_ns = deadline_of(timeout_ns);
     bool taken = false;
     const enum gr_result result =
@@ -223,6 +224,7 @@ gpuring_status endpoint_take_many(struct endpoint *end, enum gh_verb verb, int64
     if (!wanted)
         return gh_fail(error, GPURING_INVALID, "at least one slot can be asked for, not 0");
     NEED_SIZE(&slots[0], number, error);
+    NEED_TIMEOUT(timeout_ns, error);
     begin_call(end, &call, deadline_of(timeout_ns), wanted < most ? wanted : most, indices);
     const gpuring_status status = take(end, verb, timeout_ns, &call, error);
     if (status != GPURING_OK) return status;
