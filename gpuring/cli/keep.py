@@ -15,6 +15,7 @@ from typing import Any
 
 import gpuring
 from gpuring import slot_layout
+from gpuring.cli.ending import wait_for_the_end
 from gpuring.cli.options import Refused, add_order, count, device, permissions, slots
 from gpuring.cli.text import counted, nbytes, of_memory
 from gpuring.memory import kinds
@@ -127,7 +128,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _made(args) as made:
-        ends = {signal.SIGINT, signal.SIGTERM}
         with contextlib.suppress(KeyboardInterrupt):
             one = made.stats()
             print(
@@ -135,8 +135,7 @@ def run(args: argparse.Namespace) -> int:
                 f"{of_memory(one.memory, one.sync, one.gate)}; Ctrl-C ends it",
                 flush=True,
             )
-            signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # or one could come just before the wait
-            signal.sigwait(ends)
+            wait_for_the_end()
         print(f"closing {args.name}", flush=True)
     return 0
 

@@ -12,6 +12,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from gpuring.cli.ending import wait_for_the_end
 from gpuring.cli.options import count, port, positive
 from gpuring.cli.text import complain
 from gpuring.cli.trouble import CommandError, need
@@ -95,11 +96,10 @@ def _serve(args: argparse.Namespace, registry: CollectorRegistry) -> int:
         ) from error
     host = f"[{args.addr}]" if ":" in args.addr else args.addr
     print(f"serving http://{host}:{server.server_port}/metrics; Ctrl-C ends it", flush=True)
-    try:
-        signal.pause()
-    except KeyboardInterrupt:
-        server.shutdown()
-        server.server_close()
+    with contextlib.suppress(KeyboardInterrupt):
+        wait_for_the_end()
+    server.shutdown()
+    server.server_close()
     return 0
 
 
