@@ -151,7 +151,7 @@ class _Use:
     """The use that one handle of a ring makes of the memory.  Every array of the handle keeps it.
 
     Other handles of the same process may use the same mapping, and each tells for itself when it
-    has ended.  The creator of a ring waits for that (lingering.py).
+    has ended.  The creator of a ring waits for that (ring/kept_memory.py).
     """
 
     def __init__(self) -> None:

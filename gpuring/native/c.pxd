@@ -411,7 +411,6 @@ cdef extern from "host/text.h" nogil:
     gh_text gh_begin_text(char *, size_t)
 
 cdef extern from "host/in_the_way.h" nogil:
-    bint gh_waits_in_vain(const gr_ring *, uint32_t)
     bint gh_claims_in_vain(const gr_peer *, int64_t *)
     bint gh_is_of_this_process(const gr_ring *, uint32_t)
     bint gh_is_stopped(const gr_ring *, uint32_t)

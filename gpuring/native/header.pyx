@@ -316,11 +316,6 @@ cdef class Header:
             return None
         return mode_of(word) == GR_LOSSLESS, not policy_of(word) & GR_DROP
 
-    def waits_in_vain_for(self, uint32_t subscription):
-        """Whether each member of a subscription was told that the stream is over, does not wait for it to go on, and has asked
-        for nothing since.  Who waits for the subscription may wait for ever."""
-        return gh_waits_in_vain(self.ring, subscription)
-
     def members(self, uint32_t subscription):
         """The numbers of the peers of a subscription."""
         return [p for p in range(self.ring.max_peers)

@@ -51,15 +51,6 @@ def ordinal_of(Driver driver not None, bytes uuid not None):
     return None if found < 0 else found
 
 
-def gpu_owner(Driver driver not None, int device, bytes wanted not None, str ring not None):
-    """The ordinal of the GPU `wanted`, which `device` is or can reach.  Raises DeviceError."""
-    cdef gpuring_error error
-    cdef int owner
-    if gm_owner_of(driver.driver, device, wanted, ring.encode(), &owner, &error) != GPURING_OK:
-        refuse(&error)
-    return owner
-
-
 def lacks(Driver driver not None, str kind not None, int device, str release not None=""):
     """Why rings on a GPU cannot have a kind of memory, in one line.  "" if nothing is known against it.  `release`: the kernel's."""
     cdef char why[GM_WORDS]

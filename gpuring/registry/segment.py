@@ -21,7 +21,7 @@ from pathlib import Path
 import posix_ipc
 
 from gpuring import native
-from gpuring.errors import RingIncompatible, RingNotFound
+from gpuring.errors import RingNotFound
 from gpuring.native import File, Missing, Named
 
 SHM = Path("/dev/shm")
@@ -167,6 +167,11 @@ def remove_slots(slots: str, owner: int | None = None) -> bool:
 # ---- what to say -------------------------------------------------------------------------------
 
 
+def as_user(uid: int, command: str) -> str:
+    """What root types to run a command of gpuring as another user."""
+    return f"`sudo -u '#{uid}' gpuring {command}`"
+
+
 def not_found(name: str, detail: str = "", waited_s: float = 0.0) -> RingNotFound:
     """`detail`: what is in the way of a ring whose name is there."""
     if detail:
@@ -186,8 +191,3 @@ def not_found(name: str, detail: str = "", waited_s: float = 0.0) -> RingNotFoun
         f"No ring or service named {name!r}{came}: this host has {listed}. Processes see each "
         f"other's rings only if they share {SHM} (in containers: --ipc)"
     )
-
-
-def no_ring(named: Named) -> RingIncompatible:
-    """The error for what has a ring's name and is `odd`."""
-    return RingIncompatible(f"{named.path} is {named.odd}, and no ring")

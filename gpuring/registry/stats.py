@@ -37,11 +37,14 @@ class PeerStats:
     process here may have the same pid."""
     namespace: int
     """The inode of that pid namespace.  A pid and a namespace together stand for one process."""
+    pid_here: int | None
+    """The pid that it has in our pid namespace, where signals are sent to it.  None: it is of
+    another one and is not seen here, because that is no part of ours or is of another user."""
     alive: bool
     """False if its process died and nobody has cleared its entry yet."""
     stopped: bool
     """Whether its process is stopped, by SIGSTOP, by Ctrl-Z or in a debugger.  It then does nothing
-    and keeps what it has.  Always False for a process of another pid namespace, and for one that is
+    and keeps what it has.  Always False for a process without a `pid_here`, and for one that is
     frozen with its container."""
     joined_ns: int
     """When it joined: a time.monotonic_ns().  Two peers that had one number one after the other

@@ -6,7 +6,7 @@ A header is read without a lock, so the figures of one record may be a few trans
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpuring import native, slot_layout
@@ -14,6 +14,7 @@ from gpuring.errors import RingError
 from gpuring.native import Header, Missing
 from gpuring.native.snapshot import snapshot
 from gpuring.registry import diagnosis, directory, in_the_way, segment, stats
+from gpuring.registry.processes import Processes, is_stopped
 from gpuring.registry.subscriptions import FOREVER_NS, text_of
 
 
@@ -28,10 +29,10 @@ def all_rings() -> tuple[list[stats.RingStats], dict[str, str]]:
 
     A ring that goes away while we look is in neither.
     """
-    found, unreadable = [], {}
+    found, unreadable, processes = [], {}, Processes()
     for name in segment.names():
         try:
-            found.append(collect(name, directory.read(name)))
+            found.append(collect(name, directory.read(name), processes))
         except Missing as missing:
             if str(missing):
                 unreadable[name] = str(missing)
@@ -40,9 +41,10 @@ def all_rings() -> tuple[list[stats.RingStats], dict[str, str]]:
     return found, unreadable
 
 
-def collect(name: str, header: Header) -> stats.RingStats:
+def collect(name: str, header: Header, processes: Processes | None = None) -> stats.RingStats:
     """The record of an attached ring."""
     seen = snapshot(header)
+    _find_processes(seen["peers"].values(), processes or Processes())
     now = native.now_ns()
     labels = {u: text_of(sub["name"]) for u, sub in seen["subscriptions"].items()}
     return stats.RingStats(
@@ -88,6 +90,16 @@ def collect(name: str, header: Header) -> stats.RingStats:
         link=_link(header),
         about=slot_layout.about(header.spec),
     )
+
+
+def _find_processes(peers: Iterable[dict[str, Any]], processes: Processes) -> None:
+    """Says of each peer which pid its process has here.  Of its own pid namespace alone the header
+    knows whether it is stopped."""
+    for peer in peers:
+        pid = peer["pid_here"] = peer["pid"] if not peer["elsewhere"] else None
+        if pid is None and peer["alive"]:
+            pid = peer["pid_here"] = processes.pid_here(peer["namespace"], peer["pid"])
+            peer["stopped"] = pid is not None and is_stopped(pid)
 
 
 def _in_the_way(header: Header, seen: dict[str, Any], now: int) -> stats.InTheWay | None:
@@ -192,6 +204,7 @@ def _peer(
         label=text_of(peer["label"]),
         elsewhere=peer["elsewhere"],
         namespace=peer["namespace"],
+        pid_here=peer["pid_here"],
         alive=peer["alive"],
         stopped=peer["stopped"],
         joined_ns=peer["joined_ns"],

@@ -71,11 +71,6 @@ def epoch(ring: Ring) -> str:
     return ring._epoch.hex()
 
 
-def is_creator(ring: Ring) -> bool:
-    """Whether closing this handle closes the ring."""
-    return ring._created
-
-
 def take_over(ring: Ring) -> bool:
     """Makes this handle the creator's, who is dead.  False if another process was faster."""
     ring._created = locks.lock_creator(ring._header.lock_fd)

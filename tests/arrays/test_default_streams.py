@@ -11,9 +11,9 @@ import threading
 import pytest
 
 from tests.helpers.fake_driver import PER_THREAD, C, P, follows
+from tests.helpers.processes import PATIENCE_S
 
 LEGACY = 0
-PATIENCE_S = 60
 
 
 class Elsewhere:

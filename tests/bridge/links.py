@@ -21,7 +21,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-PATIENCE_S = 60
+from tests.helpers.processes import PATIENCE_S
+
 RANDOM = 0x100000000 - 0x1000 + 56
 """SKF_AD_OFF + SKF_AD_RANDOM: where classic BPF loads a random word from."""
 PASS, DROP = "6 0 0 0", "6 0 0 2"

@@ -177,6 +177,7 @@ BROKEN_HOSTS = [
     (host.open_files, {"open_fds": 3900}, "warn", "ulimit -n"),
     (host.file_size, {"limits": HOST.limits | {"FSIZE": 1 << 20}}, "warn", "ulimit -f"),
     (host.address_space, {"limits": HOST.limits | {"AS": 1 << 32}}, "warn", "ulimit -v"),
+    (host.memory, {"memory_limit": 1 << 30}, "warn", "MemoryMax="),
 ]
 
 
@@ -185,6 +186,25 @@ def test_a_broken_host_is_found(check, change, level, fix):
     assert check(HOST).level == "ok"
     finding = check(replace(HOST, **change))
     assert (finding.level, fix in finding.fix) == (level, True), finding
+
+
+@pytest.mark.parametrize(
+    ("limits", "group", "least"),
+    [
+        ({}, "/user.slice/one.scope", -1),
+        ({"user.slice/one.scope": "max", "user.slice": "max"}, "/user.slice/one.scope", -1),
+        ({"user.slice/one.scope": "max", "user.slice": "4096"}, "/user.slice/one.scope", 4096),
+        ({"user.slice/one.scope": "512", "user.slice": "4096"}, "/user.slice/one.scope", 512),
+        ({"": "4096"}, "/docker/of-the-host", 4096),
+    ],
+    ids=["none", "no limit", "around", "own", "container"],
+)
+def test_the_memory_limit_is_the_least_of_all_cgroups_around(tmp_path, limits, group, least):
+    for place, limit in limits.items():
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        (tmp_path / place / "memory.max").write_text(f"{limit}\n")
+    assert host.memory_limit(f"1:name=systemd:/x\n0::{group}\n", tmp_path) == least
+    assert host.memory_limit("8:memory:/x\n", tmp_path) == -1
 
 
 def test_where_no_ring_can_be_made_that_alone_is_blamed(monkeypatch):

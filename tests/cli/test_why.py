@@ -6,14 +6,21 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 import gpuring
+from gpuring.cli.why import advice
 from gpuring.registry import survey
 from gpuring.registry.jams import jams
 from tests.cli.planted import PLANTED, Blame, a_bridge_whose_other_side_does_not_read, reader, up
-from tests.helpers.processes import PATIENCE_S
+from tests.helpers.processes import PATIENCE_S, SOMEBODY
 from tests.helpers.rings import put, small_ring
 from tests.helpers.support import poll
 from tests.service.parts import part, read
@@ -48,6 +55,102 @@ def test_a_program_that_cannot_replace_a_ring_is_told_how_to_go_on(name, childre
         assert f"`gpuring clean {name}`" in " ".join(advice.split())
 
 
+def test_the_command_that_it_tells_to_type_does_it(name, command, monkeypatch):
+    """Names of subscriptions may have spaces, as those of bridges have."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with small_ring(name) as ring, ring.producer() as producer:
+        ring.subscribe("bridge: vm/optr's far")
+        put(producer, 4)
+        advice = command("why", name, "--after", 0).stdout.partition("What to do: ")[2]
+        (typed,) = re.findall("`gpuring (unsubscribe .*)`", advice)
+        assert command(*shlex.split(typed)).returncode == 0
+        assert not ring.stats().subscriptions
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_who_may_not_read_a_ring_is_not_told_that_all_is_well(name, command):
+    def as_somebody(*options):
+        os.setresuid(SOMEBODY, SOMEBODY, 0)
+        try:
+            return command("why", *options)
+        finally:
+            os.setresuid(0, 0, 0)
+
+    with small_ring(name) as ring, ring.producer() as producer:
+        assert command("why", name).returncode == 0
+        ring.subscribe("recorder")
+        put(producer, 4)
+        assert command("why", name, "--after", 0).returncode == 1
+        done = as_somebody("--after", 10**6)  # nothing that is stuck elsewhere is as old
+        assert done.returncode == 3
+        assert "that can be read here" in done.stdout
+        assert "Only their owners and root can read" in done.stdout
+        named = as_somebody(name, "--after", 0)
+        assert (named.returncode, named.stdout) == (3, "")
+        assert name in named.stderr
+
+
+IN_A_CONTAINER = """
+import sys, gpuring
+with gpuring.attach(sys.argv[1]) as ring, ring.consumer("recorder", label="slow") as frames:
+    print(flush=True)
+    with frames.acquire():
+        sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def process_1_of_a_pid_namespace(name):
+    """It holds a frame of the ring.  Yields its pid here."""
+    if subprocess.run(["unshare", "--pid", "--fork", "true"], check=False).returncode:
+        pytest.skip("no pid namespaces here")
+    begin = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-c"]
+    with subprocess.Popen(
+        [*begin, IN_A_CONTAINER, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as outer:
+        try:
+            assert outer.stdout.readline()
+            yield int(Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text())
+        finally:
+            outer.kill()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a pid namespace")
+def test_who_is_in_a_container_is_told_by_the_pid_that_is_valid_here(name, command):
+    with small_ring(name) as ring, ring.producer() as producer:
+        with process_1_of_a_pid_namespace(name) as pid:
+            put(producer, 4)
+            done = poll(lambda: seen_holding(command, name))
+            (jam,) = jams(look(name))
+            namespace = jam.culprits[0].peers[0].namespace
+            assert f"slow (pid 1 of pid namespace {namespace}, here {pid})" in done
+            assert f"`kill {pid}`" in done
+            assert str(pid) in command("inspect", name).stdout
+
+            hidden = dataclasses.replace(jam.culprits[0].peers[0], pid_here=None)
+            told = advice(dataclasses.replace(jam.culprits[0], peers=(hidden,)))
+            assert "`kill PID`" in told
+            assert f"`lsns {namespace}`" in told
+
+            os.kill(pid, signal.SIGSTOP)
+            (jam,) = poll(lambda: [j for j in jams(look(name)) if blamed(j).reason == "stopped"])
+            assert f"`kill -CONT {pid}`" in advice(jam.culprits[0])
+            os.kill(pid, signal.SIGCONT)
+        poll(lambda: not look(name)[0].peers[1:])
+
+
+def seen_holding(command, name):
+    done = command("why", name, "--after", 0).stdout
+    return " ".join(done.split()) if "holds sequence" in done.partition("What to do")[0] else None
+
+
+def test_a_name_that_is_not_there_has_a_status_of_its_own(name, command):
+    done = command("why", name)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert name in done.stderr
+    assert command("why", "no/name").returncode == 2
+
+
 def told(command, name, blame):
     """Of each jam all culprits, as `gpuring why --json` has them, with what `blame` has of one."""
     done = command("why", name, "--after", AFTER_S, "--json")
@@ -70,10 +173,15 @@ def look(name, *others):
     return [one for one in gpuring.ls() if one.name.startswith(name) and one.name not in others]
 
 
+def is_whole(jam):
+    """Both rings are full, and whoever needs a slot sleeps."""
+    return len(jam.steps) == 2 and all(step.waiting for step in jam.steps)
+
+
 def test_a_chain_names_each_wait(name, children):
     """camera → name → detector → name-seen → page, which is stopped."""
     with PLANTED["a_full_ring_further_on"](children, name) as blame:
-        jam = poll(lambda: next((j for j in jams(look(name)) if len(j.steps) == 2), None))
+        jam = poll(lambda: next((j for j in jams(look(name)) if is_whole(j)), None))
         assert blamed(jam) == blame
         assert [(step.ring, step.wants) for step in jam.steps] == [
             (name, "slot"),
@@ -155,9 +263,6 @@ def test_nobody_is_to_blame_for_having_nothing_to_say(name, children, command):
         poll(lambda: any(p.waiting for p in ring.stats().peers))
         done = command("why", name, "--after", 0)
         assert (done.returncode, str(viewer.pid) in done.stdout) == (0, False)
-    done = command("why", name)
-    assert done.returncode == 1
-    assert done.stderr.startswith("gpuring why: No ring or service named")
 
 
 def test_a_call_whose_parts_are_read_is_no_jam_however_long_it_takes(name):

@@ -21,9 +21,9 @@ from gpuring.cli import COMMANDS
 from tests import ROOT
 from tests.docs import blocks
 from tests.docs.blocks import block, run
+from tests.helpers.processes import PATIENCE_S
 from tests.helpers.support import poll
 
-PATIENCE_S = 60
 SHAPE = (1080, 1920, 3)
 
 

@@ -14,9 +14,9 @@ import pytest
 import gpuring
 from gpuring.memory import frameworks
 from tests import ROOT
+from tests.helpers.processes import PATIENCE_S
 from tests.helpers.support import poll, segments_of
 
-PATIENCE_S = 60
 COLUMNS = 88
 """So wide is the code that the site shows on a screen of 1280 pixels."""
 

@@ -9,8 +9,7 @@ import pytest
 
 from gpuring.cli.demo.clip import SHIPPED
 from tests.docs.blocks import block, run
-
-PATIENCE_S = 60
+from tests.helpers.processes import PATIENCE_S
 
 
 @block("loading.md", 0)

@@ -14,10 +14,10 @@ import pytest
 
 from gpuring.memory import frameworks
 from tests import ROOT
+from tests.helpers.processes import PATIENCE_S
 from tests.helpers.support import poll
 
 PAGE = (ROOT / "docs" / "recipes.md").read_text()
-PATIENCE_S = 60
 TITLES = {"needs a GPU": (False, True), "host memory": (True, False), "": (True, True)}
 """On the host, and on a GPU."""
 

@@ -14,8 +14,8 @@ import pytest
 
 import gpuring
 from tests.docs.blocks import block, run
+from tests.helpers.processes import PATIENCE_S
 
-PATIENCE_S = 60
 SERVICE = {"request": ((3, 224, 224), "f4"), "response": ((1000,), "f4")}
 MODEL = """
 import numpy as np

@@ -1,5 +1,5 @@
 """The verbs of a peer without slot objects, for tests of the core: an index and a sequence name the frame.  And words of a
-header that tests look at.
+header that tests look at, and which GPU owns the slots.
 
 An editable install builds this module beside its source.  No wheel has it.
 """
@@ -11,12 +11,18 @@ from gpuring.native.c cimport *
 from gpuring.native.clock cimport deadline_of
 from gpuring.native.device cimport Device, Driver
 from gpuring.native.header cimport Header
+from gpuring.native.names cimport refuse
 from gpuring.native.subscriptions cimport pad, set_start
 from gpuring.native.peer cimport ABANDON, ACQUIRE, CLAIM, LATEST, PUBLISH, RELEASE, Peer, verb
 from gpuring.ring.slot cimport Slot
 
 from gpuring.native import joining
 from gpuring.native.results import TORN
+
+
+cdef extern from "core/claim.h" nogil:
+    uint64_t gr_promise(gr_peer *me, uint32_t index, uint64_t seq)
+    gr_result gr_publish(gr_peer *me, uint32_t index, uint64_t seq, uint64_t value, uint32_t ndim, const uint64_t *shape)
 
 
 def join_producer(Header header not None, Device device=None, bint gate_host=False):
@@ -46,6 +52,15 @@ def torn(Header header not None, uint32_t index, uint32_t producer, uint64_t pro
     """Whether a frame is torn.  Its producer's fence has `value` then, but only because a reaper raised it."""
     return gr_load_acquire(fence_of(header.ring, index, producer)) >= value and \
         gr_torn(header.ring, index, producer, producer_id, value)
+
+
+def gpu_owner(Driver driver not None, int device, bytes wanted not None, str ring not None):
+    """The ordinal of the GPU `wanted`, which `device` is or can reach.  Raises DeviceError."""
+    cdef gpuring_error error
+    cdef int owner
+    if gm_owner_of(driver.driver, device, wanted, ring.encode(), &owner, &error) != GPURING_OK:
+        refuse(&error)
+    return owner
 
 
 def peer_id(Header header not None, uint32_t peer):
@@ -123,6 +138,11 @@ def forget_other_streams(Slot slot not None):
     slot.use.streams = 1
 
 
+def note_promise(Slot slot not None, uint64_t value):
+    """As if the frame of a slot that is read had come with that promise of its producer."""
+    slot.use.value = value
+
+
 cdef class RawPeer(Peer):
     seq = property(lambda RawPeer self: self.gd.core.last.seq)
     lost = property(lambda RawPeer self: self.gd.core.last.lost + self.gd.core.last.upstream)
@@ -166,8 +186,16 @@ cdef class RawPeer(Peer):
 
     cdef int _finish(self, uint32_t index, uint64_t seq, size_t stream, verb which) except? -1000:
         cdef gd_call call
+        cdef gd_use *use = &self.gd.use[index]
         cdef int result
-        self.gd.use[index].seq, self.gd.use[index].open = seq, True
+        cdef uint64_t value
+        use.seq, use.open = seq, True
+        if self.device is None:  # as if it had a GPU, which has done all work when it is promised
+            value = gr_promise(&self.gd.core, index, seq)
+            gr_raise_to(fence_of(self.gd.core.ring, index, self.gd.core.self.number), value)
+            if which == PUBLISH:
+                use.open = False
+                return -<int>gr_publish(&self.gd.core, index, seq, value, use.ndim, use.shape)
         gd_begin(&call, stream, INT64_MAX, 1, &index)
         result = self.end(&call, which)
         return TORN if result == 0 and call.torns else result

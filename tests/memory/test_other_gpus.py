@@ -10,7 +10,7 @@ import uuid
 import pytest
 
 from gpuring.errors import DeviceError
-from gpuring.native.memory import gpu_owner
+from tests.helpers import raw_verbs
 from tests.memory import fake_gpu
 
 UUIDS = [uuid.UUID(int=k).bytes for k in range(1, 4)]
@@ -24,7 +24,8 @@ def reach(gpu: fake_gpu.Gpu) -> set[tuple[int, int]]:
 
 
 def owner_of(gpu: fake_gpu.Gpu, device: int, wanted: bytes) -> int:
-    return gpu_owner(gpu.table, device, wanted, "cam0")
+    owner: int = raw_verbs.gpu_owner(gpu.table, device, wanted, "cam0")
+    return owner
 
 
 def test_the_owner_is_this_gpu_or_one_that_it_can_reach(

@@ -14,12 +14,11 @@ import pytest
 
 import gpuring
 from tests.helpers import raw_verbs
-from tests.helpers.processes import Child
+from tests.helpers.processes import PATIENCE_S, Child
 from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, open_files, poll
 from tests.registry.containers import Contained, as_on_gpu, cleans, obey, shared_memory, start
 
-PATIENCE_S = 60
 SLOTS, SLOT_NBYTES = 4, 4096
 
 

@@ -15,6 +15,7 @@ import pytest
 import gpuring
 from gpuring.service import tasks
 from tests.helpers.arrays import array_of, assign
+from tests.helpers.processes import PATIENCE_S
 from tests.helpers.promise import promise
 from tests.helpers.rings import bells, waiters
 from tests.service import services
@@ -22,8 +23,6 @@ from tests.service.services import answer, check, engine, holder, send, serve, u
 from tests.service.test_service_locks import watched
 
 assert watched  # a fixture
-
-PATIENCE_S = 60
 
 
 @pytest.fixture

@@ -11,11 +11,10 @@ import sys
 import pytest
 
 import gpuring
+from tests.helpers.processes import PATIENCE_S
 from tests.helpers.promise import promise
 from tests.helpers.support import poll
 from tests.service.services import answer, ask_here, finish, send, serve
-
-PATIENCE_S = 60
 
 ENDS = {
     "the end of the script": "",

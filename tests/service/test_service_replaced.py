@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import gpuring
+from tests.helpers.processes import PATIENCE_S
 from tests.helpers.promise import promise
 from tests.helpers.support import open_files, poll, segments_of
 from tests.service import services
@@ -28,8 +29,6 @@ from tests.service.services import (
     up,
 )
 from tests.service.test_service_async import ask_here as ask_here_async
-
-PATIENCE_S = 60
 
 
 @pytest.fixture

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import gpuring
+from tests.helpers.processes import PATIENCE_S
 from tests.helpers.support import Child, Pipe, segments_of
 from tests.storm.harness import Storm
 
@@ -24,7 +25,6 @@ CALLS = 8
 PARTS = 3
 ROWS = 20
 SETTLED = ROWS // 4  # rows after which nothing may grow any more
-PATIENCE_S = 60.0
 WORDS = 512
 MOST = {"rss": 2 << 20, "fds": 0, "threads": 0, "objects": 200}
 TERMS: dict[str, Any] = {

@@ -22,6 +22,7 @@ import numpy as np
 
 from gpuring.native.snapshot import snapshot
 from tests.gpu import library
+from tests.helpers.processes import PATIENCE_S
 from tests.helpers.support import PLACES, Child, Place
 from tests.storm.harness import Storm
 from tests.storm.paper import META, ROW, WORDS, read
@@ -29,7 +30,6 @@ from tests.storm.soak_roles import HELD, consume, produce
 
 SLOTS = 8
 MOST = {"producer": 2, "jobs": 4, "lossy": 2}
-PATIENCE_S = 60
 
 
 @dataclass

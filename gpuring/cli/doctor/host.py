@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import re
 import resource
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -63,6 +65,8 @@ class Host:
     limits: dict[str, int]
     """Soft limits by name; -1: none."""
     open_fds: int
+    memory_limit: int = -1
+    """What this process and those beside it may have in memory; -1: all that there is."""
     rings: tuple[RingStats, ...] = ()
     unreadable: dict[str, str] = field(default_factory=dict)
     """Names that look like rings, and why they cannot be read."""
@@ -91,6 +95,7 @@ def look(shm: Path = segment.SHM) -> Host:
             for name in ("NOFILE", "FSIZE", "AS")
         },
         open_fds=len(list(Path("/proc/self/fd").iterdir())),
+        memory_limit=memory_limit(Path("/proc/self/cgroup").read_text(), Path("/sys/fs/cgroup")),
         rings=tuple(rings),
         unreadable={name: why for name, why in unreadable.items() if name not in private},
         private=tuple(private),
@@ -119,6 +124,18 @@ def _shm(path: Path) -> Shm:
         read_only=bool(size.f_flag & os.ST_RDONLY),
         free_files=size.f_favail if size.f_files else -1,
     )
+
+
+def memory_limit(groups: str, root: Path) -> int:
+    """The least memory.max of our cgroup and of those around it (cgroup v2), or -1.  `groups` is
+    what /proc has of us.  A container may not see its own cgroup, and has it as its root then."""
+    found = []
+    for inside in re.findall(r"^0::/(.*)$", groups, re.M):
+        for folder in (root / inside, *(root / inside).parents):
+            if folder.is_relative_to(root):
+                with contextlib.suppress(OSError, ValueError):  # "max"
+                    found.append(int((folder / "memory.max").read_text()))
+    return min(found, default=-1)
 
 
 def _pidfd() -> str:
@@ -256,6 +273,21 @@ def address_space(host: Host) -> Finding:
     return Finding("warn", what, found, "ulimit -v unlimited, or LimitAS= of the service")
 
 
+def memory(host: Host) -> Finding:
+    what, limit = "memory limit", host.memory_limit
+    if limit < 0:
+        return Finding("ok", what, "none for this process")
+    found = f"{nbytes(limit)} for this process and those beside it (memory.max)"
+    if limit >= host.shm.nbytes:
+        return Finding("ok", what, found)
+    found += ", and the slots of host rings count where they are created"
+    fix = (
+        "who creates a ring with more in its slots is killed: raise MemoryMax= of the unit, "
+        "docker run --memory, or limits.memory of the container"
+    )
+    return Finding("warn", what, found, fix)
+
+
 def rings(host: Host) -> Finding:
     what = "rings"
     if host.unreadable:
@@ -296,5 +328,5 @@ def _cleaning(dead: Iterable[RingStats]) -> str:
 
 CHECKS: tuple[Check, ...] = (
     *(software, shm_size, shm_identity, pid_namespace, pidfd),
-    *(open_files, file_size, address_space, rings),
+    *(open_files, file_size, address_space, memory, rings),
 )

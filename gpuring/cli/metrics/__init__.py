@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const="",
         metavar="URL",
         help="do not listen, but send to a receiver of OTLP over HTTP, such as "
-        "http://localhost:4318 (without URL: what OTEL_EXPORTER_OTLP_ENDPOINT says, or that)",
+        "http://localhost:4318 (without URL: OTEL_EXPORTER_OTLP_ENDPOINT, or that one)",
     )
     parser.add_argument(
         "--every",

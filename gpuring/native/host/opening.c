@@ -55,8 +55,8 @@ static gpuring_status check_owner(const char *name, const struct gh_named *named
     if (owner < 0 ? uid == 0 || uid == own : (int64_t)uid == owner) return GPURING_OK;
     return gh_fail(error, GPURING_NOT_PERMITTED,
                    "ring '%s' belongs to %s, not to user %lld. Its creator can write every slot, "
-                   "and can end this process. If you trust that user, attach with `owner` %u; the "
-                   "mode has to let you in, too",
+                   "and can end this process. If you trust that user, attach with `owner` %u, or "
+                   "run this program as that user; the mode has to let you in, too",
                    name, gh_owner(named, words), owner < 0 ? (long long)own : (long long)owner,
                    uid);
 }

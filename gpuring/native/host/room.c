@@ -1,10 +1,13 @@
 /* What to say when the system gives no memory, or no room in /dev/shm. */
+#define _GNU_SOURCE
 #include "room.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include "names.h"
 
@@ -55,9 +58,15 @@ gpuring_status gh_fail_for_room(gpuring_error *error, const char *name, int sys_
     char size[AMOUNT], most[AMOUNT];
     uint64_t limit;
     gpuring_status status;
-    if (sys_errno == EROFS)
+    if ((sys_errno == EACCES || sys_errno == EPERM) &&
+        faccessat(AT_FDCWD, GH_SHM, W_OK | X_OK, AT_EACCESS) != 0)
+        status = gh_fail(error, GPURING_NOT_PERMITTED,
+                         "ring '%s': this process, of user %u, may make no files in " GH_SHM
+                         ". As root: chmod 1777 " GH_SHM,
+                         name, geteuid());
+    else if (sys_errno == EROFS)
         status = gh_fail(error, GPURING_NO_ROOM,
-                         "ring '%s': " GH_SHM " is read-only here, and who is in a ring writes",
+                         "ring '%s': " GH_SHM " is read-only here, and all processes of a ring write",
                          name);
     else if (sys_errno == EFBIG && limit_of(RLIMIT_FSIZE, &limit))
         status = gh_fail(error, GPURING_NO_ROOM,

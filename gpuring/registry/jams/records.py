@@ -85,8 +85,9 @@ def key_of(peer: PeerStats) -> Key:
 
 def named(peer: PeerStats) -> str:
     """A process in words."""
-    where = " of another pid namespace" if peer.elsewhere else ""
-    return f"{printable(peer.label) or 'a process'} (pid {peer.pid}{where})"
+    where = f" of pid namespace {peer.namespace}" if peer.elsewhere else ""
+    here = f", here {peer.pid_here}" if peer.elsewhere and peer.pid_here is not None else ""
+    return f"{printable(peer.label) or 'a process'} (pid {peer.pid}{where}{here})"
 
 
 def all_wait(peers: Collection[PeerStats]) -> str:

@@ -10,7 +10,7 @@ import subprocess
 import time
 from pathlib import Path
 
-PATIENCE_S = 60.0
+from tests.helpers.processes import PATIENCE_S
 
 
 class Puppet:

@@ -12,9 +12,8 @@ import pytest
 import gpuring
 from tests.helpers import raw_verbs
 from tests.helpers.fake_driver import D, event_of, held_by
+from tests.helpers.processes import PATIENCE_S
 from tests.helpers.promise import promise
-
-PATIENCE_S = 60
 
 
 @promise(

@@ -14,9 +14,8 @@ import gpuring
 from gpuring.cli.inspect import describe, gpus
 from gpuring.registry.survey import collect
 from tests.helpers.fake_driver import C, P, held_by, uuid_of
+from tests.helpers.processes import PATIENCE_S
 from tests.helpers.promise import promise
-
-PATIENCE_S = 60
 
 
 @pytest.fixture

@@ -12,10 +12,9 @@ import threading
 from tests import ROOT
 from tests.helpers import raw_verbs
 from tests.helpers.fake_driver import C, event_of
+from tests.helpers.processes import PATIENCE_S
 from tests.helpers.promise import promise
 from tests.helpers.support import poll
-
-PATIENCE_S = 60
 
 
 def consulted(ring, consumer, own):

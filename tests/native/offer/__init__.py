@@ -12,11 +12,10 @@ import gpuring
 from gpuring import native
 from gpuring.native import Header
 from tests.helpers import raw_verbs
+from tests.helpers.processes import PATIENCE_S
 from tests.helpers.support import Child, Pipe, Segment
 
 NBYTES = 4096
-
-PATIENCE_S = 60
 
 
 def directory(ring: Segment) -> Path:

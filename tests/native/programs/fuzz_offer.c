@@ -59,9 +59,6 @@ static struct sockaddr_un at(const struct gr_ring *ring, const struct gr_who *wh
     sprintf(made.sun_path + n, "/%llx-%llx-%llx", (ull)who->pidns, (ull)who->pid, (ull)who->start);
     return made;
 }
-static struct gr_who ours(const struct gr_ring *ring) {
-    return (struct gr_who){.pid = ring->pid, .start = ring->start, .pidns = ring->pidns};
-}
 static int any_socket(void) {
     static const int types[] = {SOCK_SEQPACKET, SOCK_SEQPACKET, SOCK_SEQPACKET, SOCK_STREAM, SOCK_DGRAM};
     return socket(AF_UNIX, types[below(COUNT(types))] | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -163,7 +160,7 @@ static void fetch(struct gr_ring *ring) {
 static void act(void) {
     struct gr_ring *ring = rings[below(RINGS)];
     uint32_t k = client_count ? below(client_count) : 0;
-    struct gr_who me = ours(ring);
+    struct gr_who me = gr_who_am_i(ring);
     struct sockaddr_un where = at(ring, &me);
     int nbytes, fd;
     switch (below(12)) {
@@ -202,7 +199,7 @@ static void act(void) {
 static void honest(void) {
     doing = "an honest client";
     uint32_t k = below(RINGS);
-    struct gr_who me = ours(rings[k]);
+    struct gr_who me = gr_who_am_i(rings[k]);
     struct sockaddr_un where = at(rings[k], &me);
     int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0), got = -1, nbytes;
     while (connect(fd, (struct sockaddr *)&where, sizeof where) != 0) {
@@ -274,7 +271,7 @@ int main(int argc, char **argv) {
         struct sockaddr_un where = at(rings[0], &fake[k]);
         unlink(where.sun_path);
     }
-    struct gr_who me = ours(rings[0]);
+    struct gr_who me = gr_who_am_i(rings[0]);
     struct sockaddr_un where = at(rings[0], &me);
     for (int k = 0; k < RINGS; k++) gr_detach(rings[k]);
     REQUIRE(access(where.sun_path, F_OK) != 0);

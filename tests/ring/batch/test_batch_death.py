@@ -5,12 +5,11 @@ from __future__ import annotations
 import pytest
 
 import gpuring
+from tests.helpers.processes import PATIENCE_S
 from tests.helpers.rings import small_ring
 from tests.helpers.support import poll
 from tests.helpers.victim import Victim
 from tests.ring.batch import idle, seqs_of
-
-PATIENCE_S = 60
 
 
 def claims_batch(pipe, name):

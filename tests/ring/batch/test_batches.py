@@ -11,11 +11,9 @@ import threading
 import pytest
 
 import gpuring
+from tests.helpers.processes import PATIENCE_S
 from tests.helpers.rings import drain
 from tests.ring.batch import idle, put, seqs_of
-
-PATIENCE_S = 60
-
 
 # ---- how many, and which -----------------------------------------------------------------------
 

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from gpuring.service.streaming import Parts
-
-PATIENCE_S = 60
+from tests.helpers.processes import PATIENCE_S
 
 
 def part(call, k, timeout=PATIENCE_S):

@@ -9,8 +9,9 @@ import pytest
 
 import gpuring
 from tests.helpers.arrays import array_of, assign
+from tests.helpers.processes import PATIENCE_S
 from tests.helpers.promise import promise
-from tests.service.parts import PATIENCE_S, last, part, read, take, value
+from tests.service.parts import last, part, read, take, value
 from tests.service.services import ask_here, content, in_thread, send, serve
 
 

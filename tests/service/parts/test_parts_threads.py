@@ -12,10 +12,11 @@ import pytest
 import gpuring
 from gpuring.service.mailbox import Mailbox
 from tests.helpers.interrupted import at_each_place, signals
+from tests.helpers.processes import PATIENCE_S
 from tests.helpers.promise import promise
 from tests.helpers.support import poll
 from tests.ring.test_interrupt import InterruptOfALoop
-from tests.service.parts import PATIENCE_S, part, read, take, value
+from tests.service.parts import part, read, take, value
 from tests.service.services import ask_here, in_thread, send, serve, up
 from tests.service.test_service_signals import quick
 
