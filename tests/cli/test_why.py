@@ -56,13 +56,16 @@ def test_a_program_that_cannot_replace_a_ring_is_told_how_to_go_on(name, childre
 
 
 def test_a_service_without_engines_says_who_was_the_last_one(name, children, command):
-    with PLANTED["a_service_whose_only_engine_was_killed"](children, name) as blame:
-        poll(lambda: told(command, name, blame) == [[blame]])
-        (one,) = (one for one in gpuring.ls() if one.name == name)
-        said = " ".join(command("why", name, "--after", AFTER_S).stdout.split())
-    (engine,) = {each.pid for each in one.deaths}
+    with PLANTED["a_service_whose_only_engine_was_killed"](children, name):
+        poll(lambda: dead(name))
+        said = " ".join(command("why", name, "--after", 0).stdout.split())
+        (engine,) = dead(name)
     assert f"for service {name}, and nobody takes calls: it has no engine since" in said
     assert f"(pid {engine}) died" in said
+
+
+def dead(name):
+    return {each.pid for one in gpuring.ls() if one.name == name for each in one.deaths}
 
 
 def test_the_command_that_it_tells_to_type_does_it(name, command, monkeypatch):
