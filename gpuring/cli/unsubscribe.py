@@ -1,7 +1,8 @@
 """End a durable subscription of a ring.
 
 If it has readers, it goes with the last of them.  If it has none, it goes at once, and producers no
-longer wait for it.  That of a bridge goes as soon as its importer is gone.
+longer wait for it.  That of a bridge goes as soon as its importer is gone.  It also ends one for
+which a ring that was closed keeps its name.
 """
 
 from __future__ import annotations
