@@ -63,6 +63,11 @@ def test_a_subscription_of_a_closed_ring_ends_and_the_others_stay(name, command)
     assert done.stdout == f"subscription rec of {name}, which was closed, has ended\n"
     assert command("unsubscribe", name, "rec").returncode == 1
     assert segments_of(name) == [f"gpuring.{name}"]
+    why = f"{name} was closed, and keeps its name for the durable subscription other."
+    assert why in " ".join(command("ls").stdout.split())
+    shown = " ".join(command("inspect", name).stdout.split())
+    assert "none; the next ring takes it over" in shown
+    assert "No process is in it now." in shown
     with small_ring(name) as ring:
         assert [sub.name for sub in ring.stats().subscriptions] == ["other"]
     assert command("unsubscribe", name, "other").returncode == 0
