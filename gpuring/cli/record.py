@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuring.cli.absent import say_who_is_waited_for
 from gpuring.cli.options import add_owner, nbytes, positive
 from gpuring.cli.text import complain, counted
 from gpuring.cli.trouble import CommandError, need
@@ -79,6 +80,8 @@ def run(args: argparse.Namespace) -> int:
     if len({*args.names}) < len(args.names):
         raise ValueError("a ring is named twice")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if args.timeout:
+        say_who_is_waited_for(args.command, args.names)
     with contextlib.ExitStack() as joined:
         deadline = deadline_of(args.timeout or 0.0)
         sources = [

@@ -179,3 +179,13 @@ def test_what_cannot_be_is_said_in_one_line(name, tmp_path, command, monkeypatch
             assert (done.returncode, done.stderr) == (
                 1, f"gpuring {asked[0]}: mcap is not installed: pip install 'gpuring[record]'\n",
             )  # fmt: skip
+
+
+def test_it_says_for_which_ring_it_waits(name, tmp_path):
+    with (
+        gpuring.create(name, slots=2, shape=8, dtype="u1", device="host"),
+        running(
+            "record", name, f"{name}-2", "--out", tmp_path / "a.mcap", "--timeout", 30
+        ) as record,
+    ):
+        assert line_with(record, "waiting") == f"gpuring record: waiting for {name}-2\n"

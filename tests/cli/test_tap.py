@@ -17,7 +17,7 @@ from gpuring.cli.tap import files
 from gpuring.cli.trouble import CommandError
 from gpuring.recording.message import RecordedRing, copier
 from tests.helpers.arrays import array_of
-from tests.helpers.commands import DEADLINE_S, running
+from tests.helpers.commands import DEADLINE_S, line_with, running
 from tests.helpers.commands import gpuring as command
 from tests.helpers.support import HOST, poll, tear
 
@@ -285,14 +285,15 @@ def test_the_end_of_the_stream_a_timeout_and_ctrl_c(name, tmp_path):
 
 
 def test_it_waits_for_the_ring(name, tmp_path):
-    with (
-        running("tap", name, "--out", tmp_path, "--count", 1, "--timeout", 30) as process,
-        gpuring.create(name, **OPTIONS, device="host") as ring,
-        ring.producer() as producer,
-    ):
-        _joined(name)
-        producer.claim().publish()
-        assert process.wait(DEADLINE_S) == 0
+    with running("tap", name, "--out", tmp_path, "--count", 1, "--timeout", 30) as process:
+        assert line_with(process, "waiting") == f"gpuring tap: waiting for {name}\n"
+        with (
+            gpuring.create(name, **OPTIONS, device="host") as ring,
+            ring.producer() as producer,
+        ):
+            _joined(name)
+            producer.claim().publish()
+            assert process.wait(DEADLINE_S) == 0
     assert sorted(saved(tmp_path)) == [4]
 
 

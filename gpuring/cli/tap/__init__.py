@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import gpuring
+from gpuring.cli.absent import say_who_is_waited_for
 from gpuring.cli.options import add_owner, count, count_or_zero, positive
 from gpuring.cli.text import complain, counted
 from gpuring.cli.trouble import CommandError, need
@@ -64,6 +65,8 @@ def run(args: argparse.Namespace) -> int:
     if args.format == "png":
         need("PIL")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if args.timeout:
+        say_who_is_waited_for(args.command, [args.name])
     place = place_of(args.name, args.timeout or 0.0)
     try:
         args.out.mkdir(parents=True, exist_ok=True)
