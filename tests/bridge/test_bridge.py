@@ -242,6 +242,7 @@ def test_the_far_side_shows_how_the_clocks_differ(near, far):
         labels = f'{{host="{socket.gethostname()}",ring="{far}"}}'
         assert f"gpuring_bridge_round_trip_seconds{labels} 0.0" in metrics
         assert f"gpuring_bridge_clock_ahead_seconds{labels} " in metrics
+        assert f"gpuring_bridge_connected{labels} 1.0" in metrics
         assert all(link.round_trip_s is None for link in ends.out.stats().links)
 
 
