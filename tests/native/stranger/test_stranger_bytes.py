@@ -252,6 +252,7 @@ UNNAMED = {
     "ring in which they are not 0.",
 )
 def test_bytes_without_a_name_are_left_alone(name, stranger):
+    # A field that takes bytes from `reserved[]`, or gives some back, lowers or raises these.
     assert {table: len(at) for table, at in UNNAMED.items()} == {
         "head": 4096 - sum(f.nbytes for (of, _), f in FIELDS.items() if of == "head"),
         "sub": 24, "peer": 48,
