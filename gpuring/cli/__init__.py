@@ -1,7 +1,7 @@
 """The `gpuring` command: one module a subcommand, each with add_arguments(parser) and run(args).
 
-ending, measure, options, owners, services, text and trouble are no commands.  Several use them.
-Ctrl-C ends a command here, unless that has to say what it has done by then.
+durable, ending, measure, options, owners, services, text and trouble are no commands.  Several use
+them.  Ctrl-C ends a command here, unless that has to say what it has done by then.
 """
 
 from __future__ import annotations

@@ -178,7 +178,7 @@ def not_found(name: str, detail: str = "", waited_s: float = 0.0) -> RingNotFoun
         when = f"after {waited_s:.3g} s" if waited_s else "now"
         return RingNotFound(
             f"ring {name!r} is not there {when}: {detail}. If nobody is removing or replacing it, "
-            "`gpuring clean` takes away what is left, once its processes are gone"
+            f"`gpuring clean {name}` takes away what is left, once its processes are gone"
         )
     there = set(names())
     known = sorted(

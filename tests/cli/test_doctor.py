@@ -129,6 +129,25 @@ def test_rings_that_are_damaged_or_dead_are_found(name, monkeypatch):
         assert finding.fix == f"gpuring clean {name}, as user nobody"
 
 
+def test_a_closed_ring_that_keeps_its_name_for_a_subscription_is_not_to_be_cleaned(name):
+    with gpuring.create(
+        name, slots=2, shape=8, dtype="u1", device="host", subscriptions=["rec"]
+    ) as ring:
+        killed = replace(ring.stats(), creator_alive=False)
+    left = one_of(name)
+    finding = host.rings(replace(HOST, rings=(replace(left, creator_alive=False),)))
+    kept = f"{name} was closed, and keeps its name for the durable subscription rec"
+    assert (finding.level, finding.fix) == ("ok", "")
+    assert finding.found == f"1 here: {name}; {kept}"
+    finding = host.rings(replace(HOST, rings=(killed,)))
+    ends = f"this also ends the durable subscriptions of {name}"
+    assert (finding.level, finding.fix) == ("warn", f"gpuring clean {name}; {ends}")
+
+
+def one_of(name):
+    return next(one for one in gpuring.ls() if one.name == name)
+
+
 # ---- machines that are broken in one way -------------------------------------------------------
 
 SHM = host.Shm("/dev/shm", "tmpfs", "mount 0:27/", 8 << 30, 8 << 30, True)

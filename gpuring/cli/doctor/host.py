@@ -18,6 +18,7 @@ import numpy as np
 
 import gpuring
 from gpuring import native
+from gpuring.cli.durable import keeps_its_name
 from gpuring.cli.owners import is_private, listed, myself, owner
 from gpuring.cli.text import nbytes
 from gpuring.registry import segment, survey
@@ -185,7 +186,10 @@ def shm_size(host: Host) -> Finding:
         fix = "remove files there; or mount -o remount,nr_inodes=1m /dev/shm"
         return Finding("fail", what, f"{found}, but it can hold no more files", fix)
     if shm.free_nbytes < LEAST_SHM_NBYTES:
-        fix = f"gpuring clean; remove old files there (ls -lS /dev/shm); {enlarge}"
+        fix = (
+            "remove dead rings (gpuring clean NAME) and old files there (ls -lS /dev/shm); "
+            f"{enlarge}"
+        )
         return Finding("fail", what, f"full: {found}", fix)
     if shm.nbytes <= DOCKERS_SHM_NBYTES:
         found += ": enough for GPU rings, little for the slots of host rings"
@@ -289,29 +293,37 @@ def rings(host: Host) -> Finding:
     if host.unreadable:
         fix = "`gpuring inspect NAME` says why; `gpuring clean NAME` removes one that nobody uses"
         return Finding("warn", what, f"cannot be read: {listed(sorted(host.unreadable))}", fix)
+    kept = {one.name: why for one in host.rings if (why := keeps_its_name(one))}
     dead = [
-        one.name
+        one
         for one in host.rings
-        if not one.creator_alive and not any(peer.alive for peer in one.peers)
+        if not one.creator_alive
+        and not any(peer.alive for peer in one.peers)
+        and one.name not in kept
     ]
     if dead:
-        return Finding("warn", what, f"no process uses {listed(dead)} any more", _cleaning(dead))
+        names = listed(one.name for one in dead)
+        return Finding("warn", what, f"no process uses {names} any more", _cleaning(dead))
     names = listed(one.name for one in host.rings)
     found = f"{len(host.rings)} here: {names}" if names else "none here now"
+    found += "".join(f"; {why}" for why in kept.values())
     if host.private:
         found += f"; private ones of other users: {listed(host.private)}"
     return Finding("ok", what, found)
 
 
-def _cleaning(dead: Iterable[str]) -> str:
+def _cleaning(dead: Iterable[RingStats]) -> str:
     """The commands that remove dead rings, one for each user who owns some."""
     whose: dict[str, list[str]] = {}
-    for name in dead:
-        whose.setdefault(owner(name), []).append(name)
-    return "; ".join(
+    for one in dead:
+        whose.setdefault(owner(one.name), []).append(one.name)
+    commands = "; ".join(
         f"gpuring clean {' '.join(names)}" + ("" if user == myself() else f", as user {user}")
         for user, names in sorted(whose.items())
     )
+    lasting = [one.name for one in dead if any(sub.durable for sub in one.subscriptions)]
+    ends = f"; this also ends the durable subscriptions of {listed(lasting)}" if lasting else ""
+    return commands + ends
 
 
 CHECKS: tuple[Check, ...] = (

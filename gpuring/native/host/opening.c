@@ -33,8 +33,8 @@ static gpuring_status refused(const char *name, const char *why, int sys_errno,
     if (sys_errno == ESTALE)
         return gh_fail(error, GPURING_NOT_FOUND, "what has its name is about to go: %s", why);
     return gh_fail(error, GPURING_INCOMPATIBLE,
-                   "%s is no ring that this version of gpuring can read: %s. If no process uses it, `gpuring clean` "
-                   "removes it",
+                   "%s is no ring that this version of gpuring can read: %s. If no process uses it, `gpuring clean "
+                   "NAME` removes it",
                    path, why);
 }
 
@@ -123,6 +123,6 @@ gpuring_status gh_fail_missing(const char *name, const char *detail, gpuring_err
                        name);
     return gh_fail(error, GPURING_NOT_FOUND,
                    "ring '%s' is not there now: %s. If nobody is removing or replacing it, "
-                   "`gpuring clean` takes away what is left, once its processes are gone",
-                   name, detail);
+                   "`gpuring clean %s` takes away what is left, once its processes are gone",
+                   name, detail, name);
 }
