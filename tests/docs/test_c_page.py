@@ -96,6 +96,19 @@ def test_a_camera_in_cpp_a_consumer_in_c_and_one_in_python(name, run):
         assert [(int(seq), int(pts)) for seq, pts, _ in seen] == [(8 + k, k) for k in range(10)]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "meta", "why"),
+    [("u1", [("at", "i8")], "the metadata has no field pts"),
+     ("<u2", [("pts", "i8")], "an element of array has 2 bytes")],
+)  # fmt: skip
+def test_a_camera_says_why_a_ring_does_not_suit_it(name, run, dtype, meta, why):
+    done(run(f"{command('c++ -std=c++17 camera.cpp')} {WARNINGS}"))
+    with gpuring.create(name, slots=2, shape=(4, 6), dtype=dtype, meta=meta, device="host"):
+        camera = run(f"{command('./camera').replace('cam0', name)} 10")
+        assert camera.communicate(timeout=60)[0] == f"{why}\n"
+        assert camera.returncode == 1
+
+
 @pytest.mark.parametrize("waits", ["between frames", "for a slot"])
 def test_a_ctrl_c_ends_the_camera_in_order(name, run, waits):
     """Its reader gets all of its frames, and then the end of the stream."""
