@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import gpuring
-from gpuring import slot_layout
+from gpuring import config, slot_layout
 from gpuring.memory import kinds
 from tests import ROOT
 from tests.helpers import rings
@@ -202,13 +202,36 @@ def test_cmake(name, run, tmp_path):
     (tmp_path / "CMakeLists.txt").write_text(asked)
     done(run("cmake -S . -B made"))
     done(run("cmake --build made"))
+    done(run("cmake --install made --prefix there"))
     with make(name) as ring, ring.consumer() as frames:
-        done(run(f"made/camera {name} 1"))
-        assert frames.acquire(20).meta["pts"] == 0
+        for program in ("made/camera", "there/bin/camera"):
+            done(run(f"{program} {name} 1"))
+            assert frames.acquire(20).meta["pts"] == 0
+    (tmp_path / "CMakeLists.txt").write_text(asked.replace("0.1.0", "0.2"))
+    refused = run("cmake -S . -B of-another-version").communicate(timeout=BUILD_S)[0]
+    assert "version: 0.1.0" in refused
+
+
+def test_a_program_goes_to_another_machine_with_its_library(name, run, tmp_path):
+    shutil.copy(config.LIBRARY, tmp_path)
+    line = "cc -std=c99 watch.c -o watch $(python -m gpuring.config --cflags) libgpuring.so.0"
+    done(run(f"{line} -Wl,-rpath,'$ORIGIN'"))
+    (tmp_path / "moved").mkdir()
+    for each in ("watch", "libgpuring.so.0"):
+        (tmp_path / each).rename(tmp_path / "moved" / each)
+    with make(name) as ring:
+        watch = run(f"moved/watch {name}")
+        poll(lambda: ring.stats().subscriptions)
+        with ring.producer() as producer:
+            rings.put(producer)
+        assert done(watch).startswith("8 ")
 
 
 def test_the_version_is_that_of_the_package():
     found = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.M)
     assert found
-    file = ROOT / "gpuring" / "include" / "pkgconfig" / "gpuring.pc"
-    assert f"Version: {found[1]}\n" in file.read_text()
+    include = ROOT / "gpuring" / "include"
+    assert f"Version: {found[1]}\n" in (include / "pkgconfig" / "gpuring.pc").read_text()
+    told = (include / "cmake" / "gpuring-config-version.cmake").read_text()
+    assert f"set(PACKAGE_VERSION {found[1]})\n" in told
+    assert f"find_package(gpuring {found[1]} CONFIG" in PAGE
