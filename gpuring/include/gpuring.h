@@ -190,7 +190,9 @@ gpuring_status gpuring_get_info(const gpuring_ring *ring, gpuring_info *info);
 typedef struct gpuring_field {
     size_t size;
     const char *name;  /* UTF-8, valid until the ring is detached; so is the next one */
-    const char *dtype; /* as NumPy writes it: "|u1", "<f4"; "bfloat16"; JSON for a structure */
+    /* As NumPy writes it: "|u1", "<f4"; "bfloat16"; JSON for a structure. For a new ring "u1" and "=f4"
+     * will do, and the ring has "|u1" and "<f4". */
+    const char *dtype;
     uint64_t offset, itemsize, nbytes; /* from the start of the slot, or of the metadata */
     uint32_t dimensions;
     uint64_t shape[GPURING_MAX_DIMENSIONS];

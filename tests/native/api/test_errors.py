@@ -41,7 +41,11 @@ def test_a_negative_timeout_is_none(name, puppet, timeout):
         assert c.refused("attach", name, timeout)[0] == "INVALID"
         c.ok("attach", name, 0)
         c.ok("consume", "-", NEXT, "")
-        for verb in (("acquire", 0, timeout, 0), ("acquire", 0, timeout, 2), ("select", timeout, 0)):
+        for verb in (
+            ("acquire", 0, timeout, 0),
+            ("acquire", 0, timeout, 2),
+            ("select", timeout, 0),
+        ):
             status, text = c.refused(*verb)
             assert status == "INVALID"
             assert text.startswith(f"a timeout of {timeout} ns is none")
