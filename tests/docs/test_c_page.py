@@ -66,7 +66,7 @@ def done(process: subprocess.Popen[str]) -> str:
     return out
 
 
-@pytest.mark.parametrize("name", ["watch.c", "camera.cpp", "keep.c", "edges.cu"])
+@pytest.mark.parametrize("name", ["watch.c", "camera.cpp", "events.cpp", "keep.c", "edges.cu"])
 def test_the_page_shows_the_programs_as_they_are(name):
     assert (EXAMPLES / name).read_text() in [block for _, block in SHOWN]
 
@@ -124,6 +124,23 @@ def test_a_ctrl_c_ends_the_camera_in_order(name, run, waits):
         assert ring.stats().reaps == 0
         read = [slot.seq for slot in frames]
         assert read == list(range(ring.slots + 1, ring.slots + 1 + len(read)))
+
+
+@pytest.mark.parametrize("ends", ["by a signal", "with the stream"])
+def test_an_event_loop_reads_until_the_end(name, run, ends):
+    done(run(f"{command('c++ -std=c++17 events.cpp')} {WARNINGS}"))
+    with make(name) as ring, ring.producer() as producer:
+        events = run(command("./events").replace("cam0", name))
+        poll(lambda: ring.stats().subscriptions)
+        for n in (3, 2):
+            rings.put(producer, n)
+            poll(lambda: ring.stats().subscriptions[0].lag == 0)
+        if ends == "by a signal":
+            events.send_signal(signal.SIGTERM)
+        else:
+            producer.close()
+        assert done(events).split() == ["8", "9", "10", "11", "12"]
+        assert ring.stats().reaps == 0
 
 
 def test_a_ring_that_c_creates(name, run):
