@@ -364,17 +364,31 @@ def test_a_ring_of_the_dead_with_other_slots_makes_way(name, launch, continued):
         wide.end()
 
 
+def test_fields_that_are_no_planes_are_told_of(name, launch):
+    fields = {"image": ((4, 6), "u1"), "depth": ((4, 6), "f4")}
+    with gpuring.create(name, slots=2, fields=fields, device="host") as ring:
+        source = launch(f"gpuringsrc ring={name} ! fakesink")
+        poll(lambda: ring.stats().subscriptions)
+        with ring.producer() as producer:
+            producer.claim(PATIENCE_S).publish()
+            said = source.end(1)
+    assert "its slots hold image (4, 6) |u1, depth (4, 6) <f4, not NV12 pictures of 6 x 4." in said
+    assert "Several fields are taken for the planes of one picture" in said
+
+
 def test_a_ring_of_the_dead_in_which_a_sink_goes_on_makes_way_for_other_caps(name, launch):
     sink = launch(f"{numbers()} ! gpuringsink ring={name} readers=1")
-    with gpuring.attach(name, timeout=PATIENCE_S) as ring:
-        with ring.consumer(lossless=False, reattach=True) as frames:
-            read(frames, 2)
-            sink.kill()
-            parts = f"{numbers(3)} ! c. {of_size(640, 36, 'GRAY8', 3)} ! c."
-            again = launch(f"concat name=c ! gpuringsink ring={name} readers=1 {parts}")
-            while frames.acquire(PATIENCE_S).array.shape != (36, 640):
-                pass
-            again.end()
+    with (
+        gpuring.attach(name, timeout=PATIENCE_S) as ring,
+        ring.consumer(lossless=False, reattach=True) as frames,
+    ):
+        read(frames, 2)
+        sink.kill()
+        parts = f"{numbers(3)} ! c. {of_size(640, 36, 'GRAY8', 3)} ! c."
+        again = launch(f"concat name=c ! gpuringsink ring={name} readers=1 {parts}")
+        while frames.acquire(PATIENCE_S).array.shape != (36, 640):
+            pass
+        again.end()
 
 
 def test_a_sink_does_not_mix_its_frames_with_those_of_a_program_that_runs(name, launch):
