@@ -4,8 +4,8 @@
  * in a ring together with programs in Python: all of them use this library. docs/c.md explains it.
  *
  * Status and errors. A call that can fail returns a gpuring_status, and GPURING_OK is 0. What it
- * says of that in words is in the gpuring_error that its caller gives, which may be NULL. A call
- * that fails has changed nothing and holds nothing, unless it says so here.
+ * says of that in words is in the gpuring_error that its caller gives, which may be NULL. A call that
+ * succeeds leaves it as it was. A call that fails has changed nothing and holds nothing, unless it says so here.
  *
  * Structures. Each one begins with its size. Its caller sets that, most simply with the macro of
  * the same name, as in

@@ -19,6 +19,7 @@ from gpuring import config, slot_layout
 from gpuring.memory import kinds
 from tests import ROOT
 from tests.helpers import rings
+from tests.helpers.arrays import array_of
 from tests.helpers.compiled import BUILD_S, needs_compiler
 from tests.helpers.support import poll
 
@@ -158,7 +159,7 @@ def test_a_consumer_in_rust(name, run):
         pytest.skip("no rustc")
     done(run(f"{command('rustc watch.rs')} --edition 2021 -D warnings"))
     with make(name) as ring:
-        watch = run(command("./watch").replace("cam0", name))
+        watch = run(command("./frames").replace("cam0", name))
         poll(lambda: ring.stats().subscriptions)
         with ring.producer() as producer, producer.claim(5) as slot:
             slot.array[:] = 2
@@ -170,6 +171,62 @@ def test_a_program_with_a_kernel_is_built_as_the_page_says(name, run):
     done(run(command("nvcc -std=c++17 edges.cu")))
     refused = run(command("./edges").replace("cam0", f"{name} 2>&1; true"))
     assert f"No ring or service named '{name}'" in refused.communicate(timeout=60)[0]
+
+
+UPLOADS = """
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+#include <cuda_runtime.h>
+#include <gpuring.hpp>
+static void check(cudaError_t status) {
+    if (status != cudaSuccess) std::exit(1);
+}
+int main(int, char **argv) {
+    gpuring_field image = GPURING_FIELD, meta = GPURING_FIELD;
+    gpuring_create_options options = GPURING_CREATE_OPTIONS;
+    image.name = "array", image.dtype = "|u1", image.dimensions = 1, image.shape[0] = 1000;
+    meta.name = "pts", meta.dtype = "<i8";
+    options.fields = &image, options.field_count = 1, options.meta = &meta, options.meta_count = 1;
+    const char *const all = "all";
+    options.subscriptions = &all, options.subscription_count = 1;
+    const std::vector<unsigned char> pixels(1000, 7);
+    const void *picture = pixels.data();
+    cudaStream_t stream;
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+#include "page.h"
+    while (std::getchar() != EOF) continue; // its reader has all of them
+    check(cudaStreamDestroy(stream));
+}
+"""
+
+
+def build_uploads(run, place):
+    """The page's lines that write into a ring on a GPU, in a program."""
+    (block,) = (text for _, text in SHOWN if "cudaMemcpyHostToDevice" in text)
+    (place / "page.h").write_text(block.replace('"cam0"', "argv[1]"))
+    (place / "uploads.cu").write_text(UPLOADS)
+    done(run(command("nvcc -std=c++17 edges.cu").replace("edges", "uploads")))
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc: its compiler")
+def test_what_the_page_says_of_uploads_is_built(run, tmp_path):
+    build_uploads(run, tmp_path)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc: its compiler")
+def test_frames_that_are_uploaded_as_the_page_says_reach_python(name, run, tmp_path):
+    build_uploads(run, tmp_path)
+    uploads = run(f"./uploads {name}")
+    with gpuring.attach(name, timeout=20) as ring, ring.consumer("all") as frames:
+        for k in range(900):
+            with frames.acquire(20) as slot:
+                assert slot.meta["pts"] == k
+                assert array_of(slot).tolist() == [7] * 1000
+        assert done(uploads) == ""
+        with pytest.raises(gpuring.EndOfStream):
+            frames.acquire(20)
 
 
 @pytest.mark.gpu
