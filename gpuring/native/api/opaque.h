@@ -104,6 +104,9 @@ int64_t deadline_of(int64_t timeout_ns);
                    "GPURING_FOREVER is one",                                                       \
                    (long long)(timeout_ns))
 
+#define NEED_NAME(name, error)                                                                     \
+    if (!(name)) return gh_fail(error, GPURING_INVALID, "the name of a ring is missing")
+
 /* Whether a structure of the caller's has all members up to `last`. */
 #define HAS_SIZE(structure, last)                                                                  \
     ((structure)->size >= offsetof(__typeof__(*(structure)), last) + sizeof (structure)->last)

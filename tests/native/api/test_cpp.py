@@ -166,3 +166,18 @@ int main(int, char **argv) {
 def test_a_deadline_of_cpp_that_has_passed_does_not_wait(name, tmp_path):
     with small_ring(name):
         assert run_cpp(LATE, name, tmp_path) == 0
+
+
+NAMELESS = """
+#include <gpuring.hpp>
+int main() {
+    gpuring_ring *ring;
+    if (gpuring_attach(nullptr, nullptr, &ring, nullptr) != GPURING_INVALID) return 1;
+    if (gpuring_create(nullptr, nullptr, &ring, nullptr) != GPURING_INVALID) return 2;
+    return gpuring_unlink(nullptr, nullptr) == GPURING_INVALID ? 0 : 3;
+}
+"""
+
+
+def test_a_ring_without_a_name_is_refused(name, tmp_path):
+    assert run_cpp(NAMELESS, name, tmp_path) == 0
