@@ -19,8 +19,9 @@ from tests.helpers.promise import promise
 from tests.helpers.support import Segment
 
 TEXT = fields.PAGE.read_text()
-LAYOUT, WORDS = (
-    TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0] for heading in ("Layout", "Words")
+LAYOUT, WORDS, LOCKS = (
+    TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    for heading in ("Layout", "Words", "Locks")
 )
 
 
@@ -89,6 +90,15 @@ def test_a_join_is_told_of_each_field_of_an_entry():
     assert step
     fields_of_entry = {name for table, name in FIELDS if table == "peer"}
     assert fields_of_entry - set(re.findall(r"`(\w+)`", step[1])) == {"word"}  # of step 8
+
+
+@promise("abi.md", "A new lock has a byte from 263 on.")
+def test_every_lock_has_a_documented_byte():
+    lock_h = HEADER.with_name("lock.h").read_text()
+    taken = [int(byte) for byte in re.findall(r"GR_\w+_BYTE = (\d+)", lock_h)]
+    documented = [int(row[0]) for row in rows(LOCKS) if row[0].isdigit()]
+    assert sorted(taken) == documented
+    assert f"A new lock has a byte from {max(taken) + 1} on." in TEXT
 
 
 @pytest.mark.parametrize("table", ["slot", "take"])

@@ -270,10 +270,10 @@ UNNAMED = {
 
 @promise(
     "abi.md",
-    "Bytes of the header that this page does not name may get a use within a version.",
+    "Bytes of `head` that this page does not name may get a use within a version.",
     "Then clients that leave them alone stay right.",
-    "So write 0 to them when you create a ring, do not touch them afterwards, and do not refuse a "
-    "ring in which they are not 0.",
+    "Write 0 to all bytes without a name when you create a ring.",
+    "Do not touch them afterwards, and do not refuse a ring in which they are not 0.",
 )
 def test_bytes_without_a_name_are_left_alone(name, stranger):
     # A field that takes bytes from `reserved[]`, or gives some back, lowers or raises these.
