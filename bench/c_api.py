@@ -1,12 +1,12 @@
-"""What a turn of claim, publish, acquire and release costs a program in C, in nanoseconds.
+"""What a hand-over of a frame costs the producer and the consumer in C, in nanoseconds.
 
     python -m bench.c_api
     python -m bench.c_api --gpu
 
-c_api.c says what it compares.  Each way has its median and its 99th percentile.  With `--gpu` the
-ring is on a GPU, and c_api_gpu.c says what is measured.  Beside it stand Python, which does the
-same, and the floor: a ring without gpuring (floor.cu), whose figure is of a burst of as many
-frames.
+c_api.c says what it compares.  Each way has its median and its 99th percentile, and the ratio of
+its median to the core's.  With `--gpu` the ring is on a GPU, and c_api_gpu.c says what is measured.
+Beside it stand Python, which does the same, and the floor: a ring without gpuring (floor.cu), whose
+figure is of a burst of as many frames.
 """
 
 from __future__ import annotations
@@ -59,10 +59,16 @@ def found_by(program: Path, ring: gpuring.Ring) -> dict[str, Any]:
     return {way: ns for way, ns in json.loads(done.stdout).items() if way != "n"}
 
 
-def measure(program: Path) -> dict[str, list[float]]:
-    """The quantiles of each way."""
+def of_sides(found: dict[str, dict[str, list[float]]]) -> Iterator[Way]:
+    for way, sides in found.items():
+        for side, ns in sides.items():
+            yield f"{way}, {side}", ns
+
+
+def measure(program: Path) -> Iterator[Way]:
+    """The quantiles of each way and side on a host ring."""
     with ring_for("host") as ring:
-        return found_by(program, ring)
+        yield from of_sides(found_by(program, ring))
 
 
 def by_python(ring: gpuring.Ring) -> Iterator[Way]:
@@ -105,9 +111,7 @@ def by_floor(sync: str) -> Iterator[Way]:
 def measure_gpu(program: Path, sync: Literal["event", "timeline"]) -> Iterator[Way]:
     """The quantiles of each way and side on a GPU, for one synchroniser."""
     with ring_for("cuda", sync=sync) as ring:
-        for way, sides in found_by(program, ring).items():
-            for side, ns in sides.items():
-                yield f"{way}, {side}", ns
+        yield from of_sides(found_by(program, ring))
     with ring_for("cuda", sync=sync) as ring:
         yield from by_python(ring)
 
@@ -118,8 +122,10 @@ def main() -> None:
     on_gpu = parser.parse_args().gpu
     with tempfile.TemporaryDirectory() as folder:
         if not on_gpu:
-            for way, (median, late) in measure(build(Path(folder))).items():
-                print(f"{way:<12}{median:8.1f} ns{late:8.1f} ns")
+            found = dict(measure(build(Path(folder))))
+            for way, (median, late) in found.items():
+                floor_ns = found[f"core, {way.split(', ')[1]}"][0]
+                print(f"{way:<20}{median:8.1f} ns{late:8.1f} ns{median / floor_ns:7.2f} x")
             return
         program = build(Path(folder), "c_api_gpu.c")
         syncs: tuple[Literal["timeline", "event"], ...] = ("timeline", "event")

@@ -1,8 +1,8 @@
-"""The whole benchmark: every room's results, and then the pages that are made from them.
+"""The whole benchmark: all results, and then the pages that are made from them.
 
-    python -m bench.whole [--only ROOM …] [--into bench/results]
+    python -m bench.whole [--only NAME …] [--into bench/results]
 
-A room is a module of this package, and its results are ROOM.json.  A room that fails, or that this
+A NAME is a module of this package, and its results are NAME.json.  One that fails, or that this
 machine has no hardware for, keeps the results that it had.  It takes about a quarter of an hour
 and wants a machine with a GPU that does nothing else.
 """
@@ -20,7 +20,7 @@ from gpuring.cli.trouble import CommandError
 
 from . import options, page
 
-ROOMS: dict[str, tuple[str, ...]] = {
+BENCHMARKS: dict[str, tuple[str, ...]] = {
     "bench": ("bench", "--rivals"),
     "services": ("bench.services",),
     "spin": ("bench.spin",),
@@ -32,19 +32,19 @@ ROOMS: dict[str, tuple[str, ...]] = {
 """Each with its command."""
 
 
-def run(rooms: Iterable[str], into: Path, commands: dict[str, tuple[str, ...]]) -> Iterator[str]:
-    """Yields the rooms whose results were not replaced."""
+def run(names: Iterable[str], into: Path, commands: dict[str, tuple[str, ...]]) -> Iterator[str]:
+    """Yields those whose results were not replaced."""
     with TemporaryDirectory() as folder:
-        for room in rooms:
-            found = Path(folder, f"{room}.json")
-            print(f"== {room}", flush=True)
+        for name in names:
+            found = Path(folder, f"{name}.json")
+            print(f"== {name}", flush=True)
             ended = subprocess.run(
-                [sys.executable, "-m", *commands[room], "--json", str(found)], check=False
+                [sys.executable, "-m", *commands[name], "--json", str(found)], check=False
             )
             if ended.returncode == 0 and has_figures(found):
                 (into / found.name).write_text(found.read_text())
             else:
-                yield room
+                yield name
 
 
 def has_figures(path: Path) -> bool:
@@ -56,13 +56,13 @@ def has_figures(path: Path) -> bool:
 
 def main() -> int:
     parser = options.parser("python -m bench.whole", __doc__)
-    options.add_only(parser, ROOMS, "ROOM")
+    options.add_only(parser, BENCHMARKS, "NAME")
     parser.add_argument(
         "--into", type=Path, default=page.RESULTS, metavar="DIR",
         help="where the results are put (default: bench/results, and the pages are written)",
     )  # fmt: skip
     asked = parser.parse_args()
-    missing = list(run(asked.only or ROOMS, asked.into, ROOMS))
+    missing = list(run(asked.only or BENCHMARKS, asked.into, BENCHMARKS))
     if asked.into.resolve() == page.RESULTS:
         page.write()
     if missing:

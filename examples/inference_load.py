@@ -1,4 +1,4 @@
-"""What inference_frontends.py is held to: a load that checks every answer, and the usual way.
+"""The load test of inference_frontends.py: it checks every answer, and runs the usual way as well.
 
 The usual way: the same workers, engines and batches over queues of multiprocessing, one for all
 requests and one for each worker's answers.  They pickle the arrays.

@@ -3,7 +3,7 @@
 python examples/sensor_latest.py [SECONDS]       writes scans.h5; needs h5py, torch
 
 The lidar is computed: rays in a room, by the same arithmetic on a GPU and on a CPU, bit for bit.
-So the log can be held to what was measured, and the plans to what they should have been.
+So the log can be compared with what was measured, and the plans with what they should have been.
 """
 
 import argparse

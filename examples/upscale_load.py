@@ -1,4 +1,4 @@
-"""What upscale_frontends.py is held to: photos, and a load whose every answer is checked."""
+"""The load test of upscale_frontends.py: it makes photos, and checks every answer."""
 
 import asyncio
 import itertools

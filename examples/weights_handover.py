@@ -1,9 +1,9 @@
-"""A trainer hands its model's weights to samplers, which use them where they lie: no copy, no host.
+"""A trainer hands its model's weights to samplers, which use them in place, without a copy.
 
 python examples/weights_handover.py [STEPS]       needs torch
 
 A version of the weights is several buckets, one a slot. A sampler uses a version once it has all of
-its buckets, and goes on with the one before until then. It holds each to the trainer's checksum.
+its buckets, and goes on with the one before until then. It checks each by the trainer's checksum.
 """
 
 import argparse

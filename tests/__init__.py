@@ -1,4 +1,4 @@
-"""The tests, one folder a room: each is called as the part of the package that it tests.
+"""The tests, in folders: each is called as the part of the package that it tests.
 
 native     the C core, its device order, and their binding; `programs` are in C
 registry   names in /dev/shm: who makes, finds, replaces and cleans them; strangers, containers
@@ -20,7 +20,7 @@ gpu        what only a GPU can show
 docs       the pages, their promises and programs
 mutants    changes of the code that a test has to notice
 
-helpers    what several rooms use; what one room uses lies there
+helpers    what several folders use; what one folder uses lies there
 
 What each of them can find, and has found in code that was broken on purpose:
 

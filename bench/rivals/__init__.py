@@ -11,12 +11,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from bench.rivals import cuda_core, host, indices, pinned, torch_queue
+from bench.rivals import cuda_core, host, indices, pinned, torch_queue, vllm_queue
 from bench.rivals.measure import measure
 from gpuring.cli.measure.crew import Crew
 from gpuring.cli.measure.figures import Figure
 
-RIVALS = (*torch_queue.RIVALS, *cuda_core.RIVALS, *indices.RIVALS, *pinned.RIVALS, *host.RIVALS)
+RIVALS = (
+    *torch_queue.RIVALS, *cuda_core.RIVALS, *indices.RIVALS, *pinned.RIVALS, *host.RIVALS,
+    *vllm_queue.RIVALS,
+)  # fmt: skip
 
 
 def run(settings: Any, crew: Crew) -> Iterator[Figure]:

@@ -1,4 +1,4 @@
-"""Results that are born in a slot: CuPy takes the memory for them from there (WriteSlot.allocate).
+"""Results that are computed in a slot: CuPy takes their memory from there (WriteSlot.allocate).
 
 Nobody can know beforehand which allocation of a computation becomes its result.  The memory of the
 slot is given to whoever asks for exactly so many bytes as the frame has, while nobody else has it.

@@ -2,7 +2,7 @@
 
 An *exporter* beside the ring listens, and *importers* on other hosts connect to it.  Each importer
 fills a ring of its own, which programs there use like any other ring.  The page "More than one
-machine" has the whole of it.  Needs `gpuring[bridge]`.
+machine" describes it in full.  Needs `gpuring[bridge]`.
 
 Each side is two processes.  What a user's process has is the *supervisor*; it starts the *worker*.
 

@@ -1,7 +1,7 @@
 """The `gpuring` command: one module a subcommand, each with add_arguments(parser) and run(args).
 
-measure, options, owners, services, text and trouble are no commands.  Several use them.  Ctrl-C
-ends a command here, unless that has to say what it has done by then.
+durable, ending, measure, options, owners, services, text and trouble are no commands.  Several use
+them.  Ctrl-C ends a command here, unless that has to say what it has done by then.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from gpuring.cli import (
 )
 from gpuring.cli.options import Parser
 from gpuring.cli.text import columns, complain, wrap
-from gpuring.cli.trouble import CommandError, message
+from gpuring.cli.trouble import COULD_NOT_LOOK, CannotLook, CommandError, message
 from gpuring.errors import RingError
+from gpuring.native import VERSION
 
 COMMANDS = {
     "demo": (demo, "send a real video through a ring, from one process to four"),
@@ -120,6 +121,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 0
     except (RingError, CommandError, ValueError, OSError) as error:
         complain(f"gpuring {args.command}: {message(error, vars(args))}")
+        if isinstance(error, CannotLook):
+            return COULD_NOT_LOOK
         wrongly_asked = isinstance(error, ValueError) and not isinstance(error, UnicodeError)
         return 2 if wrongly_asked else 1  # 2 as argparse does
 
@@ -130,7 +133,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Hand GPU frames between processes without copying them.",
         epilog="`gpuring COMMAND --help` says more about a command, with an example.",
     )
-    parser.add_argument("--version", action="version", version=f"gpuring {__version__}")
+    parser.add_argument(
+        "--version", action="version", version=f"gpuring {__version__}, layout {VERSION}"
+    )
     commands = parser.add_subparsers(dest="command", metavar="COMMAND")
     for name, (module, summary) in COMMANDS.items():
         subparser = commands.add_parser(

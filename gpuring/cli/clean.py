@@ -18,6 +18,7 @@ from gpuring.cli.trouble import CommandError
 from gpuring.native import Header
 from gpuring.registry import leftovers, locks, segment, sockets
 from gpuring.registry.segment import look
+from gpuring.registry.users import told, users
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -47,11 +48,11 @@ def run(args: argparse.Namespace) -> int:
     for name in sorted(asked - {fate.ring for fate in fates.values()}):
         complain(f"gpuring clean: no ring named {name!r} on this host")
         status = 1
-    if asked and not args.dry_run:
-        for fate in fates.values():
-            if not fate.goes:
+    for fate in fates.values() if asked else ():
+        if not fate.goes:
+            status = 1
+            if not args.dry_run:
                 complain(f"gpuring clean: {fate.name} stays: {fate.why}")
-                status = 1
     if not asked and not stale and not any(fate.goes for fate in fates.values()):
         _say(f"Nothing to remove: user {myself()} has no dead rings on this host.")
     return status
@@ -104,7 +105,7 @@ def foresee(wanted: Callable[[str], object]) -> Iterator[Fate]:
             kept = each == own or native.is_kept_aside(name, segment.path_of(each))
             if not kept and segment.owner(each) == os.geteuid():
                 left = native.is_left(segment.path_of(each))
-                why = "slots that belong to no ring" if left else "a process is just making them"
+                why = "slots that belong to no ring" if left else "a process is making them now"
                 yield Fate(name, each[1:], left, why)
 
 
@@ -118,14 +119,17 @@ def _ring(name: str) -> tuple[tuple[bool, str], str]:
     try:
         with look(segment.header_name(name)) as named:
             if not named.is_ours:
-                owner = f"only its owner, user {user(named.uid)}, can remove it"
-                return (False, f"it is {named.odd}, and no ring" if named.odd else owner), ""
+                if named.odd:
+                    return (False, f"it is {named.odd}, and no ring"), ""
+                step = segment.as_user(named.uid, f"clean {name}")
+                owner = f"only its owner, user {user(named.uid)}, can remove it. As root: {step}"
+                return (False, owner), ""
             with named.open() as file:
                 try:
                     header = Header.read(file.fd)
                 except native.Damaged as error:
                     used = locks.in_use(file.fd)
-                    who = "a process uses it" if used else "no process uses it"
+                    who = _who_uses(name) if used else "no process uses it"
                     return (
                         not used,
                         f"this version of gpuring cannot read it ({error}), and {who}",
@@ -135,6 +139,14 @@ def _ring(name: str) -> tuple[tuple[bool, str], str]:
     except OSError as error:
         return (False, f"it cannot be opened ({error.strerror or error})"), ""
     return _of_whole(header), segment.slots_name(name, header.epoch)
+
+
+def _who_uses(name: str) -> str:
+    """What keeps a ring that cannot be read."""
+    known = users([name]).get(name, {})
+    if not known:
+        return "a process uses it, which is another user's or in another pid namespace"
+    return f"{told(known)} use{'s' if len(known) == 1 else ''} it"
 
 
 def _of_whole(header: Header) -> tuple[bool, str]:

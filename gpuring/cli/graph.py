@@ -1,7 +1,7 @@
 """Draw all rings and processes of this host as a graph: who writes which ring, and who reads it.
 
-What is stuck is red, from who waits to who is to blame, as `gpuring why` says it.  It reads headers
-only, needs no GPU, joins nothing and changes nothing.
+What is stuck is red, from the process that waits to the one that is to blame (`gpuring why`).  It
+reads headers only, needs no GPU, joins nothing and changes nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """Say in one line whether a service can be asked, for load balancers and for people.
 
-The exit status is 0 if an engine of the service is ready, and 1 if not.  It reads the header of the
-service.  If no engine is ready it reads those of other rings, too, and says if an engine waits for
-one of them.  It needs no GPU, joins nothing and changes nothing.
+The exit status is 0 if an engine of the service is ready, 1 if none is, and 3 if there is no such
+service or it cannot be read.  It reads the header of the service.  If no engine is ready it reads
+those of other rings, too, and says if an engine waits for one of them.  It needs no GPU, joins
+nothing and changes nothing.
 """
 
 from __future__ import annotations
@@ -12,6 +13,8 @@ import dataclasses
 import json
 
 from gpuring.cli.options import positive
+from gpuring.cli.trouble import CannotLook, message
+from gpuring.errors import RingError
 from gpuring.service import health
 
 
@@ -29,7 +32,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    found = health(args.name, args.within)
+    try:
+        found = health(args.name, args.within)
+    except (RingError, OSError) as error:
+        raise CannotLook(message(error, ())) from None
     if args.json:
         print(json.dumps(dataclasses.asdict(found)))
     else:

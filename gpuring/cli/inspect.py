@@ -156,6 +156,8 @@ def clock(one: RingStats) -> str:
     if one.link is None or (its := one.link.clock) is None:
         return ""
     host, way = printable(one.link.host), "ahead of" if its.ahead_ns >= 0 else "behind"
+    if not one.link.connected:
+        return f"no connection to {host} for {seconds(one.link.heard_s or 0)}"
     return (
         f"round trip to {host} {seconds(2 * its.error_ns / 1e9)}; CLOCK_MONOTONIC there is "
         f"{abs(its.ahead_ns) / 1e9:.6f} s {way} this host's, within {seconds(its.error_ns / 1e9)}"
@@ -218,7 +220,7 @@ def _peers(one: RingStats, whole: Service | None, width: int | None) -> str:
             whole.kinds.get(peer.number, peer.role) if whole else peer.role,
             printable(peer.subscription or ""),
             printable(peer.label),
-            f"{peer.pid}{'*' if peer.elsewhere else ''}",
+            f"{peer.pid}*" if peer.pid_here is None else str(peer.pid_here),
             peer_state(peer) if peer.alive else "DEAD, not cleared yet",
             seconds(peer.age_s),
             str(peer.frames),
@@ -234,7 +236,11 @@ def _peers(one: RingStats, whole: Service | None, width: int | None) -> str:
     less = ("FRAMES", "LOST", "SUBSCRIPTION") if whole else ("LOST", "FRAMES")
     drop = ("TORN", "JOINED", "GPU PENDING", *less, "LABEL")
     shown = str(table(PEERS, rows, right=right, drop=drop, width=width))
-    return f"{shown}\n* of another pid namespace" if any(p.elsewhere for p in one.peers) else shown
+    return (
+        f"{shown}\n* of another pid namespace"
+        if any(p.pid_here is None for p in one.peers)
+        else shown
+    )
 
 
 def peer_state(peer: PeerStats) -> str:

@@ -15,6 +15,7 @@ from typing import Any
 
 import gpuring
 from gpuring import slot_layout
+from gpuring.cli.ending import wait_for_the_end
 from gpuring.cli.options import Refused, add_order, count, device, permissions, slots
 from gpuring.cli.text import counted, nbytes, of_memory
 from gpuring.memory import kinds
@@ -31,14 +32,17 @@ _ARRAY = "[NAME:]DTYPE:N,N,…"
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("name", help="the name of the ring or service")
     parser.add_argument(
-        "--slots", type=slots, metavar="N", help="frames in flight at the most (of a service: 64)"
+        "--slots",
+        type=slots,
+        metavar="N",
+        help="frames in flight at most (default of a service: 64)",
     )
     parser.add_argument("--device", type=device, help="host, cuda (default) or cuda:N")
     parser.add_argument(
         "--memory",
         choices=("auto", *kinds.ON_GPU, "pinned"),
         default="auto",
-        help="how the slots on a GPU are shared; pinned: host memory for both (default: auto)",
+        help="how the slots on a GPU are shared; pinned: in host memory (default: auto)",
     )
     add_order(parser)
     parser.add_argument(
@@ -51,8 +55,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="close a ring of this name even if its creator is alive",
     )
     ring = parser.add_argument_group("a ring")
-    ring.add_argument("--shape", type=_shape, metavar="N,N,…", help="of a frame: 1080,1920,3")
-    ring.add_argument("--dtype", type=_dtype, help="of a frame: uint8, f4, bfloat16, …")
+    ring.add_argument(
+        "--shape", type=_shape, metavar="N,N,…", help="the shape of a frame: 1080,1920,3"
+    )
+    ring.add_argument("--dtype", type=_dtype, help="the dtype of a frame: uint8, f4, bfloat16, …")
     ring.add_argument(
         "--field",
         dest="fields",
@@ -69,7 +75,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="metadata of a frame: pts:i8,exposure:f4 (default: none; may be repeated)",
     )
     ring.add_argument(
-        "--producers", type=count, metavar="N", help="how many make the stream (default: 1)"
+        "--producers",
+        type=count,
+        metavar="N",
+        help="how many producers make the stream (default: 1)",
     )
     ring.add_argument(
         "--subscription",
@@ -78,8 +87,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="NAME",
         help="a durable subscription, for which producers wait also before its first reader comes",
     )
-    ring.add_argument("--max-peers", type=count, metavar="N", help="at the same time (default: 32)")
-    ring.add_argument("--max-subscriptions", type=count, metavar="N", help="(default: 16)")
+    ring.add_argument(
+        "--max-peers",
+        type=count,
+        metavar="N",
+        help="how many peers may be in the ring at a time (default: 32)",
+    )
+    ring.add_argument(
+        "--max-subscriptions",
+        type=count,
+        metavar="N",
+        help="how many subscriptions it may have at a time (default: 16)",
+    )
     service = parser.add_argument_group("a service")
     for what in ("request", "response"):
         service.add_argument(
@@ -87,7 +106,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             type=_array,
             action="append",
             metavar=_ARRAY,
-            help=f"what a {what} holds: f4:3,224,224; of several arrays each with its name",
+            help=f"what a {what} holds: f4:3,224,224; each of several arrays has a name",
         )
         service.add_argument(
             f"--{what}-meta",
@@ -109,7 +128,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with _made(args) as made:
-        ends = {signal.SIGINT, signal.SIGTERM}
         with contextlib.suppress(KeyboardInterrupt):
             one = made.stats()
             print(
@@ -117,8 +135,7 @@ def run(args: argparse.Namespace) -> int:
                 f"{of_memory(one.memory, one.sync, one.gate)}; Ctrl-C ends it",
                 flush=True,
             )
-            signal.pthread_sigmask(signal.SIG_BLOCK, ends)  # or one could come just before the wait
-            signal.sigwait(ends)
+            wait_for_the_end()
         print(f"closing {args.name}", flush=True)
     return 0
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+from collections.abc import Iterator, Mapping
 
 from gpuring.cli.owners import explained, myself, owner
 from gpuring.cli.services import of_clients, service
@@ -17,6 +18,7 @@ from gpuring.cli.text import columns, counted, nbytes, table, wrap
 from gpuring.printable import printable
 from gpuring.registry import segment, survey
 from gpuring.registry.stats import RingStats
+from gpuring.registry.users import told, users
 
 HEADINGS = (
     *("NAME", "OWNER", "MEMORY", "SYNC", "SLOTS", "SLOT", "CLAIMED", "PRODUCERS", "CONSUMERS"),
@@ -37,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     found, unreadable = survey.all_rings()
     if args.json:
-        print(json.dumps([dataclasses.asdict(one) for one in found], indent=2))
+        print(json.dumps([*map(dataclasses.asdict, found), *_unreadable(unreadable)], indent=2))
         return 0
     if not found and not unreadable:
         print(f"No rings on this host (in {segment.SHM})")
@@ -56,10 +58,20 @@ def run(args: argparse.Namespace) -> int:
         print(wrap(note, width, "  "))
     for line in explained(unreadable):
         print(wrap(line, width, "  "))
+    for name, known in users(unreadable).items():
+        print(wrap(f"{printable(name)} is used by {told(known)}.", width, "  "))
     if any(one.state == "dead" for one in found):
         note = "No process uses a dead ring any more: `gpuring clean NAME` removes one of yours."
         print(wrap(note, width, "  "))
     return 0
+
+
+def _unreadable(reasons: Mapping[str, str]) -> Iterator[dict[str, object]]:
+    """What is known of rings that cannot be read.  Scripts wait until none is there."""
+    known = users(reasons)
+    for name, why in reasons.items():
+        pids = [*known.get(name, ())]
+        yield {"name": name, "owner": owner(name), "unreadable": why, "used_by": pids}
 
 
 def _row(one: RingStats, owner: str, of: str | None) -> tuple[str, ...]:

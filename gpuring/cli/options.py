@@ -30,7 +30,7 @@ class _Once(argparse.Action):
         self, parser: object, given: object, values: object, option: str | None = None
     ) -> None:
         if option and self.was_given:
-            raise argparse.ArgumentError(self, "is given more than once, and has one value")
+            raise argparse.ArgumentError(self, "is given more than once, but takes one value")
         self.was_given = True
         setattr(given, self.dest, values)
 
@@ -47,6 +47,15 @@ def add_order(parser: argparse.ArgumentParser) -> None:
         "--gate",
         choices=("stream", "host"),
         help="what waits for another process's GPU work: CUDA streams, or threads on the host",
+    )
+
+
+def add_owner(
+    parser: argparse.ArgumentParser, whose: str = "the other user whose ring it is"
+) -> None:
+    """--owner, as attach() has it."""
+    parser.add_argument(
+        "--owner", type=user, metavar="USER", help=f"{whose}; only for one whom you trust"
     )
 
 

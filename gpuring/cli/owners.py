@@ -46,7 +46,7 @@ def is_private(name: str) -> bool:
 def explained(unreadable: Mapping[str, str]) -> list[str]:
     """Why rings cannot be read, in lines.  `unreadable` is what survey.all_rings() says of them."""
     private = [name for name in unreadable if is_private(name)]
-    lines = [f"Only their owners can read {listed(private)}."] if private else []
+    lines = [f"Only their owners and root can read {listed(private)}."] if private else []
     alike: dict[str, list[str]] = {}
     for name in unreadable.keys() - set(private):
         path = segment.path_of(segment.header_name(name))

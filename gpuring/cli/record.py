@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuring.cli.options import nbytes, positive, user
+from gpuring.cli.options import add_owner, nbytes, positive
 from gpuring.cli.text import complain, counted
 from gpuring.cli.trouble import CommandError, need
 from gpuring.deadlines import deadline_of, left_s
@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--out", type=Path, required=True, metavar="FILE", help="the file, such as run.mcap"
     )
     parser.add_argument(
-        "--lossless", action="store_true", help="miss no frame: producers wait while the disk does"
+        "--lossless",
+        action="store_true",
+        help="miss no frame: producers wait while the disk is slow",
     )
     parser.add_argument(
         "--durable",
@@ -64,12 +66,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="seconds to wait for the rings (default: they must be there)",
     )
-    parser.add_argument(
-        "--owner",
-        type=user,
-        metavar="USER",
-        help="the other user whose rings they are; only for one whom you trust",
-    )
+    add_owner(parser, "the other user whose rings they are")
 
 
 def run(args: argparse.Namespace) -> int:

@@ -19,7 +19,9 @@ from gpuring.cli.trouble import CommandError, need
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("files", nargs="+", type=Path, metavar="file", help="of one recording")
+    parser.add_argument(
+        "files", nargs="+", type=Path, metavar="file", help="the files of one recording"
+    )
     parser.add_argument(
         "--rate",
         type=_rate,

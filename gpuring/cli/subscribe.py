@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 
 import gpuring
-from gpuring.cli.options import positive
+from gpuring.cli.options import add_owner, positive
 from gpuring.cli.text import seconds
 from gpuring.cli.trouble import CommandError
 from gpuring.registry.stats import SubscriptionStats
@@ -33,11 +33,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="how long producers wait while nobody reads (default: for ever)",
     )
+    add_owner(parser)
 
 
 def run(args: argparse.Namespace) -> int:
     name = args.subscription
-    with gpuring.attach(args.name) as ring:
+    with gpuring.attach(args.name, owner=args.owner) as ring:
         before = find(ring, name)
         ring.subscribe(name, lossless=not args.lossy, start=args.start, patience=args.patience)
         now = find(ring, name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import sys
 import textwrap
 from collections.abc import Collection, Sequence
@@ -12,6 +13,9 @@ from typing import TextIO
 
 _GAP = 2
 _NARROWEST = 8  # of a column whose cells are wrapped
+_COMMAND = re.compile(r"\S*`[^`]+`\S*")
+_JOINED = "\N{NO-BREAK SPACE}"
+"""What stands for a space at which no line may end.  `printable` leaves none in texts of others."""
 
 
 def columns() -> int | None:
@@ -121,12 +125,22 @@ def table(
 
 
 def wrap(text: str, width: int | None, indent: str = "") -> str:
-    """`text` as lines of at most `width` columns; those after the first begin with `indent`."""
+    """`text` as lines of at most `width` columns; those after the first begin with `indent`.
+
+    A command in back quotes is kept in one line if it fits into one, so that it can be copied.
+    """
     if width is None:
         return text
-    return textwrap.fill(
-        text, max(width, 2 * _NARROWEST), subsequent_indent=indent, break_on_hyphens=False
+    width = max(width, 2 * _NARROWEST)
+
+    def joined(command: re.Match[str]) -> str:
+        fits = len(indent) + len(command[0]) <= width
+        return command[0].replace(" ", _JOINED) if fits else command[0]
+
+    lines = textwrap.fill(
+        _COMMAND.sub(joined, text), width, subsequent_indent=indent, break_on_hyphens=False
     )
+    return lines.replace(_JOINED, " ")
 
 
 def nbytes(n: int) -> str:

@@ -41,7 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=Path,
         required=True,
         metavar="FILE",
-        help="the file, such as pipeline.pftrace; one of this name is written over",
+        help="the file, such as pipeline.pftrace; one of this name is overwritten",
     )
     parser.add_argument(
         "--seconds", type=positive, default=5.0, metavar="S", help="for how long (default: 5)"

@@ -23,6 +23,14 @@ class CommandError(Exception):
     """A command cannot do what it was asked for; the message is for the terminal."""
 
 
+COULD_NOT_LOOK = 3
+"""The exit status of a command that answers with 0 or 1, where it does not know."""
+
+
+class CannotLook(CommandError):
+    """A command cannot say whether all is well, because it cannot read what that is about."""
+
+
 def need(*modules: str, extra: str = "tools") -> None:
     """Raises CommandError unless all of these modules, which an extra brings, are installed."""
     missing = [PACKAGES.get(each, each) for each in modules if not _is_there(each)]

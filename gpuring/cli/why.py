@@ -1,31 +1,38 @@
 """Say whether anything is stuck, who is to blame, since when, and what to do about it.
 
-It follows the chain of waits over all rings of this host, from who waits to who could go on.  The
-exit status is 1 if something is stuck, and 0 if not.  It reads headers only, and joins nothing.
+It follows the chain of waits over all rings of this host, from the process that waits to the
+one that could go on.  The exit status is 1 if something is stuck, and 0 if not.  It is 3 if nothing
+was found, but not every ring can be read, or if the ring that was named cannot.  It reads headers
+only, and joins nothing.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import dataclasses
 import json
+import shlex
 import time
-from pathlib import Path
 
 from gpuring.cli.options import seconds as seconds_of
 from gpuring.cli.owners import explained
-from gpuring.cli.text import columns, seconds, wrap
+from gpuring.cli.text import columns, counted, seconds, wrap
+from gpuring.cli.trouble import COULD_NOT_LOOK, CannotLook, message
+from gpuring.errors import RingError
 from gpuring.printable import printable
 from gpuring.registry import directory, segment, survey
 from gpuring.registry.jams import STUCK_S, Culprit, Jam, all_wait, jams, named
+from gpuring.registry.processes import state
 
 _AGAIN_S = 0.05
 """After such a time a second look has to find the same."""
 _STACK = "`py-spy dump --pid {pid}` shows where it is"
 _AGAIN = "Start the program again that created it"
 _GO_ON = "If you end it (`kill {pid}`), the others go on without it"
-_ELSEWHERE = " The pid is that of another pid namespace, such as a container: look there"
+_ELSEWHERE = (
+    " PID is its pid on the host: it is in another pid namespace, such as that of a container, and "
+    "`lsns {namespace}` there lists the processes of that one."
+)
 WORDS = {
     "dead": (
         "{who} is dead, and nobody has cleared what it had in ring {ring}",
@@ -71,12 +78,24 @@ WORDS = {
     "far": (
         "The other side of a bridge has taken nothing from subscription '{name}' of ring {ring} "
         "{since}",
-        "Run `gpuring why` on that host. If its importer is gone, start it again, or wait until "
-        "the exporter's --patience is over",
+        "Run `gpuring why` on that host. If its importer is gone, start it again, or end its "
+        "subscription with `gpuring unsubscribe {ring} {quoted}`, or wait until the exporter's "
+        "--patience is over",
     ),
     "no reader": (
         "Subscription '{name}' of ring {ring} has no reader, and has kept it waiting {since}",
-        "Start its reader, or end it with `gpuring unsubscribe {ring} {name}`",
+        "Start its reader, or end it with `gpuring unsubscribe {ring} {quoted}`{patience}",
+    ),
+    "no exporter": (
+        "The exporter of a bridge is gone that reads subscription '{name}' of ring {ring}, and has "
+        "kept it waiting {since}",
+        "Start `gpuring bridge export {ring}` here again, as before, or end the subscription with "
+        "`gpuring unsubscribe {ring} {quoted}`{patience}",
+    ),
+    "no session": (
+        "The bridge that fills ring {ring} has had no connection to the other host {since}",
+        "Look whether `gpuring bridge export` runs there, and whether the network carries it. The "
+        "log of `gpuring bridge import` here says what it meets. It connects again by itself",
     ),
     "no producer": (
         "Ring {ring} has no producer, and readers have waited {since}",
@@ -111,15 +130,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=seconds_of,
         default=STUCK_S,
         metavar="S",
-        help="it is stuck if nothing has moved for S seconds (default: 2); longer than the slowest "
-        "reader holds a frame",
+        help="it is stuck if nothing has moved for S seconds (default: 2); take more than the "
+        "slowest reader holds a frame",
     )
     parser.add_argument("--json", action="store_true", help="print everything known, as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     if args.name is not None:
-        directory.look(segment.check_name(args.name))  # or say that it is not there
+        _check(segment.check_name(args.name))
     rings, unreadable = survey.all_rings()
     found = jams(rings, args.after, args.name)
     if found:  # what moves may have looked like this: headers are read one after the other
@@ -130,14 +149,33 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([dataclasses.asdict(jam) for jam in found], indent=2))
     elif not found:
-        where = "on this host" if args.name is None else f"in {args.name}"
-        print(f"Nothing {where} has been stuck for {seconds(args.after)}.")
+        print(wrap(_nothing(args, len(rings), len(unreadable)), columns(), "  "))
     else:
         print("\n\n".join(told(jam, columns()) for jam in found))
     if not args.json:
         for line in explained(unreadable):  # what they keep waiting cannot be seen
             print(wrap(line, columns(), "  "))
-    return 1 if found else 0
+    if found:
+        return 1
+    return COULD_NOT_LOOK if unreadable and args.name is None else 0
+
+
+def _check(name: str) -> None:
+    """Raises CannotLook unless there is a ring of this name that can be read."""
+    try:
+        directory.look(name)
+    except (RingError, OSError) as error:
+        raise CannotLook(message(error, ())) from None
+
+
+def _nothing(args: argparse.Namespace, readable: int, unreadable: int) -> str:
+    since = f"for {seconds(args.after)}"
+    if args.name is not None:
+        return f"Nothing in {args.name} has been stuck {since}."
+    if not unreadable:
+        return f"Nothing on this host has been stuck {since}."
+    rings = f"the {counted(readable, 'ring')} that can be read here"
+    return f"Nothing has been stuck {since} in {rings}. {unreadable} more cannot be read."
 
 
 def _where(jam: Jam) -> object:
@@ -190,8 +228,12 @@ def blamed(end: Culprit) -> str:
 
 def advice(end: Culprit) -> str:
     """What ends the jam."""
-    elsewhere = any(peer.elsewhere for peer in end.peers)
-    return f"{_filled(WORDS[end.reason][1], end)}." + (_ELSEWHERE if elsewhere else "")
+    words = WORDS[end.reason][1]
+    lines = [f"{_filled(words, end)}."]
+    if "{pid}" in words:
+        unseen = {peer.namespace for peer in end.peers if peer.pid_here is None}
+        lines += [_ELSEWHERE.format(namespace=each) for each in sorted(unseen)]
+    return "".join(lines)
 
 
 def _filled(words: str, end: Culprit) -> str:
@@ -201,16 +243,18 @@ def _filled(words: str, end: Culprit) -> str:
         seq=f"sequence {end.seq}",
         ring=end.ring,
         name=printable(end.subscription or ""),
-        pid=" ".join(str(peer.pid) for peer in end.peers),
+        quoted=shlex.quote(printable(end.subscription or "")),
+        pid=" ".join(str(peer.pid_here or "PID") for peer in end.peers),
+        patience=""
+        if end.patience_s is None
+        else f". Producers go on by themselves in {seconds(end.patience_s)}",
         doing=_doing(end),
     )
 
 
 def _doing(end: Culprit) -> str:
     """What a process does now that waits for nobody in a ring, where that can be seen."""
-    with contextlib.suppress(OSError, IndexError):
-        peer = end.peers[0]
-        if not peer.elsewhere:
-            state = Path(f"/proc/{peer.pid}/stat").read_text().rpartition(") ")[2][:1]
-            return {"R": ". It computes now", "S": ". It sleeps, and not in a ring"}.get(state, "")
+    if end.peers and (pid := end.peers[0].pid_here) is not None:
+        doing = {"R": ". It computes now", "S": ". It sleeps, and not in a ring"}
+        return doing.get(state(pid), "")
     return ""

@@ -38,7 +38,7 @@ gboolean content_take(Content *content, const Reader *reader, const gchar *name,
     if (!caps || !gst_caps_is_fixed(caps) || !layout_of_caps(&layout, caps)) {
         gchar *told = caps ? gst_caps_to_string(caps) : g_strdup(text);
         tell(error, GPURING_INVALID,
-             "ring '%s': these are no caps of raw video or audio: %s. Say with caps= what the "
+             "ring '%s': these are not caps of raw video or audio: %s. Say with caps= what the "
              "slots hold",
              name, told);
         g_free(told);

@@ -299,8 +299,8 @@ gboolean layout_guess_fills(const Layout *layout, const gpuring_ring *ring,
     GString *shape = g_string_new(NULL);
     add_shape(shape, &field);
     tell(error, GPURING_INVALID,
-         "ring '%s': shape and dtype do not tell the caps: %s pictures of %d x %d do not fill %s. "
-         "Say with caps= what the slots hold",
+         "ring '%s': the caps do not follow from shape and dtype: %s pictures of %d x %d do not "
+         "fill %s. Say with caps= what the slots hold",
          info.name, gst_video_format_to_string(GST_VIDEO_INFO_FORMAT(&layout->video)),
          GST_VIDEO_INFO_WIDTH(&layout->video), GST_VIDEO_INFO_HEIGHT(&layout->video), shape->str);
     g_string_free(shape, TRUE);

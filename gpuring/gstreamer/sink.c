@@ -215,7 +215,7 @@ static void add_properties(GObjectClass *of) {
         g_param_spec_string("ring", "Ring", "The name of the ring", NULL, early));
     g_object_class_install_property(
         of, PROP_SLOTS,
-        g_param_spec_uint("slots", "Slots", "How many slots a ring has that is made here", 1, 1024,
+        g_param_spec_uint("slots", "Slots", "How many slots a new ring has", 1, 1024,
                           8, early));
     g_object_class_install_property(
         of, PROP_CREATE,

@@ -43,7 +43,7 @@ static gboolean take_caps(GpuringSrc *self, const gpuring_slot *slot, gpuring_er
     self->frame_ns = content_frame_ns(&self->content);
     GST_OBJECT_UNLOCK(self);
     if (!is_new || gst_base_src_negotiate(GST_BASE_SRC(self))) return TRUE;
-    tell(error, GPURING_INVALID, "ring '%s': what follows here does not take %s",
+    tell(error, GPURING_INVALID, "ring '%s': the elements downstream do not accept %s",
          self->stream.name, *self->content.text ? self->content.text : "what the slots hold");
     return FALSE;
 }
@@ -320,7 +320,7 @@ static void add_properties(GObjectClass *of) {
         of, PROP_CAPS,
         g_param_spec_boxed("caps", "Caps",
                            "What the slots hold, for rings that gpuringsink did not make; shape "
-                           "and dtype tell what is left out here",
+                           "and dtype give what is left out here",
                            GST_TYPE_CAPS, early));
     g_object_class_install_property(
         of, PROP_TIMEBASE,
@@ -331,7 +331,7 @@ static void add_properties(GObjectClass *of) {
     g_object_class_install_property(
         of, PROP_COPY,
         g_param_spec_boolean("copy", "Copy",
-                             "Copy every frame, instead of those only that are kept for long",
+                             "Copy every frame, instead of only those that are kept for long",
                              FALSE, early));
     g_object_class_install_property(
         of, PROP_IS_LIVE,
@@ -340,7 +340,8 @@ static void add_properties(GObjectClass *of) {
                              early));
     g_object_class_install_property(
         of, PROP_LOST,
-        g_param_spec_uint64("lost", "Lost", "How many frames were lost", 0, G_MAXUINT64, 0,
+        g_param_spec_uint64("lost", "Lost", "How many sequences were missed",
+                            0, G_MAXUINT64, 0,
                             G_PARAM_READABLE | G_PARAM_STATIC_STRINGS));
 }
 
@@ -354,7 +355,7 @@ static void gpuring_src_class_init(GpuringSrcClass *class) {
     add_properties(object);
     gst_element_class_set_static_metadata(
         element, "Source of a gpuring", "Source/Video/Audio",
-        "Reads frames of a shared-memory ring, without a copy where that can be",
+        "Reads frames of a shared-memory ring, where possible without a copy",
         "the authors of gpuring");
     gst_element_class_add_static_pad_template(element, &template);
     base->start = start;

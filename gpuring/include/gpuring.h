@@ -85,7 +85,8 @@ typedef struct gpuring_ring gpuring_ring;
 typedef struct gpuring_producer gpuring_producer;
 typedef struct gpuring_consumer gpuring_consumer;
 
-/* A timeout without end. 0 does not wait. */
+/* A timeout without end. 0 does not wait. Any other negative timeout is GPURING_INVALID: who computes
+ * one from a deadline that may have passed makes it 0. */
 #define GPURING_FOREVER INT64_C(-1)
 
 /* The GPU that is current in this thread, or GPU 0; and for a pinned ring none, so that the CPU uses
@@ -119,6 +120,10 @@ gpuring_status gpuring_attach(const char *name, const gpuring_attach_options *op
  * GPURING_INVALID, and the ring stays attached. If this process has created the ring, that is closed
  * for all: they read what is there, and then get the end of the stream. NULL is fine. */
 gpuring_status gpuring_detach(gpuring_ring *ring, gpuring_error *error);
+/* Returns the same ring, which then has one more owner: it stays attached until it has been detached
+ * once more. The last detach does what gpuring_detach says. For a ring of gpuring_consumer_ring or
+ * gpuring_producer_ring that is to be kept over a restart. */
+gpuring_ring *gpuring_retain(gpuring_ring *ring);
 
 /* Where the slots are. docs/memory.md says which kind suits you. */
 typedef enum gpuring_memory {
@@ -304,7 +309,10 @@ typedef struct gpuring_slot {
     uint32_t dimensions;
     uint64_t shape[GPURING_MAX_DIMENSIONS];
     /* What follows is about a frame that is read. */
-    uint64_t lost;        /* how many frames were lost before this one */
+    /* How many sequences were passed over before this one. Those are frames that were lost, and
+     * sequences that carried none: a claim was abandoned, or the slot was still held by a lossy
+     * consumer, this one or another. */
+    uint64_t lost;
     uint32_t producer;    /* the number of the peer that has written it */
     bool redelivered;     /* another member, or this one, had it before */
     int64_t published_ns; /* CLOCK_MONOTONIC */
@@ -428,7 +436,7 @@ uint32_t gpuring_producer_number(const gpuring_producer *producer);
 uint32_t gpuring_consumer_number(const gpuring_consumer *consumer);
 /* The ring that it has joined. With `reattach` it is another one from the first slot after a restart
  * on. It is valid until a call that hands out a slot says that that is `restarted`, and is not to be
- * detached. */
+ * detached. gpuring_retain keeps it for longer. */
 gpuring_ring *gpuring_producer_ring(const gpuring_producer *producer);
 gpuring_ring *gpuring_consumer_ring(const gpuring_consumer *consumer);
 

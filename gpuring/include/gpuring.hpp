@@ -38,18 +38,19 @@ private:
     gpuring_error error_;
 };
 
-/* A timeout. The default waits for ever. */
+/* A timeout. The default waits for ever, and 0 or a negative one does not wait. */
 using Timeout = std::optional<std::chrono::nanoseconds>;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
 namespace detail {
 inline std::int64_t ns(const Timeout &timeout) {
-    return timeout ? static_cast<std::int64_t>(timeout->count()) : GPURING_FOREVER;
+    if (!timeout) return GPURING_FOREVER;
+    return timeout->count() < 0 ? 0 : timeout->count();
 }
 inline gpuring_attach_options wait_for(std::chrono::nanoseconds timeout) {
     gpuring_attach_options options = GPURING_ATTACH_OPTIONS;
-    options.timeout_ns = timeout.count();
+    options.timeout_ns = ns(timeout);
     return options;
 }
 inline void check(gpuring_status status, const gpuring_error &error) {
@@ -79,6 +80,7 @@ private:
     std::size_t size_ = 0;
 };
 
+/* A ring. It stays attached until the last copy of this object goes. */
 class Ring {
 public:
     explicit Ring(const std::string &name, std::chrono::nanoseconds timeout = {})
@@ -103,12 +105,8 @@ public:
         gpuring_error error;
         detail::check(gpuring_unlink(name.c_str(), &error), error);
     }
-    /* One that is detached elsewhere. */
-    static Ring of(gpuring_ring *ring) {
-        Ring made;
-        made.ring_ = std::shared_ptr<gpuring_ring>(std::shared_ptr<void>(), ring);
-        return made;
-    }
+    /* One that gpuring.h has handed out. It stays attached, too, when others detach it. */
+    static Ring of(gpuring_ring *ring) { return Ring(gpuring_retain(ring)); }
 
     /* A durable one. */
     void subscribe(const std::string &subscription,
@@ -145,7 +143,6 @@ public:
     gpuring_ring *get() const noexcept { return ring_.get(); }
 
 private:
-    Ring() = default;
     explicit Ring(gpuring_ring *ring) { keep(ring); }
     void keep(gpuring_ring *ring) {
         ring_.reset(ring, [](gpuring_ring *each) { gpuring_detach(each, nullptr); });
@@ -155,8 +152,8 @@ private:
 
 namespace detail {
 
-/* A slot, whose Byte is const if it is only read. */
-template <class Byte> class Slot {
+/* A slot of a peer. Its Byte is const if it is only read. */
+template <class Peer, class Byte> class Slot {
 public:
     std::uint64_t seq() const noexcept { return slot_.seq; }
     const gpuring_slot &raw() const noexcept { return slot_; }
@@ -169,8 +166,10 @@ public:
         return {slot_.shape, slot_.shape + slot_.dimensions};
     }
 
-    /* A field as elements of type T, where data() is: on a GPU they are for kernels. Throws std::invalid_argument if T has another size. */
+    /* A field as elements of type T, where data() is: on a GPU they are for kernels. Throws
+     * std::invalid_argument if T has another size. */
     template <class T> auto array(const std::string &name = "array") const {
+        check_open();
         const gpuring_field field = ring_.field(name);
         if (field.itemsize != sizeof(T))
             throw std::invalid_argument("an element of " + name + " has " +
@@ -195,9 +194,14 @@ public:
     }
 
 protected:
-    Slot(Ring ring, const gpuring_slot &slot) : ring_(std::move(ring)), slot_(slot) {}
+    Slot(Ring ring, std::shared_ptr<Peer> peer, const gpuring_slot &slot)
+        : ring_(std::move(ring)), slot_(slot), peer_(std::move(peer)) {}
+    void check_open() const {
+        if (!peer_) throw Error({GPURING_INVALID, 0, 0, "the slot was ended before"});
+    }
     template <class T> gpuring_field checked(const std::string &name) const {
         static_assert(std::is_trivially_copyable_v<T>);
+        check_open();
         const gpuring_field field = ring_.meta(name);
         if (field.nbytes != sizeof(T))
             throw std::invalid_argument(name + " has " + std::to_string(field.nbytes) + " bytes");
@@ -205,20 +209,21 @@ protected:
     }
     Ring ring_;
     gpuring_slot slot_;
+    std::shared_ptr<Peer> peer_; /* until it is ended */
 };
 
 } // namespace detail
 
-/* A slot to be written. It is abandoned if it is not published. What is done with it after that
- * throws GPURING_INVALID. */
-class WriteSlot : public detail::Slot<unsigned char> {
+/* A slot to be written. It is abandoned if it is not published. array(), set_meta() and other verbs
+ * throw GPURING_INVALID after that. Pointers into it are not to be used any more. */
+class WriteSlot : public detail::Slot<gpuring_producer, unsigned char> {
 public:
     WriteSlot(Ring ring, std::shared_ptr<gpuring_producer> producer, const gpuring_slot &slot)
-        : Slot(std::move(ring), slot), producer_(std::move(producer)) {}
+        : Slot(std::move(ring), std::move(producer), slot) {}
     WriteSlot(WriteSlot &&) noexcept = default;
     WriteSlot &operator=(WriteSlot &&) = delete;
     ~WriteSlot() {
-        if (producer_) gpuring_abandon(producer_.get(), &slot_, nullptr);
+        if (peer_) gpuring_abandon(peer_.get(), &slot_, nullptr);
     }
 
     template <class T> void set_meta(const std::string &name, const T &value) {
@@ -227,47 +232,42 @@ public:
     void set_shape(const std::vector<std::uint64_t> &shape) {
         gpuring_error error;
         const auto n = static_cast<std::uint32_t>(shape.size());
-        detail::check(gpuring_set_shape(producer_.get(), &slot_, n, shape.data(), &error), error);
+        detail::check(gpuring_set_shape(peer_.get(), &slot_, n, shape.data(), &error), error);
     }
     void use_on(void *stream) {
         gpuring_error error;
-        detail::check(gpuring_producer_use_on(producer_.get(), &slot_, stream, &error), error);
+        detail::check(gpuring_producer_use_on(peer_.get(), &slot_, stream, &error), error);
     }
     void publish() {
         gpuring_error error;
-        const auto producer = std::move(producer_);
+        const auto producer = std::move(peer_);
         detail::check(gpuring_publish(producer.get(), &slot_, &error), error);
     }
-
-private:
-    std::shared_ptr<gpuring_producer> producer_;
 };
 
-/* A frame. It is released when it goes. A second release throws GPURING_INVALID. */
-class ReadSlot : public detail::Slot<const unsigned char> {
+/* A frame. It is released when it goes. array(), meta<T>() and other verbs throw GPURING_INVALID after
+ * that. */
+class ReadSlot : public detail::Slot<gpuring_consumer, const unsigned char> {
 public:
     ReadSlot(Ring ring, std::shared_ptr<gpuring_consumer> consumer, const gpuring_slot &slot)
-        : Slot(std::move(ring), slot), consumer_(std::move(consumer)) {}
+        : Slot(std::move(ring), std::move(consumer), slot) {}
     ReadSlot(ReadSlot &&) noexcept = default;
     ReadSlot &operator=(ReadSlot &&) = delete;
     ~ReadSlot() {
-        if (consumer_) gpuring_release(consumer_.get(), &slot_, nullptr);
+        if (peer_) gpuring_release(peer_.get(), &slot_, nullptr);
     }
 
     std::uint64_t lost() const noexcept { return slot_.lost; }
     void use_on(void *stream) {
         gpuring_error error;
-        detail::check(gpuring_consumer_use_on(consumer_.get(), &slot_, stream, &error), error);
+        detail::check(gpuring_consumer_use_on(peer_.get(), &slot_, stream, &error), error);
     }
     /* Throws if the frame is known to be torn. */
     void release() {
         gpuring_error error;
-        const auto consumer = std::move(consumer_);
+        const auto consumer = std::move(peer_);
         detail::check(gpuring_release(consumer.get(), &slot_, &error), error);
     }
-
-private:
-    std::shared_ptr<gpuring_consumer> consumer_;
 };
 
 class Producer {
@@ -309,10 +309,12 @@ public:
         return fd;
     }
     gpuring_producer *get() const noexcept { return producer_.get(); }
-    /* The one that it has joined. */
-    Ring ring() const {
+    /* The one that it has joined. With `reattach` it is another one from the first slot after a
+     * restart on, and the one before stays valid for who has it. */
+    Ring ring() {
         gpuring_ring *now = gpuring_producer_ring(get());
-        return now == ring_.get() ? ring_ : Ring::of(now);
+        if (now != ring_.get()) ring_ = Ring::of(now);
+        return ring_;
     }
 
 private:
@@ -359,10 +361,11 @@ public:
         return fd;
     }
     gpuring_consumer *get() const noexcept { return consumer_.get(); }
-    /* The one that it has joined. */
-    Ring ring() const {
+    /* As that of a producer. */
+    Ring ring() {
         gpuring_ring *now = gpuring_consumer_ring(get());
-        return now == ring_.get() ? ring_ : Ring::of(now);
+        if (now != ring_.get()) ring_ = Ring::of(now);
+        return ring_;
     }
 
 private:

@@ -1,4 +1,4 @@
-"""The C library, libgpuring.so.0, and its binding.  What stands here is what other rooms use.
+"""The C library, libgpuring.so.0, and its binding.  Here is what other folders use.
 
 core/, device/     the protocol between hosts and the order of GPU work, in C
 host/              what a ring is to the operating system: its files, its description, its errors

@@ -1,7 +1,7 @@
 """Recordings of rings: MCAP files, which Foxglove and robotics tools read.
 
 `gpuring record` writes them, `gpuring replay` makes rings of them again, and `read` is for Python.
-The page "Record and replay" has the whole of it.  Needs `gpuring[record]`.
+The page "Record and replay" describes it in full.  Needs `gpuring[record]`.
 
     message.py       what a message of a recording holds: a frame's copy, and how it is laid out
     places.py        the GPU of a ring whose frames are copied to the host

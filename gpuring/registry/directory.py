@@ -64,7 +64,8 @@ def open_to_trace(name: str) -> File:
     with native.find(name) as named:
         if named.uid not in {0, os.geteuid()}:
             raise PermissionError(
-                f"ring {name!r} belongs to {named.owner}. Only that user or root can trace it"
+                f"ring {name!r} belongs to {named.owner}. Only rings of your own user or of root "
+                f"can be traced. As root: {segment.as_user(named.uid, 'trace …')}"
             )
         file = named.open(os.O_RDWR)
         native.read_header(name, file.fd)

@@ -167,13 +167,18 @@ def remove_slots(slots: str, owner: int | None = None) -> bool:
 # ---- what to say -------------------------------------------------------------------------------
 
 
+def as_user(uid: int, command: str) -> str:
+    """What root types to run a command of gpuring as another user."""
+    return f"`sudo -u '#{uid}' gpuring {command}`"
+
+
 def not_found(name: str, detail: str = "", waited_s: float = 0.0) -> RingNotFound:
     """`detail`: what is in the way of a ring whose name is there."""
     if detail:
         when = f"after {waited_s:.3g} s" if waited_s else "now"
         return RingNotFound(
             f"ring {name!r} is not there {when}: {detail}. If nobody is removing or replacing it, "
-            "`gpuring clean` takes away what is left, once its processes are gone"
+            f"`gpuring clean {name}` takes away what is left, once its processes are gone"
         )
     there = set(names())
     known = sorted(

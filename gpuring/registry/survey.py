@@ -6,7 +6,7 @@ A header is read without a lock, so the figures of one record may be a few trans
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from gpuring import native, slot_layout
@@ -14,6 +14,7 @@ from gpuring.errors import RingError
 from gpuring.native import Header, Missing
 from gpuring.native.snapshot import snapshot
 from gpuring.registry import diagnosis, directory, in_the_way, segment, stats
+from gpuring.registry.processes import Processes, is_stopped
 from gpuring.registry.subscriptions import FOREVER_NS, text_of
 
 
@@ -28,10 +29,10 @@ def all_rings() -> tuple[list[stats.RingStats], dict[str, str]]:
 
     A ring that goes away while we look is in neither.
     """
-    found, unreadable = [], {}
+    found, unreadable, processes = [], {}, Processes()
     for name in segment.names():
         try:
-            found.append(collect(name, directory.read(name)))
+            found.append(collect(name, directory.read(name), processes))
         except Missing as missing:
             if str(missing):
                 unreadable[name] = str(missing)
@@ -40,11 +41,14 @@ def all_rings() -> tuple[list[stats.RingStats], dict[str, str]]:
     return found, unreadable
 
 
-def collect(name: str, header: Header) -> stats.RingStats:
+def collect(name: str, header: Header, processes: Processes | None = None) -> stats.RingStats:
     """The record of an attached ring."""
     seen = snapshot(header)
+    _find_processes(seen["peers"].values(), processes or Processes())
     now = native.now_ns()
     labels = {u: text_of(sub["name"]) for u, sub in seen["subscriptions"].items()}
+    published = (slot["time_ns"] for slot in seen["slots"] if slot["phase"] == "ready")
+    published_s = min((max(0, now - time_ns) / 1e9 for time_ns in published), default=None)
     return stats.RingStats(
         name=name,
         epoch=header.epoch.hex(),
@@ -63,14 +67,7 @@ def collect(name: str, header: Header) -> stats.RingStats:
         producers_in_all=seen["producers_in_all"],
         producers_left=seen["producers_left"],
         producers_died=seen["producers_died"],
-        published_s=min(
-            (
-                max(0, now - slot["time_ns"]) / 1e9
-                for slot in seen["slots"]
-                if slot["phase"] == "ready"
-            ),
-            default=None,
-        ),
+        published_s=published_s,
         in_the_way=_in_the_way(header, seen, now),
         subscriptions=tuple(
             _subscription(u, labels[u], sub, seen, now) for u, sub in seen["subscriptions"].items()
@@ -85,9 +82,19 @@ def collect(name: str, header: Header) -> stats.RingStats:
             for death in seen["deaths"]
         ),
         gpu=_uuid(header.device_uuid),
-        link=_link(header),
+        link=_link(header, published_s, now),
         about=slot_layout.about(header.spec),
     )
+
+
+def _find_processes(peers: Iterable[dict[str, Any]], processes: Processes) -> None:
+    """Says of each peer which pid its process has here.  Of its own pid namespace alone the header
+    knows whether it is stopped."""
+    for peer in peers:
+        pid = peer["pid_here"] = peer["pid"] if not peer["elsewhere"] else None
+        if pid is None and peer["alive"]:
+            pid = peer["pid_here"] = processes.pid_here(peer["namespace"], peer["pid"])
+            peer["stopped"] = pid is not None and is_stopped(pid)
 
 
 def _in_the_way(header: Header, seen: dict[str, Any], now: int) -> stats.InTheWay | None:
@@ -126,12 +133,16 @@ def _status(number: int) -> str:
     return f"{_STATUS.get(number, 'CUresult')} ({number})"
 
 
-def _link(header: Header) -> stats.Link | None:
+def _link(header: Header, published_s: float | None, now: int) -> stats.Link | None:
     origin = slot_layout.origin(header.spec)
     if origin is None:
         return None
     epoch, seq, lost = header.link()
-    return stats.Link(origin["host"], origin["ring"], epoch.hex(), seq, lost, clock(header))
+    its = clock(header)
+    signs = [] if its is None else [max(0, now - its.time_ns) / 1e9]
+    signs += [] if published_s is None else [published_s]
+    heard_s = min(signs, default=None)
+    return stats.Link(origin["host"], origin["ring"], epoch.hex(), seq, lost, its, heard_s)
 
 
 def clock(header: Header) -> stats.Clock | None:
@@ -192,6 +203,7 @@ def _peer(
         label=text_of(peer["label"]),
         elsewhere=peer["elsewhere"],
         namespace=peer["namespace"],
+        pid_here=peer["pid_here"],
         alive=peer["alive"],
         stopped=peer["stopped"],
         joined_ns=peer["joined_ns"],

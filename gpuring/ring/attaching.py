@@ -24,8 +24,8 @@ def attach(
       Ctrl-C.  0 does not wait, and takes the ring that is there, also that of the dead, whose
       frames can still be read.
     * `owner`: the id of the user whose ring it must be.  None means this process's own user, or
-      root.  Name another user only if you trust him as yourself: he can write every slot, and by
-      cutting off the ring's files he can end this process at any time (SIGBUS).
+      root.  Name another user only if you trust them as yourself: they can write every slot, and by
+      truncating the ring's files they can end this process at any time (SIGBUS).
     * `device`: the GPU under which this process uses the slots, "cuda:1" or its number here.  None
       is the current device.  It may be any GPU that has peer access to that of the ring.  Work
       on the frames inside `with cupy.cuda.Device(n):` of the same GPU, or give streams of it.  On

@@ -182,7 +182,7 @@ cdef class Consumer(Endpoint):
         heir._untold += torn
 
     def close(self):
-        """Leaves the ring in order, as a producer does (`Producer.close`).
+        """Leaves the ring cleanly, as a producer does (`Producer.close`).
 
         Also raises FrameTorn, when it has left, if frames that were released before turned out torn
         since.

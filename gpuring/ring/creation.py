@@ -73,19 +73,19 @@ def create(
       from its first frame on.
     * `max_peers`, `max_subscriptions`: how many there may be at the same time, 1 … 250.
     * `mode`: permissions of the shared memory.  0o600, the default, keeps it to one user.
-    * `replace`: which ring of this name makes way.  With None, the default, a ring whose creator is
-      dead makes way, so that a program that was killed can be started again.  True replaces any
+    * `replace`: which ring of this name is replaced.  None, the default, replaces a ring whose
+      creator is dead, so that a program that was killed can be started again.  True replaces any
       ring of yours, even one in use, and False replaces none.
 
-    Processes that are still in a ring that makes way read what is there and get EndOfStream, as if
-    its creator had closed it.  They keep its memory until they leave.  The old ring is closed when
+    Processes that are still in a replaced ring read what is there and get EndOfStream, as if its
+    creator had closed it.  They keep its memory until they leave.  The old ring is closed when
     the new one is whole, so there has to be room for both.  A ring that nobody uses any more is
-    removed first.  Durable subscriptions of a ring that makes way are those of the new one, too;
-    what nobody of them has read there is counted as lost.
+    removed first.  The new ring takes over the durable subscriptions of the old one.  What
+    their members have not read there is counted as lost.
 
     If several processes start at once with `replace=None`, one of them creates the ring, and the
-    others get RingExists.  What has the name and is damaged, or of another version of gpuring,
-    makes way if no process uses it.
+    others get RingExists.  A ring that is damaged, or of another version of gpuring, is replaced
+    if no process uses it.
 
     A ring appears whole: a process that finds its name can attach to it.  Closing the returned Ring
     closes the ring.  The others then read what is there and get EndOfStream.

@@ -302,7 +302,7 @@ cdef class Endpoint(SlotOwner):
                 ring._forget(self)
 
     def close(self):
-        """Leaves the ring in order: it abandons the claims and releases the frames that are open,
+        """Leaves the ring cleanly: it abandons the claims and releases the frames that are open,
         waits until the GPU has done its work on the slots, and gives up its entry.
 
         A claim or acquire that waits in another thread ends with RingClosed.  May be called twice,

@@ -27,14 +27,14 @@ cdef class ReadSlot(Slot):
 
     @property
     def lost(self):
-        """How many frames this consumer has missed just before this one.  These are the sequences that it
+        """How many sequences this consumer has missed just before this one.  Those are the ones that it
         was made to skip, none if it is lossless, and, if a bridge brings the frames from another host,
         those that were lost on their way into this ring.  If this consumer has moved to a new ring
         (`restarted`), they are also those that it came too late for.  Of several members the one that
         came first counts these.
 
-        Void sequences (abandoned claims) among them count too, because they cannot be distinguished
-        then.  The first frame that a consumer gets says nothing about what was lost on the way
+        Void sequences among them (abandoned claims, slots that a lossy consumer still held) count too,
+        because they cannot be distinguished then.  The first frame that a consumer gets says nothing about what was lost on the way
         before it.
         """
         return self.use.lost + self.use.upstream

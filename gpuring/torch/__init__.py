@@ -14,7 +14,7 @@
 
 Each worker has a ring of its own for host memory, and one for each GPU on which its tensors lie.
 The main process makes them.  What a worker has no slot for travels as in torch.  The page "Loading
-data" has the whole of it.  Needs `gpuring[torch]`.
+data" describes it in full.  Needs `gpuring[torch]`.
 """
 
 from gpuring.torch.loader import DataLoader

@@ -1,6 +1,6 @@
 """Traces: what all processes of some rings do, on one time line, as a file for Perfetto.
 
-`gpuring trace` makes them.  The page "Traces" has the whole of it.  Needs `gpuring[trace]`.
+`gpuring trace` makes them.  The page "Traces" describes it in full.  Needs `gpuring[trace]`.
 
     collector.py  turns the tracing of rings on, and collects what their peers write (core/trace.h)
     who.py        what is known of a ring's peers: their names, those who died

@@ -107,18 +107,18 @@ def test_every_file_of_results_is_listed_with_its_command():
 
 def test_every_room_is_a_program_and_has_its_row():
     rows = (page.RESULTS / "README.md").read_text()
-    for room, command in whole.ROOMS.items():
+    for name, command in whole.BENCHMARKS.items():
         assert find_spec(command[0])
-        assert f"| {room}.json | `python -m {' '.join(command)}`" in rows
+        assert f"| {name}.json | `python -m {' '.join(command)}`" in rows
 
 
 @pytest.mark.slow
 def test_a_room_that_fails_keeps_its_results(tmp_path):
     measured = ("bench.services", "--device", "host", "--forms", "one", "--rounds", "1")
-    rooms = {"good": (*measured, "--seconds", "0.05"), "gone": ("bench.no_such_room",)}
-    for room in rooms:
-        (tmp_path / f"{room}.json").write_text("old")
-    assert list(whole.run(rooms, tmp_path, rooms)) == ["gone"]
+    benchmarks = {"good": (*measured, "--seconds", "0.05"), "gone": ("bench.no_such_module",)}
+    for name in benchmarks:
+        (tmp_path / f"{name}.json").write_text("old")
+    assert list(whole.run(benchmarks, tmp_path, benchmarks)) == ["gone"]
     assert (tmp_path / "gone.json").read_text() == "old"
     found = page.Results(page.stored.load(tmp_path / "good.json"))
     assert found("round trip", "service", memory="host", form="one").value > 0

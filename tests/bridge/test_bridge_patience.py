@@ -21,6 +21,7 @@ pytest.importorskip("zmq")
 from gpuring import bridge
 from gpuring.bridge.exporter.links import Links
 from gpuring.bridge.network import wire
+from gpuring.cli import main
 from tests.bridge.bridge_sides import Far, importer
 from tests.bridge.bridges import connected, kill_worker
 
@@ -77,6 +78,32 @@ def test_an_importer_that_comes_back_while_it_is_given_up_misses_nothing_uncount
             put(producer, 1)
             (frame,) = take(far, 1)
             assert frame.seq - frame.lost == frames[1].seq
+
+
+def test_an_importer_that_is_gone_is_given_up_when_its_subscription_is_ended(near, capsys):
+    """At once, and not only when the patience is over.  One that is connected goes on."""
+    out = bridge.export(near.name, listen="127.0.0.1:0", patience=100 * WAIT_S)
+    with out, near.producer() as producer:
+        with importer(near.name, out.address) as far:
+            far.hello()
+            welcomed(far)
+            (subscription,) = near.stats().subscriptions
+            assert main(["unsubscribe", near.name, subscription.name]) == 0
+            assert "ends as soon as its importer is gone" in capsys.readouterr().out
+            put(producer, 2)
+            assert len(take(far, 2)) == 2
+            far.say(7, wire.Bye("it was terminated", True))
+            poll(lambda: not near.stats().subscriptions, WAIT_S)
+        with importer(near.name, out.address) as far:  # the next one has a subscription again
+            far.hello()
+            welcomed(far)
+            far.say(7, wire.Bye("it was terminated", True))
+            poll(lambda: not out.stats().links[0].connected, WAIT_S)
+            assert near.stats().subscriptions[0].durable
+            put(producer, 8)
+            assert main(["unsubscribe", near.name, subscription.name]) == 0
+            put(producer, 8)
+            poll(lambda: not near.stats().subscriptions, WAIT_S)
 
 
 @pytest.mark.slow

@@ -129,6 +129,25 @@ def test_rings_that_are_damaged_or_dead_are_found(name, monkeypatch):
         assert finding.fix == f"gpuring clean {name}, as user nobody"
 
 
+def test_a_closed_ring_that_keeps_its_name_for_a_subscription_is_not_to_be_cleaned(name):
+    with gpuring.create(
+        name, slots=2, shape=8, dtype="u1", device="host", subscriptions=["rec"]
+    ) as ring:
+        killed = replace(ring.stats(), creator_alive=False)
+    left = one_of(name)
+    finding = host.rings(replace(HOST, rings=(replace(left, creator_alive=False),)))
+    kept = f"{name} was closed, and keeps its name for the durable subscription rec"
+    assert (finding.level, finding.fix) == ("ok", "")
+    assert finding.found == f"1 here: {name}; {kept}"
+    finding = host.rings(replace(HOST, rings=(killed,)))
+    ends = f"this also ends the durable subscriptions of {name}"
+    assert (finding.level, finding.fix) == ("warn", f"gpuring clean {name}; {ends}")
+
+
+def one_of(name):
+    return next(one for one in gpuring.ls() if one.name == name)
+
+
 # ---- machines that are broken in one way -------------------------------------------------------
 
 SHM = host.Shm("/dev/shm", "tmpfs", "mount 0:27/", 8 << 30, 8 << 30, True)
@@ -158,6 +177,7 @@ BROKEN_HOSTS = [
     (host.open_files, {"open_fds": 3900}, "warn", "ulimit -n"),
     (host.file_size, {"limits": HOST.limits | {"FSIZE": 1 << 20}}, "warn", "ulimit -f"),
     (host.address_space, {"limits": HOST.limits | {"AS": 1 << 32}}, "warn", "ulimit -v"),
+    (host.memory, {"memory_limit": 1 << 30}, "warn", "MemoryMax="),
 ]
 
 
@@ -166,6 +186,25 @@ def test_a_broken_host_is_found(check, change, level, fix):
     assert check(HOST).level == "ok"
     finding = check(replace(HOST, **change))
     assert (finding.level, fix in finding.fix) == (level, True), finding
+
+
+@pytest.mark.parametrize(
+    ("limits", "group", "least"),
+    [
+        ({}, "/user.slice/one.scope", -1),
+        ({"user.slice/one.scope": "max", "user.slice": "max"}, "/user.slice/one.scope", -1),
+        ({"user.slice/one.scope": "max", "user.slice": "4096"}, "/user.slice/one.scope", 4096),
+        ({"user.slice/one.scope": "512", "user.slice": "4096"}, "/user.slice/one.scope", 512),
+        ({"": "4096"}, "/docker/of-the-host", 4096),
+    ],
+    ids=["none", "no limit", "around", "own", "container"],
+)
+def test_the_memory_limit_is_the_least_of_all_cgroups_around(tmp_path, limits, group, least):
+    for place, limit in limits.items():
+        (tmp_path / place).mkdir(parents=True, exist_ok=True)
+        (tmp_path / place / "memory.max").write_text(f"{limit}\n")
+    assert host.memory_limit(f"1:name=systemd:/x\n0::{group}\n", tmp_path) == least
+    assert host.memory_limit("8:memory:/x\n", tmp_path) == -1
 
 
 def test_where_no_ring_can_be_made_that_alone_is_blamed(monkeypatch):

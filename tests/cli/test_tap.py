@@ -320,7 +320,7 @@ def test_a_frame_that_turns_out_torn_is_thrown_away_and_said_so(
         def tear_and_copy(slot):
             seen.append(slot.seq)
             if slot.seq == 5:
-                tear(ring, 5)
+                tear(ring, 5, slot)
             return copy(slot)
 
         return tear_and_copy

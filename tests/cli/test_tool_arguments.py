@@ -48,7 +48,7 @@ def parsed(monkeypatch, capsys):
         ((*KEEP, "--meta", "pts"), "--meta: must be NAME:DTYPE with commas"),
         ((*KEEP, "--meta", "pts:zz"), "--meta: 'pts:zz' cannot be metadata"),
         ((*KEEP, "--device", "gpu"), "--device: must be host, cuda or cuda:N, not 'gpu'"),
-        (("tap", "x", "--out", "y", "--out", "z"), "--out: is given more than once, and has one"),
+        (("tap", "x", "--out", "y", "--out", "z"), "--out: is given more than once, but takes one"),
         (("bridge", "export", "x", "--listen", "y", "--listen", "z"), "--listen: is given more"),
         (("doctor", "--device", "first"), "--device: must be cuda or cuda:N, not 'first'"),
     ],

@@ -248,6 +248,13 @@ def test_who_looks_narrowly_is_told_which_columns_are_left_out(name):
     assert wrapped.left_out == ["MORE", "LONG"]
 
 
+def test_a_command_in_a_text_stays_in_one_line_if_it_fits():
+    said = "End it with `gpuring clean cam0`."
+    assert text.wrap(said, 24, "  ").splitlines() == ["End it with", "  `gpuring clean cam0`."]
+    assert text.wrap(said, 21, "  ").splitlines() == ["End it with `gpuring", "  clean cam0`."]
+    assert text.wrap(said, None) == said
+
+
 def test_a_table_stands_still_while_its_values_change(name):
     def heads(producer, frames):
         before = rates.look([name])

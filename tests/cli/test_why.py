@@ -6,14 +6,24 @@ import contextlib
 import dataclasses
 import json
 import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
 import gpuring
+from gpuring.cli.inspect import describe
+from gpuring.cli.why import advice
+from gpuring.cli.why import told as told_of
 from gpuring.registry import survey
 from gpuring.registry.jams import jams
+from gpuring.registry.stats import NO_SESSION_S
 from tests.cli.planted import PLANTED, Blame, a_bridge_whose_other_side_does_not_read, reader, up
-from tests.helpers.processes import PATIENCE_S
+from tests.helpers.processes import PATIENCE_S, SOMEBODY
 from tests.helpers.rings import put, small_ring
 from tests.helpers.support import poll
 from tests.service.parts import part, read
@@ -29,7 +39,7 @@ def blamed(jam):
 
 @pytest.mark.parametrize("plant", PLANTED)
 def test_it_names_the_culprit(name, children, command, plant):
-    if "bridge" in plant:
+    if "bridge" in plant or "importer" in plant:
         pytest.importorskip("zmq")
     with PLANTED[plant](children, name) as blame:
         # on a busy machine others may be slow first
@@ -46,6 +56,102 @@ def test_a_program_that_cannot_replace_a_ring_is_told_how_to_go_on(name, childre
         advice = command("why", name, "--after", AFTER_S).stdout.partition("What to do: ")[2]
         assert "If it fails because the ring exists" in advice
         assert f"`gpuring clean {name}`" in " ".join(advice.split())
+
+
+def test_the_command_that_it_tells_to_type_does_it(name, command, monkeypatch):
+    """Names of subscriptions may have spaces, as those of bridges have."""
+    monkeypatch.setenv("COLUMNS", "80")
+    with small_ring(name) as ring, ring.producer() as producer:
+        ring.subscribe("bridge: vm/optr's far")
+        put(producer, 4)
+        advice = command("why", name, "--after", 0).stdout.partition("What to do: ")[2]
+        (typed,) = re.findall("`gpuring (unsubscribe [^`]*)`", advice)
+        assert command(*shlex.split(typed)).returncode == 0
+        assert not ring.stats().subscriptions
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
+def test_who_may_not_read_a_ring_is_not_told_that_all_is_well(name, command):
+    def as_somebody(*options):
+        os.setresuid(SOMEBODY, SOMEBODY, 0)
+        try:
+            return command("why", *options)
+        finally:
+            os.setresuid(0, 0, 0)
+
+    with small_ring(name) as ring, ring.producer() as producer:
+        assert command("why", name).returncode == 0
+        ring.subscribe("recorder")
+        put(producer, 4)
+        assert command("why", name, "--after", 0).returncode == 1
+        done = as_somebody("--after", 10**6)  # nothing that is stuck elsewhere is as old
+        assert done.returncode == 3
+        assert "that can be read here" in done.stdout
+        assert "Only their owners and root can read" in done.stdout
+        named = as_somebody(name, "--after", 0)
+        assert (named.returncode, named.stdout) == (3, "")
+        assert name in named.stderr
+
+
+IN_A_CONTAINER = """
+import sys, gpuring
+with gpuring.attach(sys.argv[1]) as ring, ring.consumer("recorder", label="slow") as frames:
+    print(flush=True)
+    with frames.acquire():
+        sys.stdin.read()
+"""
+
+
+@contextlib.contextmanager
+def process_1_of_a_pid_namespace(name):
+    """It holds a frame of the ring.  Yields its pid here."""
+    if subprocess.run(["unshare", "--pid", "--fork", "true"], check=False).returncode:
+        pytest.skip("no pid namespaces here")
+    begin = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-c"]
+    with subprocess.Popen(
+        [*begin, IN_A_CONTAINER, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as outer:
+        try:
+            assert outer.stdout.readline()
+            yield int(Path(f"/proc/{outer.pid}/task/{outer.pid}/children").read_text())
+        finally:
+            outer.kill()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a pid namespace")
+def test_who_is_in_a_container_is_told_by_the_pid_that_is_valid_here(name, command):
+    with small_ring(name) as ring, ring.producer() as producer:
+        with process_1_of_a_pid_namespace(name) as pid:
+            put(producer, 4)
+            done = poll(lambda: seen_holding(command, name))
+            (jam,) = jams(look(name))
+            namespace = jam.culprits[0].peers[0].namespace
+            assert f"slow (pid 1 of pid namespace {namespace}, here {pid})" in done
+            assert f"`kill {pid}`" in done
+            assert str(pid) in command("inspect", name).stdout
+
+            hidden = dataclasses.replace(jam.culprits[0].peers[0], pid_here=None)
+            told = advice(dataclasses.replace(jam.culprits[0], peers=(hidden,)))
+            assert "`kill PID`" in told
+            assert f"`lsns {namespace}`" in told
+
+            os.kill(pid, signal.SIGSTOP)
+            (jam,) = poll(lambda: [j for j in jams(look(name)) if blamed(j).reason == "stopped"])
+            assert f"`kill -CONT {pid}`" in advice(jam.culprits[0])
+            os.kill(pid, signal.SIGCONT)
+        poll(lambda: not look(name)[0].peers[1:])
+
+
+def seen_holding(command, name):
+    done = command("why", name, "--after", 0).stdout
+    return " ".join(done.split()) if "holds sequence" in done.partition("What to do")[0] else None
+
+
+def test_a_name_that_is_not_there_has_a_status_of_its_own(name, command):
+    done = command("why", name)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert name in done.stderr
+    assert command("why", "no/name").returncode == 2
 
 
 def told(command, name, blame):
@@ -160,9 +266,6 @@ def test_nobody_is_to_blame_for_having_nothing_to_say(name, children, command):
         poll(lambda: any(p.waiting for p in ring.stats().peers))
         done = command("why", name, "--after", 0)
         assert (done.returncode, str(viewer.pid) in done.stdout) == (0, False)
-    done = command("why", name)
-    assert done.returncode == 1
-    assert done.stderr.startswith("gpuring why: No ring or service named")
 
 
 def test_a_call_whose_parts_are_read_is_no_jam_however_long_it_takes(name):
@@ -204,6 +307,59 @@ def test_who_keeps_a_far_ring_waiting_that_is_not_here_is_asked_over_there(name,
         (jam,) = jams(look(name, far))
         assert blamed(jam).reason == "far"
         assert far in blamed(jam).subscription
+
+
+def test_how_much_patience_is_left_is_told(name):
+    with small_ring(name) as ring, ring.producer() as producer:
+        ring.subscribe("recorder", patience=1000)
+        put(producer, 4)
+        (jam,) = jams(look(name))
+        (sub,) = look(name)[0].subscriptions
+        assert jam.culprits[0].patience_s == pytest.approx(1000 - sub.unread_s, abs=1)
+        assert "Producers go on by themselves in 16m" in advice(jam.culprits[0])
+        endless = dataclasses.replace(jam.culprits[0], patience_s=None)
+        assert "by themselves" not in advice(endless)
+
+
+def test_an_importer_that_is_stopped_is_told_on_its_own_host(name, children):
+    """There the near ring is not to be seen, and readers only wait."""
+    pytest.importorskip("zmq")
+    with PLANTED["an_importer_that_is_stopped"](children, name) as blame:
+        (jam,) = poll(lambda: jams(look(f"{name}-far")))
+        assert blamed(jam) == blame
+        assert [(step.ring, step.wants) for step in jam.steps] == [(f"{name}-far", "frame")]
+        poll(lambda: [each.label for each in jams(look(f"{name}-far"))[0].steps[0].waiting])
+
+
+def test_a_bridge_that_has_no_connection_is_told_on_the_far_host(name, command):
+    pytest.importorskip("zmq")
+    from tests.bridge.bridges import bridged
+
+    far = f"{name}-far"
+    with small_ring(name), bridged(name, far, slots=4):
+        one = poll(lambda: [each for each in look(far) if each.link and each.link.connected])[0]
+        assert jams([one]) == []
+        silent = dataclasses.replace(one, link=dataclasses.replace(one.link, heard_s=NO_SESSION_S))
+        (jam,) = jams([silent])
+        assert blamed(jam) == Blame("no session")
+        assert jam.age_s == NO_SESSION_S
+        assert "no connection to the other host for 20.0 s" in told_of(jam)
+        assert "no connection to" in describe(silent)
+        assert "no connection to" not in describe(one)
+        assert jams([dataclasses.replace(silent, closed=True)]) == []
+
+
+def test_a_bridge_measures_more_often_than_it_is_taken_for_unconnected():
+    pytest.importorskip("zmq")
+    from gpuring.bridge.importer import near_clock
+
+    clock, asked_ns = near_clock.NearClock(), 0
+    best = near_clock.Clock(0, 10**9, 0)
+    for n in range(200):  # each round trip is longer than the one before it
+        asked_ns = n * near_clock.ASK_NS
+        asked = clock.ask(asked_ns)
+        best = clock.heard(near_clock.wire.Time(asked.asked_ns, 0), asked_ns + 10**6 * (n + 1))
+    assert asked_ns - best.time_ns < NO_SESSION_S * 1e9
 
 
 def test_a_gpu_that_does_not_finish_is_to_blame_and_not_who_has_its_frame(rig):

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import gpuring
+from gpuring.cli import COMMANDS
 from gpuring.registry import directory, leftovers, segment
 from tests import ROOT
 from tests.docs.test_front_page import pasted
@@ -22,6 +25,7 @@ from tests.helpers.support import poll, segments_of
 yaml = pytest.importorskip("yaml", reason="gpuring[docs] is not installed")
 
 PAGE = (ROOT / "docs" / "supervise.md").read_text()
+MONITORING = (ROOT / "docs" / "monitoring.md").read_text()
 PROGRAMS = pasted("docs/supervise.md")
 
 
@@ -99,12 +103,14 @@ def test_what_each_signal_does(start, name, number, line, status, in_order):
     assert leftovers.remove_dead(name) != in_order
 
 
-def test_the_units_are_right(tmp_path):
+@pytest.mark.parametrize("page", [PAGE, MONITORING], ids=["supervise.md", "monitoring.md"])
+def test_the_units_are_right(tmp_path, page):
     """To systemd, which looks at names and values, and for the program."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd is not installed")
-    (unit,) = re.findall(r"^```ini\n(.*?)^```$", PAGE, re.M | re.S)
+    (unit,) = re.findall(r"^```ini\n(.*?)^```$", page, re.M | re.S)
     unit = re.sub("(?m)^User=.*$", "User=root", unit)
+    unit = unit.replace("/opt/venv/bin/gpuring", f"{sys.executable} -m gpuring")
     unit = unit.replace("/opt/venv/bin/python", sys.executable)
     file = tmp_path / "camera.service"
     file.write_text(unit)
@@ -113,6 +119,20 @@ def test_the_units_are_right(tmp_path):
         capture_output=True, text=True, timeout=PATIENCE_S, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_metrics_of_a_pod_are_those_of_its_rings():
+    """Its own container for them mounts what the others do, and its command can be typed."""
+    (found,) = re.findall(r"^```yaml\n(.*?)^```$", MONITORING, re.M | re.S)
+    ((container,), (_, pod)) = yaml.safe_load(found), manifest("supervise.md")
+    assert container["volumeMounts"][0] in pod["spec"]["containers"][0]["volumeMounts"]
+    (line,) = re.findall(r"^docker run .* my-image gpuring (metrics .*)$", MONITORING, re.M)
+    for words in (shlex.split(line), container["command"][1:]):
+        parser = argparse.ArgumentParser(exit_on_error=False)
+        COMMANDS[words[0]][0].add_arguments(parser)
+        asked = parser.parse_args(words[1:])
+        assert asked.addr == "0.0.0.0"  # a port of a container is not that of the host
+        assert asked.port == container["ports"][0]["containerPort"]
 
 
 @pytest.mark.slow(keep=1)

@@ -20,6 +20,11 @@ from gpuring.native import joining
 from gpuring.native.results import TORN
 
 
+cdef extern from "core/claim.h" nogil:
+    uint64_t gr_promise(gr_peer *me, uint32_t index, uint64_t seq)
+    gr_result gr_publish(gr_peer *me, uint32_t index, uint64_t seq, uint64_t value, uint32_t ndim, const uint64_t *shape)
+
+
 def join_producer(Header header not None, Device device=None, bint gate_host=False):
     """As gpuring.native.join_producer, with a RawPeer."""
     return joining.join_producer(RawPeer(header), device, gate_host)
@@ -133,6 +138,11 @@ def forget_other_streams(Slot slot not None):
     slot.use.streams = 1
 
 
+def note_promise(Slot slot not None, uint64_t value):
+    """As if the frame of a slot that is read had come with that promise of its producer."""
+    slot.use.value = value
+
+
 cdef class RawPeer(Peer):
     seq = property(lambda RawPeer self: self.gd.core.last.seq)
     lost = property(lambda RawPeer self: self.gd.core.last.lost + self.gd.core.last.upstream)
@@ -176,8 +186,16 @@ cdef class RawPeer(Peer):
 
     cdef int _finish(self, uint32_t index, uint64_t seq, size_t stream, verb which) except? -1000:
         cdef gd_call call
+        cdef gd_use *use = &self.gd.use[index]
         cdef int result
-        self.gd.use[index].seq, self.gd.use[index].open = seq, True
+        cdef uint64_t value
+        use.seq, use.open = seq, True
+        if self.device is None:  # as if it had a GPU, which has done all work when it is promised
+            value = gr_promise(&self.gd.core, index, seq)
+            gr_raise_to(fence_of(self.gd.core.ring, index, self.gd.core.self.number), value)
+            if which == PUBLISH:
+                use.open = False
+                return -<int>gr_publish(&self.gd.core, index, seq, value, use.ndim, use.shape)
         gd_begin(&call, stream, INT64_MAX, 1, &index)
         result = self.end(&call, which)
         return TORN if result == 0 and call.torns else result

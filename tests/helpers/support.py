@@ -37,6 +37,7 @@ __all__ = [
     "HOST", "ON_GPU", "PLACES", "STREAM_GATED", "Actor", "Child", "Pipe", "Place", "Segment",
     "create_far", "has_slot_without_gil", "lock", "locked", "one_thread_at_a_time", "open_files",
     "pack", "peek", "poke", "poll", "segments_of", "set_fence", "tear", "unpack",
+    "written_by_gpu",
 ]  # fmt: skip
 
 _PAGE = 4096
@@ -315,15 +316,41 @@ def locked(name: str) -> Iterator[None]:
         yield
 
 
-def tear(ring: gpuring.Ring, seq: int) -> None:
-    """Marks a frame as torn, as a reaper of its producer does.  Its record must still be there."""
+def tear(ring: gpuring.Ring, seq: int, held: Slot | None = None) -> None:
+    """Marks a frame as torn, as a reaper of its producer does.  Its record must still be there.
+
+    `held`: the slot of a reader that has the frame already.  A frame that a CPU has written becomes
+    one of a GPU.
+    """
     header = ring._header
-    peers, index = header.max_peers, seq % header.slots
+    index = seq % header.slots
+    if peek(ring, "slot", "fence", index) == 0:
+        written_by_gpu(ring, seq)
+        if held is not None:
+            raw_verbs.note_promise(held, seq << 16)
     by, value = peek(ring, "slot", "producer", index), peek(ring, "slot", "fence", index)
     assert value >> 16 == seq
-    number = [raw_verbs.peer_id(header, p) for p in range(peers)].index(by)
+    row = index * header.max_peers + _producer_of(ring, seq)
     for field, written in (("id", by), ("reached", value - 1)):
-        poke(ring, "tear", field, written, index * peers + number)
+        poke(ring, "tear", field, written, row)
+
+
+def written_by_gpu(ring: gpuring.Ring, seq: int) -> None:
+    """As if a GPU had written the frame: its producer has promised that, and the GPU is done.
+
+    Call it before the frame is acquired.
+    """
+    index, number = seq % ring._header.slots, _producer_of(ring, seq)
+    for table in ("work", "fence"):
+        _set(ring, table, number, index, seq << 16)
+    poke(ring, "slot", "fence", seq << 16, index)
+
+
+def _producer_of(ring: gpuring.Ring, seq: int) -> int:
+    """Its number."""
+    header = ring._header
+    by = peek(ring, "slot", "producer", seq % header.slots)
+    return [raw_verbs.peer_id(header, p) for p in range(header.max_peers)].index(by)
 
 
 def peek(ring: gpuring.Ring, table: str, field: str, row: int = 0) -> int:
@@ -341,8 +368,12 @@ def poke(ring: gpuring.Ring, table: str, field: str, value: int, row: int = 0) -
 
 def set_fence(ring: gpuring.Ring, peer: int, index: int, value: int) -> None:
     """Writes the word of a peer's fence on a slot."""
+    _set(ring, "fence", peer, index, value)
+
+
+def _set(ring: gpuring.Ring, table: str, peer: int, index: int, value: int) -> None:
     with _words(ring) as (words, tables):
-        at = tables["fence"] + 8 * (index * ring._header.max_peers + peer)
+        at = tables[table] + 8 * (index * ring._header.max_peers + peer)
         struct.pack_into("<Q", words, at, value)
 
 

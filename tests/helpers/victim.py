@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import gpuring
-from tests.helpers.support import poll, set_fence
+from tests.helpers.support import poll, set_fence, written_by_gpu
 
 
 def publishes(pipe, name, frames):
     producer = gpuring.attach(name, timeout=10).producer()
+    seqs = []
     for _ in range(frames):
-        producer.claim(10).publish()
-    pipe.send(producer.peer)
+        slot = producer.claim(10)
+        seqs.append(slot.seq)
+        slot.publish()
+    pipe.send((producer.peer, seqs))
     pipe.receive()
 
 
@@ -25,7 +28,9 @@ class Victim:
     def __init__(self, ring, children, frames=1):
         self.ring = ring
         self.child = children(publishes, ring.name, frames)
-        self.number = self.child.receive()
+        self.number, seqs = self.child.receive()
+        for seq in seqs:
+            written_by_gpu(ring, seq)
 
     def stick(self, slot):
         """Takes the producer's GPU work on the slot back."""

@@ -65,7 +65,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
         ("--point", "device: unfinished"),
         [
             (
-                "verbs.c",
+                "ends.c",
                 "else tell_of_torn(peer, call, seq);",
                 "else gd_unreserve(&peer->released, 1);",
             )

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from typing import Any
 
 import gpuring
+from tests.helpers import raw_verbs
 from tests.helpers.processes import Child, Pipe, open_files, replaces_its_files
 from tests.helpers.rings import small_ring
+from tests.helpers.support import peek
 
 
 def closes_rings(pipe: Pipe, name: str) -> set[int]:
@@ -31,3 +33,20 @@ def test_who_has_closed_everything_loses_no_file_of_its_own_with_a_ring(
     with small_ring(name):
         assert children(closes_rings, name).result() == set()
     gpuring.clean()
+
+
+def test_nothing_is_promised_for_what_a_cpu_has_done(name: str) -> None:
+    """So no claim and no acquire reads a word of it that another process has just written."""
+    with small_ring(name) as ring, ring.producer() as producer, ring.consumer() as frames:
+        slots = ring._header.slots
+        producer.claim(0).abandon()
+        for _ in range(2 * slots):
+            producer.claim(0).publish()
+            frames.acquire(0).release()
+        producer.claim_many(slots, 0).publish()
+        frames.acquire_many(slots, 0).release()
+        assert [peek(ring, "slot", "fence", i) for i in range(slots)] == [0] * slots
+        for peer in (producer.peer, frames.peer):
+            for i in range(slots):
+                assert raw_verbs.work(ring._header, peer, i) == 0
+                assert raw_verbs.fence(ring._header, peer, i) == 0

@@ -147,7 +147,7 @@ def test_everybody_offers_the_segment_and_with_it_the_pidfd(
 def test_a_gpu_that_is_not_there_is_refused_and_nothing_is_left(gpu: Gpu, name: str) -> None:
     with pytest.raises(DeviceError, match="there is no GPU 7"):
         make(name, device="cuda:7")
-    with pytest.raises(ValueError, match="device is"):
+    with pytest.raises(ValueError, match="device must be"):
         make(name, device="gpu")
     with make(name) as ring:
         before = open_files()

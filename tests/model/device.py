@@ -7,7 +7,8 @@ them vanishes.  The reaper takes its steps one by one, so streams run between a 
 raising of a fence.
 
 A process without a GPU is on a pinned ring.  Its CPU does what a stream does for the others, and
-the process goes on when its queue is empty.  All of it is gone as soon as it is killed.
+the process goes on when its queue is empty.  So it promises nothing.  All of it is gone as soon as
+it is killed.
 
 An access at the head of its queue may be running.  Wrong is: two accesses to one slot at once, one
 of them a write (10); a reader told that its frame is whole when it is not, or torn when its
@@ -35,7 +36,6 @@ class Process:
     script: tuple
     me: Peer
     mortal: bool = False
-    cpu: bool = False  # it has no GPU
 
 
 @dataclass(frozen=True)
@@ -74,17 +74,18 @@ class Device:
 
     # ------------------------------------------------------------------ casting
 
-    def producer(self, script, *, late=False, **how):
-        return self._add("P", Peer(tag=len(self.processes) + 1), script, late, "next", **how)
+    def producer(self, script, *, cpu=False, **how):
+        return self._add("P", Peer(tag=len(self.processes) + 1, cpu=cpu), script, **how)
 
-    def consumer(self, script, *, u=0, lossy=False, at="next", late=False, **how):
-        me = Peer(tag=len(self.processes) + 1, role=CONSUMER, u=u, lossy=lossy)
-        return self._add("Y" if lossy else "L", me, script, late, at, **how)
+    def consumer(self, script, *, u=0, lossy=False, cpu=False, **how):
+        me = Peer(tag=len(self.processes) + 1, role=CONSUMER, u=u, lossy=lossy, cpu=cpu)
+        return self._add("Y" if lossy else "L", me, script, **how)
 
-    def _add(self, letter, me, script, late, at, **how):
+    def _add(self, letter, me, script, *, at="next", late=False, mortal=False):
         if not late:
             run(self.memory, self.ring.join(me, at))
-        self.processes.append(Process(f"{letter}{me.tag}", tuple(script.split()), me, **how))
+        name = f"{letter}{me.tag}"
+        self.processes.append(Process(name, tuple(script.split()), me, mortal))
         return self
 
     # ------------------------------------------------------------------ verbs and user's kernels
@@ -171,7 +172,7 @@ class Device:
                     killed = self._with(state, k, memory=after, status=DYING)
                     yield (
                         f"SIGKILL {process.name}",
-                        self._gone(killed, k) if process.cpu else killed,
+                        self._gone(killed, k) if process.me.cpu else killed,
                     )
             elif life.status == DYING:
                 yield f"{process.name}'s GPU work is gone", self._gone(state, k)
@@ -194,7 +195,7 @@ class Device:
     def _verb(self, state, k):
         """The host side of process k takes its next verb."""
         process, life = self.processes[k], state[2][k]
-        if process.cpu and any(life.streams):
+        if process.me.cpu and any(life.streams):
             return
         name, _, stream = process.script[life.step].partition("/")
         q, me, memory = int(stream or 0), Peer(*life.me), list(state[0])
@@ -202,7 +203,7 @@ class Device:
         step = life.step + 1
 
         def put(what):
-            if what[0] != "wait" or not process.cpu or self.ring.fix("G14"):
+            if what[0] != "wait" or not process.me.cpu or self.ring.fix("G14"):
                 queue.append(what)
 
         try:

@@ -479,8 +479,11 @@ class Ring(Membership, Words):
             raise Reaped
 
     def _promise(self, me, i, s):
-        """-> v.  work before the op is enqueued, fence when it is done; v never comes twice."""
-        if not self.clocks:
+        """-> v.  work before the op is enqueued, fence when it is done; v never comes twice.
+
+        0: nothing is promised.  A process that uses the slots by the CPU has done its work.
+        """
+        if not self.clocks or me.cpu:
             return 0
         v = s << 16
         if self.fix("G7"):
@@ -527,6 +530,8 @@ class Ring(Membership, Words):
         Asked when fence[p][i] >= value was seen: reached, or raised after the mark was made.
         """
         row = p if self.fix("T1") else 0
+        if value == 0:  # a CPU has written it
+            return False
         mark = yield load(self.tear[row][i])
         x = mark & ~MARKING
         if not self.fix("T3"):

@@ -68,6 +68,7 @@ class Peer:
     producer_id: int = 0
     value: int = 0
     shared: bool = False  # by threads of which one may leave; or its locks may be lost
+    cpu: bool = False  # it has no GPU: what it does with a slot is done when it ends the slot
     # Noted by the actors for the invariants; the verbs do not look at it.
     writing: tuple = ()  # claimed, not yet published
     holding: tuple = ()  # acquired, not yet released

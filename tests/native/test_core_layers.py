@@ -1,4 +1,4 @@
-"""The C library is built in layers: no file needs one that needs it, and the core no other room.
+"""The C library is built in layers: no file needs one that needs it, and the core no other folder.
 
 What a file needs is what its object leaves undefined, as `nm` says.
 """

@@ -58,9 +58,9 @@ MUTANTS: dict[str, list[Edit]] = {
     ],
     "the frame is shown before the record": [
         (
-            "verbs.c",
+            "ends.c",
             "if (gd_record(peer, call, index, &value) == GR_OK) {",
-            "if (end == PUBLISH && peer->use[index].streams == 1) {\n"
+            "if (end == GD_PUBLISH && peer->use[index].streams == 1) {\n"
             "    struct gd_use *use = &peer->use[index];\n"
             "    const gd_stream on = use->stream[0];\n"
             "    value = gr_promise(&peer->core, index, use->seq);\n"
@@ -159,11 +159,16 @@ SANITIZED: dict[str, tuple[str, str, Edit]] = {
         "thread",
         "data race",
         (
-            "verbs.c",
-            "use->open = false;\n    enum gr_result result = gr_release(&peer->core, index, seq);",
-            "enum gr_result result = gr_release(&peer->core, index, seq);\n"
-            "    extern int usleep(unsigned);\n"
-            "    usleep(1000); /* long enough for another thread to take the slot */\n"
+            "ends.c",
+            "use->open = false;\n"
+            "    if (end == GD_RELEASE) return gr_release(&peer->core, index, use->seq);",
+            "if (end == GD_RELEASE) {\n"
+            "        enum gr_result result = gr_release(&peer->core, index, use->seq);\n"
+            "        extern int usleep(unsigned);\n"
+            "        usleep(1000); /* long enough for another thread to take the slot */\n"
+            "        use->open = false;\n"
+            "        return result;\n"
+            "    }\n"
             "    use->open = false;",
         ),
     ),

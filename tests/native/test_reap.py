@@ -264,6 +264,17 @@ def test_the_next_owner_of_a_number_has_its_own_mark(segment):
     assert raw_verbs.torn(ring.creator, 0, *frame)  # its mark is gone: never a false all-clear
 
 
+def test_a_frame_that_a_cpu_has_written_is_whole_whoever_has_died_since(segment):
+    """Nothing was promised for it.  A mark that may have replaced its producer's says nothing."""
+    ring = segment(1)
+    producer = ring.producer()
+    producer.put(1)
+    number, by, value = ring.record(0)
+    ring.poke("tear", "id", producer.peer.id + 1, producer.number)
+    assert raw_verbs.torn(ring.creator, 0, number, by, value)
+    assert not raw_verbs.torn(ring.creator, 0, number, by, 0)
+
+
 def test_a_mark_that_is_being_written_tears_nothing_of_its_owner(segment):
     """Killed there, a reaper leaves it: what its owner's fence had reached by then was finished."""
     ring = segment(1)

@@ -121,7 +121,7 @@ def test_torn_frames_are_left_out_and_counted(ring, tmp_path):
 
         def copy_and_tear(slot):
             if slot.seq == 11:
-                tear(ring, 11)
+                tear(ring, 11, slot)
             return copy(slot)
 
         source._copy = copy_and_tear

@@ -57,9 +57,30 @@ def test_the_creators_own_producer_does_not_follow_who_took_its_name(name):
         ring.producer(reattach=True) as producer,
         gpuring.create(name, **OPTIONS, replace=True),
     ):
-        with pytest.raises(gpuring.RingClosed, match="Another ring has that name now"):
+        with pytest.raises(gpuring.RingClosed, match="Another ring has that name now") as refused:
             producer.claim(5)
         assert producer.ring is ring
+        assert "Create the ring again, or attach to the new one" in str(refused.value)
+        assert "reattach" not in str(refused.value)  # it has that, and it is of no use here
+
+
+def keeps(pipe, name):
+    with gpuring.create(name, **OPTIONS):
+        pipe.send()
+        pipe.receive()
+
+
+def test_any_other_producer_is_told_how_to_follow_who_took_its_name(name, children):
+    camera = children(keeps, name)
+    camera.receive()
+    with (
+        gpuring.attach(name) as ring,
+        ring.producer() as producer,
+        gpuring.create(name, **OPTIONS, replace=True),
+        pytest.raises(gpuring.RingClosed, match=r"Attach again .* `reattach`"),
+    ):
+        producer.claim(5)
+    camera.send()
 
 
 def test_a_ring_of_another_shape_is_followed_by_both_sides(name):

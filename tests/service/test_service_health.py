@@ -189,10 +189,10 @@ def test_what_is_no_service_has_no_health(name):
 @promise(
     "services.md",
     "`gpuring health classify` says in one line whether a service can be asked. Its exit status is "
-    "0 if an engine is ready, and 1 if not.",
+    "0 if an engine is ready, 1 if none is, and 3 if there is no such service.",
 )
 def test_the_command_says_it_in_a_line_and_by_its_status(name, capsys):
-    assert main(["health", name]) == 1
+    assert main(["health", name]) == 3
     assert name in capsys.readouterr().err
     with serve(name, label="rack 2") as server:
         assert main(["health", name]) == 1

@@ -9,7 +9,7 @@ import pytest
 
 import gpuring
 from tests.helpers.promise import promise
-from tests.helpers.support import poll, set_fence
+from tests.helpers.support import poll, set_fence, written_by_gpu
 from tests.service import services
 from tests.service.services import answer, ask_here, finish, in_thread, send, serve, up
 
@@ -166,6 +166,8 @@ class Torn:
         self.engine = up(children(answers_and_hangs, name))
         self.call = send(client, 0)
         assert self.engine.receive() == "answered"
+        answers = client._mailbox._ring
+        written_by_gpu(answers, answers._header.slots)
 
     def sticks(self, index=0):
         """As if its GPU had not got to its work on a slot: by default that of the first answer."""

@@ -26,6 +26,8 @@ from gpuring.ring.ring import Ring
 Start = Literal["next", "oldest"] | int
 """As Ring.consumer has it."""
 
+_ENDED_S = 0.1
+"""How often to look whether somebody has ended the subscription of an importer that is gone."""
 _FOLLOW_S, _NO_ROOM_S = 0.05, 1.0
 """How often to look whether the ring was replaced, and when again if there is no room in that."""
 
@@ -51,6 +53,8 @@ class Links:
         self._leaving: set[str] = set()
         """Importers whose subscriptions were given up here, and not by the supervisor yet.  Who
         joined one of them would not get the frames that were on their way."""
+        self._ended_s = 0.0
+        """When to look again whether subscriptions were ended."""
         self._follow_s = 0.0
         """When to look again whether the ring was replaced."""
 
@@ -177,8 +181,15 @@ class Links:
         self._supervisor.say(do="note", name=link.name, epoch=link.epoch, had=link.passed)
 
     def give_up(self) -> None:
-        """Gives up the links and subscriptions whose importers have been gone for too long."""
+        """Gives up the links and subscriptions whose importers have been gone for too long, and
+        those that somebody has ended meanwhile."""
         now = time.monotonic()
+        if self._gone and now >= self._ended_s:
+            self._ended_s = now + _ENDED_S
+            for link in [self._by_name[name] for name in self._gone]:
+                if link.policy == "lossless" and _was_ended(link):
+                    self._supervisor.log(f"{link.name} is given up: its subscription was ended")
+                    self.drop(link)
         for name, until in list(self._gone.items()):
             if now > until:
                 self._supervisor.log(
@@ -252,6 +263,13 @@ def _place_of(importer: str, lossless: bool, ring: Ring) -> dict[str, Any]:
     """What the supervisor has to know to join a subscription, too."""
     name, epoch = read_elsewhere(importer), inner.epoch(ring)
     return {"name": importer, "subscription": name, "lossless": lossless, "epoch": epoch}
+
+
+def _was_ended(link: Link) -> bool:
+    """Whether somebody has ended the subscription of a lossless importer, where producers wait for
+    it now.  Then it is not durable any more, and goes when we leave it."""
+    ring, name = link.next[0] if link.next else link.ring, read_elsewhere(link.name)
+    return not any(sub.durable for sub in ring.stats().subscriptions if sub.name == name)
 
 
 def _next_of(ring: Ring) -> Start:

@@ -87,7 +87,7 @@ def examine(device: int, *, probing: bool) -> Iterator[Finding]:
         return
     if not room:
         found = f"skipped: no ring can be made in {this.shm.path}"
-        yield Finding("warn", "probes", found, f"first mend {this.shm.path}, as said above")
+        yield Finding("warn", "probes", found, f"first fix {this.shm.path}, as said above")
         return
     yield from probe.on_host()
     yield from _probe_gpu(seen, device)

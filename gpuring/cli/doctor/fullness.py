@@ -58,7 +58,7 @@ def full_rings(seen: Fullness) -> Finding:
     looks = counted(seen.looks, "look")
     often = {name: n for name, n in seen.full.items() if n > _MOST * seen.looks}
     if not often:
-        return Finding("ok", what, f"none at {looks} in a row")
+        return Finding("ok", what, f"none was full at any of {looks}")
     found = [
         f"{printable(name)} at {n} of {looks}, the last time because {seen.why[name]}"
         for name, n in sorted(often.items())

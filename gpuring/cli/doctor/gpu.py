@@ -244,7 +244,9 @@ def arrays(seen: Gpus) -> Finding:
         found = f"torch {seen.torch}, because CuPy is not installed: torch.from_dlpack(slot)"
         return Finding("ok", what, found)
     if not seen.cupy:
-        found = "neither CuPy nor torch with CUDA is installed: slots are copied to and from only"
+        found = (
+            "neither CuPy nor torch with CUDA is installed: slots can only be copied to and from"
+        )
         return Finding("warn", what, found, f"pip install '{wanted}' or 'gpuring[torch]'")
     found = f"CuPy {seen.cupy} with CUDA {_dotted(seen.cupy_cuda)}"
     if seen.cupy_cuda // 1000 > seen.cuda // 1000:
@@ -312,7 +314,7 @@ def mig(seen: Gpus) -> Finding:
     instances = [gpu.ordinal for gpu in seen.gpus if gpu.is_mig]
     if not instances:
         return Finding("ok", what, "no instances among these GPUs")
-    found = f"GPU {_listed(instances)} is an instance; a ring lives on one and cannot leave it"
+    found = f"GPU {_listed(instances)} is a MIG instance; no other instance can use its rings"
     fix = "give all processes of a ring the same CUDA_VISIBLE_DEVICES=MIG-…"
     return Finding("warn", what, found, fix)
 

@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import platform
+import re
 import resource
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -16,6 +18,7 @@ import numpy as np
 
 import gpuring
 from gpuring import native
+from gpuring.cli.durable import keeps_its_name
 from gpuring.cli.owners import is_private, listed, myself, owner
 from gpuring.cli.text import nbytes
 from gpuring.registry import segment, survey
@@ -62,6 +65,8 @@ class Host:
     limits: dict[str, int]
     """Soft limits by name; -1: none."""
     open_fds: int
+    memory_limit: int = -1
+    """What this process and those beside it may have in memory; -1: all that there is."""
     rings: tuple[RingStats, ...] = ()
     unreadable: dict[str, str] = field(default_factory=dict)
     """Names that look like rings, and why they cannot be read."""
@@ -90,6 +95,7 @@ def look(shm: Path = segment.SHM) -> Host:
             for name in ("NOFILE", "FSIZE", "AS")
         },
         open_fds=len(list(Path("/proc/self/fd").iterdir())),
+        memory_limit=memory_limit(Path("/proc/self/cgroup").read_text(), Path("/sys/fs/cgroup")),
         rings=tuple(rings),
         unreadable={name: why for name, why in unreadable.items() if name not in private},
         private=tuple(private),
@@ -118,6 +124,18 @@ def _shm(path: Path) -> Shm:
         read_only=bool(size.f_flag & os.ST_RDONLY),
         free_files=size.f_favail if size.f_files else -1,
     )
+
+
+def memory_limit(groups: str, root: Path) -> int:
+    """The least memory.max of our cgroup and of those around it (cgroup v2), or -1.  `groups` is
+    what /proc has of us.  A container may not see its own cgroup, and has it as its root then."""
+    found = []
+    for inside in re.findall(r"^0::/(.*)$", groups, re.M):
+        for folder in (root / inside, *(root / inside).parents):
+            if folder.is_relative_to(root):
+                with contextlib.suppress(OSError, ValueError):  # "max"
+                    found.append(int((folder / "memory.max").read_text()))
+    return min(found, default=-1)
 
 
 def _pidfd() -> str:
@@ -168,7 +186,10 @@ def shm_size(host: Host) -> Finding:
         fix = "remove files there; or mount -o remount,nr_inodes=1m /dev/shm"
         return Finding("fail", what, f"{found}, but it can hold no more files", fix)
     if shm.free_nbytes < LEAST_SHM_NBYTES:
-        fix = f"gpuring clean; remove old files there (ls -lS /dev/shm); {enlarge}"
+        fix = (
+            "remove dead rings (gpuring clean NAME) and old files there (ls -lS /dev/shm); "
+            f"{enlarge}"
+        )
         return Finding("fail", what, f"full: {found}", fix)
     if shm.nbytes <= DOCKERS_SHM_NBYTES:
         found += ": enough for GPU rings, little for the slots of host rings"
@@ -252,37 +273,60 @@ def address_space(host: Host) -> Finding:
     return Finding("warn", what, found, "ulimit -v unlimited, or LimitAS= of the service")
 
 
+def memory(host: Host) -> Finding:
+    what, limit = "memory limit", host.memory_limit
+    if limit < 0:
+        return Finding("ok", what, "none for this process")
+    found = f"{nbytes(limit)} for this process and those beside it (memory.max)"
+    if limit >= host.shm.nbytes:
+        return Finding("ok", what, found)
+    found += ", and the slots of host rings count where they are created"
+    fix = (
+        "who creates a ring with more in its slots is killed: raise MemoryMax= of the unit, "
+        "docker run --memory, or limits.memory of the container"
+    )
+    return Finding("warn", what, found, fix)
+
+
 def rings(host: Host) -> Finding:
     what = "rings"
     if host.unreadable:
         fix = "`gpuring inspect NAME` says why; `gpuring clean NAME` removes one that nobody uses"
         return Finding("warn", what, f"cannot be read: {listed(sorted(host.unreadable))}", fix)
+    kept = {one.name: why for one in host.rings if (why := keeps_its_name(one))}
     dead = [
-        one.name
+        one
         for one in host.rings
-        if not one.creator_alive and not any(peer.alive for peer in one.peers)
+        if not one.creator_alive
+        and not any(peer.alive for peer in one.peers)
+        and one.name not in kept
     ]
     if dead:
-        return Finding("warn", what, f"no process uses {listed(dead)} any more", _cleaning(dead))
+        names = listed(one.name for one in dead)
+        return Finding("warn", what, f"no process uses {names} any more", _cleaning(dead))
     names = listed(one.name for one in host.rings)
     found = f"{len(host.rings)} here: {names}" if names else "none here now"
+    found += "".join(f"; {why}" for why in kept.values())
     if host.private:
         found += f"; private ones of other users: {listed(host.private)}"
     return Finding("ok", what, found)
 
 
-def _cleaning(dead: Iterable[str]) -> str:
+def _cleaning(dead: Iterable[RingStats]) -> str:
     """The commands that remove dead rings, one for each user who owns some."""
     whose: dict[str, list[str]] = {}
-    for name in dead:
-        whose.setdefault(owner(name), []).append(name)
-    return "; ".join(
+    for one in dead:
+        whose.setdefault(owner(one.name), []).append(one.name)
+    commands = "; ".join(
         f"gpuring clean {' '.join(names)}" + ("" if user == myself() else f", as user {user}")
         for user, names in sorted(whose.items())
     )
+    lasting = [one.name for one in dead if any(sub.durable for sub in one.subscriptions)]
+    ends = f"; this also ends the durable subscriptions of {listed(lasting)}" if lasting else ""
+    return commands + ends
 
 
 CHECKS: tuple[Check, ...] = (
     *(software, shm_size, shm_identity, pid_namespace, pidfd),
-    *(open_files, file_size, address_space, rings),
+    *(open_files, file_size, address_space, memory, rings),
 )

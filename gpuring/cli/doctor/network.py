@@ -79,7 +79,9 @@ def bridge(seen: Network) -> Finding:
     """Which engine a bridge from or to this machine would take."""
     what = "bridge"
     if not seen.zmq:
-        return Finding("ok", what, "pyzmq is not installed: rings of this host stay on it")
+        return Finding(
+            "ok", what, "pyzmq is not installed, so bridges to other hosts cannot be used"
+        )
     plain = f"ZeroMQ over TCP (pyzmq {seen.zmq})"
     if seen.nixl_error:
         fix = "pip install --force-reinstall 'gpuring[rdma13]', or 'gpuring[rdma12]' for CUDA 12"

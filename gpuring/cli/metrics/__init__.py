@@ -12,6 +12,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
+from gpuring.cli.ending import wait_for_the_end
 from gpuring.cli.options import count, port, positive
 from gpuring.cli.text import complain
 from gpuring.cli.trouble import CommandError, need
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const="",
         metavar="URL",
         help="do not listen, but send to a receiver of OTLP over HTTP, such as "
-        "http://localhost:4318 (without URL: what OTEL_EXPORTER_OTLP_ENDPOINT says, or that)",
+        "http://localhost:4318 (without URL: OTEL_EXPORTER_OTLP_ENDPOINT, or that one)",
     )
     parser.add_argument(
         "--every",
@@ -95,11 +96,10 @@ def _serve(args: argparse.Namespace, registry: CollectorRegistry) -> int:
         ) from error
     host = f"[{args.addr}]" if ":" in args.addr else args.addr
     print(f"serving http://{host}:{server.server_port}/metrics; Ctrl-C ends it", flush=True)
-    try:
-        signal.pause()
-    except KeyboardInterrupt:
-        server.shutdown()
-        server.server_close()
+    with contextlib.suppress(KeyboardInterrupt):
+        wait_for_the_end()
+    server.shutdown()
+    server.server_close()
     return 0
 
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import gpuring
-from gpuring.cli.options import count, count_or_zero, positive, user
+from gpuring.cli.options import add_owner, count, count_or_zero, positive
 from gpuring.cli.text import complain, counted
 from gpuring.cli.trouble import CommandError, need
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingTimeout
@@ -42,7 +42,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="end after N frames (default: 10; 0: never)",
     )
     parser.add_argument(
-        "--format", choices=("npy", "png"), default="npy", help="of the files (default: npy)"
+        "--format",
+        choices=("npy", "png"),
+        default="npy",
+        help="the format of the files (default: npy)",
     )
     parser.add_argument(
         "--field", action="append", metavar="NAME", help="save only this field (may be repeated)"
@@ -54,12 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="seconds to wait for the ring, and for each frame (default: the ring must be there, "
         "and a frame may take any time)",
     )
-    parser.add_argument(
-        "--owner",
-        type=user,
-        metavar="USER",
-        help="the other user whose ring it is; only for one whom you trust",
-    )
+    add_owner(parser)
 
 
 def run(args: argparse.Namespace) -> int:

@@ -200,7 +200,7 @@ def _peers_of(
             *(
                 str(peer.number),
                 kinds.get(peer.number) or _kind(peer, sub),
-                str(peer.pid),
+                str(peer.pid_here or peer.pid),
                 printable(peer.label),
                 printable(sub.name) if sub else NONE,
             ),

@@ -110,14 +110,14 @@ gpuring_status gpuring_release(gpuring_consumer *consumer, gpuring_slot *slot,
                                gpuring_error *error) {
     MIND_NO_ERROR(error);
     NEED_HANDLE(consumer, error);
-    return endpoint_end(&consumer->end, END_RELEASE, slot, error);
+    return endpoint_end(&consumer->end, GD_RELEASE, slot, error);
 }
 
 gpuring_status gpuring_release_many(gpuring_consumer *consumer, gpuring_slot *slots, uint32_t count,
                                     gpuring_error *error) {
     MIND_NO_ERROR(error);
     NEED_HANDLE(consumer, error);
-    return endpoint_end_many(&consumer->end, END_RELEASE, slots, count, error);
+    return endpoint_end_many(&consumer->end, GD_RELEASE, slots, count, error);
 }
 
 void gpuring_consumer_stream(gpuring_consumer *consumer, void *stream) {

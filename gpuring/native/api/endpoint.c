@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "../core/acquire.h"
+#include "../core/claim.h"
 #include "../core/handles.h"
 #include "../device/record.h"
 #include "../device/released.h"
@@ -90,10 +91,15 @@ static bool fill(const struct endpoint *end, uint32_t index, gpuring_slot *slot,
     return describe_slot(end, index, slot);
 }
 
+static gr_verb core_verb_of(enum gh_verb verb) {
+    if (verb == GH_CLAIM) return gr_claim;
+    return verb == GH_ACQUIRE ? gr_acquire : gr_latest;
+}
+
 static enum gr_result verb_of(struct endpoint *end, struct gd_call *call, enum gh_verb verb,
                               unsigned how) {
     if (verb == GH_CLAIM) return gd_claim(&end->peer, call, how);
-    return gd_acquire(&end->peer, call, how, verb == GH_ACQUIRE ? gr_acquire : gr_latest);
+    return gd_acquire(&end->peer, call, how, core_verb_of(verb));
 }
 
 /* A wait is repeated slice by slice. One that can have no end is given up. */
@@ -148,10 +154,10 @@ static gpuring_status refused(struct endpoint *end, enum gr_result result, enum 
     return said(error, status, text);
 }
 
-static gpuring_status take(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
-                           struct gd_call *call, gpuring_error *error) {
-    for (;;) {
-        enum gr_result result = verb_of(end, call, verb, GD_WAIT);
+/* `result`: what the first call of the verb has said. */
+static gpuring_status take_on(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
+                              struct gd_call *call, enum gr_result result, gpuring_error *error) {
+    for (;; result = verb_of(end, call, verb, GD_WAIT)) {
         if (result == GR_SIGNAL) result = go_on(end, call, verb);
         if (result == GR_OK) return GPURING_OK;
         if (result == GR_BLOCKED) end->late = -1; /* there is a producer */
@@ -163,6 +169,12 @@ static gpuring_status take(struct endpoint *end, enum gh_verb verb, int64_t time
     }
 }
 
+static inline gpuring_status take(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
+                                  struct gd_call *call, gpuring_error *error) {
+    const enum gr_result result = verb_of(end, call, verb, GD_WAIT);
+    return result == GR_OK ? GPURING_OK : take_on(end, verb, timeout_ns, call, result, error);
+}
+
 /* Of a frame whose shape is damaged. It is released, so that the next call gets beyond it. */
 static gpuring_status refused_damaged(struct endpoint *end, uint32_t index, gpuring_error *error) {
     struct gd_call call;
@@ -171,14 +183,31 @@ static gpuring_status refused_damaged(struct endpoint *end, uint32_t index, gpur
     return endpoint_unusable(end, GR_DAMAGED, error);
 }
 
+/* `result`: what gd_take_now has said. */
+static gpuring_status take_one(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
+                               int64_t deadline_ns, enum gr_result result, bool taken,
+                               uint32_t *index, gpuring_error *error) {
+    struct gd_call call;
+    begin_call(end, &call, deadline_ns, 1, index);
+    call.ordering = taken;
+    return result == GR_SIGNAL ? take(end, verb, timeout_ns, &call, error)
+                               : take_on(end, verb, timeout_ns, &call, result, error);
+}
+
 gpuring_status endpoint_take(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
                              gpuring_slot *slot, gpuring_error *error) {
-    struct gd_call call;
-    uint32_t index;
     NEED_SIZE(slot, number, error); /* without these members it cannot be ended */
-    begin_call(end, &call, deadline_of(timeout_ns), 1, &index);
-    const gpuring_status status = take(end, verb, timeout_ns, &call, error);
-    if (status != GPURING_OK) return status;
+    NEED_TIMEOUT(timeout_ns, error);
+    const int64_t deadline_ns = deadline_of(timeout_ns);
+    bool taken = false;
+    const enum gr_result result =
+        gd_take_now(&end->peer, deadline_ns, core_verb_of(verb), &taken);
+    uint32_t index = end->peer.core.last.index;
+    if (result != GR_OK) {
+        const gpuring_status status =
+            take_one(end, verb, timeout_ns, deadline_ns, result, taken, &index, error);
+        if (status != GPURING_OK) return status;
+    }
     end->peer.use[index].open = true;
     if (!fill(end, index, slot, slot->size)) return refused_damaged(end, index, error);
     tell_ring(end);
@@ -195,6 +224,7 @@ gpuring_status endpoint_take_many(struct endpoint *end, enum gh_verb verb, int64
     if (!wanted)
         return gh_fail(error, GPURING_INVALID, "at least one slot can be asked for, not 0");
     NEED_SIZE(&slots[0], number, error);
+    NEED_TIMEOUT(timeout_ns, error);
     begin_call(end, &call, deadline_of(timeout_ns), wanted < most ? wanted : most, indices);
     const gpuring_status status = take(end, verb, timeout_ns, &call, error);
     if (status != GPURING_OK) return status;
@@ -231,9 +261,9 @@ static bool is_open(const struct endpoint *end, const gpuring_slot *slot) {
            end->peer.use[slot->number].seq == slot->seq;
 }
 
-static enum gr_result ended(struct endpoint *end, enum end_verb verb, struct gd_call *call) {
-    if (verb == END_PUBLISH) return gd_publish(&end->peer, call, GD_WAIT);
-    if (verb == END_RELEASE) return gd_release(&end->peer, call, GD_WAIT);
+static enum gr_result ended(struct endpoint *end, enum gd_ending verb, struct gd_call *call) {
+    if (verb == GD_PUBLISH) return gd_publish(&end->peer, call, GD_WAIT);
+    if (verb == GD_RELEASE) return gd_release(&end->peer, call, GD_WAIT);
     return gd_abandon(&end->peer, call, GD_WAIT);
 }
 
@@ -247,22 +277,28 @@ static gpuring_status ended_badly(struct endpoint *end, enum gr_result result,
     return said(error, GPURING_FRAME_TORN, text);
 }
 
-gpuring_status endpoint_end(struct endpoint *end, enum end_verb verb, gpuring_slot *slot,
-                            gpuring_error *error) {
+/* `result`: what gd_end_now has said. */
+static gpuring_status end_on(struct endpoint *end, enum gd_ending verb, uint32_t index,
+                             enum gr_result result, gpuring_error *error) {
     struct gd_call call;
+    begin_call(end, &call, 0, 1, &index);
+    if (result == GR_SIGNAL) result = ended(end, verb, &call);
+    return result != GR_OK || call.torns ? ended_badly(end, result, &call, error) : GPURING_OK;
+}
+
+gpuring_status endpoint_end(struct endpoint *end, enum gd_ending verb, gpuring_slot *slot,
+                            gpuring_error *error) {
     NEED_SIZE(slot, number, error);
-    uint32_t index = slot->number;
-    struct endpoint *owner = where_open(end, slot);
+    struct endpoint *owner = end->left ? where_open(end, slot) : end;
     if (!is_open(owner, slot)) return not_ours(owner, slot, error);
-    begin_call(owner, &call, 0, 1, &index);
-    const enum gr_result result = ended(owner, verb, &call);
+    const enum gr_result result = gd_end_now(&owner->peer, slot->number, verb);
     gpuring_status status = GPURING_OK;
-    if (result != GR_OK || call.torns) status = ended_badly(owner, result, &call, error);
+    if (result != GR_OK) status = end_on(owner, verb, slot->number, result, error);
     if (owner != end) leave_if_done(end, owner);
     return status;
 }
 
-gpuring_status endpoint_end_many(struct endpoint *end, enum end_verb verb, gpuring_slot *slots,
+gpuring_status endpoint_end_many(struct endpoint *end, enum gd_ending verb, gpuring_slot *slots,
                                  uint32_t count, gpuring_error *error) {
     struct gd_call call;
     uint32_t indices[GR_MAX_SLOTS];

@@ -16,10 +16,9 @@ gpuring_status endpoint_take_many(struct endpoint *end, enum gh_verb verb, int64
                                   gpuring_slot *slots, uint32_t wanted, uint32_t *got,
                                   gpuring_error *error);
 
-enum end_verb { END_PUBLISH, END_ABANDON, END_RELEASE };
-gpuring_status endpoint_end(struct endpoint *end, enum end_verb verb, gpuring_slot *slot,
+gpuring_status endpoint_end(struct endpoint *end, enum gd_ending verb, gpuring_slot *slot,
                             gpuring_error *error);
-gpuring_status endpoint_end_many(struct endpoint *end, enum end_verb verb, gpuring_slot *slots,
+gpuring_status endpoint_end_many(struct endpoint *end, enum gd_ending verb, gpuring_slot *slots,
                                  uint32_t count, gpuring_error *error);
 
 gpuring_status endpoint_use_on(struct endpoint *end, const gpuring_slot *slot, void *stream,

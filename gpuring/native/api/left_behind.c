@@ -16,9 +16,13 @@ struct left_behind {
 /* An endpoint may hold a ring after it has left it. The last one that lets it go detaches it. */
 static void hold(gpuring_ring *ring) { atomic_fetch_add(&ring->endpoints, 1); }
 
+static void detach_followed(gpuring_ring *ring) {
+    if (ring->is_followed && !atomic_load(&ring->endpoints)) gpuring_detach(ring, NULL);
+}
+
 static void let_go(gpuring_ring *ring) {
     atomic_fetch_sub(&ring->endpoints, 1);
-    if (ring->is_followed) gpuring_detach(ring, NULL); /* refused as long as another one holds it */
+    detach_followed(ring);
 }
 
 gpuring_ring *ring_told(const struct endpoint *end) { return end->told ? end->told : end->ring; }
@@ -61,7 +65,7 @@ gpuring_status leave_behind(struct endpoint *end, struct endpoint *next, gpuring
         end->left = left;
     }
     if (!end->told) hold(end->told = before);
-    else if (!open && before->is_followed) gpuring_detach(before, NULL);
+    else if (!open) detach_followed(before);
     if (!end->home) hold(end->home = before); /* as long as this endpoint is open */
     return GPURING_OK;
 }
@@ -91,7 +95,7 @@ static gpuring_status leave(struct left_behind **at, gpuring_error *error) {
     const gpuring_status status = endpoint_leave(&left->end, error);
     if (status != GPURING_OK) return status;
     *at = left->next;
-    if (ring->is_followed) gpuring_detach(ring, NULL);
+    detach_followed(ring);
     free(left);
     return GPURING_OK;
 }
@@ -113,6 +117,6 @@ gpuring_status leave_all_behind(struct endpoint *end, gpuring_error *error) {
 
 void let_go_of_rings(struct endpoint *end) {
     if (end->told) let_go(end->told);
-    if (end->home && end->ring->is_followed) gpuring_detach(end->ring, NULL);
+    if (end->home) detach_followed(end->ring);
     if (end->home) let_go(end->home);
 }

@@ -45,6 +45,7 @@ struct gpuring_ring {
     char name[GH_MAX_NAME + 1];
     int64_t owner;              /* whose it had to be; -1: our own user's, or root's */
     int device;                 /* as it was asked for; `gpu` is what it was */
+    _Atomic uint32_t attached;  /* how often it is to be detached */
     _Atomic uint32_t endpoints; /* how many are open */
     bool is_followed; /* an endpoint came here over a restart, and detaches it when it leaves */
 };
@@ -71,7 +72,7 @@ struct gpuring_consumer {
     struct endpoint end;
 };
 
-/* A handle without anything, and the end of one with what it has. */
+/* A handle without anything, which is to be detached once, and the end of one with what it has. */
 gpuring_ring *begin_ring(const char *name, gpuring_error *error);
 void end_ring(gpuring_ring *ring);
 /* Frees what was closed here, and has no other user any more. */
@@ -95,6 +96,13 @@ int64_t deadline_of(int64_t timeout_ns);
     if (!(handle))                                                                                 \
     return gh_fail(error, GPURING_INVALID,                                                         \
                    "there is no " #handle ": it was not joined, or its slot was ended before")
+
+#define NEED_TIMEOUT(timeout_ns, error)                                                            \
+    if ((timeout_ns) < 0 && (timeout_ns) != GPURING_FOREVER)                                       \
+    return gh_fail(error, GPURING_INVALID,                                                         \
+                   "a timeout of %lld ns is none: 0 does not wait, and of those below it only "    \
+                   "GPURING_FOREVER is one",                                                       \
+                   (long long)(timeout_ns))
 
 /* Whether a structure of the caller's has all members up to `last`. */
 #define HAS_SIZE(structure, last)                                                                  \

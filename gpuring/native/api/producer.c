@@ -105,21 +105,21 @@ gpuring_status gpuring_publish(gpuring_producer *producer, gpuring_slot *slot,
                                gpuring_error *error) {
     MIND_NO_ERROR(error);
     NEED_HANDLE(producer, error);
-    return endpoint_end(&producer->end, END_PUBLISH, slot, error);
+    return endpoint_end(&producer->end, GD_PUBLISH, slot, error);
 }
 
 gpuring_status gpuring_publish_many(gpuring_producer *producer, gpuring_slot *slots, uint32_t count,
                                     gpuring_error *error) {
     MIND_NO_ERROR(error);
     NEED_HANDLE(producer, error);
-    return endpoint_end_many(&producer->end, END_PUBLISH, slots, count, error);
+    return endpoint_end_many(&producer->end, GD_PUBLISH, slots, count, error);
 }
 
 gpuring_status gpuring_abandon(gpuring_producer *producer, gpuring_slot *slot,
                                gpuring_error *error) {
     MIND_NO_ERROR(error);
     NEED_HANDLE(producer, error);
-    return endpoint_end(&producer->end, END_ABANDON, slot, error);
+    return endpoint_end(&producer->end, GD_ABANDON, slot, error);
 }
 
 void gpuring_producer_stream(gpuring_producer *producer, void *stream) {

@@ -105,6 +105,7 @@ gpuring_ring *begin_ring(const char *name, gpuring_error *error) {
     if (ring) {
         strcpy(ring->name, name); /* it was checked */
         ring->gpu = -1;
+        ring->attached = 1;
     } else gh_fail_system(error, ENOMEM, name);
     return ring;
 }
@@ -137,6 +138,7 @@ gpuring_status gpuring_attach(const char *name, const gpuring_attach_options *gi
     MIND_NO_ERROR(error);
     *ring = NULL;
     OPTIONS_OF(gpuring_attach_options, owner, given, GPURING_ATTACH_OPTIONS, error);
+    NEED_TIMEOUT(options.timeout_ns, error);
     gpuring_status status = gh_check_name(name, strlen(name), error);
     if (status != GPURING_OK) return status;
     const bool living = options.timeout_ns != 0;
@@ -191,9 +193,16 @@ void free_kept_rings(void) {
     } while (ring);
 }
 
+gpuring_ring *gpuring_retain(gpuring_ring *ring) {
+    if (ring) atomic_fetch_add(&ring->attached, 1);
+    return ring;
+}
+
 gpuring_status gpuring_detach(gpuring_ring *ring, gpuring_error *error) {
     MIND_NO_ERROR(error);
     if (!ring) return GPURING_OK;
+    for (uint32_t times = atomic_load(&ring->attached); times > 1;)
+        if (atomic_compare_exchange_weak(&ring->attached, &times, times - 1)) return GPURING_OK;
     const uint32_t open = atomic_load(&ring->endpoints);
     if (open)
         return gh_fail(error, GPURING_INVALID,

@@ -249,8 +249,8 @@ static enum gr_result leave_writing(struct gr_peer *me, uint32_t index, uint64_t
     return GR_OK;
 }
 
-/* value: from gr_promise. Its fence operation is enqueued (on host memory: its fence is
- * stored). */
+/* value: from gr_promise, and its fence operation is enqueued. 0: a CPU has written the frame, so
+ * nothing is promised. */
 enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint64_t value,
                           uint32_t ndim, const uint64_t *shape) {
     struct gr_slot *slot = &me->ring->slot[index];
@@ -291,8 +291,8 @@ void gr_drop(struct gr_peer *me) {
 }
 
 /* Call it after gr_promise and its fence operation, because kernels of the user may still be
- * writing (G6: an abandoned slot without a fence was written again too early). A claim whose
- * stream was never given to anybody may skip both. */
+ * writing (G6: an abandoned slot without a fence was written again too early). A CPU, and a claim
+ * whose stream was never given to anybody, may skip both. */
 enum gr_result gr_abandon(struct gr_peer *me, uint32_t index, uint64_t seq) {
     enum gr_result result = gr_begin(me);
     if (result != GR_OK) return result;

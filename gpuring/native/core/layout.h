@@ -250,7 +250,7 @@ struct gr_peer_entry {
 struct gr_slot {
     gr_word word;     /* claim word. Writer: CAS, see verbs */
     gr_word producer; /* id of the peer that published the frame */
-    gr_word fence;    /* fence value that says: written */
+    gr_word fence;    /* fence value that says: written; 0: a CPU has written it */
     gr_word time_ns;  /* CLOCK_MONOTONIC at publish */
     gr_word since_ns; /* CLOCK_MONOTONIC_COARSE at claim; diagnosis only */
     gr_word32 ndim;   /* 0: the whole slot; else how many extents a smaller frame has */

@@ -21,7 +21,7 @@ static void does_not_tell(struct gr_peer *me, uint64_t seq) {
 }
 
 /* Call it after gr_promise, and after its fence operation behind every stream that read the
- * frame. */
+ * frame. If only a CPU has read it, skip both. */
 enum gr_result gr_release(struct gr_peer *me, uint32_t index, uint64_t seq) {
     enum gr_result result = gr_begin(me);
     if (result != GR_OK) return result;

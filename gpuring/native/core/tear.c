@@ -18,7 +18,8 @@ void gr_mark_torn(struct gr_tear *mark, uint64_t id, uint64_t reached) {
 }
 
 /* Whether the GPU work that `value` of a frame's record stands for was never done, because the
- * peer with that number and id died first. Call it only after fence[index][producer] >= value was
+ * peer with that number and id died first. 0 stands for none: a CPU has written the frame before it
+ * was published. Call it only after fence[index][producer] >= value was
  * seen with acquire. Then either the GPU reached the value, or a reaper raised the fence. The
  * reaper's mark was written before that, so it is visible here.
  *
@@ -37,6 +38,7 @@ void gr_mark_torn(struct gr_tear *mark, uint64_t id, uint64_t reached) {
  * a later owner is being written. Partner of all these loads: gr_mark_torn. */
 bool gr_torn(const struct gr_ring *ring, uint32_t index, uint32_t producer, uint64_t producer_id,
              uint64_t value) {
+    if (value == 0) return false;
     struct gr_tear *mark = tear_of(ring, index, producer);
     uint64_t word = gr_load_acquire(&mark->id), id = word & ~GR_MARKING;
     if (id != producer_id) return id > producer_id;

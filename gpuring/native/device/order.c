@@ -181,7 +181,6 @@ static bool comes_soon(struct gd_peer *peer, struct gd_call *call, uint32_t owne
  * pending on the slot of the peer's last claim or acquire. GR_BLOCKED: the deadline came first. */
 enum gr_result gd_order(struct gd_peer *peer, struct gd_call *call, unsigned how) {
     const uint32_t index = peer->core.last.index;
-    GR_FAULT("device: ordering");
     for (; call->at < peer->core.last.pendings; call->at++) {
         const uint32_t owner = peer->core.last.pending[call->at].peer;
         const uint64_t value = peer->core.last.pending[call->at].value;

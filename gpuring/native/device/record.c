@@ -96,11 +96,6 @@ static uint64_t promise(struct gd_peer *peer, uint32_t index, gd_stream stream) 
 enum gr_result gd_record(struct gd_peer *peer, struct gd_call *call, uint32_t index,
                          uint64_t *value) {
     struct gd_use *use = &peer->use[index];
-    if (!peer->device) { /* the CPU has done the work already */
-        *value = gr_promise(&peer->core, index, use->seq);
-        if (*value) gr_raise_to(fence_of(peer->core.ring, index, peer->core.self.number), *value);
-        return GR_OK;
-    }
     const gd_stream stream = use->stream[0];
     enum gr_result result = use->streams == 1
         ? gd_check_stream(peer->device, stream, &call->trouble)
@@ -121,10 +116,6 @@ enum gr_result gd_record(struct gd_peer *peer, struct gd_call *call, uint32_t in
 enum gr_result gd_record_all(struct gd_peer *peer, struct gd_call *call, uint64_t *values) {
     struct gd_promise promises[GD_MAX_OPS];
     uint32_t n = 0;
-    if (!peer->device) {
-        for (uint32_t k = 0; k < call->n; k++) gd_record(peer, call, call->indices[k], &values[k]);
-        return GR_OK;
-    }
     enum gr_result result = gd_check_stream(peer->device, call->stream, &call->trouble);
     if (result != GR_OK) return result;
     for (uint32_t k = 0; k < call->n; k++) {

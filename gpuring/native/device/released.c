@@ -13,7 +13,6 @@
 #include <string.h>
 
 #include "../core/handles.h"
-#include "../core/tear.h"
 #include "event.h"
 #include "own_event.h"
 #include "stream.h"
@@ -264,13 +263,6 @@ bool gd_would_report(struct gd_peer *peer) {
         any = how_it_ended(peer, &released->frames[k], false) == GD_TORN;
     pthread_mutex_unlock(&released->mutex);
     return any;
-}
-
-bool gd_may_be_torn(const struct gd_peer *peer) {
-    const struct gr_ring *ring = peer->core.ring;
-    const struct gr_delivery *frame = &peer->core.last;
-    return gd_is_reached(peer, frame->producer, frame->index, frame->value) &&
-           gr_torn(ring, frame->index, frame->producer, frame->producer_id, frame->value);
 }
 
 /* Of a frame whose fence is reached. With events a mark says only that nobody had asked, so the

@@ -1,6 +1,7 @@
 /* Frames that may still turn out torn after their release. From any thread that has the peer. */
 #pragma once
 
+#include "../core/tear.h"
 #include "state.h"
 
 /* What is known of a frame. GD_OPEN: its producer's GPU work may still be pending. */
@@ -28,4 +29,9 @@ void gd_remember(struct gd_peer *peer, const struct gd_frame *frame, gd_stream s
 /* Whether to look at the list: a peer died, the list is long, or torn frames have to be reported. */
 bool gd_is_due(struct gd_peer *peer);
 /* Whether the frame of the last acquire may be torn, because its producer has died. */
-bool gd_may_be_torn(const struct gd_peer *peer);
+static inline bool gd_may_be_torn(const struct gd_peer *peer) {
+    const struct gr_delivery *frame = &peer->core.last;
+    return frame->value && gd_is_reached(peer, frame->producer, frame->index, frame->value) &&
+           gr_torn(peer->core.ring, frame->index, frame->producer, frame->producer_id,
+                   frame->value);
+}

@@ -19,13 +19,14 @@
  *   device      opens and closes the device order of a ring, and that of a peer
  *   order       before a slot is used: whether and how to wait for other GPU work
  *   record      after a slot was used: promise, record, and what to do when the driver refuses
- *   verbs       claim, publish, abandon, acquire, latest, release, leave: one call, one transition
+ *   ends        publish, abandon, release      } one call, one
+ *   verbs       claim, acquire, latest, leave  } transition
  *
  * state.h brings core/peer.h and driver.h. All else is included by who uses it.
  *
  * A peer that uses the slots by the CPU has no device (gd_peer.device is NULL). The same verbs are
- * used, and the CPU stores the fences. On host memory all peers are like that. On pinned memory some
- * are, and others have a device.
+ * used, and nothing is promised or recorded. On host memory all peers are like that. On pinned
+ * memory some are, and others have a device.
  *
  * Waiting. No call here waits for longer than a slice (core/wait.c). The driver may wait for
  * longer: for room in a full stream, and for the whole device after a record that it refused, or
@@ -43,6 +44,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include "../core/peer.h"
 #include "driver.h"
@@ -224,22 +226,24 @@ struct gd_call {
     /* [n] indices of the slots: set by claim and acquire, given to publish and release. */
     uint32_t *indices;
     struct gd_trouble trouble; /* set with GR_DEVICE */
-    uint32_t torns;            /* number of released frames that are known to be torn */
-    uint64_t torn[GD_MAX_OPS];
-    /* From here on private, and kept from one slice to the next.
+    /* From here to `torn` all is 0 when a call begins.
+     * torns: number of released frames that are known to be torn, which `torn` names. */
+    uint32_t torns;
+    /* All but that and `torn` is private, and kept from one slice to the next.
      * got: number of slots so far. at: how many pending fences of the last one are dealt with. */
     uint32_t got, at;
+    unsigned ops;
     /* This peer has the last one, but it is not ordered yet (or not settled yet, after a failed
      * record). */
     bool ordering;
     bool checked, failed;
     enum { GD_TRY, GD_SPIN, GD_SLEEP } stage; /* of host order */
+    enum gr_result refused; /* what the core answered to an end that it refused */
     int64_t since_ns;    /* of the wait in progress */
     uint64_t stream_id;  /* 0 if not asked for */
     /* When this call stops looking at fences that may come soon; 0 if it has not begun. */
     int64_t look_until_ns;
-    enum gr_result refused; /* what the core answered to an end that it refused */
-    unsigned ops;
+    uint64_t torn[GD_MAX_OPS];
     struct gd_mem_op op[GD_MAX_OPS];
 };
 static inline void gd_begin(struct gd_call *call, gd_stream stream, int64_t deadline_ns, uint32_t n,
@@ -249,11 +253,5 @@ static inline void gd_begin(struct gd_call *call, gd_stream stream, int64_t dead
     call->n = n;
     call->indices = indices;
     call->trouble.where = GD_NOWHERE;
-    call->got = call->at = call->ops = call->torns = 0;
-    call->ordering = call->checked = call->failed = false;
-    call->stage = GD_TRY;
-    call->since_ns = 0;
-    call->stream_id = 0;
-    call->look_until_ns = 0;
-    call->refused = GR_OK;
+    memset(&call->torns, 0, offsetof(struct gd_call, torn) - offsetof(struct gd_call, torns));
 }

@@ -1,8 +1,9 @@
-/* The verbs: one call is one whole transition, with its host order and its device order.
+/* The verbs that take slots, and leave: one call is one whole transition, with its host order and
+ * its device order. ends.c has those that end slots.
  *
- * Until the record everything can be undone: a claim turns void, a frame is given back. After the
- * record the frame is published or released. Each verb can be read here from top to bottom.
- * verbs.h has the contract of each, and docs/protocol.md the argument.
+ * Until the record everything can be undone: a claim turns void, a frame is given back. Each verb
+ * can be read here from top to bottom. verbs.h has the contract of each, and docs/protocol.md the
+ * argument.
  */
 #include "verbs.h"
 
@@ -22,43 +23,68 @@
 
 /* ---- claim, acquire -------------------------------------------------------------------------- */
 
-/* Calls the core's verb until it is not blocked any more: at once, then spinning, then asleep for
- * a slice. */
-static enum gr_result in_host_order(struct gd_peer *peer, struct gd_call *call, unsigned how,
-                                    gr_verb verb) {
-    enum gr_result result;
-    peer->core.wait.deadline_ns = call->deadline_ns;
+/* A verb that was blocked, or that waits already: it spins, then sleeps for a slice. */
+static enum gr_result go_on(struct gd_peer *peer, struct gd_call *call, unsigned how,
+                            gr_verb verb) {
     if (call->stage == GD_TRY) {
-        result = verb(&peer->core);
-        if (result != GR_BLOCKED) return result;
         if (call->deadline_ns == 0) {
             /* A caller that polls does not come by a sleep, where joins are reported, and may wait
              * for a peer that is dead. */
             gr_tell_of_joins(peer->core.ring);
-            return result;
+            return GR_BLOCKED;
         }
         call->stage = GD_SPIN;
     }
     if (!(how & GD_WAIT)) return GR_SIGNAL;
     if (call->stage == GD_SLEEP) return gr_sleep(&peer->core, verb);
     call->stage = GD_SLEEP;
-    result = gr_spin(&peer->core, verb);
+    enum gr_result result = gr_spin(&peer->core, verb);
     if (result != GR_BLOCKED || gr_now_ns() >= call->deadline_ns) return result;
     return GR_SIGNAL; /* the caller looks at signals before it sleeps */
 }
 
+/* Calls the core's verb until it is not blocked any more, and first at once. */
+static inline enum gr_result in_host_order(struct gd_peer *peer, struct gd_call *call,
+                                           unsigned how, gr_verb verb) {
+    peer->core.wait.deadline_ns = call->deadline_ns;
+    const enum gr_result result = call->stage == GD_TRY ? verb(&peer->core) : GR_BLOCKED;
+    return result == GR_BLOCKED ? go_on(peer, call, how, verb) : result;
+}
+
+/* The slot of the peer's last claim or acquire is ordered behind what is pending on it. */
+static inline enum gr_result in_device_order(struct gd_peer *peer, struct gd_call *call,
+                                             unsigned how) {
+    GR_FAULT("device: ordering");
+    return peer->core.last.pendings ? gd_order(peer, call, how) : GR_OK;
+}
+
+/* What is known of the frame of the last acquire. */
+static inline void note_frame(struct gd_peer *peer) {
+    const struct gr_delivery *frame = &peer->core.last;
+    struct gd_use *use = &peer->use[frame->index];
+    use->producer = frame->producer;
+    use->producer_id = frame->producer_id;
+    use->value = frame->value;
+    use->redelivered = frame->redelivered;
+    use->lost = frame->lost;
+    use->upstream = frame->upstream;
+}
+
+/* More dimensions than a frame can have. */
+static inline bool is_damaged(struct gd_peer *peer) {
+    struct gr_slot *slot = &peer->core.ring->slot[peer->core.last.index];
+    return gr_load_acquire(&slot->ndim) > GR_MAX_NDIM;
+}
+
 /* The slot of the peer's last claim or acquire is the caller's, who says that it is open. */
-static void hand_out(struct gd_peer *peer, struct gd_call *call) {
+static inline void hand_out(struct gd_peer *peer, struct gd_call *call) {
     const uint32_t index = peer->core.last.index;
     struct gd_use *use = &peer->use[index];
     use->seq = peer->core.last.seq;
-    use->redelivered = peer->core.last.redelivered;
-    use->lost = peer->core.last.lost;
-    use->upstream = peer->core.last.upstream;
     use->ndim = 0;
-    use->thread = 0;
-    use->of_another = false;
     if (peer->device) {
+        use->thread = 0;
+        use->of_another = false;
         use->streams = 1;
         use->stream[0] = call->stream;
         if (call->stream == GD_PER_THREAD) gd_enter_thread(use);
@@ -73,7 +99,7 @@ static void hand_out(struct gd_peer *peer, struct gd_call *call) {
 
 /* A signal handler, or another thread, may have closed this peer while it waited. Then what it had
  * was given back. */
-static enum gr_result handed_out(struct gd_peer *peer, struct gd_call *call) {
+static inline enum gr_result handed_out(struct gd_peer *peer, struct gd_call *call) {
     if (peer->core.self.left) {
         call->got = 0;
         return GR_REAPED;
@@ -112,7 +138,7 @@ enum gr_result gd_claim(struct gd_peer *peer, struct gd_call *call, unsigned how
             call->ordering = true;
         }
         if (peer->core.self.left) return GR_REAPED;
-        result = gd_order(peer, call, how);
+        result = in_device_order(peer, call, how);
         if (result == GR_SIGNAL) return result;
         if (result != GR_OK) {
             call->ordering = false;
@@ -149,7 +175,7 @@ enum gr_result gd_acquire(struct gd_peer *peer, struct gd_call *call, unsigned h
             call->ordering = true;
         }
         if (peer->core.self.left) return GR_REAPED;
-        result = gd_order(peer, call, how);
+        result = in_device_order(peer, call, how);
         const bool may_be_torn = result == GR_OK && gd_may_be_torn(peer);
         if (result == GR_SIGNAL || (may_be_torn && !(how & GD_WAIT))) return GR_SIGNAL;
         call->ordering = false;
@@ -159,17 +185,13 @@ enum gr_result gd_acquire(struct gd_peer *peer, struct gd_call *call, unsigned h
             gd_cancel(peer, call);
             return result;
         }
-        const struct gr_slot *slot = &peer->core.ring->slot[peer->core.last.index];
         /* The frame is released, so this is the only call that can report the damage. */
-        if (gr_load_acquire((gr_word32 *)&slot->ndim) > GR_MAX_NDIM) {
+        if (is_damaged(peer)) {
             gr_release(&peer->core, peer->core.last.index, peer->core.last.seq);
             gd_cancel(peer, call);
             return GR_DAMAGED;
         }
-        struct gd_use *use = &peer->use[peer->core.last.index];
-        use->producer = peer->core.last.producer;
-        use->producer_id = peer->core.last.producer_id;
-        use->value = peer->core.last.value;
+        note_frame(peer);
         /* The producer died meanwhile, and the user has not seen the frame. */
         if (may_be_torn && gd_is_torn(peer, peer->core.last.index)) {
             gr_skip_torn(&peer->core);
@@ -180,6 +202,24 @@ enum gr_result gd_acquire(struct gd_peer *peer, struct gd_call *call, unsigned h
         hand_out(peer, call);
     }
     return handed_out(peer, call);
+}
+
+enum gr_result gd_take_now(struct gd_peer *peer, int64_t deadline_ns, gr_verb verb, bool *taken) {
+    const bool consumer = peer->core.self.role == GR_CONSUMER;
+    if (peer->device || peer->gate_host || (consumer && gd_is_due(peer))) return GR_SIGNAL;
+    peer->core.wait.deadline_ns = deadline_ns;
+    const enum gr_result result = verb(&peer->core);
+    if (result != GR_OK) return result == GR_BLOCKED ? GR_SIGNAL : result;
+    if (peer->core.self.left) return GR_REAPED;
+    if (peer->core.last.pendings || (consumer && (peer->core.last.value || is_damaged(peer)))) {
+        *taken = true;
+        return GR_SIGNAL;
+    }
+    if (consumer) note_frame(peer);
+    struct gd_use *use = &peer->use[peer->core.last.index];
+    use->seq = peer->core.last.seq;
+    use->ndim = 0;
+    return GR_OK;
 }
 
 void gd_cancel(struct gd_peer *peer, struct gd_call *call) {
@@ -208,154 +248,7 @@ void gd_cancel(struct gd_peer *peer, struct gd_call *call) {
     }
 }
 
-/* ---- publish, abandon, release --------------------------------------------------------------- */
-
-enum end { PUBLISH, ABANDON, RELEASE };
-
-/* Names a frame that was just released and is torn. gd_reserve has made room. */
-static void tell_of_torn(struct gd_peer *peer, struct gd_call *call, uint64_t seq) {
-    if (call->torns == GD_MAX_OPS) gd_report_later(peer, seq);
-    else call->torn[call->torns++] = seq; /* the room is given up with the call */
-}
-
-/* own: what this peer has promised for its own work on the frame. */
-static enum gr_result release(struct gd_peer *peer, struct gd_call *call, uint32_t index,
-                              uint64_t own) {
-    struct gd_use *use = &peer->use[index];
-    const uint64_t seq = use->seq;
-    const enum gd_end how = gd_end_of(peer, index);
-    if (how == GD_WHOLE) {
-        use->open = false;
-        return gr_release(&peer->core, index, seq);
-    }
-    const struct gd_frame frame = {.index = index,
-                                   .producer = use->producer,
-                                   .producer_id = use->producer_id,
-                                   .seq = seq,
-                                   .value = use->value,
-                                   .own = own};
-    const gd_stream stream = use->streams ? use->stream[0] : 0;
-    if (!gd_reserve(&peer->released)) return GR_SYSTEM;
-    use->open = false;
-    enum gr_result result = gr_release(&peer->core, index, seq);
-    /* From here on `use` may belong to another thread that has acquired the slot again. */
-    if (result != GR_OK) gd_unreserve(&peer->released, 1);
-    else if (how == GD_OPEN) gd_remember(peer, &frame, stream);
-    else tell_of_torn(peer, call, seq);
-    return result;
-}
-
-/* The fence operation for `value` is enqueued: lets others see the end of the slot. */
-static enum gr_result finish(struct gd_peer *peer, struct gd_call *call, uint32_t index,
-                             uint64_t value, enum end end) {
-    struct gd_use *use = &peer->use[index];
-    if (end == RELEASE) return release(peer, call, index, value);
-    use->open = false;
-    if (end == ABANDON) return gr_abandon(&peer->core, index, use->seq);
-    return gr_publish(&peer->core, index, use->seq, value, use->ndim, use->shape);
-}
-
-/* Whether one record can serve all slots: each was used on the current stream only. */
-static bool on_one_stream(struct gd_peer *peer, const struct gd_call *call) {
-    if (call->n == 1 || call->n > GD_MAX_OPS || !peer->sync->record_many) return false;
-    for (uint32_t k = 0; k < call->n; k++) {
-        struct gd_use *use = &peer->use[call->indices[k]];
-        if (!use->open) return false;
-        if (peer->device && (use->streams != 1 || use->stream[0] != call->stream)) return false;
-    }
-    return true;
-}
-
-static void note(struct gd_call *call, enum gr_result result) {
-    if (call->refused == GR_OK) call->refused = result; /* the first of several is reported */
-}
-
-static void end_together(struct gd_peer *peer, struct gd_call *call, enum end end) {
-    uint64_t values[GD_MAX_OPS];
-    if (gd_record_all(peer, call, values) != GR_OK) call->failed = call->ordering = true;
-    for (; call->at < call->n && !call->failed; call->at++)
-        note(call, finish(peer, call, call->indices[call->at], values[call->at], end));
-}
-
-/* Ends one slot. If the driver refuses the record, this waits for the slot's streams (GR_SIGNAL:
- * call again), and then gives the slot up without a frame. While one of the streams is being
- * captured, nobody can tell when its work is done. Then the peer keeps the slot. */
-static enum gr_result end_one(struct gd_peer *peer, struct gd_call *call, uint32_t index,
-                              enum end end) {
-    const bool another = call->failed && !call->ordering;
-    struct gd_trouble first;
-    if (another) first = call->trouble;
-    uint64_t value;
-    if (!call->ordering) { /* else its record has failed, and it is to be settled */
-        if (gd_record(peer, call, index, &value) == GR_OK) {
-            note(call, finish(peer, call, index, value, end));
-            return GR_OK;
-        }
-        call->failed = call->ordering = true;
-    }
-    bool captured = call->trouble.where == GD_CAPTURED && !peer->use[index].unpaid;
-    enum gr_result result = captured ? GR_DEVICE : gd_settle(peer, call, index);
-    if (another) call->trouble = first; /* the first of several errors is reported */
-    if (result == GR_SIGNAL) return result;
-    if (result == GR_OK) {
-        value = gr_load_relaxed(work_of(peer->core.ring, index, peer->core.self.number));
-        finish(peer, call, index, value, end == RELEASE ? RELEASE : ABANDON);
-    }
-    call->ordering = false;
-    return GR_OK;
-}
-
-/* For torn frames of this call, if it has to report something else now, or may be given up. */
-static void report_all_later(struct gd_peer *peer, struct gd_call *call) {
-    for (uint32_t k = 0; k < call->torns; k++) gd_report_later(peer, call->torn[k]);
-    call->torns = 0;
-}
-
-/* Takes slots from their last use to their end. If one slot of a batch is refused, the call goes
- * on with the others; but the frames after one that could not be published are abandoned. */
-static enum gr_result bring_to_an_end(struct gd_peer *peer, struct gd_call *call, unsigned how,
-                                      enum end end) {
-    /* Checked before the driver is asked anything: a child may not touch CUDA. */
-    if (gr_forked(peer->core.ring)) {
-        for (uint32_t k = 0; k < call->n; k++) peer->use[call->indices[k]].open = false;
-        return GR_FORKED;
-    }
-    if (!(how & GD_AGAIN)) {
-        /* There may be work on the current stream, too. */
-        for (uint32_t k = 0; peer->device && k < call->n; k++) {
-            struct gd_use *use = &peer->use[call->indices[k]];
-            gd_leave_thread(use);
-            if (!gd_add_stream(use, call->stream))
-                return gd_refuse(call, GD_NO_MEMORY, call->stream, CU_OUT_OF_MEMORY);
-            if (call->stream == GD_PER_THREAD) gd_enter_thread(use);
-        }
-        if (on_one_stream(peer, call)) end_together(peer, call, end);
-    }
-    for (; call->at < call->n; call->at++) {
-        const uint32_t index = call->indices[call->at];
-        if (!peer->use[index].open) continue;
-        /* It was recorded together with the one that failed. */
-        if (call->failed && peer->use[index].unpaid) call->ordering = true;
-        const enum end how_it_ends = end == PUBLISH && call->failed ? ABANDON : end;
-        if (end_one(peer, call, index, how_it_ends) == GR_SIGNAL) {
-            report_all_later(peer, call);
-            return GR_SIGNAL;
-        }
-    }
-    if (call->failed || call->refused != GR_OK) report_all_later(peer, call);
-    else if (call->torns) gd_unreserve(&peer->released, call->torns);
-    return call->failed ? GR_DEVICE : call->refused;
-}
-
-enum gr_result gd_publish(struct gd_peer *peer, struct gd_call *call, unsigned how) {
-    return bring_to_an_end(peer, call, how, PUBLISH);
-}
-enum gr_result gd_abandon(struct gd_peer *peer, struct gd_call *call, unsigned how) {
-    return bring_to_an_end(peer, call, how, ABANDON);
-}
-enum gr_result gd_release(struct gd_peer *peer, struct gd_call *call, unsigned how) {
-    return bring_to_an_end(peer, call, how, RELEASE);
-}
+/* ---- undone, and left -------------------------------------------------------------------- */
 
 enum gr_result gd_put_back(struct gd_peer *peer, uint32_t index, bool seen) {
     uint64_t seq;

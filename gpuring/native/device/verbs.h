@@ -1,7 +1,7 @@
 /* The verbs of a ring as a program uses them: host order and device order in one call. */
 #pragma once
 
-#include "state.h"
+#include "ends.h"
 
 /* GR_OK: call->got slots are claimed, at least one, and the stream is ordered behind the peers
  * that used them before. It waits until there is one, then takes what else is free. The caller
@@ -10,18 +10,13 @@ enum gr_result gd_claim(struct gd_peer *peer, struct gd_call *call, unsigned how
 /* The same for frames. verb is gr_acquire or gr_latest. GR_TORN_BEHIND: nothing is held, and
  * peer->released.torn names frames, released earlier, that have turned out torn. */
 enum gr_result gd_acquire(struct gd_peer *peer, struct gd_call *call, unsigned how, gr_verb verb);
-/* After GR_SIGNAL of one of the two, instead of calling it again. Nothing stays claimed or
+/* The first try of one of the two for one slot, without a gd_call, by a peer that uses the slots by
+ * the CPU. GR_OK: slot peer->core.last.index is claimed or held. GR_SIGNAL: there is more to it, so
+ * the verb is to be called. *taken: the slot is this peer's already, so gd_call.ordering is true. */
+enum gr_result gd_take_now(struct gd_peer *peer, int64_t deadline_ns, gr_verb verb, bool *taken);
+/* After GR_SIGNAL of one of the first two, instead of calling it again. Nothing stays claimed or
  * held. */
 void gd_cancel(struct gd_peer *peer, struct gd_call *call);
-
-/* These end slots, behind all work on the streams that used them and on call->stream, the current
- * one. A slot that is still `open` afterwards still belongs to this peer: the driver refused
- * during a capture, or the call was given up while it settled. Then the verb may be called again.
- * GR_DEVICE: what could be given up was given up, a claim as VOID. */
-enum gr_result gd_publish(struct gd_peer *peer, struct gd_call *call, unsigned how);
-enum gr_result gd_abandon(struct gd_peer *peer, struct gd_call *call, unsigned how);
-/* GR_OK: call->torn names those of the frames that are known to be torn. */
-enum gr_result gd_release(struct gd_peer *peer, struct gd_call *call, unsigned how);
 
 /* Undoes a claim or a hold. seen: of a frame that the user has seen; nothing of his is pending on it
  * any more. */

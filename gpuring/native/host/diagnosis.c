@@ -25,9 +25,20 @@ static bool is_replaced(const char *name, const struct gr_ring *ring) {
     return lstat(path, &now) == 0 && now.st_ino != ring->lock_ino;
 }
 
+static bool is_created_here(const struct gr_ring *ring) {
+    const struct gr_head *head = ring->head;
+    return head->creator_pid == ring->pid && head->creator_start == ring->start &&
+           head->creator_pidns == ring->pidns;
+}
+
 /* What a program can do at the end of a stream to go on. */
-static void add_how_to_follow(struct gh_text *text, const char *name, const struct gr_ring *ring) {
-    if (is_replaced(name, ring))
+static void add_how_to_follow(struct gh_text *text, const char *name, const struct gr_ring *ring,
+                              enum gh_verb verb) {
+    if (is_replaced(name, ring) && verb == GH_CLAIM && is_created_here(ring))
+        gh_add(text, ". Another ring has that name now. This process created the ring before it, "
+                     "and a creator's own producer does not follow. Create the ring again, or "
+                     "attach to the new one");
+    else if (is_replaced(name, ring))
         gh_add(text, ". Another ring has that name now. Attach again to go on there, or join with "
                      "`reattach`, which does so by itself");
     else if (gr_load_acquire(&ring->head->closed))
@@ -96,7 +107,7 @@ gpuring_status gh_add_refused(struct gh_text *text, const char *name, const stru
         return GPURING_PEER_LOST;
     }
     gh_add(text, "%s", gh_over(result));
-    add_how_to_follow(text, name, peer->ring);
+    add_how_to_follow(text, name, peer->ring, verb);
     return status;
 }
 

@@ -33,8 +33,8 @@ static gpuring_status refused(const char *name, const char *why, int sys_errno,
     if (sys_errno == ESTALE)
         return gh_fail(error, GPURING_NOT_FOUND, "what has its name is about to go: %s", why);
     return gh_fail(error, GPURING_INCOMPATIBLE,
-                   "%s is no ring that this version of gpuring can read: %s. If no process uses it, `gpuring clean` "
-                   "removes it",
+                   "%s is no ring that this version of gpuring can read: %s. If no process uses it, `gpuring clean "
+                   "NAME` removes it",
                    path, why);
 }
 
@@ -55,8 +55,8 @@ static gpuring_status check_owner(const char *name, const struct gh_named *named
     if (owner < 0 ? uid == 0 || uid == own : (int64_t)uid == owner) return GPURING_OK;
     return gh_fail(error, GPURING_NOT_PERMITTED,
                    "ring '%s' belongs to %s, not to user %lld. Its creator can write every slot, "
-                   "and can end this process. If you trust that user, attach with `owner` %u; the "
-                   "mode has to let you in, too",
+                   "and can end this process. If you trust that user, attach with `owner` %u, or "
+                   "run this program as that user; the mode has to let you in, too",
                    name, gh_owner(named, words), owner < 0 ? (long long)own : (long long)owner,
                    uid);
 }
@@ -123,6 +123,6 @@ gpuring_status gh_fail_missing(const char *name, const char *detail, gpuring_err
                        name);
     return gh_fail(error, GPURING_NOT_FOUND,
                    "ring '%s' is not there now: %s. If nobody is removing or replacing it, "
-                   "`gpuring clean` takes away what is left, once its processes are gone",
-                   name, detail);
+                   "`gpuring clean %s` takes away what is left, once its processes are gone",
+                   name, detail, name);
 }

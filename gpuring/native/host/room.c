@@ -1,10 +1,13 @@
 /* What to say when the system gives no memory, or no room in /dev/shm. */
+#define _GNU_SOURCE
 #include "room.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <sys/resource.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include "names.h"
 
@@ -39,13 +42,13 @@ static gpuring_status no_space(gpuring_error *error, const char *name, const cha
     if (known && room.f_files && !room.f_favail)
         return gh_fail(error, GPURING_NO_ROOM,
                        "ring '%s': no space in " GH_SHM " for %s: it has as many files as it can "
-                       "hold. Remove dead rings (gpuring clean) or other files there, or mount it "
+                       "hold. Remove dead rings (gpuring clean NAME) or other files there, or mount it "
                        "with more (nr_inodes=)",
                        name, what);
     return gh_fail(error, GPURING_NO_ROOM,
                    "ring '%s': no space in " GH_SHM " for %s: %s are needed, %s are free. Use fewer "
-                   "or smaller slots, remove dead rings (gpuring clean), or enlarge it (docker run "
-                   "--shm-size=\xe2\x80\xa6)",
+                   "or smaller slots, remove dead rings (gpuring clean NAME), or enlarge it (docker "
+                   "run --shm-size=\xe2\x80\xa6)",
                    name, what, amount(needed, nbytes),
                    amount(free, (uint64_t)room.f_bavail * room.f_frsize));
 }
@@ -55,9 +58,15 @@ gpuring_status gh_fail_for_room(gpuring_error *error, const char *name, int sys_
     char size[AMOUNT], most[AMOUNT];
     uint64_t limit;
     gpuring_status status;
-    if (sys_errno == EROFS)
+    if ((sys_errno == EACCES || sys_errno == EPERM) &&
+        faccessat(AT_FDCWD, GH_SHM, W_OK | X_OK, AT_EACCESS) != 0)
+        status = gh_fail(error, GPURING_NOT_PERMITTED,
+                         "ring '%s': this process, of user %u, may make no files in " GH_SHM
+                         ". As root: chmod 1777 " GH_SHM,
+                         name, geteuid());
+    else if (sys_errno == EROFS)
         status = gh_fail(error, GPURING_NO_ROOM,
-                         "ring '%s': " GH_SHM " is read-only here, and who is in a ring writes",
+                         "ring '%s': " GH_SHM " is read-only here, and all processes of a ring write",
                          name);
     else if (sys_errno == EFBIG && limit_of(RLIMIT_FSIZE, &limit))
         status = gh_fail(error, GPURING_NO_ROOM,

@@ -54,7 +54,7 @@ static gpuring_status check_whole(const struct gm_given *given, uint64_t base, u
     if (base != given->ptr)
         return gm_fail(error, 0,
                        "the memory that was given is a part of an allocation: it begins %llu bytes "
-                       "behind the begin of %llu bytes, and only all of these can be shared. " ALONE,
+                       "after the start of %llu bytes, and only all of these can be shared. " ALONE,
                        (unsigned long long)(given->ptr - base), (unsigned long long)whole);
     if (given->nbytes <= whole && whole < given->nbytes + GM_PAGE) return GPURING_OK;
     return gm_fail(error, 0,

@@ -89,7 +89,7 @@ gpuring_status gm_uuid(struct gd_driver *driver, int device, uint8_t uuid[GM_UUI
     int status = driver->init(0);
     if (status == CU_OK) status = driver->device_get_uuid(uuid, device);
     if (status == CU_OK) return GPURING_OK;
-    return gm_fail(error, status, "the driver does not tell the UUID of GPU %d: %s", device,
+    return gm_fail(error, status, "the driver does not give the UUID of GPU %d: %s", device,
                    gd_status_name(driver, status));
 }
 

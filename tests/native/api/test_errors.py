@@ -34,6 +34,24 @@ def test_a_name_that_no_ring_can_have_and_one_that_none_has(name, puppet):
     assert f"No ring or service named '{name}'" in text
 
 
+@pytest.mark.parametrize("timeout", [-2, -5, -(2**63)])
+def test_a_negative_timeout_is_none(name, puppet, timeout):
+    c = puppet()
+    with small_ring(name):
+        assert c.refused("attach", name, timeout)[0] == "INVALID"
+        c.ok("attach", name, 0)
+        c.ok("consume", "-", NEXT, "")
+        for verb in (
+            ("acquire", 0, timeout, 0),
+            ("acquire", 0, timeout, 2),
+            ("select", timeout, 0),
+        ):
+            status, text = c.refused(*verb)
+            assert status == "INVALID"
+            assert text.startswith(f"a timeout of {timeout} ns is none")
+        c.leaves()
+
+
 def test_what_is_no_ring(name, puppet):
     c = puppet()
     path = Path(segment.path_of(segment.header_name(name)))

@@ -47,6 +47,17 @@ def reads(c, byte, *, restarted=False):
     c.ok("release", 0, 1)
 
 
+@contextlib.contextmanager
+def at_its_end(c, name):
+    """It has a descriptor, and its stream has ended."""
+    with small_ring(name) as ring:
+        follows(c, name)
+        ring.producer().close()
+        assert c("poll", 0, 0) == "GPURING_OK 1"
+        waits(c)
+        yield
+
+
 @pytest.mark.parametrize("dies", [False, True], ids=["closed", "killed"])
 def test_a_consumer_goes_on_in_the_next_ring(name, puppet, dies):
     c, camera = puppet(), puppet()
@@ -251,11 +262,7 @@ def test_a_descriptor_tells_of_the_next_ring(name, puppet):
 
 def test_a_descriptor_hears_no_names_between_ends_though_a_child_has_it(name, puppet):
     c = puppet()
-    with small_ring(name) as ring:
-        follows(c, name)
-        ring.producer().close()
-        assert c("poll", 0, 0) == "GPURING_OK 1"
-        waits(c)
+    with at_its_end(c, name):
         waits(c)  # its timer has it looked again soon
         assert c("poll", 0, 20_000) == "GPURING_OK 1"
         assert c("child") == "ok"
@@ -268,11 +275,7 @@ def test_a_descriptor_hears_no_names_between_ends_though_a_child_has_it(name, pu
 
 def test_a_child_that_closes_what_it_has_inherited_leaves_the_descriptor_alone(name, puppet):
     c = puppet()
-    with small_ring(name) as ring:
-        follows(c, name)
-        ring.producer().close()
-        assert c("poll", 0, 0) == "GPURING_OK 1"
-        waits(c)
+    with at_its_end(c, name):
         assert has_timer(c.pid)
         assert c("child", 0) == "ok"
         assert has_timer(c.pid)

@@ -20,6 +20,7 @@ __all__ = ["_is_supported", "c", "name"]  # pytest finds the fixtures by it
 
 GIVEN, NBYTES = 254, 2 << 20
 KINDS = {"plain": "ipc", "virtual": "vmm"}
+OF_EACH = pytest.mark.parametrize(("of", "kind"), KINDS.items(), ids=KINDS)
 
 
 @pytest.fixture
@@ -33,9 +34,9 @@ def allocates(program: Puppet, of: str, nbytes: int = NBYTES) -> None:
     program.ok("under", GIVEN, -1, 0, 0)
 
 
-@pytest.mark.parametrize("of", KINDS)
+@OF_EACH
 def test_a_ring_lies_in_memory_of_the_program(
-    name: str, c: Callable[[], Puppet], python: Callable[[], Peer], of: str
+    name: str, c: Callable[[], Puppet], python: Callable[[], Peer], of: str, kind: str
 ) -> None:
     """Which may not be freed before nobody has the ring any more."""
     program, peer = c(), python()
@@ -44,8 +45,8 @@ def test_a_ring_lies_in_memory_of_the_program(
     assert program.ok("has-given")["has"] == "0"
     program.ok("create", name, 4, 0o600, *SHAPE)
     found = program.ok("info")
-    assert (int(found["memory"]), found["device"]) == (MEMORY[KINDS[of]], "0")
-    assert peer("attach", name)["memory"] == KINDS[of]
+    assert (int(found["memory"]), found["device"]) == (MEMORY[kind], "0")
+    assert peer("attach", name)["memory"] == kind
     peer("consume")
     program.ok("produce", "-")
     for k in range(1, 6):  # every slot, and one again
@@ -92,7 +93,7 @@ def test_memory_that_cannot_have_the_slots_is_refused(
     [
         ((GIVEN, -1), (2**40, NBYTES), "is no memory of a GPU (cuPointerGetAttribute"),
         ((GIVEN, 1), (0, NBYTES), "is on GPU 0, and the ring is to be used under GPU 1"),
-        ((GIVEN, -3), (0, NBYTES), "device is a GPU's number"),
+        ((GIVEN, -3), (0, NBYTES), "device must be a GPU's number"),
         ((GIVEN, -1), None, "`given` is the memory of its slots"),
         ((MEMORY["ipc"], 0), (0, NBYTES), "is for memory that is GPURING_MEMORY_GIVEN"),
     ],
@@ -111,9 +112,9 @@ def test_what_cannot_be_given_is_refused(
     assert segments_of(name) == []
 
 
-@pytest.mark.parametrize("of", KINDS)
+@OF_EACH
 def test_memory_that_a_ring_has_is_not_given_to_a_second_one(
-    name: str, c: Callable[[], Puppet], of: str
+    name: str, c: Callable[[], Puppet], of: str, kind: str
 ) -> None:
     program = c()
     allocates(program, of)

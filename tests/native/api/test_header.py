@@ -11,8 +11,6 @@ import pytest
 
 from gpuring import config
 from tests.helpers.compiled import CC
-from tests.helpers.rings import small_ring
-from tests.helpers.support import segments_of
 from tests.native.api.conftest import STRICT
 
 CXX = shutil.which("g++") or shutil.which("c++")
@@ -41,87 +39,6 @@ def test_the_header_is_clean_c(standard, tmp_path):
 @pytest.mark.parametrize("standard", ["c++17", "c++20"])
 def test_the_headers_are_clean_cpp(standard, header, tmp_path):
     compile_with(CXX, standard, header, tmp_path)
-
-
-CREATES = """
-#include <gpuring.hpp>
-int main(int, char **argv) {
-    gpuring_field field = GPURING_FIELD;
-    gpuring_create_options options = GPURING_CREATE_OPTIONS;
-    field.name = "array", field.dtype = "<f4", field.dimensions = 1, field.shape[0] = 3;
-    options.fields = &field, options.field_count = 1;
-    const auto ring = gpuring::Ring::create(argv[1], options);
-    gpuring::Producer producer(ring);
-    gpuring::Consumer frames(ring);
-    if (frames.acquire(gpuring::milliseconds(1))) return 1;
-    {
-        auto slot = producer.claim();
-        slot->array<float>()[2] = 5;
-        slot->publish();
-        producer.claim(); // and abandon
-    }
-    if (frames.next()->array<float>()[2] != 5) return 2;
-    try {
-        frames.latest();
-        return 3;
-    } catch (const gpuring::Error &error) {
-        if (error.status() != GPURING_INVALID) return 4;
-    }
-    try {
-        gpuring_attach_options of_another = GPURING_ATTACH_OPTIONS;
-        of_another.owner = 12345;
-        gpuring::Ring(argv[1], of_another);
-        return 5;
-    } catch (const gpuring::Error &error) {
-        return error.status() == GPURING_NOT_PERMITTED ? 0 : 6;
-    }
-}
-"""
-
-
-def run_cpp(text: str, name: str, place: Path) -> int:
-    """The exit status of a program."""
-    if CXX is None:
-        pytest.skip("no compiler")
-    (place / "it.cpp").write_text(text)
-    command = [CXX, "-std=c++17", *STRICT, "-O1", place / "it.cpp", "-o", place / "it"]
-    subprocess.run([*command, *config.cflags(), *config.libs()], check=True, timeout=60)
-    return subprocess.run([place / "it", name], check=False, timeout=60).returncode
-
-
-def test_objects_of_cpp_leave_the_ring_when_they_go(name, tmp_path):
-    assert run_cpp(CREATES, name, tmp_path) == 0
-    assert segments_of(name) == []
-
-
-TWICE = """
-#include <gpuring.hpp>
-template <class Verb> static bool is_refused(Verb verb) {
-    try {
-        verb();
-    } catch (const gpuring::Error &error) {
-        return error.status() == GPURING_INVALID;
-    }
-    return false;
-}
-int main(int, char **argv) {
-    const gpuring::Ring ring(argv[1]);
-    gpuring::Producer producer(ring);
-    gpuring::Consumer frames(ring);
-    auto slot = producer.claim();
-    slot->publish();
-    if (!is_refused([&] { slot->publish(); })) return 1;
-    if (!is_refused([&] { slot->set_shape({1}); })) return 2;
-    auto frame = frames.acquire();
-    frame->release();
-    return is_refused([&] { frame->release(); }) ? 0 : 3;
-}
-"""
-
-
-def test_a_slot_of_cpp_is_ended_once(name, tmp_path):
-    with small_ring(name):
-        assert run_cpp(TWICE, name, tmp_path) == 0
 
 
 def test_every_name_has_the_prefix():

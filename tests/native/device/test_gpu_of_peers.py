@@ -81,7 +81,7 @@ def test_the_tools_say_who_is_on_another_gpu(rig):
 def test_a_driver_that_does_not_tell_its_uuid_is_refused(rig, kind):
     ring = rig(kind)
     ring.driver.errors["get_uuid"] = 100
-    with pytest.raises(DeviceError, match="does not tell the UUID of GPU 1"):
+    with pytest.raises(DeviceError, match="does not give the UUID of GPU 1"):
         ring.ring(ordinal=1)
     del ring.driver.errors["get_uuid"]
     ring.producer()

@@ -8,7 +8,7 @@ import gpuring
 from tests.helpers.compiled import needs_compiler
 from tests.helpers.processes import poll
 from tests.helpers.rings import waiters
-from tests.helpers.support import locked, peek, poke, set_fence
+from tests.helpers.support import locked, peek, poke, set_fence, written_by_gpu
 from tests.native.stranger import (
     Frame,
     drain,
@@ -167,7 +167,7 @@ def test_many_deaths_are_counted_from_0(name, stranger):
 
 
 def test_a_client_raises_the_fence_of_who_died_before_it_did(name, stranger):
-    """Killed between the two stores of its promise.  Its number and the slot are free again."""
+    """Killed before its GPU had done its work.  Its number and the slot are free again."""
     with make(name, slots=2) as ring:
         dead = stranger("produce", name, 1, 3, paused=True)
         p = dead.number()
@@ -177,6 +177,7 @@ def test_a_client_raises_the_fence_of_who_died_before_it_did(name, stranger):
         dead.said("claimed 4")
         with locked(name):
             dead.kill()
+            written_by_gpu(ring, 2)
             set_fence(ring, p, 0, (2 << 16) - 1)
         writer = stranger("produce", name, 2, 4)
         assert writer.number() == p

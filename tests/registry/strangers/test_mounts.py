@@ -15,7 +15,7 @@ from tests.helpers import commands
 from tests.helpers.promise import promise
 from tests.helpers.support import segments_of
 from tests.registry import in_a_child
-from tests.registry.strangers import OPTIONS, SHM, as_nobody, outcome
+from tests.registry.strangers import NOBODY, OPTIONS, SHM, as_nobody, outcome
 
 pytest.importorskip("prometheus_client", reason="gpuring[tools] is not installed")
 from gpuring.cli.metrics.collector import RingCollector
@@ -98,6 +98,22 @@ def test_a_full_directory_is_told_and_nothing_is_left(name, mounted, what):
     for each in told:
         assert name in each
         assert ("as many files" if what == "files" else "are free") in each
+
+
+def create_where_nobody_may(pipe, name):
+    def told(_pipe):
+        with pytest.raises(PermissionError) as refused:
+            gpuring.create(name, **OPTIONS)
+        assert segments_of(name) == []
+        return str(refused.value)
+
+    return as_nobody(pipe, told)
+
+
+def test_who_may_make_no_files_is_told_what_to_change(name, mounted):
+    told = mounted("-t tmpfs -o mode=0755 tmpfs /dev/shm", create_where_nobody_may, name)
+    may_not = f"ring {name!r}: this process, of user {NOBODY}, may make no files in /dev/shm"
+    assert told == f"{may_not}. As root: chmod 1777 /dev/shm"
 
 
 def replace_where_there_is_little_room(_pipe, name, alive):

@@ -104,7 +104,7 @@ def test_a_torn_frame_is_told(streams):
     both.put(1, 1)
     aligned = both.align("pts")
     left, _ = next(aligned)
-    tear(both.rings[0], left.seq)
+    tear(both.rings[0], left.seq, left)
     both.put(0, 2)
     both.put(1, 2)
     with pytest.raises(gpuring.FrameTorn) as torn:

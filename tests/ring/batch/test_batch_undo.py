@@ -9,6 +9,7 @@ import gpuring
 from tests.helpers import raw_verbs
 from tests.helpers.layout import FIELDS
 from tests.helpers.rings import drain, small_ring
+from tests.helpers.support import written_by_gpu
 from tests.helpers.victim import unpay
 from tests.ring.batch import idle, seqs_of
 
@@ -18,6 +19,7 @@ def test_a_fence_that_is_not_paid_ends_a_batch_before_its_frame(name):
     with small_ring(name) as ring, ring.producer() as producer, ring.consumer() as frames:
         producer.claim_many(4, 0).publish()
         header = ring._header
+        written_by_gpu(ring, 6)
         unpay(ring, producer.peer, 2)
         with frames.acquire_many(4, 0) as batch:
             assert seqs_of(batch) == [4, 5]

@@ -59,7 +59,7 @@ class Receiver(End):
 
     def finish(self, index: int, nbytes: int) -> None:
         self._coming.discard(index)
-        with translated("the GPU cannot be told of what the network wrote"):
+        with translated("the GPU cannot be made to see what the network wrote"):
             self._flush()
         if self.bounce is None:
             self._ready.append(index)

@@ -35,7 +35,8 @@ bool produce(struct gr_peer *me) {
     gr_word *fence = fence_of(ring, me->last.index, me->self.number);
     bool unfinished = self.target && chance(4) == 0;
     if (!unfinished) write_frame(me);
-    uint64_t value = gr_promise(me, me->last.index, me->last.seq);
+    /* Others promise nothing: a CPU has written the frame. */
+    uint64_t value = unfinished || chance(2) ? gr_promise(me, me->last.index, me->last.seq) : 0;
     if (!unfinished) gr_raise_to(fence, value);
     if (!unfinished && chance(13) == 0) {
         REQUIRE(gr_abandon(me, me->last.index, me->last.seq) == GR_OK);
@@ -115,7 +116,7 @@ enum gr_result consume(struct gr_peer *me, gr_verb verb, enum of of) {
      * lap). */
     if (chance(of == OF_LOSSY ? 4 : 32) == 0) nap(100);
     bool unfinished = self.target && chance(4) == 0;
-    uint64_t value = gr_promise(me, me->last.index, me->last.seq), seq = me->last.seq;
+    uint64_t seq = me->last.seq, value = unfinished || chance(2) ? gr_promise(me, me->last.index, seq) : 0;
     if (!unfinished) gr_raise_to(fence, value);
     if (of == OF_SHARED && self.target) atomic_store(&frame->released, RELEASING);
     REQUIRE(gr_release(me, me->last.index, seq) == GR_OK);

@@ -9,13 +9,6 @@ uint64_t taken, lost;
 bool again;
 volatile sig_atomic_t ending;
 
-static uint64_t promise(uint64_t s) {
-    uint64_t v = max(s << 16, *work_of(s % n, me) + 1);
-    *work_of(s % n, me) = v;
-    *fence_of(s % n, me) = v;
-    return v;
-}
-
 static bool any_held(uint64_t i) {
     for (uint64_t v = 0; v < subs; v++)
         if (has(head->sub_mask, v) && phase_of(take_of(i, v)->word) == HELD) return true;
@@ -72,11 +65,10 @@ bool end_claim(uint64_t phase) {
     struct slot *it = &slot[taken % n];
     uint64_t mine = claim_word(taken, me, WRITING);
     if (!is_mine()) return false;
-    uint64_t v = promise(taken);
     if (it->word != mine) return false;
     if (phase == READY) {
         it->producer = my_id;
-        it->fence = v;
+        it->fence = 0;
         it->time_ns = now_ns(CLOCK_MONOTONIC);
         it->ndim = 0;
         it->lost_before = (uint32_t)head->dropped;
@@ -221,10 +213,7 @@ enum answer latest(void) {
 
 bool end_hold(uint64_t phase) {
     if (!is_mine()) return false;
-    if (phase == DONE) {
-        pay(taken);
-        promise(taken);
-    }
+    if (phase == DONE) pay(taken);
     word *it = &take_of(taken % n, u)->word;
     if (!cas(it, claim_word(taken, me, HELD), claim_word(taken, me, phase))) return false;
     if (phase == OPEN) {

@@ -1,0 +1,62 @@
+"""The processes that use a ring whose header cannot be read, and so does not name them.
+
+Whoever is in a ring has its header mapped.  /proc/PID/maps tells that of one's own processes, and
+to root of all processes of the same pid namespace.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from gpuring.printable import printable
+from gpuring.registry import segment
+
+_MOST_LETTERS = 60  # of a command line
+_PROC = Path("/proc")
+
+
+def users(names: Iterable[str]) -> dict[str, dict[int, str]]:
+    """Of each ring the processes that have its header mapped: their pids, and how they were
+    started.  Rings of which none is known are not there."""
+    rings: dict[tuple[str, str], str] = {}
+    for name in names:
+        with contextlib.suppress(OSError):
+            path = segment.path_of(segment.header_name(name))
+            rings[_key(os.stat(path, follow_symlinks=False))] = name  # noqa: PTH116
+    found: dict[str, dict[int, str]] = {}
+    for pid in _pids() if rings else ():
+        for key in rings.keys() & _mapped(pid):
+            found.setdefault(rings[key], {})[pid] = _command(pid)
+    return found
+
+
+def told(users: dict[int, str]) -> str:
+    """Processes, in words."""
+    return ", ".join(f"pid {pid} ({command})" for pid, command in users.items())
+
+
+def _pids() -> list[int]:
+    return sorted(int(each.name) for each in _PROC.iterdir() if each.name.isdecimal())
+
+
+def _key(file: os.stat_result) -> tuple[str, str]:
+    """The device and the inode, as a line of maps has them."""
+    return f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}", str(file.st_ino)
+
+
+def _mapped(pid: int) -> Iterator[tuple[str, str]]:
+    with contextlib.suppress(OSError):  # it has ended, or is another user's
+        for line in (_PROC / str(pid) / "maps").read_text(errors="replace").splitlines():
+            _, _, _, device, inode, *_ = line.split(maxsplit=5)
+            yield device, inode
+
+
+def _command(pid: int) -> str:
+    line = b""
+    with contextlib.suppress(OSError):
+        line = (_PROC / str(pid) / "cmdline").read_bytes()
+    words = printable(" ".join(line.decode(errors="replace").split("\0")).strip())
+    return words if len(words) <= _MOST_LETTERS else words[: _MOST_LETTERS - 1] + "…"

@@ -1,0 +1,72 @@
+"""Rings that cannot be read, as after an upgrade: scripts are told of them, and people who uses
+them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from pathlib import Path
+
+import pytest
+
+import gpuring
+from gpuring import native
+from gpuring.cli import main
+from gpuring.cli.owners import myself
+from tests.helpers.rings import small_ring
+from tests.helpers.support import Pipe
+
+
+def of_another_version(name: str) -> None:
+    """The ring's header says so from now on."""
+    with Path(f"/dev/shm/gpuring.{name}").open("r+b") as file:
+        file.seek(8)
+        file.write(bytes([native.VERSION - 1]))
+
+
+def guest(pipe: Pipe, name: str) -> None:
+    with gpuring.attach(name):
+        pipe.send()
+        pipe.receive()
+
+
+def test_ls_tells_scripts_of_rings_that_cannot_be_read(name, command, children):
+    with small_ring(name):
+        child = children(guest, name)
+        child.receive()
+        of_another_version(name)
+        listed = json.loads(command("ls", "--json").stdout)
+        (entry,) = (one for one in listed if one["name"] == name)
+        why = entry.pop("unreadable")
+        assert f"its layout has version {native.VERSION - 1}, this build reads version " in why
+        pids = sorted([os.getpid(), child.pid])
+        assert entry == {"name": name, "owner": myself(), "used_by": pids}
+        told = next(line for line in command("ls").stdout.splitlines() if " is used by " in line)
+        assert told.startswith(f"{name} is used by pid ")
+        for pid in (os.getpid(), child.pid):
+            assert re.search(rf"\bpid {pid} \([^)]*python", told), told
+
+
+@pytest.mark.parametrize("options", [(), ("--dry-run",)], ids=["clean", "dry-run"])
+def test_clean_says_which_process_uses_what_cannot_be_read(name, command, options):
+    with small_ring(name):
+        of_another_version(name)
+        done = command("clean", *options, name)
+        said = done.stdout + done.stderr
+        assert f"), and pid {os.getpid()} (" in said
+        assert said.endswith(") uses it\n")
+
+
+def test_clean_says_so_where_it_cannot_know_which_process_that_is(name, command, monkeypatch):
+    with small_ring(name):
+        of_another_version(name)
+        monkeypatch.setattr("gpuring.registry.users._pids", list)  # as other users' hide theirs
+        told = command("clean", "--dry-run", name).stdout
+        assert "a process uses it, which is another user's or in another pid namespace" in told
+
+
+def test_the_version_names_the_layout(capsys):
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"gpuring {gpuring.__version__}, layout {native.VERSION}\n"

@@ -1,0 +1,168 @@
+"""gpuring.hpp: what its objects own, and what they refuse."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gpuring import config
+from tests.helpers.rings import small_ring
+from tests.helpers.support import segments_of
+from tests.native.api.conftest import STRICT
+
+CXX = shutil.which("g++") or shutil.which("c++")
+
+
+def run_cpp(text: str, name: str, place: Path) -> int:
+    """The exit status of a program."""
+    if CXX is None:
+        pytest.skip("no compiler")
+    (place / "it.cpp").write_text(text)
+    command = [CXX, "-std=c++17", *STRICT, "-O1", place / "it.cpp", "-o", place / "it"]
+    subprocess.run([*command, *config.cflags(), *config.libs()], check=True, timeout=60)
+    return subprocess.run([place / "it", name], check=False, timeout=60).returncode
+
+
+CREATES = """
+#include <gpuring.hpp>
+int main(int, char **argv) {
+    gpuring_field field = GPURING_FIELD;
+    gpuring_create_options options = GPURING_CREATE_OPTIONS;
+    field.name = "array", field.dtype = "<f4", field.dimensions = 1, field.shape[0] = 3;
+    options.fields = &field, options.field_count = 1;
+    const auto ring = gpuring::Ring::create(argv[1], options);
+    gpuring::Producer producer(ring);
+    gpuring::Consumer frames(ring);
+    if (frames.acquire(gpuring::milliseconds(1))) return 1;
+    {
+        auto slot = producer.claim();
+        slot->array<float>()[2] = 5;
+        slot->publish();
+        producer.claim(); // and abandon
+    }
+    if (frames.next()->array<float>()[2] != 5) return 2;
+    try {
+        frames.latest();
+        return 3;
+    } catch (const gpuring::Error &error) {
+        if (error.status() != GPURING_INVALID) return 4;
+    }
+    try {
+        gpuring_attach_options of_another = GPURING_ATTACH_OPTIONS;
+        of_another.owner = 12345;
+        gpuring::Ring(argv[1], of_another);
+        return 5;
+    } catch (const gpuring::Error &error) {
+        return error.status() == GPURING_NOT_PERMITTED ? 0 : 6;
+    }
+}
+"""
+
+
+def test_objects_of_cpp_leave_the_ring_when_they_go(name, tmp_path):
+    assert run_cpp(CREATES, name, tmp_path) == 0
+    assert segments_of(name) == []
+
+
+TWICE = """
+#include <gpuring.hpp>
+template <class Verb> static bool is_refused(Verb verb) {
+    try {
+        verb();
+    } catch (const gpuring::Error &error) {
+        return error.status() == GPURING_INVALID;
+    }
+    return false;
+}
+int main(int, char **argv) {
+    const gpuring::Ring ring(argv[1]);
+    gpuring::Producer producer(ring);
+    gpuring::Consumer frames(ring);
+    auto slot = producer.claim();
+    slot->publish();
+    if (!is_refused([&] { slot->publish(); })) return 1;
+    if (!is_refused([&] { slot->set_shape({1}); })) return 2;
+    if (!is_refused([&] { slot->array<unsigned char>(); })) return 3;
+    if (!is_refused([&] { slot->set_meta("pts", std::int64_t(7)); })) return 4;
+    auto frame = frames.acquire();
+    frame->release();
+    if (!is_refused([&] { frame->array<unsigned char>(); })) return 5;
+    if (!is_refused([&] { frame->meta<std::int64_t>("pts"); })) return 6;
+    return is_refused([&] { frame->release(); }) ? 0 : 7;
+}
+"""
+
+
+def test_a_slot_of_cpp_is_not_used_after_its_end(name, tmp_path):
+    with small_ring(name, meta=[("pts", "i8")]):
+        assert run_cpp(TWICE, name, tmp_path) == 0
+
+
+FOLLOWS = """
+#include <cstring>
+#include <fstream>
+#include <gpuring.hpp>
+static int mapped(const std::string &name) {
+    std::ifstream maps("/proc/self/maps");
+    int n = 0;
+    for (std::string line; std::getline(maps, line);) n += line.find(name) != line.npos;
+    return n;
+}
+static int follow(const std::string &name) {
+    gpuring_field field = GPURING_FIELD;
+    gpuring_create_options make = GPURING_CREATE_OPTIONS;
+    gpuring_consumer_options options = GPURING_CONSUMER_OPTIONS;
+    field.name = "array", field.dtype = "|u1", field.dimensions = 1, field.shape[0] = 4;
+    make.fields = &field, make.field_count = 1, make.slots = 2;
+    options.reattach = true;
+    auto made = std::make_unique<gpuring::Ring>(gpuring::Ring::create(name, make));
+    gpuring::Consumer frames(gpuring::Ring(name), options);
+    std::vector<gpuring::Ring> rings;
+    std::vector<gpuring::ReadSlot> held; // some over a restart, and some to the end
+    for (;; made = std::make_unique<gpuring::Ring>(gpuring::Ring::create(name, make))) {
+        gpuring::Producer producer(*made);
+        producer.claim()->publish();
+        auto frame = frames.acquire(gpuring::seconds(20));
+        if (!frame || frame->restarted() != (make.slots > 2)) return 1;
+        rings.push_back(frames.ring());
+        held.push_back(std::move(*frame));
+        if (make.slots == 4) held.clear();
+        if (make.slots++ == 6) break;
+        made.reset();
+    }
+    for (std::uint32_t k = 0; k < rings.size(); k++)
+        if (rings[k].info().slots != 2 + k || rings[k].field().nbytes != 4) return 2;
+    return rings.size() == 5 ? 0 : 3;
+}
+int main(int, char **argv) {
+    const int status = follow(argv[1]);
+    return status ? status : mapped(argv[1]);
+}
+"""
+
+
+def test_a_ring_of_cpp_is_kept_over_restarts_and_goes_with_its_last_copy(name, tmp_path):
+    assert run_cpp(FOLLOWS, name, tmp_path) == 0
+    assert segments_of(name) == []
+
+
+LATE = """
+#include <gpuring.hpp>
+int main(int, char **argv) {
+    const gpuring::milliseconds late(-1);
+    const gpuring::Ring ring(argv[1], late);
+    gpuring::Producer producer(ring);
+    gpuring::Consumer frames(ring);
+    if (frames.acquire(late)) return 1;
+    while (auto slot = producer.claim(late)) slot->publish();
+    return frames.acquire(late) ? 0 : 2;
+}
+"""
+
+
+def test_a_deadline_of_cpp_that_has_passed_does_not_wait(name, tmp_path):
+    with small_ring(name):
+        assert run_cpp(LATE, name, tmp_path) == 0
