@@ -116,12 +116,12 @@ int64_t deadline_of(int64_t timeout_ns);
                    "the size of a structure is %zu, which is too small: its macro sets it",        \
                    (structure)->size)
 
-/* Copies what has a size and comes from the caller, over the defaults. last: the last member in
- * version 1. */
-#define OPTIONS_OF(type, last, given, defaults, error)                                             \
+/* Copies what has a size and comes from the caller, over the defaults. Callers that were compiled
+ * with version 1 have no later members, so a new member does not change last_of_version_1. */
+#define OPTIONS_OF(type, last_of_version_1, given, defaults, error)                                \
     type options = defaults;                                                                       \
     if (given) {                                                                                   \
-        NEED_SIZE(given, last, error);                                                             \
+        NEED_SIZE(given, last_of_version_1, error);                                                \
         memcpy(&options, given, gh_size_of((given)->size, sizeof options));                        \
     }                                                                                              \
     (void)0
