@@ -74,7 +74,7 @@ def describe(one: RingStats, width: int | None = None, chain: Jam | None = None)
         parts.append(_subscriptions(one, width))
     if held_up := [line for sub in one.subscriptions if (line := far(sub))]:
         parts.append("\n".join(wrap(line, width, "  ") for line in held_up))
-    parts.append(_peers(one, whole, width) if one.peers else "No process has joined it as a peer.")
+    parts.append(_peers(one, whole, width) if one.peers else "No process is in it now.")
     if one.deaths:
         parts.append("\n".join(wrap(death(each, one), width, "  ") for each in one.deaths))
     if waits := waiting(one, chain):
@@ -189,7 +189,7 @@ def _subscriptions(one: RingStats, width: int | None) -> str:
             str(sub.lag),
             str(sub.lost),
             str(sub.opened),
-            _members(sub, one) if sub.members else _without_members(sub),
+            _members(sub, one) if sub.members else _without_members(sub, one),
         )
         for sub in one.subscriptions
     ]
@@ -206,7 +206,10 @@ def _members(sub: SubscriptionStats, one: RingStats) -> str:
     return f"{names} and {more} more" if more else names
 
 
-def _without_members(sub: SubscriptionStats) -> str:
+def _without_members(sub: SubscriptionStats, one: RingStats) -> str:
+    if one.closed and sub.durable:
+        anew = ", with all of its patience" if sub.patience_s is not None else ""
+        return f"none; the next ring takes it over{anew}"
     since = "" if sub.unread_s is None else f" for {seconds(sub.unread_s)}"
     if sub.patience_s is not None:
         since += f" of {seconds(sub.patience_s)}"

@@ -12,6 +12,7 @@ import dataclasses
 import json
 from collections.abc import Iterator, Mapping
 
+from gpuring.cli.durable import keeps_its_name
 from gpuring.cli.owners import explained, myself, owner
 from gpuring.cli.services import of_clients, service
 from gpuring.cli.text import columns, counted, nbytes, table, wrap
@@ -60,6 +61,8 @@ def run(args: argparse.Namespace) -> int:
         print(wrap(line, width, "  "))
     for name, known in users(unreadable).items():
         print(wrap(f"{printable(name)} is used by {told(known)}.", width, "  "))
+    for kept in filter(None, map(keeps_its_name, found)):
+        print(wrap(f"{kept}.", width, "  "))
     if any(one.state == "dead" for one in found):
         note = "No process uses a dead ring any more: `gpuring clean NAME` removes one of yours."
         print(wrap(note, width, "  "))

@@ -1,19 +1,23 @@
 """End a durable subscription of a ring.
 
 If it has readers, it goes with the last of them.  If it has none, it goes at once, and producers no
-longer wait for it.  That of a bridge goes as soon as its importer is gone.
+longer wait for it.  That of a bridge goes as soon as its importer is gone.  It also ends one for
+which a ring that was closed keeps its name.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 
 import gpuring
+from gpuring import native
 from gpuring.cli.options import add_owner
 from gpuring.cli.subscribe import find
 from gpuring.cli.text import counted
 from gpuring.cli.trouble import CommandError
-from gpuring.registry.subscriptions import is_read_elsewhere
+from gpuring.registry import directory
+from gpuring.registry.subscriptions import encode, is_read_elsewhere
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -23,7 +27,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    with gpuring.attach(args.name, owner=args.owner) as ring:
+    try:
+        ring = gpuring.attach(args.name, owner=args.owner)
+    except gpuring.RingNotFound:
+        if not _has_ended_it_in_a_closed_ring(args):
+            raise
+        print(f"subscription {args.subscription} of {args.name}, which was closed, has ended")
+        return 0
+    with ring:
         before = find(ring, args.subscription)
         if not ring.unsubscribe(args.subscription):
             raise CommandError(f"ring {args.name!r} has no subscription {args.subscription!r}")
@@ -39,3 +50,9 @@ def run(args: argparse.Namespace) -> int:
         done = "has ended"
     print(f"subscription {args.subscription} of {args.name} {done}")
     return 0
+
+
+def _has_ended_it_in_a_closed_ring(args: argparse.Namespace) -> bool:
+    with contextlib.suppress(native.Missing):
+        return directory.unsubscribe_closed(args.name, encode(args.subscription))
+    return False

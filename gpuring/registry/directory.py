@@ -72,6 +72,43 @@ def open_to_trace(name: str) -> File:
         return file
 
 
+# ---- subscriptions go --------------------------------------------------------------------------
+
+
+def unsubscribe(name: str, epoch: bytes, header: Header, subscription: bytes) -> tuple[int, bool]:
+    """0 or a negative result, and whether the ring has the subscription.  It goes with its last
+    member.  What earlier rings owe it is forgotten.  Raises OSError."""
+    owed = native.may_owe(header)
+    result, found = native.unsubscribe(header, subscription)
+    if not result:
+        if owed:
+            native.forget(name, header, subscription)
+        if header.closed:  # its name was kept for this
+            native.remove_own(name, epoch, header)
+    return result, found
+
+
+def unsubscribe_closed(name: str, subscription: bytes) -> bool:
+    """The same in a ring that was closed and keeps its name.  It must be of our own user, because
+    its owner can end this process.
+
+    False if the name is not that of such a ring, or if it has no such subscription.  Raises
+    Missing, RingIncompatible, OSError.
+    """
+    with native.find(name) as named:
+        if not named.is_ours:
+            return False
+        with named.open(os.O_RDWR) as file:
+            header = Header.attach(file.fd)
+    try:
+        if not header.closed:
+            return False
+        result, found = unsubscribe(name, header.epoch, header, subscription)
+        return found and not result
+    finally:
+        header.disown()
+
+
 # ---- names go ----------------------------------------------------------------------------------
 
 

@@ -251,14 +251,11 @@ class Ring(Described):
         taken for 5 s, OSError (no descriptors left for what was owed; the subscription has ended).
         """
         self._check_open()
-        owed = native.may_owe(self._header)
-        result, found = native.unsubscribe(self._header, encode(subscription))
+        result, found = directory.unsubscribe(
+            self._name, self._epoch, self._header, encode(subscription)
+        )
         if result:
             raise diagnosis.unusable(self._name, result)
-        if owed:
-            native.forget(self._name, self._header, encode(subscription))
-        if self._header.closed:  # its name was kept for this
-            native.remove_own(self._name, self._epoch, self._header)
         return found
 
     def _successor(self) -> Ring | None:

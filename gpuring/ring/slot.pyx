@@ -217,6 +217,9 @@ cdef class Slot(Exported):
             raise self._has_no_field(name)
         return self._shown(name, self._over(name))
 
+    def __iter__(self):  # or a loop over it would ask for field 0
+        raise TypeError("a slot is one frame and cannot be looped over: call latest() or acquire() for each frame")
+
     # ---- interchange with other libraries ------------------------------------------------------
 
     def field(self, name):

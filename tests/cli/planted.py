@@ -124,6 +124,12 @@ def asks(pipe: Pipe, name: str) -> None:
         services.send(client, 0).result()
 
 
+def is_connected(pipe: Pipe, name: str) -> None:
+    with gpuring.connect(name, timeout=10, label="client"):
+        pipe.send("up")
+        pipe.receive()
+
+
 def asks_for_parts(pipe: Pipe, name: str) -> None:
     """Does not read them."""
     with gpuring.connect(name, timeout=10, parts=2, label="client") as client:
@@ -229,9 +235,13 @@ def service(name: str) -> Iterator[Callable[[Child], Child]]:
         finally:
             for child in started:
                 child.kill()
-            for one in gpuring.ls():
-                if one.name.startswith(f"{name}."):
-                    gpuring.unlink(one.name)
+            unlink_rings_of_clients(name)
+
+
+def unlink_rings_of_clients(name: str) -> None:
+    for one in gpuring.ls():
+        if one.name.startswith(f"{name}."):
+            gpuring.unlink(one.name)
 
 
 @contextlib.contextmanager
@@ -254,6 +264,20 @@ def a_service_without_engines(children: Children, name: str) -> Iterator[Blame]:
     with service(name) as up:
         up(children(asks, name))
         yield Blame("no engine", None, "engines")
+
+
+@contextlib.contextmanager
+def a_service_whose_only_engine_was_killed(children: Children, name: str) -> Iterator[Blame]:
+    """The engine had created it, so its subscription is gone, too."""
+    engine = up(children(services.engine, name))
+    client = up(children(is_connected, name))
+    engine.kill()
+    try:
+        yield Blame("no engine")
+    finally:
+        client.kill()
+        unlink_rings_of_clients(name)
+        gpuring.unlink(name)
 
 
 @contextlib.contextmanager
@@ -365,6 +389,7 @@ PLANTED: dict[str, Callable[..., Any]] = {
         *(a_stopped_reader, a_full_ring_further_on, a_lost_handle, a_held_frame, a_busy_reader),
         *(a_subscription_that_nobody_reads, a_claim_that_is_never_published),
         *(an_engine_that_never_answers, a_client_that_does_not_read, a_service_without_engines),
+        a_service_whose_only_engine_was_killed,
         *(a_dead_process_that_nobody_clears, a_bridge_whose_other_side_does_not_read),
         *(an_importer_that_is_stopped, a_bridge_without_its_exporter),
         *(a_stopped_camera, a_ring_without_producers, a_circle),

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from tests.helpers.rings import put, small_ring
-from tests.helpers.support import poll
+from tests.helpers.support import poll, segments_of
 
 
 @pytest.mark.parametrize(
@@ -54,6 +54,24 @@ def test_who_unsubscribes_is_told_what_becomes_of_it(name, command):
         with ring.consumer("rec"), ring.consumer("rec", durable=True):
             assert told() == f"subscription rec of {name} ends when its last reader has left\n"
         assert command("unsubscribe", name, "rec").returncode != 0
+
+
+def test_a_subscription_of_a_closed_ring_ends_and_the_others_stay(name, command):
+    with small_ring(name, subscriptions=["rec", "other"]):
+        pass
+    done = command("unsubscribe", name, "rec")
+    assert done.stdout == f"subscription rec of {name}, which was closed, has ended\n"
+    assert command("unsubscribe", name, "rec").returncode == 1
+    assert segments_of(name) == [f"gpuring.{name}"]
+    why = f"{name} was closed, and keeps its name for the durable subscription other."
+    assert why in " ".join(command("ls").stdout.split())
+    shown = " ".join(command("inspect", name).stdout.split())
+    assert "none; the next ring takes it over" in shown
+    assert "No process is in it now." in shown
+    with small_ring(name) as ring:
+        assert [sub.name for sub in ring.stats().subscriptions] == ["other"]
+    assert command("unsubscribe", name, "other").returncode == 0
+    assert segments_of(name) == []
 
 
 def members(shown):

@@ -58,6 +58,19 @@ def test_a_program_that_cannot_replace_a_ring_is_told_how_to_go_on(name, childre
         assert f"`gpuring clean {name}`" in " ".join(advice.split())
 
 
+def test_a_service_without_engines_says_who_was_the_last_one(name, children, command):
+    with PLANTED["a_service_whose_only_engine_was_killed"](children, name):
+        poll(lambda: dead(name))
+        said = " ".join(command("why", name, "--after", 0).stdout.split())
+        (engine,) = dead(name)
+    assert f"for service {name}, and nobody takes calls: it has no engine since" in said
+    assert f"(pid {engine}) died" in said
+
+
+def dead(name):
+    return {each.pid for one in gpuring.ls() if one.name == name for each in one.deaths}
+
+
 def test_the_command_that_it_tells_to_type_does_it(name, command, monkeypatch):
     """Names of subscriptions may have spaces, as those of bridges have."""
     monkeypatch.setenv("COLUMNS", "80")

@@ -34,7 +34,7 @@ BY_PAGE = {
 }
 """Pages all of whose programs one file of tests runs, beside this folder."""
 BY_PLACE = {("docs/guide.md", number): "test_front_page.py" for number in (0, 1)}
-BY_PLACE["docs/guide.md", 8] = "test_examples.py"  # examples/one_script.py
+BY_PLACE["docs/guide.md", 9] = "test_examples.py"  # examples/one_script.py
 """Single blocks that other tests run."""
 PROGRAMS = {"python", "c", "cpp"}
 

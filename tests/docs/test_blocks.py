@@ -106,6 +106,18 @@ def test_read_by_hand(code, world):
         assert slot.meta["pts"] == 1
 
 
+@block("guide.md", 5)
+def test_read_the_newest(code, world):
+    world.producer.close()
+    total = np.zeros(1)
+    with (
+        world.ring.consumer(lossless=False, start="oldest") as frames,
+        pytest.raises(gpuring.EndOfStream),
+    ):
+        run(code, frames=frames, total=total)
+    assert total == 24  # of one frame
+
+
 @block("frames.md", 0)
 def test_claim(code, world):
     run(code, producer=world.producer, decode_into=lambda array: array.fill(2))
@@ -167,14 +179,14 @@ def two(name: str) -> Iterator[list[gpuring.Ring]]:
         yield rings
 
 
-@block("guide.md", 5)
+@block("guide.md", 6)
 def test_one_of_several(code, two):
     left, right = (ring.consumer() for ring in two)
     poll(lambda: two[1].stats().subscriptions[0].lag == 3)
     assert run(code, left=left, right=right, total=0)["total"] == 2 * 4
 
 
-@block("guide.md", 6)
+@block("guide.md", 7)
 def test_frames_of_one_moment(code, two):
     left, right = (ring.consumer() for ring in two)
     assert run(code, left=left, right=right, total=0)["total"] == 0
@@ -273,7 +285,7 @@ def test_dropping(code, world):
 # ---- where slots are -----------------------------------------------------------------------------
 
 
-@block("guide.md", 7)
+@block("guide.md", 8)
 def test_a_ring_in_host_memory(code):
     with run(code)["ring"] as ring:
         assert (ring.memory, ring.shape) == ("host", SHAPE)

@@ -173,3 +173,9 @@ def test_a_field_that_cannot_be_a_key_is_none(ring):
         for wrong in ([], 0, "y"):
             with pytest.raises(KeyError, match="has no field"):
                 slot.field(wrong)
+
+
+def test_a_slot_cannot_be_looped_over(ring):
+    with ring.producer() as producer, producer.claim(0) as slot:
+        with pytest.raises(TypeError, match=r"a slot is one frame .* call latest"):
+            list(slot)

@@ -161,7 +161,7 @@ def test_a_subscription_that_goes_over_keeps_its_terms(name):
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
-        ({"subscriptions": "rec"}, TypeError, r"subscriptions are several names"),
+        ({"subscriptions": "rec"}, TypeError, r"subscriptions must be several names"),
         ({"subscriptions": ["#1"]}, ValueError, "cannot name a subscription"),
         ({"subscriptions": ["a", "b"], "max_subscriptions": 1}, gpuring.TooManyPeers, "1"),
     ],

@@ -172,23 +172,33 @@ class Waits:
     def _untaken(self, service: RingStats) -> Step | None:
         """Calls that no engine takes.  Without an engine a client does not even send one."""
         sub = service.subscriptions[0] if service.subscriptions else None
-        if sub is None or service.closed:
+        if service.closed:
             return None
-        members = [peer for peer in service.peers if peer.number in sub.members]
+        members = [peer for peer in service.peers if sub and peer.number in sub.members]
         engines = tuple(peer for peer in members if not _keeps_only(service, peer))
         inside = {*map(key_of, members)}
         clients = tuple(peer for peer in service.producers if key_of(peer) not in inside)
-        ages = [sub.oldest_s] if sub.untaken else [peer.age_s for peer in clients if not engines]
+        untaken = sub.untaken if sub else 0
+        ages = [sub.oldest_s] if sub and untaken else [p.age_s for p in clients if not engines]
         if not ages:
             return None
-        who = f"it has no engine{_and_no_creator(service)}"
-        if engines:
-            who = f"its engines: {', '.join(map(named, engines))}"
-        asking = all_wait(clients) if clients else "Nobody waits"
-        calls = f"{sub.untaken} {'call is' if sub.untaken == 1 else 'calls are'} not taken"
-        why = f"{asking} for service {service.name}, and {calls}: {who}"
         age_s = min(max(ages), _taken_s(sub))
-        return Step(service.name, "answer", clients, engines, sub.name, None, age_s, why)
+        asking = all_wait(clients) if clients else "Nobody waits"
+        calls = f"{untaken} {'call is' if untaken == 1 else 'calls are'} not taken"
+        if engines:
+            who = f"{calls}: its engines: {', '.join(map(named, engines))}"
+        else:
+            died = [each for each in service.deaths if each.role == "consumer"][:1]  # the last one
+            age_s = min([age_s, *(each.age_s for each in died)])
+            who = f"{calls if untaken else 'nobody takes calls'}: it has no engine"
+            who += "".join(
+                f" since {printable(each.label)} (pid {each.pid}) died {each.age_s:.1f} s ago"
+                for each in died
+            )
+            who += _and_no_creator(service)
+        why = f"{asking} for service {service.name}, and {who}"
+        name = sub.name if sub else None
+        return Step(service.name, "answer", clients, engines, name, None, age_s, why)
 
     def _inbox(
         self, service: RingStats, client: PeerStats
