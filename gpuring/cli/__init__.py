@@ -62,7 +62,7 @@ COMMANDS = {
 }
 EXAMPLES = {
     "demo": ("gpuring demo", "gpuring demo holiday.mp4 --seconds 10 --device host"),
-    "ls": ("gpuring ls", "gpuring ls --json"),
+    "ls": ("gpuring ls", "gpuring ls cam0 --json"),
     "inspect": ("gpuring inspect cam0",),
     "why": ("gpuring why", "gpuring why cam0 --after 10", "gpuring why --json"),
     "graph": ("gpuring graph", "gpuring graph --watch", "gpuring graph cam0 --svg cam0.svg"),

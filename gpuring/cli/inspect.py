@@ -89,12 +89,18 @@ def far(sub: SubscriptionStats) -> str:
     return f"subscription {printable(sub.far)} over there holds up {printable(sub.name)}"
 
 
-def waiting(one: RingStats, chain: Jam | None = None) -> str:
-    """Whom the producers of a full ring wait for, and whom these wait for.  Else nothing."""
+def waiting(one: RingStats, chain: Jam | None = None, *, dropped: bool = False) -> str:
+    """Whom the producers of a full ring wait for, and whom these wait for.  Else nothing.
+    `dropped`: they have just dropped frames."""
     if one.in_the_way is None:
         return ""
-    who = "clients" if one.is_service else "producers"
-    first = f"{f'{who} wait' if one.held_up else 'the ring is full'}: {one.in_the_way.why}"
+    if one.held_up:
+        state = f"{'clients' if one.is_service else 'producers'} wait"
+    elif dropped:
+        state = f"{'requests' if one.is_service else 'frames'} are dropped"
+    else:
+        state = "the ring is full"
+    first = f"{state}: {one.in_the_way.why}"
     return ". ".join([first, *(step.why for step in (chain.steps[1:] if chain else ()))])
 
 

@@ -10,12 +10,12 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 from gpuring.cli.durable import keeps_its_name
 from gpuring.cli.owners import explained, myself, owner
 from gpuring.cli.services import of_clients, service
-from gpuring.cli.text import columns, counted, nbytes, table, wrap
+from gpuring.cli.text import columns, complain, counted, nbytes, table, wrap
 from gpuring.printable import printable
 from gpuring.registry import segment, survey
 from gpuring.registry.stats import RingStats
@@ -31,6 +31,7 @@ DROP = ("SYNC", "MEMORY", "SLOT", "CLAIMED", "SLOTS", "CONSUMERS", "PRODUCERS")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("names", nargs="*", metavar="NAME", help="only these rings (default: all)")
     parser.add_argument(
         "--all", action="store_true", help="also list the rings in which clients get answers"
     )
@@ -38,16 +39,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    asked = {segment.check_name(name) for name in args.names}
     found, unreadable = survey.all_rings()
+    if asked:
+        found = [one for one in found if one.name in asked]
+        unreadable = {name: why for name, why in unreadable.items() if name in asked}
     if args.json:
         print(json.dumps([*map(dataclasses.asdict, found), *_unreadable(unreadable)], indent=2))
-        return 0
-    if not found and not unreadable:
+    elif found or unreadable:
+        _show(found, unreadable, all_of_them=args.all or bool(asked))
+    elif not asked:
         print(f"No rings on this host (in {segment.SHM})")
-        return 0
+    absent = asked - {one.name for one in found} - unreadable.keys()
+    for name in sorted(absent):
+        complain(f"gpuring ls: {segment.not_found(name)}")
+    return 1 if absent else 0
+
+
+def _show(found: Sequence[RingStats], unreadable: Mapping[str, str], *, all_of_them: bool) -> None:
     clients = of_clients(found)
     owners = {name: owner(name) for name in (*(one.name for one in found), *unreadable)}
-    listed = [one for one in found if args.all or one.name not in clients]
+    listed = [one for one in found if all_of_them or one.name not in clients]
     rows = [_row(one, owners[one.name], clients.get(one.name)) for one in listed]
     rows += [(printable(name), owners[name], *["?"] * 7, "unreadable") for name in unreadable]
     width = columns()
@@ -66,7 +78,6 @@ def run(args: argparse.Namespace) -> int:
     if any(one.state == "dead" for one in found):
         note = "No process uses a dead ring any more: `gpuring clean NAME` removes one of yours."
         print(wrap(note, width, "  "))
-    return 0
 
 
 def _unreadable(reasons: Mapping[str, str]) -> Iterator[dict[str, object]]:

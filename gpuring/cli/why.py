@@ -212,13 +212,15 @@ def brief(jam: Jam) -> str:
     first = jam.steps[0]
     if first.wants == "life":
         return f"{first.ring} is dead"
-    begin = all_wait(first.waiting) if first.waiting else "Somebody waits"
+    begin = f"{all_wait(first.waiting) if first.waiting else 'Somebody waits'} for"
+    if first.wants == "slot" and not first.waiting:  # they drop frames, or have none just then
+        begin = "No slot is free in"
     parts = []
     for step in jam.steps:
         parts.append(f"GPU work in {step.ring}" if step.wants == "gpu" else step.ring)
         parts += [f"subscription {printable(step.subscription)}"] if step.subscription else []
         parts += [named(peer) for peer in step.by[:1]]
-    return f"{begin} for {' ← '.join(parts)}"
+    return f"{begin} {' ← '.join(parts)}"
 
 
 def blamed(end: Culprit) -> str:

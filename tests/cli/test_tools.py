@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import pty
 import re
@@ -430,3 +431,21 @@ def test_a_missing_package_is_one_line_with_the_pip_command(module, options, tmp
     assert len(done.stderr.splitlines()) == 1, done.stderr
     assert "pip install 'gpuring[tools]'" in done.stderr
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ls_lists_only_the_rings_that_are_named(name, command):
+    with (
+        gpuring.create(f"{name}.a", slots=2, **HOST) as one,
+        gpuring.create(f"{name}.b", slots=2, **HOST) as other,
+    ):
+        done = command("ls", one.name)
+        assert (done.returncode, one.name in done.stdout, other.name in done.stdout) == (
+            0,
+            True,
+            False,
+        )
+        known = json.loads(command("ls", other.name, one.name, "--json").stdout)
+        assert {each["name"] for each in known} == {one.name, other.name}
+        done = command("ls", one.name, f"{name}.c")
+        assert (done.returncode, one.name in done.stdout) == (1, True)
+        assert f"gpuring ls: No ring or service named '{name}.c'" in done.stderr

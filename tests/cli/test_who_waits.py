@@ -14,6 +14,7 @@ from gpuring.cli.top import rates
 from gpuring.cli.top.keys import named
 from gpuring.cli.top.lines import Line, window
 from gpuring.cli.top.view import render
+from gpuring.cli.why import brief
 from tests.cli.planted import a_full_ring_further_on
 from tests.helpers.rings import drain, put, small_ring
 from tests.helpers.support import poll
@@ -115,6 +116,30 @@ def test_top_shows_first_who_is_waited_for_then_who_waits(name, children):
             slow.send()
             slow.result()
             waiter.result()
+
+
+def test_top_names_who_keeps_the_slot_for_want_of_which_frames_are_dropped(name, children):
+    """No producer waits with try_claim."""
+    with small_ring(f"{name}.a", SLOTS) as idle, small_ring(f"{name}.b", SLOTS) as ring:
+        names = [idle.name, ring.name]
+        idle.consumer("others")
+        with ring.producer() as producer:
+            slow = children(reads, ring.name, "slow")
+            slow.receive()
+            put(producer, SLOTS)
+            before = rates.look(names)
+            lines = render(before, rates.look(names), names, width=80)
+            assert lines[1].text.startswith(idle.name)
+            assert producer.try_claim() is None
+            lines = render(before, rates.look(names), names, width=80)
+            assert lines[1].text.startswith(ring.name)
+            assert pids(lines)[0] == slow.pid
+            whole = " ".join(line.text.strip() for line in lines)
+            assert f"{ring.name}: frames are dropped: subscription 'slow' has not taken" in whole
+            begin = f"No slot is free in {ring.name} ← subscription slow ← "
+            assert brief(rates.look(names).chains[ring.name]).startswith(begin)
+            slow.send()
+            slow.result()
 
 
 def test_a_stopped_peer_comes_first_though_nobody_waits_for_it(name, children):

@@ -176,6 +176,9 @@ def test_a_field_that_cannot_be_a_key_is_none(ring):
 
 
 def test_a_slot_cannot_be_looped_over(ring):
-    with ring.producer() as producer, producer.claim(0) as slot:
-        with pytest.raises(TypeError, match=r"a slot is one frame .* call latest"):
-            list(slot)
+    with (
+        ring.producer() as producer,
+        producer.claim(0) as slot,
+        pytest.raises(TypeError, match=r"a slot is one frame .* call latest"),
+    ):
+        list(slot)

@@ -77,6 +77,12 @@ def peer_per_s(
     return (peer.frames - old.frames) / elapsed_s, (peer.lost - old.lost) / elapsed_s
 
 
+def drops(before: Look | None, now: Look, name: str) -> bool:
+    """Whether producers have dropped frames between the looks."""
+    old = _ring_before(before, now, name)
+    return old is not None and now.rings[name].dropped > old.dropped
+
+
 def rate(per_s: float | None) -> str:
     """In few digits."""
     if per_s is None:

@@ -14,7 +14,7 @@ from gpuring.printable import printable
 from gpuring.registry.stats import PeerStats, RingStats, SubscriptionStats
 
 from .lines import Line, single
-from .rates import NONE, Look, claimed_per_s, peer_per_s, rate
+from .rates import NONE, Look, claimed_per_s, drops, peer_per_s, rate
 
 RINGS = (
     *("RING", "OWNER", "MEMORY", "SYNC", "SLOTS", "SLOT", "CLAIMED", "1/S", "BYTES/S", "DROPPED"),
@@ -93,14 +93,19 @@ def _rendered(
     return [*lines, Line(""), *deaths] if deaths else lines
 
 
-def _in_order(now: Look) -> list[tuple[str, RingStats]]:
-    """Rings whose producers wait come first."""
-    return sorted(now.rings.items(), key=lambda each: not each[1].held_up)
+def _lacks_slots(before: Look | None, now: Look, name: str) -> bool:
+    """Whether producers wait for a slot, or drop frames for want of one."""
+    return now.rings[name].held_up or drops(before, now, name)
 
 
-def _peers_in_order(one: RingStats) -> list[PeerStats]:
+def _in_order(before: Look | None, now: Look) -> list[tuple[str, RingStats]]:
+    """Rings whose producers wait or drop frames come first."""
+    return sorted(now.rings.items(), key=lambda each: not _lacks_slots(before, now, each[0]))
+
+
+def _peers_in_order(one: RingStats, lacks_slots: bool) -> list[PeerStats]:
     """First those that others wait for, and the stopped and the dead, then producers that wait."""
-    waited_for = one.in_the_way.peers if one.in_the_way and one.held_up else ()
+    waited_for = one.in_the_way.peers if one.in_the_way and lacks_slots else ()
 
     def rank(peer: PeerStats) -> int:
         if peer.number in waited_for or peer.stopped or not peer.alive:
@@ -130,7 +135,7 @@ def _rings(
 ) -> list[Line]:
     rows: list[tuple[str, ...]] = []
     styles: list[str] = []
-    for name, one in _in_order(now):
+    for name, one in _in_order(before, now):
         if name in idle:
             continue
         pace = claimed_per_s(before, now, name)
@@ -166,9 +171,11 @@ def _peers(before: Look | None, now: Look, width: int | None, widths: Widths) ->
     rows: list[tuple[str, ...]] = []
     styles: list[str] = []
     starts: dict[int, str] = {}
-    for name, one in _in_order(now):
+    for name, one in _in_order(before, now):
         if of_ring := _peers_of(before, now, name, one):
-            why = waiting(one, now.chains.get(name)) if one.held_up else ""
+            dropped = drops(before, now, name)
+            chain = now.chains.get(name)
+            why = waiting(one, chain, dropped=dropped) if one.held_up or dropped else ""
             starts[len(rows)] = f"{name}: {why}".rstrip()
         rows += [row for row, _ in of_ring]
         styles += [style for _, style in of_ring]
@@ -191,7 +198,7 @@ def _peers_of(
     rows: list[tuple[tuple[str, ...], str]] = []
     whole = service(one)
     kinds = whole.kinds if whole else {}
-    for peer in _peers_in_order(one):
+    for peer in _peers_in_order(one, _lacks_slots(before, now, name)):
         if kinds.get(peer.number) == "presence":
             continue
         paces = peer_per_s(before, now, name, peer)
