@@ -47,7 +47,7 @@ struct gpuring_ring {
     int device;                 /* as it was asked for; `gpu` is what it was */
     _Atomic uint32_t attached;  /* how often it is to be detached */
     _Atomic uint32_t endpoints; /* how many are open */
-    bool is_followed; /* an endpoint came here over a restart, and detaches it when it leaves */
+    _Atomic bool is_followed;   /* an endpoint came here over a restart, and one is to detach it */
 };
 
 struct endpoint {
