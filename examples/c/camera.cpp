@@ -7,6 +7,7 @@
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
+#include <exception>
 #include <iostream>
 #include <thread>
 
@@ -40,7 +41,7 @@ int main(int argc, char **argv) try {
         std::this_thread::sleep_for(std::chrono::milliseconds(33));
     }
     // The producer leaves here, and the ring is detached: readers get the end of the stream.
-} catch (const gpuring::Error &error) {
+} catch (const std::exception &error) { // gpuring::Error, or of field(), meta() and array()
     std::cerr << error.what() << '\n';
     return 1;
 }

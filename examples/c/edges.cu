@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 
 #include <cuda_runtime.h>
 #include <gpuring.hpp>
@@ -49,7 +50,7 @@ int main(int argc, char **argv) try {
     }
     check(cudaFree(found));
     check(cudaStreamDestroy(stream));
-} catch (const gpuring::Error &error) {
+} catch (const std::exception &error) { // gpuring::Error, or of field(), meta() and array()
     std::fprintf(stderr, "%s\n", error.what());
     return 1;
 }

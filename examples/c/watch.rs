@@ -1,8 +1,8 @@
 // Reads every frame of a ring, and says how large it is.  What it needs of gpuring.h is declared by
 // hand; bindgen makes such declarations for all of it.
 //
-//     rustc watch.rs -C link-args="$(python -m gpuring.config --libs)"
-//     ./watch cam0
+//     rustc watch.rs -o frames -C link-args="$(python -m gpuring.config --libs)"
+//     ./frames cam0
 use std::ffi::{c_char, c_int, c_void, CStr, CString};
 use std::ptr::null;
 

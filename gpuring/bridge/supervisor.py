@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gpuring.bridge")
 
-_BOOT = """import signal, sys
+_BOOT = """# gpuring bridge: worker of the {title}
+import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C may come while it imports what it needs
 sys.path[:] = {path!r}
 from gpuring.bridge.worker_main import main
@@ -166,7 +167,7 @@ class Bridge:
         return self
 
     def _spawn(self) -> subprocess.Popen[bytes]:
-        code = _BOOT.format(path=sys.path)
+        code = _BOOT.format(title=printable(self._title), path=sys.path)
         worker = subprocess.Popen(
             [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
         )

@@ -15,14 +15,17 @@ def wait_for_the_end() -> None:
     The kernel may give a signal to a thread of some library, which has no mask.  sigwait() and
     pause() of this thread sleep on then.  Python writes the number of each signal into a socket,
     whichever thread has got it.  A signal that comes before that raises KeyboardInterrupt here.
+
+    One that is ignored stays so: a shell has Ctrl-C ignored by what it starts in the background.
     """
     near, far = socket.socketpair()
     with near, far:
         near.setblocking(False)
-        signal.set_wakeup_fd(near.fileno(), warn_on_full_buffer=False)
         try:
+            signal.set_wakeup_fd(near.fileno(), warn_on_full_buffer=False)
             for number in _ENDS:
-                signal.signal(number, _do_nothing)
+                if signal.getsignal(number) is not signal.SIG_IGN:
+                    signal.signal(number, _do_nothing)
             while far.recv(1)[0] not in _ENDS:
                 pass
         finally:

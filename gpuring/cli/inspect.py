@@ -162,6 +162,8 @@ def clock(one: RingStats) -> str:
     if one.link is None or (its := one.link.clock) is None:
         return ""
     host, way = printable(one.link.host), "ahead of" if its.ahead_ns >= 0 else "behind"
+    if not one.link.connected:
+        return f"no connection to {host} for {seconds(one.link.heard_s or 0)}"
     return (
         f"round trip to {host} {seconds(2 * its.error_ns / 1e9)}; CLOCK_MONOTONIC there is "
         f"{abs(its.ahead_ns) / 1e9:.6f} s {way} this host's, within {seconds(its.error_ns / 1e9)}"

@@ -84,7 +84,18 @@ WORDS = {
     ),
     "no reader": (
         "Subscription '{name}' of ring {ring} has no reader, and has kept it waiting {since}",
-        "Start its reader, or end it with `gpuring unsubscribe {ring} {quoted}`",
+        "Start its reader, or end it with `gpuring unsubscribe {ring} {quoted}`{patience}",
+    ),
+    "no exporter": (
+        "The exporter of a bridge is gone that reads subscription '{name}' of ring {ring}, and has "
+        "kept it waiting {since}",
+        "Start `gpuring bridge export {ring}` here again, as before, or end the subscription with "
+        "`gpuring unsubscribe {ring} {quoted}`{patience}",
+    ),
+    "no session": (
+        "The bridge that fills ring {ring} has had no connection to the other host {since}",
+        "Look whether `gpuring bridge export` runs there, and whether the network carries it. The "
+        "log of `gpuring bridge import` here says what it meets. It connects again by itself",
     ),
     "no producer": (
         "Ring {ring} has no producer, and readers have waited {since}",
@@ -236,6 +247,9 @@ def _filled(words: str, end: Culprit) -> str:
         name=printable(end.subscription or ""),
         quoted=shlex.quote(printable(end.subscription or "")),
         pid=" ".join(str(peer.pid_here or "PID") for peer in end.peers),
+        patience=""
+        if end.patience_s is None
+        else f". Producers go on by themselves in {seconds(end.patience_s)}",
         doing=_doing(end),
     )
 

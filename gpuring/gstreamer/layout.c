@@ -112,10 +112,11 @@ static gboolean does_not_fit(const Layout *layout, const gpuring_ring *ring,
         add_shape(held, &field);
     }
     if (layout->is_video)
-        tell(error, GPURING_INVALID, "ring '%s': its slots hold %s, not %s pictures of %d x %d",
+        tell(error, GPURING_INVALID, "ring '%s': its slots hold %s, not %s pictures of %d x %d%s",
              info.name, held->str,
              gst_video_format_to_string(GST_VIDEO_INFO_FORMAT(&layout->video)),
-             GST_VIDEO_INFO_WIDTH(&layout->video), GST_VIDEO_INFO_HEIGHT(&layout->video));
+             GST_VIDEO_INFO_WIDTH(&layout->video), GST_VIDEO_INFO_HEIGHT(&layout->video),
+             info.fields > 1 ? ". Several fields are taken for the planes of one picture" : "");
     else
         tell(error, GPURING_INVALID, "ring '%s': its slots hold %s, not %s audio of %d channels",
              info.name, held->str,

@@ -3,6 +3,6 @@
 
 #include "layout.h"
 
-/* GPURING_EXISTS: the name is taken. */
-gpuring_status make_ring(const char *name, guint slots, const Layout *layout, gpuring_ring **ring,
-                         gpuring_error *error);
+/* GPURING_EXISTS: the name is taken by a ring that does not make way. */
+gpuring_status make_ring(const char *name, guint slots, const Layout *layout,
+                         gpuring_replace replace, gpuring_ring **ring, gpuring_error *error);

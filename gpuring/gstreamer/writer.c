@@ -16,7 +16,7 @@ void writer_give_up(Writer *writer) {
     writer_leave(writer);
     gpuring_detach(writer->ring, NULL);
     writer->ring = NULL;
-    writer->is_ours = writer->was_awaited = FALSE;
+    writer->was_awaited = FALSE;
 }
 
 static gpuring_status join(Writer *writer, gpuring_error *error) {
@@ -36,7 +36,12 @@ static gpuring_status join(Writer *writer, gpuring_error *error) {
     return GPURING_OK;
 }
 
-/* Frames of another program that runs are not mixed with ours, unless that was asked for. */
+static gpuring_status make(Writer *writer, gpuring_replace replace, gpuring_error *error) {
+    return make_ring(writer->name, writer->slots, &writer->layout, replace, &writer->ring, error);
+}
+
+/* Frames of another program that runs are not mixed with ours, unless that was asked for. A ring of the
+ * dead is used, so that its readers go on. It makes way if its slots do not hold our frames. */
 static gpuring_status take_over(Writer *writer, gpuring_error *error) {
     gpuring_attach_options options = GPURING_ATTACH_OPTIONS;
     gpuring_info info = GPURING_INFO;
@@ -44,8 +49,10 @@ static gpuring_status take_over(Writer *writer, gpuring_error *error) {
     const gpuring_status status = gpuring_attach(writer->name, &options, &writer->ring, error);
     if (status != GPURING_OK) return status;
     gpuring_get_info(writer->ring, &info);
-    if (!info.creator_alive && info.live_producers == 0) return GPURING_OK;
+    const gboolean is_free = !info.creator_alive && info.live_producers == 0;
+    if (is_free && layout_place(&writer->layout, writer->ring, error)) return GPURING_OK;
     writer_give_up(writer);
+    if (is_free) return make(writer, GPURING_REPLACE_DEAD, error);
     if (info.creator_alive)
         tell(error, GPURING_EXISTS,
              "ring '%s' is in use: its creator, pid %" G_GUINT64_FORMAT ", is alive. Choose another "
@@ -59,7 +66,6 @@ static gpuring_status take_over(Writer *writer, gpuring_error *error) {
     return error->status;
 }
 
-/* Only the ring of a program that has died is used, and not replaced. */
 static gpuring_status open_ring(Writer *writer, gpuring_error *error) {
     gpuring_status status;
     if (!writer->creates) {
@@ -68,8 +74,7 @@ static gpuring_status open_ring(Writer *writer, gpuring_error *error) {
                gst_base_sink_wait_preroll(GST_BASE_SINK(writer->element)) == GST_FLOW_OK);
         return status;
     }
-    status = make_ring(writer->name, writer->slots, &writer->layout, &writer->ring, error);
-    writer->is_ours = status == GPURING_OK;
+    status = make(writer, GPURING_REPLACE_NONE, error);
     return status == GPURING_EXISTS ? take_over(writer, error) : status;
 }
 
@@ -89,25 +94,16 @@ static gpuring_status await_readers(Writer *writer) {
     return GPURING_OK;
 }
 
-static gpuring_status does_not_fit(const Writer *writer, gpuring_error *error) {
-    gpuring_info info = GPURING_INFO;
-    gpuring_get_info(writer->ring, &info);
-    if (!info.creator_alive)
-        g_snprintf(error->text + strlen(error->text), sizeof error->text - strlen(error->text),
-                   ". Its creator is dead: `gpuring clean %s` removes it", writer->name);
-    return GPURING_INVALID;
-}
-
-/* What the slots of our own ring cannot hold gets a new ring. */
+/* What the slots of our ring, or of one of the dead, cannot hold gets a new ring. */
 static gpuring_status place(Writer *writer, gpuring_error *error) {
     gpuring_status status = GPURING_OK;
     if (writer->ring && layout_place(&writer->layout, writer->ring, error)) return GPURING_OK;
-    if (writer->ring && !writer->is_ours) return does_not_fit(writer, error);
+    if (writer->ring && !writer->creates) return GPURING_INVALID;
     writer_give_up(writer);
     status = open_ring(writer, error);
     if (status != GPURING_OK) return status;
     metadata_of(&writer->metadata, writer->ring);
-    return layout_place(&writer->layout, writer->ring, error) ? GPURING_OK : does_not_fit(writer, error);
+    return layout_place(&writer->layout, writer->ring, error) ? GPURING_OK : GPURING_INVALID;
 }
 
 gpuring_status writer_prepare(Writer *writer, gpuring_error *error) {

@@ -18,7 +18,6 @@ typedef struct Writer {
     gpuring_ring *ring;
     gpuring_producer *producer;
     Metadata metadata;
-    gboolean is_ours;     /* the ring was made here */
     gboolean was_awaited; /* its readers are there */
     gchar *text;          /* of the caps */
     gboolean is_placed;   /* the slots were found to hold frames of these caps */

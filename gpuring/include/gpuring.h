@@ -4,8 +4,8 @@
  * in a ring together with programs in Python: all of them use this library. docs/c.md explains it.
  *
  * Status and errors. A call that can fail returns a gpuring_status, and GPURING_OK is 0. What it
- * says of that in words is in the gpuring_error that its caller gives, which may be NULL. A call
- * that fails has changed nothing and holds nothing, unless it says so here.
+ * says of that in words is in the gpuring_error that its caller gives, which may be NULL. A call that
+ * succeeds leaves it as it was. A call that fails has changed nothing and holds nothing, unless it says so here.
  *
  * Structures. Each one begins with its size. Its caller sets that, most simply with the macro of
  * the same name, as in
@@ -190,7 +190,9 @@ gpuring_status gpuring_get_info(const gpuring_ring *ring, gpuring_info *info);
 typedef struct gpuring_field {
     size_t size;
     const char *name;  /* UTF-8, valid until the ring is detached; so is the next one */
-    const char *dtype; /* as NumPy writes it: "|u1", "<f4"; "bfloat16"; JSON for a structure */
+    /* As NumPy writes it: "|u1", "<f4"; "bfloat16"; JSON for a structure. For a new ring "u1" and "=f4"
+     * will do, and the ring has "|u1" and "<f4". */
+    const char *dtype;
     uint64_t offset, itemsize, nbytes; /* from the start of the slot, or of the metadata */
     uint32_t dimensions;
     uint64_t shape[GPURING_MAX_DIMENSIONS];

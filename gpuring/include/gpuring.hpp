@@ -83,6 +83,7 @@ private:
 /* A ring. It stays attached until the last copy of this object goes. */
 class Ring {
 public:
+    /* Without a timeout the ring has to be there. */
     explicit Ring(const std::string &name, std::chrono::nanoseconds timeout = {})
         : Ring(name, detail::wait_for(timeout)) {}
     Ring(const std::string &name, const gpuring_attach_options &options) {

@@ -1,5 +1,8 @@
 """Processes of other pid namespaces, such as those of containers, as far as /proc shows them here.
 
+A process may give itself any bytes as its name, and /proc shows all but newlines as they are.  So
+its files are read as bytes, and their lines end in newlines only.
+
 A header has the pid that a process has in its own namespace.  Nobody can send that one a signal
 from here, and another process may have the same pid here.
 """
@@ -31,16 +34,21 @@ def _seen() -> list[tuple[tuple[int, int], int]]:
         with contextlib.suppress(OSError):
             namespace = (process / "ns" / "pid").stat().st_ino
             if namespace != ours:
-                status = (process / "status").read_text()
-                pids = next(each for each in status.splitlines() if each.startswith("NSpid:"))
-                found.append(((namespace, int(pids.split()[-1])), int(process.name)))
+                pid = pid_inside((process / "status").read_bytes())
+                found.append(((namespace, pid), int(process.name)))
     return found
+
+
+def pid_inside(status: bytes) -> int:
+    """The pid that a process has in its own namespace.  status: /proc/PID/status."""
+    pids = next(each for each in status.split(b"\n") if each.startswith(b"NSpid:"))
+    return int(pids.split()[-1])
 
 
 def state(pid_here: int) -> str:
     """What a process does, by a letter of proc(5), such as "S" if it sleeps; "" if it is gone."""
     with contextlib.suppress(OSError):
-        return Path(f"/proc/{pid_here}/stat").read_text().rpartition(") ")[2][:1]
+        return Path(f"/proc/{pid_here}/stat").read_bytes().rpartition(b") ")[2][:1].decode()
     return ""
 
 

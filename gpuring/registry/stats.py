@@ -184,6 +184,11 @@ class Clock:
         return self.error_ns + round(DRIFT * abs(time_ns - self.time_ns))
 
 
+NO_SESSION_S = 20.0
+"""A bridge has no session if it has neither published nor told a measurement of the other clock for
+so long.  In a session it tells the best one of the last 16 s (bridge/importer/near_clock.py)."""
+
+
 @dataclass(frozen=True)
 class Link:
     """Where the frames of a ring come from that a bridge fills, and how far it has come."""
@@ -200,6 +205,14 @@ class Link:
     """How many sequences of the near ring the bridge has not brought so far."""
     clock: Clock | None
     """The clock of the near host.  None: the bridge has not measured it yet."""
+    heard_s: float | None
+    """How long ago it was measured, or the newest frame was published, whichever was later.  None:
+    neither has happened yet."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether the bridge has a session with the near host.  True for 20 s at most after one."""
+        return self.heard_s is not None and self.heard_s < NO_SESSION_S
 
 
 @dataclass(frozen=True)

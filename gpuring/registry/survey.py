@@ -47,6 +47,8 @@ def collect(name: str, header: Header, processes: Processes | None = None) -> st
     _find_processes(seen["peers"].values(), processes or Processes())
     now = native.now_ns()
     labels = {u: text_of(sub["name"]) for u, sub in seen["subscriptions"].items()}
+    published = (slot["time_ns"] for slot in seen["slots"] if slot["phase"] == "ready")
+    published_s = min((max(0, now - time_ns) / 1e9 for time_ns in published), default=None)
     return stats.RingStats(
         name=name,
         epoch=header.epoch.hex(),
@@ -65,14 +67,7 @@ def collect(name: str, header: Header, processes: Processes | None = None) -> st
         producers_in_all=seen["producers_in_all"],
         producers_left=seen["producers_left"],
         producers_died=seen["producers_died"],
-        published_s=min(
-            (
-                max(0, now - slot["time_ns"]) / 1e9
-                for slot in seen["slots"]
-                if slot["phase"] == "ready"
-            ),
-            default=None,
-        ),
+        published_s=published_s,
         in_the_way=_in_the_way(header, seen, now),
         subscriptions=tuple(
             _subscription(u, labels[u], sub, seen, now) for u, sub in seen["subscriptions"].items()
@@ -87,7 +82,7 @@ def collect(name: str, header: Header, processes: Processes | None = None) -> st
             for death in seen["deaths"]
         ),
         gpu=_uuid(header.device_uuid),
-        link=_link(header),
+        link=_link(header, published_s, now),
         about=slot_layout.about(header.spec),
     )
 
@@ -138,12 +133,16 @@ def _status(number: int) -> str:
     return f"{_STATUS.get(number, 'CUresult')} ({number})"
 
 
-def _link(header: Header) -> stats.Link | None:
+def _link(header: Header, published_s: float | None, now: int) -> stats.Link | None:
     origin = slot_layout.origin(header.spec)
     if origin is None:
         return None
     epoch, seq, lost = header.link()
-    return stats.Link(origin["host"], origin["ring"], epoch.hex(), seq, lost, clock(header))
+    its = clock(header)
+    signs = [] if its is None else [max(0, now - its.time_ns) / 1e9]
+    signs += [] if published_s is None else [published_s]
+    heard_s = min(signs, default=None)
+    return stats.Link(origin["host"], origin["ring"], epoch.hex(), seq, lost, its, heard_s)
 
 
 def clock(header: Header) -> stats.Clock | None:

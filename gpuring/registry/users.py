@@ -21,7 +21,7 @@ _PROC = Path("/proc")
 def users(names: Iterable[str]) -> dict[str, dict[int, str]]:
     """Of each ring the processes that have its header mapped: their pids, and how they were
     started.  Rings of which none is known are not there."""
-    rings: dict[tuple[str, str], str] = {}
+    rings: dict[tuple[bytes, bytes], str] = {}
     for name in names:
         with contextlib.suppress(OSError):
             path = segment.path_of(segment.header_name(name))
@@ -42,14 +42,16 @@ def _pids() -> list[int]:
     return sorted(int(each.name) for each in _PROC.iterdir() if each.name.isdecimal())
 
 
-def _key(file: os.stat_result) -> tuple[str, str]:
+def _key(file: os.stat_result) -> tuple[bytes, bytes]:
     """The device and the inode, as a line of maps has them."""
-    return f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}", str(file.st_ino)
+    device = f"{os.major(file.st_dev):02x}:{os.minor(file.st_dev):02x}"
+    return device.encode(), str(file.st_ino).encode()
 
 
-def _mapped(pid: int) -> Iterator[tuple[str, str]]:
+def _mapped(pid: int) -> Iterator[tuple[bytes, bytes]]:
     with contextlib.suppress(OSError):  # it has ended, or is another user's
-        for line in (_PROC / str(pid) / "maps").read_text(errors="replace").splitlines():
+        maps = (_PROC / str(pid) / "maps").read_bytes()
+        for line in filter(None, maps.split(b"\n")):  # a file's name may have all other bytes
             _, _, _, device, inode, *_ = line.split(maxsplit=5)
             yield device, inode
 

@@ -101,6 +101,16 @@ def faults(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[7])
 
 
+def test_ps_tells_which_bridge_a_worker_is_of(near, far):
+    with both_ends(near, far) as ends:
+        for side, what in ((ends.out, "export"), (ends.into, "import")):
+            pid = poll(lambda side=side: side.pid)
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            first = words[2].decode().splitlines()[0]
+            assert first.startswith(f"# gpuring bridge: worker of the {what} of ")
+            assert first.endswith(near)
+
+
 @pytest.mark.slow
 def test_the_memory_of_messages_is_used_again(near, far):
     """If a worker gave it back to the system, there would be faults for its pages again.  It takes
@@ -232,6 +242,7 @@ def test_the_far_side_shows_how_the_clocks_differ(near, far):
         labels = f'{{host="{socket.gethostname()}",ring="{far}"}}'
         assert f"gpuring_bridge_round_trip_seconds{labels} 0.0" in metrics
         assert f"gpuring_bridge_clock_ahead_seconds{labels} " in metrics
+        assert f"gpuring_bridge_connected{labels} 1.0" in metrics
         assert all(link.round_trip_s is None for link in ends.out.stats().links)
 
 

@@ -12,6 +12,7 @@ import contextlib
 import os
 import random
 import secrets
+import signal
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -305,6 +306,33 @@ def a_bridge_whose_other_side_does_not_read(children: Children, name: str) -> It
 
 
 @contextlib.contextmanager
+def an_importer_that_is_stopped(children: Children, name: str) -> Iterator[Blame]:
+    from tests.bridge.bridges import WAIT_S, bridged
+
+    with (
+        small_ring(name),
+        bridged(name, f"{name}-far", slots=4) as (_, into),
+        gpuring.attach(f"{name}-far", timeout=WAIT_S),
+    ):
+        up(children(reader, f"{name}-far", "page"))
+        up(children(camera, name))
+        os.kill(into.pid, signal.SIGSTOP)
+        try:
+            yield Blame("stopped", into.pid)
+        finally:
+            os.kill(into.pid, signal.SIGCONT)
+
+
+@contextlib.contextmanager
+def a_bridge_without_its_exporter(children: Children, name: str) -> Iterator[Blame]:
+    """It was killed: its subscription is still there."""
+    with small_ring(name) as ring:
+        ring.subscribe("bridge: vm/far", patience=10 * PATIENCE_S)
+        up(children(camera, name))
+        yield Blame("no exporter", None, "bridge: vm/far")
+
+
+@contextlib.contextmanager
 def a_stopped_camera(children: Children, name: str) -> Iterator[Blame]:
     with small_ring(name):
         up(children(reader, name, "viewer"))
@@ -363,6 +391,7 @@ PLANTED: dict[str, Callable[..., Any]] = {
         *(an_engine_that_never_answers, a_client_that_does_not_read, a_service_without_engines),
         a_service_whose_only_engine_was_killed,
         *(a_dead_process_that_nobody_clears, a_bridge_whose_other_side_does_not_read),
+        *(an_importer_that_is_stopped, a_bridge_without_its_exporter),
         *(a_stopped_camera, a_ring_without_producers, a_circle),
         *(a_ring_whose_creator_was_killed, a_ring_in_which_all_are_dead),
     )

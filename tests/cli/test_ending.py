@@ -33,6 +33,12 @@ def test_a_signal_that_comes_in_another_thread_ends_it():
     assert python(WAITER, timeout=20).stdout == "told\n"
 
 
+def test_ctrl_c_stays_ignored_where_it_was():
+    ignores = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
+    told = "\nprint(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
+    assert python(ignores + WAITER + told, timeout=20).stdout == "told\nTrue\n"
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [("CONT", "TERM"), ("TERM", "CONT"), ("CONT", "INT")])
 def test_a_keeper_that_was_stopped_ends_when_it_is_told(name, order):

@@ -4,6 +4,7 @@ them."""
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import re
 from pathlib import Path
@@ -14,6 +15,7 @@ import gpuring
 from gpuring import native
 from gpuring.cli import main
 from gpuring.cli.owners import myself
+from gpuring.registry.users import users
 from tests.helpers.rings import small_ring
 from tests.helpers.support import Pipe
 
@@ -27,6 +29,12 @@ def of_another_version(name: str) -> None:
 
 def guest(pipe: Pipe, name: str) -> None:
     with gpuring.attach(name):
+        pipe.send()
+        pipe.receive()
+
+
+def stranger(pipe: Pipe, path: Path) -> None:
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE):
         pipe.send()
         pipe.receive()
 
@@ -56,6 +64,19 @@ def test_clean_says_which_process_uses_what_cannot_be_read(name, command, option
         said = done.stdout + done.stderr
         assert f"), and pid {os.getpid()} (" in said
         assert said.endswith(") uses it\n")
+
+
+def test_users_are_found_among_files_whose_names_have_odd_bytes(name, children, tmp_path):
+    """One user cannot keep root from the answer, and no file's name makes its process a user."""
+    with small_ring(name):
+        found = Path(f"/dev/shm/gpuring.{name}").stat()
+        device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
+        odd = b"odd\x0c\xff\r- - - " + f"{device} {found.st_ino}".encode()
+        path = tmp_path / os.fsdecode(odd)
+        path.write_bytes(bytes(mmap.PAGESIZE))
+        child = children(stranger, path)
+        child.receive()
+        assert set(users([name])[name]) == {os.getpid()}
 
 
 def test_clean_says_so_where_it_cannot_know_which_process_that_is(name, command, monkeypatch):

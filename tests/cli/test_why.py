@@ -16,9 +16,12 @@ from pathlib import Path
 import pytest
 
 import gpuring
+from gpuring.cli.inspect import describe
 from gpuring.cli.why import advice
+from gpuring.cli.why import told as told_of
 from gpuring.registry import survey
 from gpuring.registry.jams import jams
+from gpuring.registry.stats import NO_SESSION_S
 from tests.cli.planted import PLANTED, Blame, a_bridge_whose_other_side_does_not_read, reader, up
 from tests.helpers.processes import PATIENCE_S, SOMEBODY
 from tests.helpers.rings import put, small_ring
@@ -36,7 +39,7 @@ def blamed(jam):
 
 @pytest.mark.parametrize("plant", PLANTED)
 def test_it_names_the_culprit(name, children, command, plant):
-    if "bridge" in plant:
+    if "bridge" in plant or "importer" in plant:
         pytest.importorskip("zmq")
     with PLANTED[plant](children, name) as blame:
         # on a busy machine others may be slow first
@@ -75,7 +78,7 @@ def test_the_command_that_it_tells_to_type_does_it(name, command, monkeypatch):
         ring.subscribe("bridge: vm/optr's far")
         put(producer, 4)
         advice = command("why", name, "--after", 0).stdout.partition("What to do: ")[2]
-        (typed,) = re.findall("`gpuring (unsubscribe .*)`", advice)
+        (typed,) = re.findall("`gpuring (unsubscribe [^`]*)`", advice)
         assert command(*shlex.split(typed)).returncode == 0
         assert not ring.stats().subscriptions
 
@@ -317,6 +320,59 @@ def test_who_keeps_a_far_ring_waiting_that_is_not_here_is_asked_over_there(name,
         (jam,) = jams(look(name, far))
         assert blamed(jam).reason == "far"
         assert far in blamed(jam).subscription
+
+
+def test_how_much_patience_is_left_is_told(name):
+    with small_ring(name) as ring, ring.producer() as producer:
+        ring.subscribe("recorder", patience=1000)
+        put(producer, 4)
+        (jam,) = jams(look(name))
+        (sub,) = look(name)[0].subscriptions
+        assert jam.culprits[0].patience_s == pytest.approx(1000 - sub.unread_s, abs=1)
+        assert "Producers go on by themselves in 16m" in advice(jam.culprits[0])
+        endless = dataclasses.replace(jam.culprits[0], patience_s=None)
+        assert "by themselves" not in advice(endless)
+
+
+def test_an_importer_that_is_stopped_is_told_on_its_own_host(name, children):
+    """There the near ring is not to be seen, and readers only wait."""
+    pytest.importorskip("zmq")
+    with PLANTED["an_importer_that_is_stopped"](children, name) as blame:
+        (jam,) = poll(lambda: jams(look(f"{name}-far")))
+        assert blamed(jam) == blame
+        assert [(step.ring, step.wants) for step in jam.steps] == [(f"{name}-far", "frame")]
+        poll(lambda: [each.label for each in jams(look(f"{name}-far"))[0].steps[0].waiting])
+
+
+def test_a_bridge_that_has_no_connection_is_told_on_the_far_host(name, command):
+    pytest.importorskip("zmq")
+    from tests.bridge.bridges import bridged
+
+    far = f"{name}-far"
+    with small_ring(name), bridged(name, far, slots=4):
+        one = poll(lambda: [each for each in look(far) if each.link and each.link.connected])[0]
+        assert jams([one]) == []
+        silent = dataclasses.replace(one, link=dataclasses.replace(one.link, heard_s=NO_SESSION_S))
+        (jam,) = jams([silent])
+        assert blamed(jam) == Blame("no session")
+        assert jam.age_s == NO_SESSION_S
+        assert "no connection to the other host for 20.0 s" in told_of(jam)
+        assert "no connection to" in describe(silent)
+        assert "no connection to" not in describe(one)
+        assert jams([dataclasses.replace(silent, closed=True)]) == []
+
+
+def test_a_bridge_measures_more_often_than_it_is_taken_for_unconnected():
+    pytest.importorskip("zmq")
+    from gpuring.bridge.importer import near_clock
+
+    clock, asked_ns = near_clock.NearClock(), 0
+    best = near_clock.Clock(0, 10**9, 0)
+    for n in range(200):  # each round trip is longer than the one before it
+        asked_ns = n * near_clock.ASK_NS
+        asked = clock.ask(asked_ns)
+        best = clock.heard(near_clock.wire.Time(asked.asked_ns, 0), asked_ns + 10**6 * (n + 1))
+    assert asked_ns - best.time_ns < NO_SESSION_S * 1e9
 
 
 def test_a_gpu_that_does_not_finish_is_to_blame_and_not_who_has_its_frame(rig):

@@ -1,6 +1,6 @@
-"""The table of fields in docs/abi.md, made from gpuring/native/core/layout.h.
+"""The table of fields in docs/abi.md and the layout version, from gpuring/native/core/layout.h.
 
-`python -m tests.docs.fields` writes it into the page.
+`python -m tests.docs.fields` writes them into the page.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 
 from tests import ROOT
-from tests.helpers.layout import FIELDS, TABLES
+from tests.helpers.layout import FIELDS, HEADER, TABLES
 
 PAGE = ROOT / "docs" / "abi.md"
 
@@ -30,9 +30,12 @@ def table() -> str:
 
 
 def page() -> str:
-    """docs/abi.md with the table as it should be."""
+    """docs/abi.md with the table and the version as they should be."""
     before, head, behind = PAGE.read_text().partition(_HEAD)
     assert head, f"{PAGE} has no such table"
+    version = re.search(r"GR_VERSION = (\d+)", HEADER.read_text())
+    assert version
+    behind = re.sub(r"^VERSION = \d+$", f"VERSION = {version[1]}", behind, flags=re.MULTILINE)
     return before + table() + re.sub(r"\A(\|.*\n)*", "", behind)
 
 

@@ -15,10 +15,11 @@ import numpy as np
 import pytest
 
 import gpuring
-from gpuring import slot_layout
+from gpuring import config, slot_layout
 from gpuring.memory import kinds
 from tests import ROOT
 from tests.helpers import rings
+from tests.helpers.arrays import array_of
 from tests.helpers.compiled import BUILD_S, needs_compiler
 from tests.helpers.support import poll
 
@@ -66,7 +67,7 @@ def done(process: subprocess.Popen[str]) -> str:
     return out
 
 
-@pytest.mark.parametrize("name", ["watch.c", "camera.cpp", "keep.c", "edges.cu"])
+@pytest.mark.parametrize("name", ["watch.c", "camera.cpp", "events.cpp", "keep.c", "edges.cu"])
 def test_the_page_shows_the_programs_as_they_are(name):
     assert (EXAMPLES / name).read_text() in [block for _, block in SHOWN]
 
@@ -96,6 +97,19 @@ def test_a_camera_in_cpp_a_consumer_in_c_and_one_in_python(name, run):
         assert [(int(seq), int(pts)) for seq, pts, _ in seen] == [(8 + k, k) for k in range(10)]
 
 
+@pytest.mark.parametrize(
+    ("dtype", "meta", "why"),
+    [("u1", [("at", "i8")], "the metadata has no field pts"),
+     ("<u2", [("pts", "i8")], "an element of array has 2 bytes")],
+)  # fmt: skip
+def test_a_camera_says_why_a_ring_does_not_suit_it(name, run, dtype, meta, why):
+    done(run(f"{command('c++ -std=c++17 camera.cpp')} {WARNINGS}"))
+    with gpuring.create(name, slots=2, shape=(4, 6), dtype=dtype, meta=meta, device="host"):
+        camera = run(f"{command('./camera').replace('cam0', name)} 10")
+        assert camera.communicate(timeout=60)[0] == f"{why}\n"
+        assert camera.returncode == 1
+
+
 @pytest.mark.parametrize("waits", ["between frames", "for a slot"])
 def test_a_ctrl_c_ends_the_camera_in_order(name, run, waits):
     """Its reader gets all of its frames, and then the end of the stream."""
@@ -113,6 +127,23 @@ def test_a_ctrl_c_ends_the_camera_in_order(name, run, waits):
         assert read == list(range(ring.slots + 1, ring.slots + 1 + len(read)))
 
 
+@pytest.mark.parametrize("ends", ["by a signal", "with the stream"])
+def test_an_event_loop_reads_until_the_end(name, run, ends):
+    done(run(f"{command('c++ -std=c++17 events.cpp')} {WARNINGS}"))
+    with make(name) as ring, ring.producer() as producer:
+        events = run(command("./events").replace("cam0", name))
+        poll(lambda: ring.stats().subscriptions)
+        for n in (3, 2):
+            rings.put(producer, n)
+            poll(lambda: ring.stats().subscriptions[0].lag == 0)
+        if ends == "by a signal":
+            events.send_signal(signal.SIGTERM)
+        else:
+            producer.close()
+        assert done(events).split() == ["8", "9", "10", "11", "12"]
+        assert ring.stats().reaps == 0
+
+
 def test_a_ring_that_c_creates(name, run):
     done(run(f"{command('cc -std=c99 keep.c')} {WARNINGS}"))
     keep = run(command("./keep").replace("cam0", name))
@@ -128,7 +159,7 @@ def test_a_consumer_in_rust(name, run):
         pytest.skip("no rustc")
     done(run(f"{command('rustc watch.rs')} --edition 2021 -D warnings"))
     with make(name) as ring:
-        watch = run(command("./watch").replace("cam0", name))
+        watch = run(command("./frames").replace("cam0", name))
         poll(lambda: ring.stats().subscriptions)
         with ring.producer() as producer, producer.claim(5) as slot:
             slot.array[:] = 2
@@ -140,6 +171,62 @@ def test_a_program_with_a_kernel_is_built_as_the_page_says(name, run):
     done(run(command("nvcc -std=c++17 edges.cu")))
     refused = run(command("./edges").replace("cam0", f"{name} 2>&1; true"))
     assert f"No ring or service named '{name}'" in refused.communicate(timeout=60)[0]
+
+
+UPLOADS = """
+#include <cstdio>
+#include <cstdlib>
+#include <vector>
+#include <cuda_runtime.h>
+#include <gpuring.hpp>
+static void check(cudaError_t status) {
+    if (status != cudaSuccess) std::exit(1);
+}
+int main(int, char **argv) {
+    gpuring_field image = GPURING_FIELD, meta = GPURING_FIELD;
+    gpuring_create_options options = GPURING_CREATE_OPTIONS;
+    image.name = "array", image.dtype = "|u1", image.dimensions = 1, image.shape[0] = 1000;
+    meta.name = "pts", meta.dtype = "<i8";
+    options.fields = &image, options.field_count = 1, options.meta = &meta, options.meta_count = 1;
+    const char *const all = "all";
+    options.subscriptions = &all, options.subscription_count = 1;
+    const std::vector<unsigned char> pixels(1000, 7);
+    const void *picture = pixels.data();
+    cudaStream_t stream;
+    check(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+#include "page.h"
+    while (std::getchar() != EOF) continue; // its reader has all of them
+    check(cudaStreamDestroy(stream));
+}
+"""
+
+
+def build_uploads(run, place):
+    """The page's lines that write into a ring on a GPU, in a program."""
+    (block,) = (text for _, text in SHOWN if "cudaMemcpyHostToDevice" in text)
+    (place / "page.h").write_text(block.replace('"cam0"', "argv[1]"))
+    (place / "uploads.cu").write_text(UPLOADS)
+    done(run(command("nvcc -std=c++17 edges.cu").replace("edges", "uploads")))
+
+
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc: its compiler")
+def test_what_the_page_says_of_uploads_is_built(run, tmp_path):
+    build_uploads(run, tmp_path)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not shutil.which("nvcc"), reason="no nvcc: its compiler")
+def test_frames_that_are_uploaded_as_the_page_says_reach_python(name, run, tmp_path):
+    build_uploads(run, tmp_path)
+    uploads = run(f"./uploads {name}")
+    with gpuring.attach(name, timeout=20) as ring, ring.consumer("all") as frames:
+        for k in range(900):
+            with frames.acquire(20) as slot:
+                assert slot.meta["pts"] == k
+                assert array_of(slot).tolist() == [7] * 1000
+        assert done(uploads) == ""
+        with pytest.raises(gpuring.EndOfStream):
+            frames.acquire(20)
 
 
 @pytest.mark.gpu
@@ -189,13 +276,36 @@ def test_cmake(name, run, tmp_path):
     (tmp_path / "CMakeLists.txt").write_text(asked)
     done(run("cmake -S . -B made"))
     done(run("cmake --build made"))
+    done(run("cmake --install made --prefix there"))
     with make(name) as ring, ring.consumer() as frames:
-        done(run(f"made/camera {name} 1"))
-        assert frames.acquire(20).meta["pts"] == 0
+        for program in ("made/camera", "there/bin/camera"):
+            done(run(f"{program} {name} 1"))
+            assert frames.acquire(20).meta["pts"] == 0
+    (tmp_path / "CMakeLists.txt").write_text(asked.replace("0.1.0", "0.2"))
+    refused = run("cmake -S . -B of-another-version").communicate(timeout=BUILD_S)[0]
+    assert "version: 0.1.0" in refused
+
+
+def test_a_program_goes_to_another_machine_with_its_library(name, run, tmp_path):
+    shutil.copy(config.LIBRARY, tmp_path)
+    line = "cc -std=c99 watch.c -o watch $(python -m gpuring.config --cflags) libgpuring.so.0"
+    done(run(f"{line} -Wl,-rpath,'$ORIGIN'"))
+    (tmp_path / "moved").mkdir()
+    for each in ("watch", "libgpuring.so.0"):
+        (tmp_path / each).rename(tmp_path / "moved" / each)
+    with make(name) as ring:
+        watch = run(f"moved/watch {name}")
+        poll(lambda: ring.stats().subscriptions)
+        with ring.producer() as producer:
+            rings.put(producer)
+        assert done(watch).startswith("8 ")
 
 
 def test_the_version_is_that_of_the_package():
     found = re.search(r'^version = "(.*)"', (ROOT / "pyproject.toml").read_text(), re.M)
     assert found
-    file = ROOT / "gpuring" / "include" / "pkgconfig" / "gpuring.pc"
-    assert f"Version: {found[1]}\n" in file.read_text()
+    include = ROOT / "gpuring" / "include"
+    assert f"Version: {found[1]}\n" in (include / "pkgconfig" / "gpuring.pc").read_text()
+    told = (include / "cmake" / "gpuring-config-version.cmake").read_text()
+    assert f"set(PACKAGE_VERSION {found[1]})\n" in told
+    assert f"find_package(gpuring {found[1]} CONFIG" in PAGE

@@ -101,6 +101,21 @@ def test_every_file_that_the_architecture_names_is_there():
         assert any((root / path).exists() or [*root.glob(f"{path}.py*")] for root in roots), path
 
 
+def test_a_decision_that_supersedes_another_one_and_that_one_name_each_other():
+    """Each of the two paragraphs links to the other page."""
+    by: set[tuple[str, str]] = set()
+    over: set[tuple[str, str]] = set()
+    for page in (ROOT / "docs" / "decisions").glob("*.md"):
+        for paragraph in page.read_text().split("\n\n"):
+            links = re.findall(r"\]\((\d{4}-[\w-]+\.md)\)", paragraph)
+            if re.match(r"\*\*Superseded\b", paragraph):
+                by |= {(page.name, link) for link in links}
+            elif re.search(r"\bsupersedes\b", paragraph):
+                over |= {(link, page.name) for link in links}
+    assert len(by) > 5
+    assert by == over
+
+
 def test_every_file_of_tests_that_a_page_names_is_there():
     wrong = {
         f"{page.name}: {path}"

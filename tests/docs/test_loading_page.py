@@ -7,7 +7,6 @@ import textwrap
 
 import pytest
 
-from gpuring.cli.demo.clip import SHIPPED
 from tests.docs.blocks import block, run
 from tests.helpers.processes import PATIENCE_S
 
@@ -62,33 +61,5 @@ def test_workers_that_use_a_gpu(code, device, programs, tmp_path):
     text = CLIPS.format(device=device, classes=code[:start], main=main)
     (tmp_path / "clips.py").write_text(text)
     ended = programs.start("clips.py", stderr=subprocess.PIPE)
-    _, errors = ended.communicate(timeout=PATIENCE_S)
-    assert ended.returncode == 0, errors
-
-
-PICTURES = """
-from gpuring.torch import DataLoader
-{code}
-if __name__ == "__main__":
-    pictures = Pictures("{clip}", 48)
-    loader = DataLoader(pictures, 4, num_workers=2, multiprocessing_context="spawn")
-    numbers = []
-    for batch, of_batch in loader:
-        assert batch.is_cuda and batch.float().std() > 1
-        for picture, number in zip(batch, of_batch.tolist()):
-            assert torch.equal(picture, pictures[number][0]), number
-            numbers.append(number)
-    assert numbers == list(range(48))
-"""
-
-
-@block("loading.md", 2)
-@pytest.mark.slow
-@pytest.mark.gpu
-def test_pictures_by_nvdec(code, programs, tmp_path):
-    pytest.importorskip("torch")
-    pytest.importorskip("PyNvVideoCodec", exc_type=Exception)  # it raises more than ImportError
-    (tmp_path / "pictures.py").write_text(PICTURES.format(code=code, clip=SHIPPED))
-    ended = programs.start("pictures.py", stderr=subprocess.PIPE)
     _, errors = ended.communicate(timeout=PATIENCE_S)
     assert ended.returncode == 0, errors

@@ -343,15 +343,52 @@ def test_caps_that_the_slots_do_not_hold_are_told_of(name, launch):
         assert f"ring '{name}': its slots hold array (4, 8, 3) |u1, not GRAY8 pictures" in said
 
 
-def test_a_ring_of_the_dead_with_other_slots_is_told_of(name, launch):
-    sink = launch(f"{numbers()} ! gpuringsink ring={name}")
-    gpuring.attach(name, timeout=PATIENCE_S).close()
-    sink.kill()
-    other = f"{of_size(64, 36, 'RGB', 1)} ! gpuringsink ring={name}"
-    said = launch(other).end(1)
-    assert "its slots hold array (36, 64) |u1, not RGB pictures of 64 x 36. Its creator" in said
-    assert f"`gpuring clean {name}`" in said
-    launch(other).end()  # the one that has told of it was the last one in that ring
+@pytest.mark.parametrize("continued", [False, True], ids=["killed", "stopped in it"])
+def test_a_ring_of_the_dead_with_other_slots_makes_way(name, launch, continued):
+    """A source follows, and so does a program that is in it."""
+    source = launch(f"gpuringsrc ring={name} reattach=true ! {SHOWN}", "-v")
+    sink = launch(f"{numbers()} ! gpuringsink ring={name} readers=2")
+    ring = gpuring.attach(name, timeout=PATIENCE_S)
+    with ring.consumer(lossless=False, reattach=True) as frames:
+        read(frames, 2)
+        sink.kill()
+        if continued:
+            launch(f"{numbers(3)} ! gpuringsink ring={name}").end()
+            assert ring.stats().creator_alive is False
+        wide = launch(f"{of_size(640, 36, 'GRAY8', 3)} ! gpuringsink ring={name} readers=2")
+        while (slot := frames.acquire(PATIENCE_S)).array.shape != (36, 640):
+            slot.release()
+        assert slot.restarted
+        slot.release()
+        source.until("width=(int)640", 1)
+        wide.end()
+
+
+def test_fields_that_are_no_planes_are_told_of(name, launch):
+    fields = {"image": ((4, 6), "u1"), "depth": ((4, 6), "f4")}
+    with gpuring.create(name, slots=2, fields=fields, device="host") as ring:
+        source = launch(f"gpuringsrc ring={name} ! fakesink")
+        poll(lambda: ring.stats().subscriptions)
+        with ring.producer() as producer:
+            producer.claim(PATIENCE_S).publish()
+            said = source.end(1)
+    assert "its slots hold image (4, 6) |u1, depth (4, 6) <f4, not NV12 pictures of 6 x 4." in said
+    assert "Several fields are taken for the planes of one picture" in said
+
+
+def test_a_ring_of_the_dead_in_which_a_sink_goes_on_makes_way_for_other_caps(name, launch):
+    sink = launch(f"{numbers()} ! gpuringsink ring={name} readers=1")
+    with (
+        gpuring.attach(name, timeout=PATIENCE_S) as ring,
+        ring.consumer(lossless=False, reattach=True) as frames,
+    ):
+        read(frames, 2)
+        sink.kill()
+        parts = f"{numbers(3)} ! c. {of_size(640, 36, 'GRAY8', 3)} ! c."
+        again = launch(f"concat name=c ! gpuringsink ring={name} readers=1 {parts}")
+        while frames.acquire(PATIENCE_S).array.shape != (36, 640):
+            pass
+        again.end()
 
 
 def test_a_sink_does_not_mix_its_frames_with_those_of_a_program_that_runs(name, launch):

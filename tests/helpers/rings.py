@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 import gpuring
+from gpuring.registry import leftovers
 from tests.helpers.arrays import array_of, assign
 from tests.helpers.layout import FIELDS
 from tests.helpers.processes import Pipe, poll
@@ -72,6 +73,20 @@ def publish_and_wait(pipe: Pipe, name: str, frames: int) -> None:
         put(producer, frames)
         pipe.send()
         pipe.receive()
+
+
+def tidied(name: str) -> None:
+    """Removes what the dead have left of rings of this name."""
+    leftovers.tidy(lambda each: each == name)
+
+
+def is_whole_or_gone(name: str) -> bool:
+    """Whether there is a ring that one can attach to.  Half of one there never is."""
+    try:
+        gpuring.attach(name).close()
+    except gpuring.RingNotFound:
+        return False
+    return True
 
 
 def waiters(ring: gpuring.Ring) -> int:

@@ -8,7 +8,8 @@
 Each is made in a private copy of the checkout, which has to be built.  Its test has to pass without
 the change and to fail with it.  A mutant that survives is a finding: make its test stronger, name
 the test that does see it, or, if nobody could ever notice the change, take it out.
-Some tests of native/programs and of gpu make mutants themselves.
+Some tests of native/programs and of gpu make mutants themselves.  Each hole of docs/holes.md is
+opened by a mutant of its name, or test_lists.py says where it is opened instead.
 
 To add a mutant, write it into the file of what it changes, and run it with `--only`:
 

@@ -9,6 +9,8 @@ from collections import Counter
 import pytest
 
 from tests import ROOT, TESTS
+from tests.docs.test_labels import explained
+from tests.model import mutants as model
 from tests.mutants import __main__ as program
 from tests.mutants import load
 
@@ -40,6 +42,41 @@ def test_the_test_of_each_mutant_is_there():
 
 def test_each_has_its_own_id():
     assert not [name for name, n in Counter(mutant.id for mutant in MUTANTS).items() if n > 1]
+
+
+# ---- the holes of docs/holes.md ----------------------------------------------------------------
+
+ELSEWHERE = {
+    "A2": ("tests/mutants/reap.toml", 'name = "A3"'),
+    "A7": ("tests/native/test_threads.py", "a leave does not wait for verbs"),
+    "A8": ("tests/native/test_threads.py", "nobody looks for orphans"),
+    "A10": ("tests/native/test_threads.py", "a leave takes nothing back"),
+    "A11": ("tests/native/test_threads.py", "an orphan is opened without a word"),
+    "A12": ("tests/native/test_threads.py", "a verb is counted after its look"),
+    "D1": ("tests/native/test_wakeups.py", "select reads the bells after the looks"),
+    "D2": ("tests/native/test_wakeups.py", "select announces itself to nobody"),
+    "D7": ("tests/native/test_wakeups.py", "arming does not kick the notifier thread"),
+    "D9": ("tests/native/test_wakeups.py", "arming announces itself to nobody"),
+    "D11": ("tests/native/test_wakeups.py", "select sleeps at the first bell only"),
+    "D12": ("tests/kill/test_kill_matrix.py", "a reaper frees the entry first"),
+    "G13": ("tests/native/test_device_stress.py", "a look at a slot of others raises its fence"),
+}
+"""Holes that a mutant opens under another name: where it is, and what it is called there."""
+
+ONLY_IN_THE_MODEL = {
+    *("A1", "A5", "A9", "D8", "D10", "E3", "G4", "G6", "H14", "H20", "M1", "M2", "T5"),
+}
+"""Each lies between two steps at which no test of the C code stops, so far."""
+
+
+def test_each_hole_is_opened_by_a_mutant():
+    holes = {label for label in explained() if not label.startswith("edge")}
+    here = {mutant.id.partition(":")[2].partition("-")[0] for mutant in MUTANTS}
+    assert holes - here == {*ELSEWHERE, *ONLY_IN_THE_MODEL}
+    assert not ELSEWHERE.keys() & ONLY_IN_THE_MODEL
+    assert not ONLY_IN_THE_MODEL - model.MUTANTS.keys()
+    for label, (file, name) in ELSEWHERE.items():
+        assert name in (ROOT / file).read_text(), label
 
 
 # ---- the runner, where a test sees one of three mutants ----------------------------------------

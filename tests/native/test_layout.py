@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import struct
 import subprocess
 
 import pytest
@@ -18,8 +19,9 @@ from tests.helpers.promise import promise
 from tests.helpers.support import Segment
 
 TEXT = fields.PAGE.read_text()
-LAYOUT, WORDS = (
-    TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0] for heading in ("Layout", "Words")
+LAYOUT, WORDS, LOCKS = (
+    TEXT.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+    for heading in ("Layout", "Words", "Locks")
 )
 
 
@@ -60,8 +62,12 @@ def test_every_field_lies_where_a_compiler_puts_it(tmp_path):
     subprocess.run([str(CC), "-std=c11", include, "-fsyntax-only", str(source)], check=True)
 
 
-@promise("abi.md", "The **layout version** is `head.version`, now 9.")
-def test_every_documented_constant_is_the_cores():
+@promise(
+    "abi.md",
+    "The **layout version** is `head.version`.",
+    "This page describes `VERSION` of its [constants](#layout).",
+)
+def test_every_documented_constant_is_the_cores(segment):
     documented = constants()
     for name in ("VERSION", "MAX_SLOTS", "MAX_PEERS", "MAX_SUBSCRIPTIONS"):
         assert name in documented
@@ -73,12 +79,26 @@ def test_every_documented_constant_is_the_cores():
     assert not differing
     magic = re.search(r"GR_MAGIC UINT64_C\((\w+)\)", HEADER.read_text())
     assert magic
-    for said in (
-        f"The **layout version** is `head.version`, now {native.VERSION}.",
-        f"If `version` is not {native.VERSION}, stop",
-        f"`magic` is the number {magic[1]}.",
-    ):
-        assert said in TEXT
+    assert f"`magic` is the number {magic[1]}." in TEXT
+    version = FIELDS["head", "version"].offset
+    assert struct.unpack_from("<I", segment().bytes(), version) == (documented["VERSION"],)
+
+
+def test_a_join_is_told_of_each_field_of_an_entry():
+    """What the owner before has left in an entry is not taken for its next owner's."""
+    step = re.search(r"^7\. Write the entry:(.*?)^8\. ", TEXT, re.MULTILINE | re.DOTALL)
+    assert step
+    fields_of_entry = {name for table, name in FIELDS if table == "peer"}
+    assert fields_of_entry - set(re.findall(r"`(\w+)`", step[1])) == {"word"}  # of step 8
+
+
+@promise("abi.md", "A new lock has a byte from 263 on.")
+def test_every_lock_has_a_documented_byte():
+    lock_h = HEADER.with_name("lock.h").read_text()
+    taken = [int(byte) for byte in re.findall(r"GR_\w+_BYTE = (\d+)", lock_h)]
+    documented = [int(row[0]) for row in rows(LOCKS) if row[0].isdigit()]
+    assert sorted(taken) == documented
+    assert f"A new lock has a byte from {max(taken) + 1} on." in TEXT
 
 
 @pytest.mark.parametrize("table", ["slot", "take"])

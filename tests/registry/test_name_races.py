@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import gpuring
-from gpuring.registry import leftovers
 from tests.helpers.interrupted import collected
+from tests.helpers.rings import is_whole_or_gone, tidied
 from tests.helpers.support import Pipe, segments_of
 from tests.registry import in_a_child
 
@@ -65,25 +65,12 @@ class At:
         sys.settrace(None)
 
 
-def tidied(name: str) -> None:
-    leftovers.tidy(lambda each: each == name)
-
-
 def created(name: str) -> gpuring.Ring:
     return gpuring.create(name, **OPTIONS)
 
 
 def replaced(name: str) -> gpuring.Ring:
     return gpuring.create(name, **OPTIONS, replace=True)
-
-
-def is_whole_or_gone(name: str) -> bool:
-    """Whether there is a ring that one can attach to.  Half of one there never is."""
-    try:
-        gpuring.attach(name).close()
-    except gpuring.RingNotFound:
-        return False
-    return True
 
 
 # ---- a kill ------------------------------------------------------------------------------------

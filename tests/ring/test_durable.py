@@ -60,6 +60,16 @@ def test_producers_wait_for_it_while_nobody_reads(name):
         assert not ring.unsubscribe("rec")
 
 
+def test_whose_exporter_is_gone_is_not_sent_to_the_other_host(name):
+    with make(name) as ring, ring.producer() as producer:
+        ring.subscribe("bridge: vm/far")
+        publish(producer, *range(SLOTS))
+        with pytest.raises(gpuring.RingFull) as full:
+            producer.claim(0)
+        assert "Start `gpuring bridge export` here again, or end it with" in str(full.value)
+        assert "On that host" not in str(full.value)
+
+
 @pytest.mark.parametrize("more", [0, 1, SLOTS, 3 * SLOTS])
 def test_when_its_patience_is_over_producers_go_on_and_the_loss_is_told(name, more):
     with make(name) as ring, ring.producer() as producer:

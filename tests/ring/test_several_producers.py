@@ -13,12 +13,7 @@ from gpuring.cli.inspect import describe
 from tests.helpers.promise import promise
 from tests.helpers.rings import publish
 from tests.helpers.support import poll
-
-SLOTS = 4
-
-
-def make(name, **options):
-    return gpuring.create(name, slots=SLOTS, shape=4, dtype="i8", device="host", **options)
+from tests.ring.test_durable import SLOTS, make
 
 
 def publish_and_wait(pipe, name, count, label=None):

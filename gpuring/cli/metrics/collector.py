@@ -92,8 +92,11 @@ def _rings(rings: Sequence[RingStats]) -> Iterator[Metric]:
 
 
 def _bridges(rings: Sequence[RingStats]) -> Iterator[Metric]:
-    """Of rings that a bridge fills, as far as it has measured."""
+    """Of rings that a bridge fills, as far as it has measured while it is connected."""
     labels = ("ring", "host")
+    connected = _gauge(
+        "gpuring_bridge_connected", "0: no connection to the other host for 20 s.", labels
+    )
     round_trip = _gauge(
         "gpuring_bridge_round_trip_seconds", "The shortest one of late to the other host.", labels
     )
@@ -103,11 +106,14 @@ def _bridges(rings: Sequence[RingStats]) -> Iterator[Metric]:
         labels,
     )
     for one in rings:
-        if one.link is not None and (clock := one.link.clock) is not None:
-            names = [one.name, printable(one.link.host)]
+        if one.link is None:
+            continue
+        names = [one.name, printable(one.link.host)]
+        connected.add_metric(names, one.link.connected)
+        if one.link.connected and (clock := one.link.clock) is not None:
             round_trip.add_metric(names, 2 * clock.error_ns / 1e9)
             ahead.add_metric(names, clock.ahead_ns / 1e9)
-    yield from (round_trip, ahead)
+    yield from (connected, round_trip, ahead)
 
 
 def _subscriptions(rings: Sequence[RingStats]) -> Iterator[Metric]:

@@ -27,6 +27,21 @@ static uint32_t named(const gpuring_field *meta, uint32_t count) {
     return n;
 }
 
+static gpuring_status check_dtypes(const gpuring_field *fields, uint32_t count,
+                                   gpuring_error *error) {
+    char order;
+    for (uint32_t k = 0; k < count; k++) {
+        const gpuring_field *field = gh_field_of(fields, k);
+        if (field->name && field->dtype && *field->dtype != '[' &&
+            !gh_order_of(field->dtype, &order))
+            return gh_fail(error, GPURING_INVALID,
+                           "field '%s': there is no such dtype as '%s'. Write it as NumPy does, such as "
+                           "\"|u1\" or \"<f4\"",
+                           field->name, field->dtype);
+    }
+    return GPURING_OK;
+}
+
 static gpuring_status describe(gpuring_ring *ring, const gpuring_create_options *options,
                                char *json, size_t room, gpuring_error *error) {
     struct gh_text text = gh_begin_text(json, room);
@@ -42,7 +57,10 @@ static gpuring_status describe(gpuring_ring *ring, const gpuring_create_options 
     if (text.nbytes + 1 >= room)
         return gh_fail(error, GPURING_INVALID,
                        "ring '%s': its fields take more than %zu bytes as JSON", ring->name, room);
-    const gpuring_status status = gh_read_spec(json, text.nbytes, &ring->spec, error);
+    gpuring_status status = check_dtypes(options->fields, options->field_count, error);
+    if (status == GPURING_OK) status = check_dtypes(options->meta, options->meta_count, error);
+    if (status != GPURING_OK) return status;
+    status = gh_read_spec(json, text.nbytes, &ring->spec, error);
     if (status == GPURING_INCOMPATIBLE)
         return gh_fail(error, GPURING_INVALID, "ring '%s': %s", ring->name, error->text);
     /* The dtype of a structure is JSON, which may go on behind its end. */
@@ -285,6 +303,7 @@ gpuring_status gpuring_create(const char *name, const gpuring_create_options *gi
     MIND_NO_ERROR(error);
     *ring = NULL;
     OPTIONS_OF(gpuring_create_options, mode, given, GPURING_CREATE_OPTIONS, error);
+    NEED_NAME(name, error);
     gpuring_status status = gh_check_name(name, strlen(name), error);
     if (status == GPURING_OK && ((unsigned)options.replace > GPURING_REPLACE_ANY ||
                                  (options.subscription_count && !options.subscriptions)))
@@ -312,6 +331,7 @@ gpuring_status gpuring_create(const char *name, const gpuring_create_options *gi
 gpuring_status gpuring_unlink(const char *name, gpuring_error *error) {
     MIND_NO_ERROR(error);
     bool found = false;
+    NEED_NAME(name, error);
     gpuring_status status = gh_check_name(name, strlen(name), error);
     if (status == GPURING_OK) status = gh_remove_name(name, false, &found, error);
     return status == GPURING_OK && !found ? gh_fail_missing(name, "", error) : status;

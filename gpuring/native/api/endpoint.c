@@ -23,9 +23,12 @@ static void begin_call(const struct endpoint *end, struct gd_call *call, int64_t
 }
 
 gpuring_status endpoint_close(struct endpoint *end, gpuring_error *error) {
+    gpuring_ring *ring = end->ring;
     gpuring_status status = leave_all_behind(end, error);
+    hold(ring);
     if (status == GPURING_OK) status = endpoint_leave(end, error);
     if (status == GPURING_OK) end_following(end);
+    let_go(ring);
     return status;
 }
 

@@ -33,6 +33,9 @@ static struct follower *follower_named(const char *label) {
     return made;
 }
 
+/* The options are kept for the joins after a restart, and what they point to may be gone by then. So
+ * each option that is a pointer gets a copy of its own here, for producers and for consumers. `stream`
+ * is a handle, which nobody looks behind. */
 struct follower *follower_of_producer(const gpuring_producer_options *options) {
     struct follower *made = follower_named(options->label);
     if (!made) return NULL;

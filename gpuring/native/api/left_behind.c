@@ -13,16 +13,13 @@ struct left_behind {
     struct left_behind *next;
 };
 
-/* An endpoint may hold a ring after it has left it. The last one that lets it go detaches it. */
-static void hold(gpuring_ring *ring) { atomic_fetch_add(&ring->endpoints, 1); }
+void hold(gpuring_ring *ring) { atomic_fetch_add(&ring->endpoints, 1); }
 
-static void detach_followed(gpuring_ring *ring) {
-    if (ring->is_followed && !atomic_load(&ring->endpoints)) gpuring_detach(ring, NULL);
-}
-
-static void let_go(gpuring_ring *ring) {
-    atomic_fetch_sub(&ring->endpoints, 1);
-    detach_followed(ring);
+/* The endpoint that came here over a restart may have gone long before, and the ring may have other
+ * owners, who join it again. So its share is given up by the last one, and only once. */
+void let_go(gpuring_ring *ring) {
+    if (atomic_fetch_sub(&ring->endpoints, 1) == 1 && atomic_exchange(&ring->is_followed, false))
+        gpuring_detach(ring, NULL);
 }
 
 gpuring_ring *ring_told(const struct endpoint *end) { return end->told ? end->told : end->ring; }
@@ -45,9 +42,11 @@ gpuring_status leave_behind(struct endpoint *end, struct endpoint *next, gpuring
     if (end->joins) gr_notifier_raise(end->joins);
     end->notifier = NULL;
     gpuring_ring *before = end->ring;
+    hold(before);
     if (!open) {
         const gpuring_status status = endpoint_leave(end, error);
         if (status != GPURING_OK) {
+            let_go(before);
             end->notifier = next->notifier;
             return status;
         }
@@ -65,8 +64,8 @@ gpuring_status leave_behind(struct endpoint *end, struct endpoint *next, gpuring
         end->left = left;
     }
     if (!end->told) hold(end->told = before);
-    else if (!open) detach_followed(before);
     if (!end->home) hold(end->home = before); /* as long as this endpoint is open */
+    let_go(before);
     return GPURING_OK;
 }
 
@@ -92,10 +91,11 @@ struct endpoint *where_open(struct endpoint *end, const gpuring_slot *slot) {
 static gpuring_status leave(struct left_behind **at, gpuring_error *error) {
     struct left_behind *left = *at;
     gpuring_ring *ring = left->end.ring;
+    hold(ring);
     const gpuring_status status = endpoint_leave(&left->end, error);
+    let_go(ring);
     if (status != GPURING_OK) return status;
     *at = left->next;
-    detach_followed(ring);
     free(left);
     return GPURING_OK;
 }
@@ -117,6 +117,5 @@ gpuring_status leave_all_behind(struct endpoint *end, gpuring_error *error) {
 
 void let_go_of_rings(struct endpoint *end) {
     if (end->told) let_go(end->told);
-    if (end->home) detach_followed(end->ring);
     if (end->home) let_go(end->home);
 }

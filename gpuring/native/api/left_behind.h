@@ -4,6 +4,11 @@
 
 #include "opaque.h"
 
+/* An endpoint may hold a ring after it has left it, and does so while it leaves. The last one that
+ * lets a ring go to which a restart has led detaches it. */
+void hold(gpuring_ring *ring);
+void let_go(gpuring_ring *ring);
+
 /* Its place is that of `next` from now on. Frames that are held stay valid in the ring before. */
 gpuring_status leave_behind(struct endpoint *end, struct endpoint *next, gpuring_error *error);
 

@@ -47,7 +47,7 @@ struct gpuring_ring {
     int device;                 /* as it was asked for; `gpu` is what it was */
     _Atomic uint32_t attached;  /* how often it is to be detached */
     _Atomic uint32_t endpoints; /* how many are open */
-    bool is_followed; /* an endpoint came here over a restart, and detaches it when it leaves */
+    _Atomic bool is_followed;   /* an endpoint came here over a restart, and one is to detach it */
 };
 
 struct endpoint {
@@ -104,6 +104,9 @@ int64_t deadline_of(int64_t timeout_ns);
                    "GPURING_FOREVER is one",                                                       \
                    (long long)(timeout_ns))
 
+#define NEED_NAME(name, error)                                                                     \
+    if (!(name)) return gh_fail(error, GPURING_INVALID, "the name of a ring is missing")
+
 /* Whether a structure of the caller's has all members up to `last`. */
 #define HAS_SIZE(structure, last)                                                                  \
     ((structure)->size >= offsetof(__typeof__(*(structure)), last) + sizeof (structure)->last)
@@ -113,12 +116,12 @@ int64_t deadline_of(int64_t timeout_ns);
                    "the size of a structure is %zu, which is too small: its macro sets it",        \
                    (structure)->size)
 
-/* Copies what has a size and comes from the caller, over the defaults. last: the last member in
- * version 1. */
-#define OPTIONS_OF(type, last, given, defaults, error)                                             \
+/* Copies what has a size and comes from the caller, over the defaults. Callers that were compiled
+ * with version 1 have no later members, so a new member does not change last_of_version_1. */
+#define OPTIONS_OF(type, last_of_version_1, given, defaults, error)                                \
     type options = defaults;                                                                       \
     if (given) {                                                                                   \
-        NEED_SIZE(given, last, error);                                                             \
+        NEED_SIZE(given, last_of_version_1, error);                                                \
         memcpy(&options, given, gh_size_of((given)->size, sizeof options));                        \
     }                                                                                              \
     (void)0

@@ -139,6 +139,7 @@ gpuring_status gpuring_attach(const char *name, const gpuring_attach_options *gi
     *ring = NULL;
     OPTIONS_OF(gpuring_attach_options, owner, given, GPURING_ATTACH_OPTIONS, error);
     NEED_TIMEOUT(options.timeout_ns, error);
+    NEED_NAME(name, error);
     gpuring_status status = gh_check_name(name, strlen(name), error);
     if (status != GPURING_OK) return status;
     const bool living = options.timeout_ns != 0;

@@ -1,8 +1,9 @@
 /* The layout of a ring's header: every byte that processes share is specified here.
  *
  * Whoever changes a field also changes GR_VERSION, so that builds of different versions refuse each
- * other at attach. `python -m tests.docs.fields` then writes the table of fields of
- * docs/abi.md from what stands here. A comment behind a field or before it says what it means,
+ * other at attach. A new field in `reserved` of gr_head may do without, if whoever leaves it alone
+ * stays right. `python -m tests.docs.fields` then writes the table of fields of docs/abi.md from
+ * what stands here. A comment behind a field or before it says what it means,
  * and with "Writer" who may write it while the ring lives. A comment that is only a writer holds
  * for the fields that follow, and a writer before a struct for all of it.
  *

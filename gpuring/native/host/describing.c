@@ -4,10 +4,13 @@
 #include <string.h>
 
 #include "json.h"
+#include "spec.h"
 
-static bool add_string(struct gh_text *json, const char *string) {
+/* order: what stands before it, or 0. */
+static bool add_ordered(struct gh_text *json, char order, const char *string) {
     if (!gh_is_utf8(string, strlen(string))) return false;
     gh_add(json, "\"");
+    if (order) gh_add(json, "%c", order);
     for (; *string; string++) {
         if (*string == '"' || *string == '\\') gh_add(json, "\\%c", *string);
         else if ((unsigned char)*string < 0x20) gh_add(json, "\\u%04x", (unsigned)*string);
@@ -15,6 +18,10 @@ static bool add_string(struct gh_text *json, const char *string) {
     }
     gh_add(json, "\"");
     return true;
+}
+
+static bool add_string(struct gh_text *json, const char *string) {
+    return add_ordered(json, 0, string);
 }
 
 static void add_shape(struct gh_text *json, const gpuring_field *field) {
@@ -25,9 +32,13 @@ static void add_shape(struct gh_text *json, const gpuring_field *field) {
 }
 
 static bool add_dtype(struct gh_text *json, const char *dtype) {
-    if (*dtype != '[') return add_string(json, dtype);
-    gh_add(json, "%s", dtype); /* the JSON of a structure */
-    return gh_is_utf8(dtype, strlen(dtype));
+    char order;
+    if (*dtype == '[') {
+        gh_add(json, "%s", dtype); /* the JSON of a structure */
+        return gh_is_utf8(dtype, strlen(dtype));
+    }
+    if (!gh_order_of(dtype, &order) || !order) return add_string(json, dtype);
+    return add_ordered(json, order, dtype + (strchr("<>|=", *dtype) != NULL));
 }
 
 const gpuring_field *gh_field_of(const gpuring_field *fields, uint32_t k) {

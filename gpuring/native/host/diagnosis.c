@@ -163,10 +163,11 @@ gpuring_status gh_add_cannot_join(struct gh_text *text, const char *name,
                name, ring->max_peers, GR_MAX_PEERS);
         return GPURING_TOO_MANY_PEERS;
     case GR_FULL_SUBS:
-        gh_add(text,
-               "ring '%s': all %u subscriptions are in use; create it with a larger "
-               "`max_subscriptions` (at most %d)",
-               name, ring->max_subscriptions, GR_MAX_SUBSCRIPTIONS);
+        gh_add(text, "ring '%s': ", name);
+        if (ring->max_subscriptions == 1) gh_add(text, "its only subscription is in use");
+        else gh_add(text, "all %u subscriptions are in use", ring->max_subscriptions);
+        gh_add(text, "; create it with a larger `max_subscriptions` (at most %d)",
+               GR_MAX_SUBSCRIPTIONS);
         return GPURING_TOO_MANY_PEERS;
     case GR_MODE_MISMATCH:
         gh_printable(shown, sizeof shown, subscription, strnlen(subscription, 64));

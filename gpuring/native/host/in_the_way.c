@@ -95,11 +95,15 @@ static void add_name(struct gh_text *text, const char *name, size_t nbytes) {
 
 /* ---- who is in the way ----------------------------------------------------------------------- */
 
+static bool is_read_elsewhere(const struct gr_sub *sub) {
+    return memcmp(sub->name, GH_ELSEWHERE, strlen(GH_ELSEWHERE)) == 0;
+}
+
 /* Who holds up a subscription whose frames go to another host. Its member here is seldom to
  * blame. */
 static void add_elsewhere(struct gh_text *text, const struct gr_sub *sub) {
     const size_t far = length(sub->far, 8 * GR_FAR_WORDS);
-    if (memcmp(sub->name, GH_ELSEWHERE, strlen(GH_ELSEWHERE)) != 0) return;
+    if (!is_read_elsewhere(sub)) return;
     if (far) {
         gh_add(text, ". On that host subscription ");
         add_name(text, (const char *)sub->far, far);
@@ -116,8 +120,10 @@ static void add_elsewhere(struct gh_text *text, const struct gr_sub *sub) {
 static void add_of_the_end(struct gh_text *text, const struct gr_ring *ring, uint32_t u,
                            uint32_t members) {
     if (!members && policy_of(gr_load_acquire(&ring->sub[u].word)) & GR_DURABLE)
-        gh_add(text, ". It is durable, and nobody reads it. Start its reader, or end it with "
-                     "`gpuring unsubscribe`");
+        gh_add(text, ". It is durable, and nobody reads it. Start %s, or end it with "
+                     "`gpuring unsubscribe`",
+               is_read_elsewhere(&ring->sub[u]) ? "`gpuring bridge export` here again"
+                                                : "its reader");
     else if (gh_waits_in_vain(ring, u))
         gh_add(text,
                ". Each of them has seen the end of the stream, and has asked for nothing since. "
@@ -147,7 +153,7 @@ static void add_not_taken(struct gh_text *text, const struct gr_ring *ring,
     const uint32_t members = u < ring->max_subscriptions ? add_members(text, ring, u, looks) : 0;
     gh_add(text, ")");
     if (u >= ring->max_subscriptions) return;
-    add_elsewhere(text, &ring->sub[u]);
+    if (members) add_elsewhere(text, &ring->sub[u]);
     add_of_the_end(text, ring, u, members);
 }
 

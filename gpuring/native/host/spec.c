@@ -50,6 +50,19 @@ static bool size_of(struct gh_json *json, const char *dtype, uint64_t *nbytes) {
     return true;
 }
 
+bool gh_order_of(const char *dtype, char *order) {
+    struct gh_json json = {.why = NULL};
+    uint64_t nbytes;
+    *order = 0;
+    for (size_t k = 0; k < sizeof extended / sizeof *extended; k++)
+        if (strcmp(dtype, extended[k].name) == 0) return true;
+    if (!size_of(&json, dtype, &nbytes)) return false;
+    const char kind = strchr("<>|=", *dtype) ? dtype[1] : *dtype;
+    if (nbytes == 1 || kind == 'S' || kind == 'V') *order = '|';
+    else *order = *dtype == '>' ? '>' : '<';
+    return true;
+}
+
 static bool times(struct gh_json *json, uint64_t *nbytes, uint64_t n) {
     if (__builtin_mul_overflow(*nbytes, n, nbytes) || *nbytes > GR_MAX_SLOT_NBYTES)
         return gh_wrong(json, "a slot has at most 1 TiB");

@@ -32,6 +32,10 @@ struct gh_spec {
     char *text; /* of names and dtypes */
 };
 
+/* With which of '<', '>' and '|' NumPy writes this dtype, whether it is given with one or not; 0 if NumPy
+ * does not have it ("bfloat16"). false: there is no such dtype. */
+bool gh_order_of(const char *dtype, char *order);
+
 /* GPURING_OK, GPURING_INCOMPATIBLE, or GPURING_SYSTEM: no memory. Otherwise gh_free_spec frees it. */
 gpuring_status gh_read_spec(const char *json, size_t nbytes, struct gh_spec *spec,
                             gpuring_error *error);

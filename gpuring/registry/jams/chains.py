@@ -10,7 +10,13 @@ from gpuring.registry.jams.waits import Waits
 from gpuring.registry.stats import PeerStats, RingStats
 from gpuring.registry.subscriptions import is_read_elsewhere
 
-_NOBODY = {"slot": "no reader", "frame": "no producer", "answer": "no engine", "life": "dead ring"}
+_NOBODY = {
+    "slot": "no reader",
+    "frame": "no producer",
+    "answer": "no engine",
+    "session": "no session",
+    "life": "dead ring",
+}
 """Who is missing where nobody could make the move."""
 STUCK_S = 2.0
 """A chain in which nothing has moved for so long is a jam, unless somebody says otherwise."""
@@ -77,6 +83,12 @@ class _Chain:
 
     def _nobody(self, path: tuple[Step, ...]) -> Jam:
         last, reason = path[-1], _NOBODY[path[-1].wants]
+        if last.wants == "slot" and last.subscription is not None:
+            if is_read_elsewhere(last.subscription):
+                reason = "no exporter"
+            left_s = self._waits.patience_left_s(last.ring, last.subscription)
+            nobody = Culprit(reason, last.ring, last.subscription, last.seq, (), last.age_s, left_s)
+            return Jam(path, (nobody,))
         if last.wants != "frame":
             return _ended(reason, path, ())
         if not self._waits.rings[last.ring].creator_alive:

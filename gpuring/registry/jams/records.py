@@ -19,7 +19,8 @@ class Step:
     """In which ring it is."""
     wants: str
     """ "slot" or "frame" of the ring; "answer" of a service; "room" in a client's ring for parts of
-    an answer; "gpu": that work on a slot is done; "life": nobody lives who is in the ring."""
+    an answer; "gpu": that work on a slot is done; "session": that the bridge that fills the ring is
+    connected; "life": nobody lives who is in the ring."""
     waiting: tuple[PeerStats, ...]
     """Who waits, as far as it sleeps in a verb.  Peers of this ring."""
     by: tuple[PeerStats, ...]
@@ -44,8 +45,9 @@ class Culprit:
     "keeps" (it holds a frame and asks for the next one), "writes" (it has claimed and does not
     publish), "answers" (it has a call), "reads" (it does not read its answers), "gpu" (its work
     there is not done), "circle" (they wait for each other).  Else: "far" (it is on another host),
-    "no reader", "no producer", "no engine"; "no creator" (no producer, and its creator is
-    dead); "dead ring" (nobody lives who was in it)."""
+    "no reader", "no producer", "no engine"; "no exporter" (the reader is that of a bridge); "no
+    session" (the bridge that fills the ring is not connected); "no creator" (no producer, and its
+    creator is dead); "dead ring" (nobody lives who was in it)."""
     ring: str
     subscription: str | None
     seq: int | None
@@ -53,6 +55,8 @@ class Culprit:
     """Its process, as a peer of that ring; the processes of a circle; nobody."""
     age_s: float
     """Since when, in seconds."""
+    patience_s: float | None = None
+    """In how many seconds producers go on without it, where that is known."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ class Waits:
                     yield self._dead(one)
                 continue
             wanted = any(peer.alive for peer in one.producers)
-            found = [self.slot(one) if wanted else None, self.gpu(one)]
+            found = [self.slot(one) if wanted else None, self.gpu(one), self.importer(one)]
             if one.is_service:
                 found += [
                     self._held_call(one, hold.by, engine)
@@ -103,6 +103,8 @@ class Waits:
         def step(by: tuple[PeerStats, ...], seq: int | None, age_s: float, why: str) -> Step:
             return Step(one.name, "frame", (peer,), by, sub.name, seq, age_s, f"{waits}: {why}")
 
+        if (down := self.importer(one)) is not None:
+            return down
         claims = [(hold.seq, hold.age_s, each) for each in one.producers for hold in each.holding]
         if claims and one.link is None:
             seq, age_s, writer = min(claims, key=lambda claim: claim[0])
@@ -253,11 +255,35 @@ class Waits:
                     return step
         return None
 
+    def importer(self, one: RingStats) -> Step | None:
+        """What keeps a bridge from filling this ring that lies on this host or between the two."""
+        if one.link is None or one.closed or not one.producers:
+            return None
+        readers = tuple(peer for peer in one.peers if peer.role == "consumer" and peer.waiting)
+        waits = f"{all_wait(readers)} for" if readers else "Nobody waits for"
+        waits = f"{waits} a frame of ring {one.name}, which a bridge fills"
+        for peer in one.producers:
+            if peer.stopped and peer.holding:
+                age_s = min(hold.age_s for hold in peer.holding)
+                why = f"{waits}: {named(peer)} of the bridge is stopped"
+                return Step(one.name, "frame", readers, (peer,), None, None, age_s, why)
+        if one.link.heard_s is None or one.link.connected:
+            return None
+        why = f"{waits}: it has had no session with {printable(one.link.host)}"
+        return Step(one.name, "session", readers, (), None, None, one.link.heard_s, why)
+
+    def patience_left_s(self, ring: str, subscription: str) -> float | None:
+        """In how many seconds producers go on without a durable subscription that nobody reads."""
+        sub = _subscription(self.rings[ring], subscription)
+        if sub is None or sub.patience_s is None or sub.unread_s is None:
+            return None
+        return max(0.0, sub.patience_s - sub.unread_s)
+
     def far_slot(self, near: RingStats) -> Step | None:
         """What keeps the far ring of a bridge waiting, if it is on this host, too."""
         for one in self.rings.values():
             if one.link and (one.link.ring, one.link.epoch) == (near.name, near.epoch):
-                return self.slot(one)
+                return self.slot(one) or self.importer(one)
         return None
 
 

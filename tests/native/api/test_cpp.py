@@ -16,14 +16,14 @@ from tests.native.api.conftest import STRICT
 CXX = shutil.which("g++") or shutil.which("c++")
 
 
-def run_cpp(text: str, name: str, place: Path) -> int:
+def run_cpp(text: str, name: str, place: Path, *arguments: str) -> int:
     """The exit status of a program."""
     if CXX is None:
         pytest.skip("no compiler")
     (place / "it.cpp").write_text(text)
     command = [CXX, "-std=c++17", *STRICT, "-O1", place / "it.cpp", "-o", place / "it"]
     subprocess.run([*command, *config.cflags(), *config.libs()], check=True, timeout=60)
-    return subprocess.run([place / "it", name], check=False, timeout=60).returncode
+    return subprocess.run([place / "it", name, *arguments], check=False, timeout=60).returncode
 
 
 CREATES = """
@@ -166,3 +166,71 @@ int main(int, char **argv) {
 def test_a_deadline_of_cpp_that_has_passed_does_not_wait(name, tmp_path):
     with small_ring(name):
         assert run_cpp(LATE, name, tmp_path) == 0
+
+
+NAMELESS = """
+#include <gpuring.hpp>
+int main() {
+    gpuring_ring *ring;
+    if (gpuring_attach(nullptr, nullptr, &ring, nullptr) != GPURING_INVALID) return 1;
+    if (gpuring_create(nullptr, nullptr, &ring, nullptr) != GPURING_INVALID) return 2;
+    return gpuring_unlink(nullptr, nullptr) == GPURING_INVALID ? 0 : 3;
+}
+"""
+
+
+def test_a_ring_without_a_name_is_refused(name, tmp_path):
+    assert run_cpp(NAMELESS, name, tmp_path) == 0
+
+
+OTHERS = (
+    FOLLOWS.partition("static int follow(")[0]
+    + """
+static std::unique_ptr<gpuring::Ring> made; // the ring of its name
+static void restart(const std::string &name, std::uint32_t slots) {
+    gpuring_field field = GPURING_FIELD;
+    gpuring_create_options make = GPURING_CREATE_OPTIONS;
+    field.name = "array", field.dtype = "|u1", field.dimensions = 1, field.shape[0] = 4;
+    make.fields = &field, make.field_count = 1, make.slots = slots;
+    made.reset();
+    made = std::make_unique<gpuring::Ring>(gpuring::Ring::create(name, make));
+}
+static bool reads(gpuring::Consumer &frames) {
+    gpuring::Producer producer(*made);
+    producer.claim()->publish();
+    return frames.acquire(gpuring::seconds(20)).has_value();
+}
+static int join_where_it_led(const std::string &name, bool moves_on) {
+    gpuring_consumer_options options = GPURING_CONSUMER_OPTIONS;
+    options.reattach = true;
+    restart(name, 2);
+    auto first = std::make_unique<gpuring::Consumer>(gpuring::Ring(name), options);
+    if (!reads(*first)) return 1;
+    restart(name, 3);
+    if (!reads(*first)) return 2;
+    const gpuring::Ring ring = first->ring();
+    {
+        if (moves_on) first.reset();
+        options.reattach = moves_on;
+        gpuring::Consumer second(ring, options);
+        first.reset();
+        if (moves_on) restart(name, 4);
+        if (!reads(second)) return 3;
+    }
+    const bool valid = ring.info().slots == 3 && ring.field().nbytes == 4;
+    made.reset();
+    return valid ? 0 : 4;
+}
+int main(int, char **argv) {
+    const int status = join_where_it_led(argv[1], std::strcmp(argv[2], "moves-on") == 0);
+    return status ? status : mapped(argv[1]);
+}
+"""
+)
+
+
+@pytest.mark.parametrize("second", ["stays", "moves-on"])
+def test_a_ring_that_a_restart_has_led_to_can_be_joined_by_others(name, tmp_path, second):
+    """It is given up once, by whoever is the last one."""
+    assert run_cpp(OTHERS, name, tmp_path, second) == 0
+    assert segments_of(name) == []

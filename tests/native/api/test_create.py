@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import resource
 import stat
 from pathlib import Path
@@ -182,7 +183,9 @@ def test_a_program_that_ends_without_a_close_has_died(name, puppet):
         ((1025, 0o600, *IMAGE), "slots"),
         ((4, 0o7777, *IMAGE), "permission bits"),
         ((4, 0o600), "at least one field"),
-        ((4, 0o600, "a", "|O8", ","), "no such dtype"),
+        ((4, 0o600, "a", "|O8", ","), "field 'a': there is no such dtype as '|O8'"),
+        ((4, 0o600, *IMAGE, "t", "uint8", ","), "field 't': there is no such dtype as 'uint8'"),
+        ((4, 0o600, "a", 'M8[\udcff"]', ","), "UTF-8"),
         ((4, 0o600, "a", "|u1", 0, ","), "positive"),
         ((4, 0o600, "a\udcff", "|u1", ","), "UTF-8"),
         ((4, 0o600, "\udcf8\udc90\udc80\udc80", "|u1", ","), "UTF-8"),
@@ -200,6 +203,20 @@ def test_what_is_wrong_leaves_nothing(name, puppet, arguments, told):
     assert told in text
     assert segments_of(name) == []
     c.ok("create", name, 4, 0o600, *IMAGE)
+    c.ok("detach")
+    c.end()
+
+
+@pytest.mark.parametrize(
+    "dtype", ["f4", "=f4", "|f4", ">f4", "u1", "<u1", ">b1", "<S3", "U2", "V5", "M8[ns]", "c8"]
+)
+def test_a_dtype_is_stored_as_numpy_writes_it(name, puppet, dtype):
+    c = puppet()
+    c.ok("create", name, 4, 0o600, "a", dtype, 3, ",", ";", "m", dtype, ",")
+    with gpuring.attach(name) as ring:
+        text = json.loads(ring._header.spec)
+    assert text["fields"] == [["a", [3], np.dtype(dtype).str]]
+    assert text["meta"] == [["m", np.dtype(dtype).str]]
     c.ok("detach")
     c.end()
 

@@ -12,11 +12,10 @@ import pytest
 
 import gpuring
 from gpuring import native
-from gpuring.registry import leftovers
 from gpuring.registry import segment as segments
 from tests.helpers import raw_verbs
 from tests.helpers.promise import promise
-from tests.helpers.rings import small_ring
+from tests.helpers.rings import is_whole_or_gone, small_ring, tidied
 from tests.helpers.support import segments_of
 from tests.native.api.puppet import Halted, Puppet
 from tests.ring.test_durable import make
@@ -33,19 +32,6 @@ DEAD, NONE, ANY = 0, 1, 2
 def creates(puppet: Puppet, name: str, replace: int) -> tuple[object, ...]:
     puppet("replaces", replace)
     return ("create", name, 2, 0o600, *FIELD)
-
-
-def removed(name: str) -> None:
-    leftovers.tidy(lambda each: each == name)
-
-
-def is_whole_or_gone(name: str) -> bool:
-    """Whether there is a ring that one can attach to.  Half of one there never is."""
-    try:
-        gpuring.attach(name).close()
-    except gpuring.RingNotFound:
-        return False
-    return True
 
 
 # ---- a kill --------------------------------------------------------------------------------------
@@ -89,7 +75,7 @@ def test_a_kill_at_any_step_leaves_a_whole_ring_or_what_the_next_tidying_takes(
             small_ring(name, replace=True).close()  # works at once, whatever is left
         if mine is not None:
             mine.close()
-        removed(name)
+        tidied(name)
         assert segments_of(name) == [], f"{what}, killed at step {k}"
         if halted.was_over:
             assert k > 3
@@ -127,7 +113,7 @@ def test_a_child_that_another_thread_forks_at_any_step_keeps_no_lock(
         one.kill()
         if what == "replace":
             kill(child)
-        removed(name)
+        tidied(name)
         if over:
             assert k > 3
             return
@@ -203,7 +189,7 @@ def test_two_operations_on_one_name_at_once(name, puppets, sanitized, state, one
             ends_in_order(name, makers_of(first, state, one) + made_in(outcomes, made), where)
             for each in (guest, mover, first):
                 each.kill()
-            removed(name)
+            tidied(name)
             assert segments_of(name) == [], where
             if halted.was_over:
                 break
@@ -262,7 +248,7 @@ def test_of_two_that_start_at_once_one_gets_the_name_of_the_dead(name, puppets, 
             winner.ok("detach")
         for each in (one, other):
             each.kill()
-        removed(name)
+        tidied(name)
         assert segments_of(name) == [], f"at step {k}"
         if over:
             return
@@ -313,7 +299,7 @@ def test_slots_lose_their_name_before_their_header_does(name, puppets, sanitized
             assert f"gpuring.{name}" in there
             assert len([each for each in there if "+" not in each or "header" in each]) == left
             one.kill()
-        removed(name)
+        tidied(name)
 
 
 def test_the_name_that_is_taken_over_is_never_free(name, puppets, sanitized):
@@ -331,7 +317,7 @@ def test_the_name_that_is_taken_over_is_never_free(name, puppets, sanitized):
         one.kill()
         if halted.was_over:
             break
-    removed(name)
+    tidied(name)
 
 
 def test_a_create_whose_spare_name_is_removed_says_so(name, puppets, sanitized):
@@ -389,5 +375,5 @@ def test_it_is_counted_once_if_who_replaces_the_ring_is_killed(
             assert told(ring) == 0
             kill(child)
         assert [told(ring), told(ring)] == [2, 0]
-        removed(name)
+        tidied(name)
         assert len(segments_of(name)) == 2

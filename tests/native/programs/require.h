@@ -1,5 +1,5 @@
 /* REQUIRE(condition) ends a test program whose condition is untrue, and says which condition that
- * is. REQUIRE(condition, "format", ...) also says more, as printf does.
+ * is, and where. REQUIRE(condition, "format", ...) also says more, as printf does.
  *
  * The program says it on stderr and aborts. A program with other duties defines NOT_SO, with the
  * arguments of printf, before it includes this file.
@@ -18,6 +18,6 @@
         if (!(condition)) {                                                                        \
             char more_[256];                                                                       \
             snprintf(more_, sizeof more_, " " __VA_ARGS__);                                        \
-            NOT_SO("%s:%d: not so: %s%s", __func__, __LINE__, #condition, more_);                  \
+            NOT_SO("%s:%d: not so: %s%s", __FILE__, __LINE__, #condition, more_);                  \
         }                                                                                          \
     } while (0)

@@ -64,7 +64,13 @@ class Stranger:
 
     def has(self, n: int) -> None:
         """Returns when it has had n frames."""
-        poll(lambda: len(self.frames) >= n)
+
+        def has_had() -> bool:
+            if not (has := len(self.frames) >= n):
+                self.check()
+            return has
+
+        poll(has_had)
 
     def number(self) -> int:
         """Of the peer, when it has joined."""

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from gpuring import native
 from tests.helpers.compiled import build_alone
 from tests.native.stranger import CLIENT, FLAGS, Stranger
 
@@ -13,6 +15,13 @@ Start = Callable[..., Stranger]
 
 @pytest.fixture(scope="session")
 def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    version = re.search(r"\bVERSION = (\d+)", (CLIENT / "ring.h").read_text())
+    assert version
+    if version[1] != str(native.VERSION):  # otherwise each test waits for a client that has ended
+        pytest.fail(
+            f"client/ring.h speaks version {version[1]}, the library {native.VERSION}: "
+            "change docs/abi.md, then client/ring.h"
+        )
     return build_alone(tmp_path_factory.mktemp("client"), CLIENT, FLAGS)
 
 

@@ -150,6 +150,30 @@ def test_a_client_leaves_the_canaries_alone(name, stranger):
         assert ring.stats().cursor == 4 + 10
 
 
+@pytest.mark.parametrize("joiner", ["client", "library"])
+def test_a_join_leaves_nothing_of_the_owner_before(name, stranger, joiner):
+    """Of all fields but `ends`, which counts all owners of the number."""
+    entry = {field: its for (of, field), its in FIELDS.items() if of == "peer"}
+    with make(name, max_subscriptions=1) as ring, header(name).open("r+b", buffering=0) as file:
+        begin = 4096 + SIZES["sub"]
+        for field, its in entry.items():
+            file.seek(begin + its.offset)
+            file.write((b"\0" if field in ("word", "ends") else b"\xff") * its.nbytes)
+        if joiner == "client":
+            assert stranger("produce", name, 9, 1, paused=True).number() == 0
+        else:
+            producer = ring.producer()
+            assert producer.peer == 0
+        file.seek(begin)
+        data = file.read(SIZES["peer"])
+    kept = [
+        field for field, its in entry.items()
+        if data[its.offset : its.offset + its.nbytes] == b"\xff" * its.nbytes
+    ]  # fmt: skip
+    assert not kept
+    assert not any(data[entry["ends"].offset :][: entry["ends"].nbytes])
+
+
 def test_a_client_takes_no_part_in_a_subscription_of_other_terms(name, stranger):
     with (
         make(name) as ring,
@@ -246,12 +270,13 @@ UNNAMED = {
 
 @promise(
     "abi.md",
-    "Bytes of the header that this page does not name may get a use within a version.",
+    "Bytes of `head` that this page does not name may get a use within a version.",
     "Then clients that leave them alone stay right.",
-    "So write 0 to them when you create a ring, do not touch them afterwards, and do not refuse a "
-    "ring in which they are not 0.",
+    "Write 0 to all bytes without a name when you create a ring.",
+    "Do not touch them afterwards, and do not refuse a ring in which they are not 0.",
 )
 def test_bytes_without_a_name_are_left_alone(name, stranger):
+    # A field that takes bytes from `reserved[]`, or gives some back, lowers or raises these.
     assert {table: len(at) for table, at in UNNAMED.items()} == {
         "head": 4096 - sum(f.nbytes for (of, _), f in FIELDS.items() if of == "head"),
         "sub": 24, "peer": 48,
