@@ -157,7 +157,9 @@ def test_who_is_in_a_container_is_told_by_the_pid_that_is_valid_here(name, comma
 
 def seen_holding(command, name):
     done = command("why", name, "--after", 0).stdout
-    return " ".join(done.split()) if "holds sequence" in done.partition("What to do")[0] else None
+    return (
+        " ".join(done.split()) if "has held sequence" in done.partition("What to do")[0] else None
+    )
 
 
 def test_a_name_that_is_not_there_has_a_status_of_its_own(name, command):

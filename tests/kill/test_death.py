@@ -196,7 +196,7 @@ def test_members_must_agree_on_redelivery(name):
     with (
         make(name) as ring,
         ring.consumer("shared"),
-        pytest.raises(ValueError, match="redelivers"),
+        pytest.raises(ValueError, match="`redeliver`"),
     ):
         ring.consumer("shared", redeliver=False)
 

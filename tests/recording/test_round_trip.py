@@ -34,6 +34,7 @@ GAPS = st.just({"names": ["a", "b"], "formats": ["u1", "<f8"], "offsets": [3, 8]
 DTYPES = KINDS | STRUCTURES | GAPS | st.sampled_from(["bfloat16", "float8_e5m2"])
 SHAPES = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
 SLOTS = 4
+NAMES = st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=4)
 
 
 @st.composite
@@ -41,8 +42,7 @@ def rings(draw):
     """What `create` takes, and the bits and the shape of each frame."""
     options = {"meta": draw(st.none() | STRUCTURES | GAPS)}
     if draw(st.booleans()):
-        named = draw(st.dictionaries(st.text(min_size=1, max_size=4), st.tuples(SHAPES, DTYPES),
-                                     min_size=1, max_size=3))  # fmt: skip
+        named = draw(st.dictionaries(NAMES, st.tuples(SHAPES, DTYPES), min_size=1, max_size=3))
         return options | {"fields": named}, [(None, draw(st.binary())) for _ in range(SLOTS - 1)]
     shape = draw(SHAPES)
     smaller = st.none() | st.just((1, *shape[1:]))

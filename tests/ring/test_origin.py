@@ -245,14 +245,17 @@ def test_what_was_told_with_a_batch_that_is_given_back_comes_with_the_first_fram
 def test_the_statistics_and_inspect_say_where_the_frames_come_from(ring, name):
     near = "its frames come from ring cam0 of camera-host"
     link = ring.stats().link
-    assert link == Link("camera-host", "cam0", "", 0, 0, None)
+    assert link == Link("camera-host", "cam0", "", 0, 0, None, None)
     assert f"{near}, and none has come yet" in describe(ring.stats())
     with ring.producer() as producer:
         inner.set_link(ring, b"n" * 16, 1006, 0)
         assert f"{near}, up to its sequence 1006\n" in describe(ring.stats())
         bring(producer, 3)
         (seen,) = (one for one in gpuring.ls() if one.name == name)
-        assert seen.link == Link("camera-host", "cam0", (b"n" * 16).hex(), 1008, 3, None)
+        heard_s = seen.link.heard_s
+        assert 0 <= heard_s < 60
+        epoch = (b"n" * 16).hex()
+        assert seen.link == Link("camera-host", "cam0", epoch, 1008, 3, None, heard_s)
         assert f"{near}, up to its sequence 1008; 3 before it were lost" in describe(seen)
 
 

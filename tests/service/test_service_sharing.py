@@ -287,7 +287,7 @@ def test_wrong_arguments_are_refused(name, wrong, error):
 def test_wrong_arguments_of_a_client_are_refused(name):
     with serve(name) as server:
         for wrong in ({"calls": 0}, {"calls": 1021}, {"engine_s": -1}):
-            with pytest.raises(ValueError, match="is "):
+            with pytest.raises(ValueError, match="must be "):
                 gpuring.connect(name, **wrong)
         with pytest.raises(ValueError, match="max_batch"):
             server.take(0)

@@ -330,6 +330,7 @@ def test_the_waits_and_the_fence_writes_go_into_the_streams_of_the_calls(
         ("cuMemsetD8Async", one),
         ("cuStreamWriteValue64_v2", one),
         ("cuStreamWaitValue64_v2", other),
+        ("cuMemcpyAsync", other),  # to memory of the GPU, and from there
         ("cuMemcpyAsync", other),
         ("cuStreamWriteValue64_v2", other),
     ]

@@ -11,7 +11,7 @@ from gpuring.ring.write_slot import WriteSlot
 from gpuring.service._envelopes import END
 from tests.helpers.processes import PATIENCE_S
 from tests.helpers.promise import promise
-from tests.helpers.support import poll, segments_of
+from tests.helpers.support import poll, segments_of, written_by_gpu
 from tests.service.parts import last, part, read, take
 from tests.service.services import ask_here, in_thread, passes_over, receives, send, serve, up
 from tests.service.test_service_table import Torn
@@ -251,6 +251,11 @@ class TornPart(Torn):
         self.engine = up(children(streamer, name, n, more))
         self.call = send(client, 0)
         assert self.engine.receive() == "sent"
+
+    def sticks(self, index=0):
+        ring = self.client._mailbox._ring
+        written_by_gpu(ring, ring._header.slots + index)
+        super().sticks(index)
 
 
 def test_torn_parts_that_nobody_has_taken_come_again_from_another_engine(name, children):

@@ -137,7 +137,7 @@ def test_a_client_has_room_for_as_many_parts_as_a_ring_has_slots(name, parts):
     with serve(name):
         with gpuring.connect(name, calls=8, parts=126) as client:
             assert client._mailbox._ring.slots == 8 * (1 + 126) + 4
-        with pytest.raises((ValueError, TypeError), match="parts is"):
+        with pytest.raises((ValueError, TypeError), match="parts must be"):
             gpuring.connect(name, calls=8, parts=parts)
 
 
