@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import multiprocessing
 import os
 import resource
@@ -164,7 +165,9 @@ def has_timer(pid: int) -> bool:
 @contextlib.contextmanager
 def few_descriptors(more: int) -> Iterator[None]:
     """This process has so many descriptors left.  Not for that of the tests: what earlier tests
-    have left to the garbage collector may be closed there at any time."""
+    have left to the garbage collector may be closed there at any time.  A child that was forked
+    has the same garbage, so that is collected first."""
+    gc.collect()
     limit, filled = resource.getrlimit(resource.RLIMIT_NOFILE), [os.dup(0) for _ in range(20)]
     for fd in filled[-more:] if more else []:
         os.close(fd)
