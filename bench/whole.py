@@ -22,6 +22,7 @@ from . import options, page
 
 BENCHMARKS: dict[str, tuple[str, ...]] = {
     "bench": ("bench", "--rivals"),
+    "peers": ("bench.peers",),
     "services": ("bench.services",),
     "spin": ("bench.spin",),
     "loader": ("bench.loader",),
