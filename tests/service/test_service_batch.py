@@ -101,6 +101,7 @@ def test_requests_that_are_not_in_a_row_are_copied_into_one_array(both, place):
     def ask(first, n, expired=()):
         calls = [(k, send(client, k, place, expires_s=0 if k in expired else None))
                  for k in range(first, first + n)]  # fmt: skip
+        place.wait()  # with gate="host" they are there when the GPU has written them
         with running(server):
             for k, call in calls:
                 if k in expired:
