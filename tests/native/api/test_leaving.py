@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+import gpuring
 from tests.helpers.rings import put, small_ring
 from tests.helpers.support import locked, poll
 
@@ -55,4 +58,35 @@ def test_a_join_that_is_refused_late_leaves_as_soon_as_it_can(
             assert len(ring.stats().peers) == 2
         poll(lambda: len(ring.stats().peers) == 1)
         c.ok("detach")
+    c.end()
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(400)
+@pytest.mark.parametrize("role", ["produce", "consume"])
+def test_a_join_that_is_refused_late_does_not_die_if_the_ring_is_detached(
+    name, puppets, sanitized, monkeypatch, role
+):
+    """Its handle stays until it has left, and goes with the next detach."""
+    with monkeypatch.context() as environment:
+        environment.setenv("GPURING_SPIN", "soon")
+        c = puppets(sanitized)
+    with small_ring(name) as ring, ring.consumer() as waiting:
+        waiting.fileno()
+        c.ok("attach", name, 0)
+        c("stop-at", "bell: rung")
+        c.tell(role, "-", NEXT, "-")
+        c.until_stopped()
+        with locked(name):
+            c.go_on()
+            assert c.hear().startswith("GPURING_INVALID ")
+            c.ok("detach")
+        poll(lambda: len(ring.stats().peers) == 1)
+        assert ring.stats().reaps == 0
+        if role == "produce":
+            with pytest.raises(gpuring.EndOfStream):
+                waiting.acquire(0)
+        c.ok("attach", name, 0)
+        c.ok("detach")
+        assert f"/gpuring.{name}" not in Path(f"/proc/{c.pid}/maps").read_text()
     c.end()
