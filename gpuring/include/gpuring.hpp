@@ -38,7 +38,8 @@ private:
     gpuring_error error_;
 };
 
-/* A timeout. The default waits for ever, and 0 or a negative one does not wait. */
+/* A timeout. std::nullopt waits for ever, and 0 or a negative one does not wait. As in Python an attach
+ * does not wait if it is given none, and verbs then wait for ever. */
 using Timeout = std::optional<std::chrono::nanoseconds>;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -48,7 +49,7 @@ inline std::int64_t ns(const Timeout &timeout) {
     if (!timeout) return GPURING_FOREVER;
     return timeout->count() < 0 ? 0 : timeout->count();
 }
-inline gpuring_attach_options wait_for(std::chrono::nanoseconds timeout) {
+inline gpuring_attach_options wait_for(const Timeout &timeout) {
     gpuring_attach_options options = GPURING_ATTACH_OPTIONS;
     options.timeout_ns = ns(timeout);
     return options;
@@ -84,7 +85,7 @@ private:
 class Ring {
 public:
     /* Without a timeout the ring has to be there. */
-    explicit Ring(const std::string &name, std::chrono::nanoseconds timeout = {})
+    explicit Ring(const std::string &name, const Timeout &timeout = std::chrono::nanoseconds(0))
         : Ring(name, detail::wait_for(timeout)) {}
     Ring(const std::string &name, const gpuring_attach_options &options) {
         gpuring_error error;
@@ -346,7 +347,7 @@ public:
     std::optional<ReadSlot> latest(const Timeout &timeout = {}) {
         return taken(gpuring_latest, timeout);
     }
-    /* The next frame. Nothing at the end of the stream. */
+    /* The next frame, for which it waits. Nothing at the end of the stream. */
     std::optional<ReadSlot> next() {
         try {
             return acquire();

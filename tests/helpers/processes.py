@@ -162,6 +162,14 @@ def has_timer(pid: int) -> bool:
     return "ticks: 0\n" not in timer or "it_value: (0, 0)" not in timer
 
 
+def watches_names(pid: int) -> bool:
+    """Whether a process waits for a name, as it does for the next ring."""
+    with contextlib.suppress(OSError):  # one was closed just now
+        links = [each.readlink() for each in Path(f"/proc/{pid}/fd").iterdir()]
+        return any("inotify" in str(link) for link in links)
+    return False
+
+
 @contextlib.contextmanager
 def few_descriptors(more: int) -> Iterator[None]:
     """This process has so many descriptors left.  Not for that of the tests: what earlier tests

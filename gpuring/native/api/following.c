@@ -152,6 +152,7 @@ static gpuring_status move(struct endpoint *end, bool *moved, gpuring_error *err
     status = leave_behind(end, &next, error);
     if (status != GPURING_OK) {
         next.notifier = NULL;
+        next.peer.core.self.dropped = true; /* nobody could leave the next ring later */
         endpoint_leave(&next, NULL);
         gpuring_detach(ring, NULL);
         return status;

@@ -24,13 +24,6 @@ void let_go(gpuring_ring *ring) {
 
 gpuring_ring *ring_told(const struct endpoint *end) { return end->told ? end->told : end->ring; }
 
-void tell_ring(struct endpoint *end) {
-    if (end->told) let_go(end->told);
-    end->told = NULL;
-    end->restarted = false;
-    end->late = -1;
-}
-
 gpuring_status leave_behind(struct endpoint *end, struct endpoint *next, gpuring_error *error) {
     bool open = false;
     for (uint32_t i = 0; i < end->ring->header->slots; i++) open |= end->peer.use[i].open;

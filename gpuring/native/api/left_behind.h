@@ -15,7 +15,12 @@ gpuring_status leave_behind(struct endpoint *end, struct endpoint *next, gpuring
 /* The ring that the caller knows of. */
 gpuring_ring *ring_told(const struct endpoint *end);
 /* When a slot is handed out: the caller has been told of its ring. */
-void tell_ring(struct endpoint *end);
+static inline void tell_ring(struct endpoint *end) {
+    if (end->told) let_go(end->told);
+    end->told = NULL;
+    end->restarted = false;
+    end->late = -1;
+}
 
 /* The stream of its verbs from now on, also for slots of earlier rings. */
 void use_stream(struct endpoint *end, void *stream);

@@ -18,12 +18,6 @@
 #include "../memory/trouble.h"
 #include "durable.h"
 
-int64_t deadline_of(int64_t timeout_ns) {
-    if (timeout_ns == 0) return 0;
-    const int64_t now = gr_now_ns();
-    return timeout_ns < 0 || timeout_ns > INT64_MAX - now ? INT64_MAX : now + timeout_ns;
-}
-
 gpuring_status endpoint_unusable(const struct endpoint *end, enum gr_result result,
                                  gpuring_error *error) {
     char text[sizeof error->text];

@@ -22,6 +22,7 @@
 
 #include <stddef.h>
 
+#include "../core/bell.h"
 #include "../device/state.h"
 #include "../memory/slab.h"
 #include "../host/error.h"
@@ -83,7 +84,11 @@ gpuring_status try_to_attach(const char *name, const gpuring_attach_options *opt
                              gpuring_ring **found, gpuring_error *error);
 
 /* The end of a timeout. 0: it does not wait. */
-int64_t deadline_of(int64_t timeout_ns);
+static inline int64_t deadline_of(int64_t timeout_ns) {
+    if (timeout_ns == 0) return 0;
+    const int64_t now = gr_now_ns();
+    return timeout_ns < 0 || timeout_ns > INT64_MAX - now ? INT64_MAX : now + timeout_ns;
+}
 
 /* From here on `error` is the caller's, or one that nobody reads. It is not cleared, because a verb
  * that succeeds does not touch it. */

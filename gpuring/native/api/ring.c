@@ -164,7 +164,7 @@ gpuring_status gpuring_attach(const char *name, const gpuring_attach_options *gi
     return status;
 }
 
-/* A created ring is closed, and others may still use its memory. It is freed when they do not. */
+/* Rings that were detached here, and whose handles have to stay for a while. */
 static pthread_mutex_t kept_lock = PTHREAD_MUTEX_INITIALIZER;
 static gpuring_ring *kept;
 
@@ -175,10 +175,17 @@ static void keep_ring(gpuring_ring *ring) {
     pthread_mutex_unlock(&kept_lock);
 }
 
-/* The first one that nobody else has, or that is a parent's. */
+/* Others may use the memory that it has made. Or a peer of a join that was refused could not leave
+ * yet: without our locks it would be taken for dead. */
+static bool is_needed(const gpuring_ring *ring) {
+    return gr_leave_late(ring->header) ||
+           (ring->created && ring->slab && gr_attached(ring->header));
+}
+
+/* The first one that is not needed, or that is a parent's. */
 static gpuring_ring *take_unused(void) {
     gpuring_ring **at = &kept;
-    while (*at && !gr_forked((*at)->header) && gr_attached((*at)->header)) at = &(*at)->next_kept;
+    while (*at && !gr_forked((*at)->header) && is_needed(*at)) at = &(*at)->next_kept;
     gpuring_ring *found = *at;
     if (found) *at = found->next_kept;
     return found;
@@ -223,9 +230,10 @@ gpuring_status gpuring_detach(gpuring_ring *ring, gpuring_error *error) {
         gr_close(ring->header);
         status = gh_remove_own(name, epoch, ring->header, error);
     } else goes = gh_goes_with_the_last(name, ring->header);
-    if (ring->created && ring->slab && gr_attached(ring->header)) {
+    if (is_needed(ring)) {
         end_order(ring);
         keep_ring(ring);
+        goes = false;
     } else end_ring(ring);
     /* If this fails, others can do it later. */
     gpuring_error ignored;

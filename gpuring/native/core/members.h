@@ -16,7 +16,7 @@ enum gr_result gr_leave(struct gr_peer *me);
 static inline bool gr_leaves_late(const struct gr_peer *me) {
     return gr_load_acquire(&me->ring->unleft[me->self.number]) == me->self.id;
 }
-bool gr_leave_late(struct gr_ring *ring); /* for the watchdog */
+bool gr_leave_late(struct gr_ring *ring); /* for the watchdog, and who gives the handle up */
 /* From any thread: a claim or acquire in progress ends with GR_REAPED. */
 void gr_stop(struct gr_peer *me, bool stop);
 enum gr_result gr_close(struct gr_ring *ring);

@@ -9,20 +9,25 @@ from pathlib import Path
 import pytest
 
 from gpuring import config
-from tests.helpers.rings import small_ring
+from tests.helpers.processes import PATIENCE_S, poll, watches_names
+from tests.helpers.rings import put, small_ring, waiters
 from tests.helpers.support import segments_of
 from tests.native.api.conftest import STRICT
 
 CXX = shutil.which("g++") or shutil.which("c++")
 
 
-def run_cpp(text: str, name: str, place: Path, *arguments: str) -> int:
-    """The exit status of a program."""
+def build_cpp(text: str, place: Path) -> None:
     if CXX is None:
         pytest.skip("no compiler")
     (place / "it.cpp").write_text(text)
     command = [CXX, "-std=c++17", *STRICT, "-O1", place / "it.cpp", "-o", place / "it"]
     subprocess.run([*command, *config.cflags(), *config.libs()], check=True, timeout=60)
+
+
+def run_cpp(text: str, name: str, place: Path, *arguments: str) -> int:
+    """The exit status of a program."""
+    build_cpp(text, place)
     return subprocess.run([place / "it", name, *arguments], check=False, timeout=60).returncode
 
 
@@ -166,6 +171,59 @@ int main(int, char **argv) {
 def test_a_deadline_of_cpp_that_has_passed_does_not_wait(name, tmp_path):
     with small_ring(name):
         assert run_cpp(LATE, name, tmp_path) == 0
+
+
+WAITS = """
+#include <cstdio>
+#include <gpuring.hpp>
+static bool is_missing(const std::string &name) {
+    try {
+        gpuring::Ring ring(name);
+    } catch (const gpuring::Error &error) {
+        return error.status() == GPURING_NOT_FOUND;
+    }
+    return false;
+}
+int main(int, char **argv) {
+    if (!is_missing(argv[1])) return 1;
+    std::puts("attaches");
+    std::fflush(stdout);
+    const gpuring::Ring ring(argv[1], std::nullopt);
+    const std::string verb = argv[2];
+    if (verb == "claim") {
+        gpuring::Producer producer(ring);
+        for (auto k = ring.info().slots; k; k--) producer.claim(gpuring::seconds(0))->publish();
+        return producer.claim() ? 0 : 2;
+    }
+    gpuring_consumer_options options = GPURING_CONSUMER_OPTIONS;
+    options.lossy = verb == "latest";
+    gpuring::Consumer frames(ring, options);
+    const auto frame = verb == "next"     ? frames.next()
+                       : verb == "latest" ? frames.latest()
+                                          : frames.acquire();
+    return frame ? 0 : 3;
+}
+"""
+
+
+@pytest.mark.parametrize("verb", ["claim", "acquire", "next", "latest"])
+def test_what_waits_in_cpp_without_a_timeout_waits_in_python(name, tmp_path, verb):
+    """An attach does not, and one that is told to waits for ever; so do verbs by themselves."""
+    build_cpp(WAITS, tmp_path)
+    command = [tmp_path / "it", name, verb]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        try:
+            assert program.stdout.readline() == "attaches\n"
+            poll(lambda: watches_names(program.pid))
+            with small_ring(name) as ring, ring.consumer() as frames, ring.producer() as producer:
+                poll(lambda: waiters(ring) == 1)
+                if verb == "claim":
+                    frames.acquire(0).release()
+                else:
+                    put(producer)
+                assert program.wait(PATIENCE_S) == 0
+        finally:
+            program.kill()
 
 
 NAMELESS = """

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import gpuring
-from tests.helpers.processes import has_timer
+from tests.helpers.processes import has_timer, watches_names
 from tests.helpers.rings import put, small_ring, waiters
 from tests.helpers.support import poll, segments_of
 
@@ -16,14 +16,6 @@ S = 1_000_000_000
 FOREVER = -1
 NEXT, OLDEST = -1, -2
 FIELD = ("array", "|u1", 4, ",")
-
-
-def is_resting(c) -> bool:
-    """Whether the process waits for the next ring: it watches names."""
-    with contextlib.suppress(OSError):  # one was closed just now
-        links = [each.readlink() for each in Path(f"/proc/{c.pid}/fd").iterdir()]
-        return any("inotify" in str(link) for link in links)
-    return False
 
 
 def follows(c, name):
@@ -76,7 +68,7 @@ def test_a_consumer_goes_on_in_the_next_ring(name, puppet, dies):
         assert status == "TIMEOUT"
         assert text.endswith("no other ring has its name yet. Call again to go on waiting")
     c.tell("acquire", 0, FOREVER, 0)
-    poll(lambda: is_resting(c))
+    poll(lambda: watches_names(c.pid))
     with small_ring(name) as ring, ring.producer() as producer:
         put(producer, 1, 7)
         got = dict(word.split("=") for word in c.hear().split(" ") if "=" in word)
@@ -131,7 +123,7 @@ def test_a_producer_goes_on_in_the_next_ring(name, puppet):
     assert status == "FULL"
     assert "no other ring has its name yet" in text
     c.tell("claim", 0, FOREVER, 0)
-    poll(lambda: is_resting(c))
+    poll(lambda: watches_names(c.pid))
     with small_ring(name) as ring, ring.consumer(start="oldest") as frames:
         assert "restarted=1" in c.hear()
         c.ok("publish", 0, 1, 5)
