@@ -31,6 +31,8 @@ What each of them can find, and has found in code that was broken on purpose:
 * native/programs are C, for sanitizers: load (stress, device_stress), threads of one peer that
   leaves (threads), lost wake-ups that would hang (wakeups), hostile words, drivers and clients
   (fuzz, device_fuzz, fuzz_offer), and a death at every GR_FAULT (kill, kill_device, link).
+  schedules stops two actors at each of their steps, in every order with two switches: the holes
+  that lie between two steps.
   fake_cuda.c is a driver whose GPU does its work later and in any order.
 * native/api has a program in C at one end of a ring and Python at the other (puppet).  Compiled
   with fault points, it is stopped or killed at each step of an attach, a create and a close.
