@@ -23,7 +23,7 @@ import os
 import secrets
 import threading
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch.utils.data._utils.pin_memory import pin_memory
@@ -34,14 +34,14 @@ from gpuring.ring import caller, kept_memory
 from gpuring.ring.creation import create
 from gpuring.torch import places
 from gpuring.torch.outlet import ring_name
-from gpuring.torch.parcel import Parcel, Pickled, fresh, inlets, over, put_together
+from gpuring.torch.parcel import Parcel, Pickled, inlets, over, put_together
 from gpuring.torch.places import HOST
 
 if TYPE_CHECKING:
     from gpuring.ring.consumer import Consumer
     from gpuring.ring.read_slot import ReadSlot
     from gpuring.ring.ring import Ring
-    from gpuring.torch.parcel import Layout, Leaf, Part, Piece
+    from gpuring.torch.parcel import Layout, Leaf, Part
 
 
 @dataclass
@@ -56,12 +56,27 @@ class Need:
         return {HOST, *self.nbytes}
 
 
-class _Ring(NamedTuple):
+@dataclass
+class _Ring:
     generation: int
     ring: Ring
     consumer: Consumer
     slots: list[torch.Tensor]
     """The bytes of each slot."""
+    _layout: Layout | None = None
+    """Of the last frame …"""
+    _pieces: dict[int, list[Any]] = field(default_factory=dict)
+    """… and its pieces, by slot.  The next frames there mostly have the same."""
+
+    def pieces(self, slot: int, layout: Layout, frame: int) -> list[torch.Tensor]:
+        """Where the pieces of a frame lie.  `frame`: its number among those of its batch."""
+        if layout is not self._layout:
+            self._layout, self._pieces = layout, {}
+        if slot not in self._pieces:
+            memory = self.slots[slot]
+            pieces = (piece for piece in layout.pieces if piece.frame == frame)
+            self._pieces[slot] = [over(memory, piece.begin, piece.kind) for piece in pieces]
+        return self._pieces[slot]
 
 
 class Inlet:
@@ -170,24 +185,18 @@ class Inlet:
         """The pieces of a parcel.  Its slots go back behind the copies."""
         copies: list[torch.Tensor] = []
         for number, part in enumerate(parcel.parts):
-            pieces = [piece for piece in layout.pieces if piece.frame == number]
-            ring = self._rings[parcel.worker, part.place]
-            if self._target(part.place) == HOST:
-                copies += _on_host(ring, part, pieces, pinned)
-            else:
-                copies += self._on_gpu(ring, part, pieces)
+            ring, target = self._rings[parcel.worker, part.place], self._target(part.place)
+            here = target if part.place == HOST else part.place  # where the ring is used
+            with places.on(here), _frame(ring, part, places.stream_of(here)) as slot:
+                pieces = ring.pieces(slot.index, layout, number)
+                if target == HOST:
+                    copies += [_on_host(piece, pinned) for piece in pieces]
+                else:
+                    # Memory of a GPU, or registered with CUDA, so this does not wait.
+                    # slot.copy_to would go by way of DLPack and an event, which a new tensor does
+                    # not need: torch orders its next use behind this stream.
+                    copies += [places.copy_of(piece, target) for piece in pieces]
         return copies
-
-    def _on_gpu(self, ring: _Ring, part: Part, pieces: list[Piece]) -> list[torch.Tensor]:
-        target = self._target(part.place)
-        here = target if part.place == HOST else part.place  # the GPU under which the ring is used
-        whole = places.empty(part.nbytes, target)
-        with places.on(here), _frame(ring, part, places.stream_of(here)) as slot:
-            # Memory of a GPU, or registered with CUDA, so this does not wait.  slot.copy_to would
-            # go by way of DLPack and an event, which `whole` does not need: torch orders its next
-            # use behind this stream.
-            whole.copy_(ring.slots[slot.index][: part.nbytes], non_blocking=True)
-        return [_on_its_own(whole, piece) for piece in pieces]
 
     def _make_room(self, parcel: Parcel) -> None:
         """The worker's next rings are to have room for this parcel.  All frames of its earlier ones
@@ -240,18 +249,7 @@ def _frame(ring: _Ring, part: Part, stream: Any) -> ReadSlot:
         slot.release()  # it is of a parcel that was lost to a Ctrl-C
 
 
-def _on_host(ring: _Ring, part: Part, pieces: list[Piece], pinned: bool) -> list[torch.Tensor]:
-    copies = [fresh(piece.kind, pinned=pinned) for piece in pieces]
-    with _frame(ring, part, None) as slot:
-        first = ring.slots[slot.index].data_ptr()
-        for copy, piece in zip(copies, pieces, strict=True):  # by this thread alone
-            ctypes.memmove(copy.data_ptr(), first + piece.begin, copy.nbytes)
-    return copies
-
-
-def _on_its_own(whole: torch.Tensor, piece: Piece) -> torch.Tensor:
-    """A piece of a batch on a GPU.  What is most of it stays in its place, and what is less gets
-    memory of its own, so that who keeps it does not keep the whole."""
-    there = over(whole, piece.begin, piece.kind)
-    assert isinstance(there, torch.Tensor)
-    return there if 2 * there.nbytes >= len(whole) else there.clone()
+def _on_host(piece: torch.Tensor, pinned: bool) -> torch.Tensor:
+    copy = torch.empty_like(piece, pin_memory=pinned)
+    ctypes.memmove(copy.data_ptr(), piece.data_ptr(), piece.nbytes)  # by this thread alone
+    return copy

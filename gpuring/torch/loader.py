@@ -144,7 +144,7 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         slots = min((loader.prefetch_factor or 0) + 1, 1024)  # one is being copied
         self._inlet = Inlet(loader._need, loader.num_workers, slots, loader.device)
         self._taken = [collections.deque[Any](maxlen=slots) for _ in range(loader.num_workers)]
-        """Of each worker the last batches that were taken from it, with their frames."""
+        """Of each worker the last batches that were taken from it, with their parts."""
         self._asked: dict[int, Any] = {}
         """The samples of the batches that workers may be at."""
         packing = Packing(
@@ -188,8 +188,7 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
     def _get_data(self) -> Any:
         number, batch = super()._get_data()
         if isinstance(batch, Parcel):
-            frames = {(part.place, part.seq) for part in batch.parts}
-            self._taken[batch.worker].append((number, frames))
+            self._taken[batch.worker].append((number, batch.parts))
             try:
                 batch = self._inlet.open(batch, pinned=False)
             except (PeerLost, FrameTorn) as error:
@@ -224,7 +223,7 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
             )
         self._data_queue.waits = False
         try:
-            return super().__next__()
+            return self._step()
         except RuntimeError as error:
             if not str(error).startswith("DataLoader worker") or not (where := self._deaths()):
                 raise
@@ -234,6 +233,15 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         except BaseException:
             self._broken = not self._data_queue.waits
             raise
+
+    def _step(self) -> Any:
+        """torch's __next__, without its entry for a profiler where none runs.  The entry takes as
+        long as to read a message."""
+        if torch._C._autograd._profiler_enabled() or self._IterableDataset_len_called is not None:
+            return super().__next__()  # the length may have been wrong, and it warns then
+        batch = self._next_data()
+        self._num_yielded += 1
+        return batch
 
     def _deaths(self) -> str:
         """What the workers that did not end cleanly were at, and what they have not delivered."""
@@ -246,7 +254,11 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
                     f"not delivered {self._named(missing) or 'anything that is waited for'}."
                 )
                 torn = self._inlet.torn(number)
-                unfinished = [task for task, frames in self._taken[number] if frames & torn]
+                unfinished = [
+                    task
+                    for task, parts in self._taken[number]
+                    if not torn.isdisjoint((part.place, part.seq) for part in parts)
+                ]
                 if unfinished:
                     said.append(f"Its GPU had not made what came as {self._named(unfinished)}.")
         return " ".join(said)

@@ -226,14 +226,6 @@ def aligned(nbytes: int) -> int:
     return -(-nbytes // ALIGNMENT) * ALIGNMENT
 
 
-def fresh(kind: Kind, *, pinned: bool) -> torch.Tensor:
-    """A tensor of this kind in host memory."""
-    more = {"dtype": kind.dtype, "pin_memory": pinned}
-    if kind.strides:
-        return torch.empty_strided(kind.shape, kind.strides, **more)
-    return torch.empty(kind.shape, **more)
-
-
 def over(memory: torch.Tensor, begin: int, kind: Kind) -> Leaf:
     """The leaf that lies at a byte of `memory`.  For autograd it is no view of another tensor.
     Raises ValueError if that byte cannot be the first of a tensor of its dtype."""

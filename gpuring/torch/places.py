@@ -44,10 +44,9 @@ def wait(place: int) -> None:
         torch.cuda.current_stream(place).synchronize()
 
 
-def empty(nbytes: int, place: int) -> torch.Tensor:
-    """Bytes of torch's own."""
-    device = "cpu" if place == HOST else f"cuda:{place}"
-    return torch.empty(nbytes, dtype=torch.uint8, device=device)
+def copy_of(tensor: torch.Tensor, gpu: int) -> torch.Tensor:
+    """A copy on a GPU, in order of torch's current stream there."""
+    return tensor.to(torch.device("cuda", gpu), non_blocking=True, copy=True)
 
 
 def slots_of(ring: Ring, place: int) -> list[torch.Tensor]:

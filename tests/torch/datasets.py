@@ -144,6 +144,13 @@ class Stream(IterableDataset[Any]):
         return iter([torch.tensor([number, k]) for k in range(5 + 4 * number)])
 
 
+class Longer(Stream):
+    """It has more samples than it says."""
+
+    def __len__(self) -> int:
+        return 2
+
+
 class Wrong(Numbered):
     def __getitem__(self, k: int) -> Any:
         if k == 13:

@@ -170,6 +170,23 @@ def two_small(samples: Any) -> Any:
     return samples[0][0], samples[1][0]
 
 
+def test_a_profiler_sees_each_step():
+    steps = []
+    for kind in (torch.utils.data.DataLoader, DataLoader):
+        with torch.profiler.profile() as profile:
+            list(kind(datasets.Numbered(), 4, num_workers=1))
+        counts = {each.key: each.count for each in profile.key_averages()}
+        steps += [counts[key] for key in counts if key.startswith("enumerate(DataLoader)")]
+    assert steps == [11, 11]  # the last one is the end
+
+
+def test_a_dataset_that_is_longer_than_it_says_is_warned_of():
+    loader = DataLoader(datasets.Longer(), 2, num_workers=1)
+    assert len(loader) == 1
+    with pytest.warns(UserWarning, match="3 samples have been fetched"):
+        assert len(list(loader)) == 3
+
+
 def test_persistent_workers_after_epochs_that_were_given_up():
     loader = DataLoader(datasets.Numbered(), 2, num_workers=2, persistent_workers=True)
     for length in (1, 3, 7):

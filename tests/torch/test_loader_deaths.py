@@ -16,6 +16,8 @@ import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import pytest
 
@@ -249,6 +251,14 @@ class SignalInTorch(Signal):
     )
 
 
+class SignalInStep(SignalInTorch):
+    """… but only where a step of the loop begins and ends."""
+
+    def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
+        step = frame.f_code.co_name in ("__next__", "_step")
+        return super()._call(frame, event, arg) if step else None
+
+
 EVERY = [[k, k + 1] for k in range(0, 12, 2)]
 
 
@@ -270,6 +280,8 @@ def check_interrupted(interrupt: SignalInTorch, loading: DataLoader[object], at:
 def test_after_a_ctrl_c_a_loop_goes_on_or_raises():
     loading = DataLoader(datasets.Numbered(12), 2, num_workers=1, persistent_workers=True)
     for interrupt in at_each_place(SignalInTorch, step=5):
+        check_interrupted(interrupt, loading, 2)
+    for interrupt in at_each_place(SignalInStep):
         check_interrupted(interrupt, loading, 2)
     del loading
     gc.collect()
