@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import gc
+import fcntl
 import multiprocessing
 import os
 import resource
@@ -170,21 +170,40 @@ def watches_names(pid: int) -> bool:
     return False
 
 
+def _is_open(fd: int) -> bool:
+    try:
+        fcntl.fcntl(fd, fcntl.F_GETFD)
+    except OSError:
+        return False
+    return True
+
+
 @contextlib.contextmanager
 def few_descriptors(more: int) -> Iterator[None]:
     """This process has so many descriptors left.  Not for that of the tests: what earlier tests
-    have left to the garbage collector may be closed there at any time.  A child that was forked
-    has the same garbage, so that is collected first."""
-    gc.collect()
+    have left to the garbage collector may be closed there at any time.
+
+    The kernel's accept takes a number before it looks whether anybody has connected, and gives it
+    back if nobody has.  The watchdog of an offered ring accepts now and then.  So a number may be
+    free again after all seemed to be taken, and each is looked at."""
     limit, filled = resource.getrlimit(resource.RLIMIT_NOFILE), [os.dup(0) for _ in range(20)]
-    for fd in filled[-more:] if more else []:
-        os.close(fd)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (filled[-1] + 1, limit[1]))
+    end = filled[-1] + 1
+    resource.setrlimit(resource.RLIMIT_NOFILE, (end, limit[1]))
+
+    def is_full() -> bool:
+        with contextlib.suppress(OSError):
+            while True:
+                filled.append(os.dup(0))
+        return all(_is_open(fd) for fd in range(end))
+
     try:
+        poll(is_full)
+        for _ in range(more):
+            os.close(filled.pop())
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, limit)
-        for fd in filled[: len(filled) - more]:
+        for fd in filled:
             os.close(fd)
 
 

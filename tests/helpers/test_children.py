@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import gpuring
+from tests.helpers.processes import few_descriptors
 from tests.helpers.support import Pipe
 
 
@@ -51,3 +54,31 @@ def test_the_server_that_forks_children_has_not_started_cuda(children: Any, name
 def attaches(pipe: Pipe, name: str) -> str:
     with gpuring.attach(name) as ring, ring.consumer():
         return "host" if ring.memory == "host" else "cuda"
+
+
+def has_few_descriptors_beside_a_thread(_pipe: Pipe) -> None:
+    """The thread accepts, as the watchdog of an offered ring does, and nobody has connected."""
+    done = threading.Event()
+
+    def accepts() -> None:
+        while not done.is_set():
+            with contextlib.suppress(OSError):  # BlockingIOError, or no number was left
+                listener.accept()
+
+    with socket.socket(socket.AF_UNIX) as listener:
+        listener.bind("")
+        listener.listen()
+        listener.setblocking(False)
+        thread = threading.Thread(target=accepts)
+        thread.start()
+        try:
+            for _ in range(300):
+                with few_descriptors(0), pytest.raises(OSError, match="Too many open files"):
+                    os.dup(0)
+        finally:
+            done.set()
+            thread.join()
+
+
+def test_no_descriptor_is_left_beside_a_thread_that_accepts(children: Any) -> None:
+    children(has_few_descriptors_beside_a_thread).result()

@@ -14,6 +14,7 @@
 #include "../core/handles.h"
 #include "../core/lock.h"
 #include "../core/members.h"
+#include "../core/notify.h"
 #include "../host/arrivals.h"
 #include "../host/diagnosis.h"
 #include "../host/leftovers.h"
@@ -82,6 +83,7 @@ static gpuring_status open_slots(gpuring_ring *ring, const struct gpu_asked *ask
 
 void end_ring(gpuring_ring *ring) {
     end_on_gpu(ring);
+    GR_ASSERT(!ring->header || !gr_is_looked_at(ring->header));
     if (ring->header) (ring->stays_mapped ? gr_disown : gr_detach)(ring->header);
     if (ring->slots && !ring->stays_mapped) munmap(ring->slots, ring->slots_nbytes);
     gh_free_spec(&ring->spec);

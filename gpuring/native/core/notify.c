@@ -299,4 +299,13 @@ void gr_notifier_close(struct gr_notifier *notifier) {
     free(notifier);
 }
 
+bool gr_is_looked_at(const struct gr_ring *ring) {
+    bool found = false;
+    pthread_mutex_lock(&mutex);
+    for (const struct gr_notifier *each = notifiers; each; each = each->next)
+        found |= each->look.ring == ring;
+    pthread_mutex_unlock(&mutex);
+    return found;
+}
+
 int gr_notifier_fd(const struct gr_notifier *notifier) { return notifier->fd; }

@@ -214,9 +214,9 @@ def test_what_waits_in_cpp_without_a_timeout_waits_in_python(name, tmp_path, ver
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
         try:
             assert program.stdout.readline() == "attaches\n"
-            poll(lambda: watches_names(program.pid))
+            poll(lambda: program.poll() or watches_names(program.pid))
             with small_ring(name) as ring, ring.consumer() as frames, ring.producer() as producer:
-                poll(lambda: waiters(ring) == 1)
+                poll(lambda: program.poll() or waiters(ring) == 1)
                 if verb == "claim":
                     frames.acquire(0).release()
                 else:
