@@ -1,7 +1,7 @@
 """Where the command `gpuring` begins.
 
 Importing it takes some tenths of a second, and a Ctrl-C in that time would show a traceback from
-within NumPy.  So this is no part of the package gpuring, which loads NumPy before any of its modules.
+within NumPy.  The package gpuring loads NumPy before any of its modules, so this is no part of it.
 """
 
 import signal
