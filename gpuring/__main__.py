@@ -2,6 +2,6 @@
 
 import sys
 
-from gpuring.cli import main
+from gpuring_command import main
 
 sys.exit(main())

@@ -100,8 +100,9 @@ def waiting(one: RingStats, chain: Jam | None = None, *, dropped: bool = False) 
         state = f"{'requests' if one.is_service else 'frames'} are dropped"
     else:
         state = "the ring is full"
-    first = f"{state}: {one.in_the_way.why}"
-    return ". ".join([first, *(step.why for step in (chain.steps[1:] if chain else ()))])
+    told = [f"{state}: {one.in_the_way.why}", one.in_the_way.way_out]
+    told += [step.why for step in (chain.steps[1:] if chain else ())]
+    return ". ".join(filter(None, told))
 
 
 def unregistered(peer: PeerStats) -> str:

@@ -418,6 +418,7 @@ cdef extern from "host/in_the_way.h" nogil:
         gr_bool (*is_stopped)(void *, const gr_ring *, uint32_t) noexcept
         void *context
     void gh_add_in_the_way(gh_text *, const gr_ring *, const gr_culprit *, const gh_looks *) noexcept
+    void gh_add_way_out(gh_text *, const gr_ring *, const gr_culprit *)
 
 cdef extern from "host/diagnosis.h" nogil:
     enum gh_verb:

@@ -86,20 +86,34 @@ def resting(str ring not None, Header header not None, int result, str verb not 
     return _error(gh_add_resting(&text, ring.encode(), header.ring, <gr_result>-result, _VERBS[verb], timeout_s), room)
 
 
+cdef gr_culprit _as_c(tuple culprit):
+    cdef gr_culprit who
+    reason, other, subscription, who.seq, who.since_ns = culprit
+    who.reason = <gr_reason><int>reason
+    who.peer = GR_NONE if other is None else other
+    who.subscription = GR_NONE if subscription is None else subscription
+    return who
+
+
 def in_the_way(Header header not None, tuple culprit not None, is_stopped=None):
     """Who is in the way of a verb, in words: who it is, which sequence it is about, and since when.  `culprit` is as
     Peer.culprit."""
     cdef char room[ROOM]
     cdef gh_text text = gh_begin_text(room, ROOM)
     cdef _Looks looks = _Looks(is_stopped)
-    cdef gr_culprit who
-    reason, other, subscription, who.seq, who.since_ns = culprit
-    who.reason = <gr_reason><int>reason
-    who.peer = GR_NONE if other is None else other
-    who.subscription = GR_NONE if subscription is None else subscription
+    cdef gr_culprit who = _as_c(culprit)
     gh_add_in_the_way(&text, header.ring, &who, looks.asked())
     looks.done()
     return room.decode(errors="replace")
+
+
+def way_out(Header header not None, tuple culprit not None):
+    """What can be done about it, in sentences.  Often nothing."""
+    cdef char room[ROOM]
+    cdef gh_text text = gh_begin_text(room, ROOM)
+    cdef gr_culprit who = _as_c(culprit)
+    gh_add_way_out(&text, header.ring, &who)
+    return room.decode(errors="replace").removeprefix(". ")
 
 
 def torn(str ring not None, seqs, bint released):

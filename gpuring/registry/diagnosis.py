@@ -16,13 +16,14 @@ from functools import partial
 from gpuring import native
 from gpuring.errors import FrameTorn, RingError
 from gpuring.native import Header, Peer, diagnosis
-from gpuring.native.diagnosis import cannot_join, in_the_way, resting, unusable
+from gpuring.native.diagnosis import cannot_join, in_the_way, resting, unusable, way_out
 from gpuring.printable import printable
 from gpuring.registry.subscriptions import is_unnamed, text_of
 
 __all__ = [
     "Culprit", "blocking_subscription", "cannot_join", "culprit", "in_the_way", "refused",
-    "resting", "torn", "unusable", "waiting_for_itself", "waits_for_itself", "whose",
+    "resting", "torn", "unusable", "waiting_for_itself", "waits_for_itself", "way_out",
+    "whose",
 ]  # fmt: skip
 
 _POLLED_S = 0.02

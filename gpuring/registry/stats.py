@@ -153,6 +153,8 @@ class InTheWay:
 
     why: str
     """Who it is, which sequence it is about, and since when, in the words of `RingFull`."""
+    way_out: str
+    """What can be done about it, in its words as well.  Mostly empty: `gpuring why` says more."""
     peers: tuple[int, ...]
     """The numbers of the peers that are waited for: the one that has the slot, or all members of
     the subscription that has not taken the frame."""

@@ -106,6 +106,7 @@ def _in_the_way(header: Header, seen: dict[str, Any], now: int) -> stats.InTheWa
     members = (p for p, each in peers.items() if each["subscription"] == subscription)
     return stats.InTheWay(
         why=diagnosis.in_the_way(header, culprit, lambda p: p in peers and peers[p]["stopped"]),
+        way_out=diagnosis.way_out(header, culprit),
         peers=tuple(members) if peer is None else (peer,),
         subscription=None
         if subscription is None

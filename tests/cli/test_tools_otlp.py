@@ -22,7 +22,7 @@ service = pytest.importorskip(
 
 from tests.cli.test_tools import busy  # noqa: E402
 
-BAD_REQUEST, OK = 400, 200
+BAD_REQUEST, OK, UNAVAILABLE = 400, 200, 503
 
 
 class Receiver(ThreadingHTTPServer):
@@ -156,6 +156,19 @@ def test_it_goes_on_while_nothing_is_taken_and_says_so_once(receiver):
             sent(receiver)
         sender.send_signal(signal.SIGTERM)
         assert sender.wait(DEADLINE_S) == 0
+
+
+def test_it_says_so_before_the_first_sending_is_given_up(receiver):
+    """The second try of the same sending is taken.  So none has failed when the command says so."""
+    receiver.answers.put(UNAVAILABLE)
+    with running("metrics", "--otlp", receiver.address, "--every", 1000) as sender:
+        told = line_with(sender, "")
+        assert told.startswith(f"gpuring metrics: {receiver.address} takes nothing (")
+        assert "503" in told or "Service Unavailable" in told
+        assert "takes the metrics again" in line_with(sender, "")
+        sender.send_signal(signal.SIGTERM)
+        assert sender.wait(DEADLINE_S) == 0
+        assert sender.stderr.read() == ""
 
 
 def test_once_fails_if_nothing_is_taken(receiver):

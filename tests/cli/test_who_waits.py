@@ -6,6 +6,7 @@ import json
 import os
 import re
 import signal
+from dataclasses import replace
 
 import pytest
 
@@ -149,6 +150,28 @@ def test_a_stopped_peer_comes_first_though_nobody_waits_for_it(name, children):
         assert pids(render(None, rates.look([name]), [name], width=80))[0] == os.getpid()
         child.stop()
         assert pids(render(None, rates.look([name]), [name], width=80))[0] == child.pid
+
+
+def test_top_tells_above_the_peers_who_has_just_died(name, children):
+    with small_ring(name, SLOTS) as ring, ring.producer():
+        child = children(reads, name, "slow")
+        child.receive()
+        child.kill()
+        (dead,) = poll(lambda: ring.stats().deaths)
+
+        def lines(age_s):
+            now = rates.look([name])
+            now.rings[name] = replace(now.rings[name], deaths=(replace(dead, age_s=age_s),))
+            return [line.text for line in render(None, now, [name], width=80)]
+
+        just, earlier = lines(1.0), lines(100.0)
+        told = f"ago: consumer {dead.number} ("
+        assert at(just, told) < at(just, "SUBSCRIPTION")
+        assert at(earlier, "SUBSCRIPTION") < at(earlier, told)
+
+
+def at(lines, text):
+    return next(n for n, line in enumerate(lines) if text in line)
 
 
 LINES = [Line(f"line {n}") for n in range(1, 51)]

@@ -47,6 +47,7 @@ def test_it_names_the_culprit(name, children, command, plant):
         done = command("why", name, "--after", AFTER_S)
         assert done.returncode == 1
         assert str(blame.pid or name) in done.stdout
+        assert "`" not in done.stdout.partition("What to do: ")[0]  # no command stands there twice
 
 
 def test_a_program_that_cannot_replace_a_ring_is_told_how_to_go_on(name, children, command):

@@ -68,6 +68,9 @@ def test_whose_exporter_is_gone_is_not_sent_to_the_other_host(name):
             producer.claim(0)
         assert "Start `gpuring bridge export` here again, or end it with" in str(full.value)
         assert "On that host" not in str(full.value)
+        way = ring.stats().in_the_way
+        assert way.why.endswith("It is durable, and nobody reads it")
+        assert str(full.value).endswith(f"{way.why[-9:]}. {way.way_out}")
 
 
 @pytest.mark.parametrize("more", [0, 1, SLOTS, 3 * SLOTS])

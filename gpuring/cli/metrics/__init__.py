@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
     from prometheus_client.registry import Collector
 
-    from .otlp import OtlpExporter
-
 PORT = 9750
 EVERY_S = 15.0
 
@@ -111,28 +109,37 @@ def _send(args: argparse.Namespace, collector: Collector) -> int:
         raise CommandError(
             f"{args.otlp} is not the URL of a receiver, such as http://localhost:4318"
         )
-    exporter = OtlpExporter(collector, args.otlp or None)
     if args.once:
+        exporter = OtlpExporter(collector, args.otlp or None)
         if (why := exporter.send()) is not None:
             raise CommandError(f"{exporter.address} has not taken the metrics ({why})")
         return 0
-    print(f"sending to {exporter.address} every {args.every:g} s; Ctrl-C ends it", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
-        _keep_sending(exporter, args.every)
+        _keep_sending(collector, args.otlp or None, args.every)
     return 0
 
 
-def _keep_sending(exporter: OtlpExporter, every_s: float) -> None:
-    """Where nobody takes the metrics, it says so once and goes on."""
+def _keep_sending(collector: Collector, address: str | None, every_s: float) -> None:
+    """Where nobody takes the metrics, it says so at once, once, and goes on."""
+    from .otlp import OtlpExporter
+
     failing = False
-    while True:
-        begun = time.monotonic()
-        why = exporter.send()
-        if why is not None and not failing:
+
+    def fails(why: str) -> None:
+        nonlocal failing
+        if not failing:
             complain(
                 f"gpuring metrics: {exporter.address} takes nothing ({why}); it goes on trying"
             )
-        elif why is None and failing:
+        failing = True
+
+    exporter = OtlpExporter(collector, address, fails)
+    print(f"sending to {exporter.address} every {every_s:g} s; Ctrl-C ends it", flush=True)
+    while True:
+        begun = time.monotonic()
+        if (why := exporter.send()) is not None:
+            fails(why)
+        elif failing:
             complain(f"gpuring metrics: {exporter.address} takes the metrics again")
-        failing = why is not None
+            failing = False
         time.sleep(max(0.0, begun + every_s - time.monotonic()))

@@ -12,6 +12,7 @@ import os
 import re
 import socket
 import time
+from collections.abc import Callable
 
 from opentelemetry.exporter.otlp.proto.http.metric_exporter import OTLPMetricExporter
 from opentelemetry.sdk.environment_variables import (
@@ -44,16 +45,22 @@ _COUNTED = ("frames", "slots", "sequences", "deaths", "rings", "peers", "members
 class OtlpExporter:
     """Sends what a collector finds to a receiver of OTLP."""
 
-    def __init__(self, collector: Collector, address: str | None = None) -> None:
+    def __init__(
+        self,
+        collector: Collector,
+        address: str | None = None,
+        failing: Callable[[str], object] = lambda why: None,
+    ) -> None:
         """`address`: that of the receiver, such as http://localhost:4318.  None is that of the
-        environment (OTEL_EXPORTER_OTLP_ENDPOINT and the like), or else http://localhost:4318."""
+        environment (OTEL_EXPORTER_OTLP_ENDPOINT and the like), or else http://localhost:4318.
+        `failing` is told why each time that a try fails, before the next one."""
         self._collector = collector
         named = os.environ.get(OTEL_EXPORTER_OTLP_METRICS_ENDPOINT)
         base = os.environ.get(OTEL_EXPORTER_OTLP_ENDPOINT)
         self.address = address or named or base or "http://localhost:4318"
         endpoint = address and f"{address.rstrip('/')}/v1/metrics"
         self._exporter = OTLPMetricExporter(endpoint=endpoint)
-        self._told = _Told()
+        self._told = _Told(failing)
         self._resource = _resource()
         self._begun_ns = time.time_ns()
 
@@ -86,15 +93,17 @@ class OtlpExporter:
 class _Told(logging.Handler):
     """Keeps what the exporter logs, which would be several lines for each try."""
 
-    def __init__(self) -> None:
+    def __init__(self, failing: Callable[[str], object]) -> None:
         super().__init__()
         self.lines: list[str] = []
+        self._failing = failing
         logger = logging.getLogger("opentelemetry.exporter")
         logger.addHandler(self)
         logger.propagate = False
 
     def emit(self, record: logging.LogRecord) -> None:
         self.lines.append(record.getMessage().rstrip("."))
+        self._failing(self.why())
 
     def why(self) -> str:
         """Why it failed: in the words of the system, if that refused, or else in its last line."""

@@ -34,6 +34,8 @@ TROUBLE_DROP = ("TORN", "PEER", "LOST/S", "GPU", "FRAMES", "HOLDS", "1/S", "LABE
 line of its ring, too."""
 _HOLDS_WIDTH = 18  # as it mostly is: columns shall not come and go with what a peer holds
 DEATHS_SHOWN = 4  # of each ring
+_LATELY_S = 60.0
+"""Who died within such a time is told above the peers."""
 
 
 @dataclass
@@ -54,8 +56,9 @@ def render(
     height: int | None = None,
     widths: Widths | None = None,
 ) -> list[Line]:
-    """Rings, their peers, the last deaths, and, if `absent`, which of the rings that were asked
-    for by `names` are not there and will be looked for again.  Rates need a look before.
+    """Rings, who died lately in them, their peers, earlier deaths, and, if `absent`, which of the
+    rings that were asked for by `names` are not there and will be looked for again.  Rates need a
+    look before.
 
     Where that takes more than `height` lines, rings that nobody has joined are only counted."""
     widths = widths or Widths()
@@ -83,14 +86,24 @@ def _rendered(
         lines += _rings(before, now, width, widths, idle)
     elif not names:
         lines.append(Line("No rings on this host"))
+    lately, earlier = _deaths(before, now, width)
+    lines += lately
     if any(one.peers or one.subscriptions for one in now.rings.values()):
         lines += [Line(""), *_peers(before, now, width, widths)]
-    deaths = [
-        Line(wrap(f"{name}: {death(dead, one)}", width, "  "), "red" if dead.age_s < 60 else "")
-        for name, one in now.rings.items()
-        for dead in one.deaths[:DEATHS_SHOWN]
-    ]
-    return [*lines, Line(""), *deaths] if deaths else lines
+    return [*lines, Line(""), *earlier] if earlier else lines
+
+
+def _deaths(before: Look | None, now: Look, width: int | None) -> tuple[list[Line], list[Line]]:
+    """The last deaths in each ring: those of lately, and earlier ones."""
+    lately, earlier = [], []
+    for name, one in _in_order(before, now):
+        for dead in one.deaths[:DEATHS_SHOWN]:
+            told = wrap(f"{name}: {death(dead, one)}", width, "  ")
+            if dead.age_s < _LATELY_S:
+                lately.append(Line(told, "red"))
+            else:
+                earlier.append(Line(told))
+    return lately, earlier
 
 
 def _lacks_slots(before: Look | None, now: Look, name: str) -> bool:

@@ -81,6 +81,7 @@ static gpuring_status blocked_verb(struct gh_text *text, const struct gr_peer *p
     else if (timeout_s == 0) gh_add(text, " at once");
     gh_add(text, ": ");
     gh_add_in_the_way(text, peer->ring, &peer->last.culprit, looks);
+    gh_add_way_out(text, peer->ring, &peer->last.culprit);
     return verb == GH_CLAIM ? GPURING_FULL : GPURING_TIMEOUT;
 }
 

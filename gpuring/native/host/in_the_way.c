@@ -99,40 +99,35 @@ static bool is_read_elsewhere(const struct gr_sub *sub) {
     return memcmp(sub->name, GH_ELSEWHERE, strlen(GH_ELSEWHERE)) == 0;
 }
 
-/* Who holds up a subscription whose frames go to another host. Its member here is seldom to
- * blame. */
+/* Who holds up a subscription whose frames go to another host, as far as that is known. Its member
+ * here is seldom to blame. */
 static void add_elsewhere(struct gh_text *text, const struct gr_sub *sub) {
     const size_t far = length(sub->far, 8 * GR_FAR_WORDS);
-    if (!is_read_elsewhere(sub)) return;
-    if (far) {
-        gh_add(text, ". On that host subscription ");
-        add_name(text, (const char *)sub->far, far);
-        gh_add(text, " holds up its ring: `gpuring inspect` there shows its members. Make them "
-                     "faster, or import with --lossy or --latest");
-        return;
-    }
-    gh_add(text, ". On that host `gpuring inspect` says who holds up its ring. If its importer is "
-                 "silent, the log of the exporter says so: start `gpuring bridge import` again "
-                 "there, or wait until the exporter's --patience is over");
+    if (!far || !is_read_elsewhere(sub)) return;
+    gh_add(text, ". On that host subscription ");
+    add_name(text, (const char *)sub->far, far);
+    gh_add(text, " holds up its ring");
+}
+
+static uint32_t members_of(const struct gr_ring *ring, uint32_t u) {
+    uint32_t n = 0;
+    for (uint32_t p = 0; p < ring->max_peers; p++) n += is_member(ring, p, u);
+    return n;
+}
+
+static bool is_left(const struct gr_ring *ring, uint32_t u) {
+    return !members_of(ring, u) && policy_of(gr_load_acquire(&ring->sub[u].word)) & GR_DURABLE;
 }
 
 /* Why nobody of a subscription may ever take its next frame. */
-static void add_of_the_end(struct gh_text *text, const struct gr_ring *ring, uint32_t u,
-                           uint32_t members) {
-    if (!members && policy_of(gr_load_acquire(&ring->sub[u].word)) & GR_DURABLE)
-        gh_add(text, ". It is durable, and nobody reads it. Start %s, or end it with "
-                     "`gpuring unsubscribe`",
-               is_read_elsewhere(&ring->sub[u]) ? "`gpuring bridge export` here again"
-                                                : "its reader");
+static void add_of_the_end(struct gh_text *text, const struct gr_ring *ring, uint32_t u) {
+    if (is_left(ring, u)) gh_add(text, ". It is durable, and nobody reads it");
     else if (gh_waits_in_vain(ring, u))
-        gh_add(text,
-               ". Each of them has seen the end of the stream, and has asked for nothing since. "
-               "If several producers make the stream, say how many when the ring is created "
-               "(`producers`). A consumer with `reattach` waits for the next one");
+        gh_add(text, ". Each of them has seen the end of the stream, and has asked for nothing since");
 }
 
-/* The subscription's members, or "none". Returns how many there are. */
-static uint32_t add_members(struct gh_text *text, const struct gr_ring *ring, uint32_t u,
+/* The subscription's members, or "none". */
+static void add_members(struct gh_text *text, const struct gr_ring *ring, uint32_t u,
                             const struct gh_looks *looks) {
     uint32_t n = 0;
     for (uint32_t p = 0; p < ring->max_peers; p++) {
@@ -141,7 +136,6 @@ static uint32_t add_members(struct gh_text *text, const struct gr_ring *ring, ui
         add_peer(text, ring, p, "peer", stopped(looks, ring, p));
     }
     if (!n) gh_add(text, "none");
-    return n;
 }
 
 static void add_not_taken(struct gh_text *text, const struct gr_ring *ring,
@@ -150,11 +144,11 @@ static void add_not_taken(struct gh_text *text, const struct gr_ring *ring,
     const uint32_t u = culprit->subscription;
     gh_add(text, "has not taken sequence %llu, published%s ago (its members: ",
            (unsigned long long)culprit->seq, ago);
-    const uint32_t members = u < ring->max_subscriptions ? add_members(text, ring, u, looks) : 0;
+    if (u < ring->max_subscriptions) add_members(text, ring, u, looks);
     gh_add(text, ")");
     if (u >= ring->max_subscriptions) return;
-    if (members) add_elsewhere(text, &ring->sub[u]);
-    add_of_the_end(text, ring, u, members);
+    if (members_of(ring, u)) add_elsewhere(text, &ring->sub[u]);
+    add_of_the_end(text, ring, u);
 }
 
 void gh_add_in_the_way(struct gh_text *text, const struct gr_ring *ring,
@@ -202,4 +196,27 @@ void gh_add_in_the_way(struct gh_text *text, const struct gr_ring *ring,
             gh_add(text, " is stopped");
         }
     }
+}
+
+void gh_add_way_out(struct gh_text *text, const struct gr_ring *ring,
+                    const struct gr_culprit *culprit) {
+    const uint32_t u = culprit->subscription;
+    if (u >= ring->max_subscriptions) return;
+    const struct gr_sub *sub = &ring->sub[u];
+    const bool untaken = culprit->reason == GR_BY_SUBSCRIPTION;
+    if (!untaken && culprit->reason != GR_BY_HOLDER) return;
+    if (untaken && is_left(ring, u))
+        gh_add(text, ". Start %s, or end it with `gpuring unsubscribe`",
+               is_read_elsewhere(sub) ? "`gpuring bridge export` here again" : "its reader");
+    else if (untaken && !members_of(ring, u)) return; /* it is about to go */
+    else if (is_read_elsewhere(sub) && length(sub->far, 8 * GR_FAR_WORDS))
+        gh_add(text, ". `gpuring inspect` there shows its members. Make them faster, or import with "
+                     "--lossy or --latest");
+    else if (is_read_elsewhere(sub))
+        gh_add(text, ". On that host `gpuring inspect` says who holds up its ring. If its importer "
+                     "is silent, the log of the exporter says so: start `gpuring bridge import` "
+                     "again there, or wait until the exporter's --patience is over");
+    else if (untaken && gh_waits_in_vain(ring, u))
+        gh_add(text, ". If several producers make the stream, say how many when the ring is created "
+                     "(`producers`). A consumer with `reattach` waits for the next one");
 }

@@ -28,6 +28,9 @@ struct gh_looks {
 /* Who is in the way of a verb: who it is, which sequence it is about, and since when. */
 void gh_add_in_the_way(struct gh_text *text, const struct gr_ring *ring,
                        const struct gr_culprit *culprit, const struct gh_looks *looks);
+/* What can be done about it, as sentences behind those of gh_add_in_the_way. Often nothing. */
+void gh_add_way_out(struct gh_text *text, const struct gr_ring *ring,
+                    const struct gr_culprit *culprit);
 
 enum { GH_SHOWN = 8 * 64 }; /* what 64 bytes may become */
 /* "recorder.py, pid 4711" */
