@@ -99,7 +99,7 @@ static bool is_read_elsewhere(const struct gr_sub *sub) {
     return memcmp(sub->name, GH_ELSEWHERE, strlen(GH_ELSEWHERE)) == 0;
 }
 
-/* Who holds up a subscription whose frames go to another host. Its member here is seldom to
+/* What holds up a subscription whose frames go to another host. Its member on this host is seldom to
  * blame. */
 static void add_elsewhere(struct gh_text *text, const struct gr_sub *sub) {
     const size_t far = length(sub->far, 8 * GR_FAR_WORDS);
@@ -116,7 +116,7 @@ static void add_elsewhere(struct gh_text *text, const struct gr_sub *sub) {
                  "there, or wait until the exporter's --patience is over");
 }
 
-/* Why nobody of a subscription may ever take its next frame. */
+/* Why perhaps no member of a subscription will ever take its next frame. */
 static void add_of_the_end(struct gh_text *text, const struct gr_ring *ring, uint32_t u,
                            uint32_t members) {
     if (!members && policy_of(gr_load_acquire(&ring->sub[u].word)) & GR_DURABLE)
