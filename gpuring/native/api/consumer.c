@@ -23,7 +23,7 @@ static gpuring_status check(const gpuring_consumer_options *options, char name[G
                                  : gh_name_none(name, error);
 }
 
-/* If it has come between two producers, it waits for the next one. */
+/* If it has joined between two producers, it waits for the next one. */
 static void note_late(struct endpoint *end) {
     const int64_t gone = producers_gone(end->ring->header); /* before the look */
     uint64_t seq;

@@ -206,7 +206,7 @@ bool gpuring_has_given(const void *given) {
     return gm_has_given((uintptr_t)given);
 }
 
-/* How this process uses the slots of a ring that is whole but for its name. */
+/* How this process uses the slots of a ring that is complete but has no name yet. */
 static gpuring_status use_slots(gpuring_ring *ring, int making, gpuring_error *error) {
     gpuring_status status = GPURING_OK;
     if (ring->slab) {
@@ -224,7 +224,7 @@ static gpuring_status for_room(const gpuring_ring *ring, gpuring_status status,
     return gh_fail_for_room(error, ring->name, error->sys_errno, "the header", layout->nbytes);
 }
 
-/* Last of all it gets its name, so nobody finds half of a ring. */
+/* The ring gets its name last, so nobody finds half of a ring. */
 static gpuring_status make_header(gpuring_ring *ring, const struct gr_config *config,
                                   const struct gr_layout *layout,
                                   const gpuring_create_options *options, const char *json,
@@ -246,7 +246,7 @@ static gpuring_status make_header(gpuring_ring *ring, const struct gr_config *co
     if (status == GPURING_OK) status = use_slots(ring, making, error);
     if (status == GPURING_OK) {
         GR_FAULT("create: header made");
-        /* Before those that come from an earlier ring. */
+        /* Before the subscriptions that come from an earlier ring. */
         for (uint32_t k = 0; status == GPURING_OK && k < options->subscription_count; k++)
             status = subscribe(ring, options->subscriptions[k], NULL, error);
         if (status == GPURING_OK) {

@@ -1,4 +1,4 @@
-/* A descriptor that hears of frames and, at an end that is waited out, of names. */
+/* A descriptor that becomes readable with frames and, while an end is waited out, with new names. */
 #define _GNU_SOURCE
 #include "descriptor.h"
 
@@ -34,8 +34,8 @@ static void set_timer(const struct descriptor *of, int64_t ns) {
     timerfd_settime(of->timer, 0, &when, NULL);
 }
 
-/* Others may make many names. So after a look that came soon after another one, it is the timer that
- * has the next look made, as it is where the kernel does not report names. */
+/* Other programs may make many names. So after two looks that came soon after each other, the timer
+ * decides when the next look is made, as it does where the kernel does not report names. */
 void listen_to_names(struct descriptor *of) {
     if (of->fd < 0) return;
     const int64_t now = gr_now_ns();
@@ -59,7 +59,7 @@ void hear_no_names(struct descriptor *of) {
     of->listens = false;
     set_timer(of, 0);
     if (of->names >= 0) {
-        /* A forked child may have it, too, and then close alone does not take it out. */
+        /* A forked child may have the bell's descriptor, too. Then close alone does not remove it. */
         epoll_ctl(of->fd, EPOLL_CTL_DEL, of->names, NULL);
         close(of->names);
     }

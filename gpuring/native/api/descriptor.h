@@ -1,10 +1,10 @@
-/* A descriptor that hears of frames and, at an end that is waited out, of names. */
+/* A descriptor that becomes readable with frames and, while an end is waited out, with new names. */
 #pragma once
 
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Who waits for several endpoints, and a descriptor that was readable a moment ago, look so often. */
+/* How often a wait for several endpoints looks, and a descriptor that was readable a moment ago. */
 #define LOOK_AGAIN_NS INT64_C(50000000)
 
 /* An epoll of the bell's descriptor, of names, and of a timer. */
@@ -17,9 +17,9 @@ struct descriptor {
 
 /* Made at the first call. bell: what becomes readable with frames. -1: errno. */
 int descriptor_fd(struct descriptor *of, int bell);
-/* Called before each look at an end. What comes after this makes it readable. */
+/* Called before each look at an end. A name that comes after this call makes it readable. */
 void listen_to_names(struct descriptor *of);
-/* Between ends. */
+/* Called when the stream goes on: names do not matter until the next end. */
 void hear_no_names(struct descriptor *of);
 /* forked: in a child, which shares it with its parent. */
 void end_descriptor(struct descriptor *of, bool forked);

@@ -1,4 +1,4 @@
-/* Durable subscriptions, for who makes a ring or joins one. */
+/* Durable subscriptions, for the code that makes rings or joins them. */
 #pragma once
 
 #include "../core/subscriptions.h"
@@ -12,6 +12,7 @@ gpuring_status start_at(int64_t start, enum gr_start *from, uint64_t *at, gpurin
 /* gpuring_subscribe. options: NULL is its defaults. */
 gpuring_status subscribe(gpuring_ring *ring, const char *subscription,
                          const gpuring_subscribe_options *options, gpuring_error *error);
-/* What a join, or what changes a subscription, was refused with. subscription: NULL of a producer. */
+/* The error of a refused join, or of a refused change of a subscription. subscription: NULL for a
+ * producer. */
 gpuring_status cannot_join(const gpuring_ring *ring, enum gr_result result,
                            const char *subscription, gpuring_error *error);

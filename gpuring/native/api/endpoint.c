@@ -49,7 +49,7 @@ bool shape_fits(const struct gh_spec *spec, uint32_t dimensions, const uint64_t 
     return true;
 }
 
-/* false: its shape is damaged. Any peer can write it, so what is checked is the copy. */
+/* false: its shape is damaged. Any peer can write it, so the copy is checked. */
 static bool describe_frame(const struct endpoint *end, uint32_t index, gpuring_slot *slot) {
     const struct gd_use *use = &end->peer.use[index];
     const struct gr_slot *record = &end->ring->header->slot[index];
@@ -178,7 +178,8 @@ static inline gpuring_status take(struct endpoint *end, enum gh_verb verb, int64
     return result == GR_OK ? GPURING_OK : take_on(end, verb, timeout_ns, call, result, error);
 }
 
-/* Of a frame whose shape is damaged. It is released, so that the next call gets beyond it. */
+/* The error for a frame whose shape is damaged. The frame is released, so that the next call gets
+ * beyond it. */
 static gpuring_status refused_damaged(struct endpoint *end, uint32_t index, gpuring_error *error) {
     struct gd_call call;
     begin_call(end, &call, 0, 1, &index);
@@ -239,8 +240,8 @@ gpuring_status endpoint_take_many(struct endpoint *end, enum gh_verb verb, int64
     }
     *got = k;
     if (k == call.got) return GPURING_OK;
-    /* A damaged one ends the batch. Those behind it go back, and so does it if a call is still to
-     * come that has it as its first one, and reports it. */
+    /* A damaged frame ends the batch. The frames behind it go back. It goes back, too, if it is not
+     * the first one. Then the next call begins with it, and reports it. */
     const uint32_t first = k ? k : 1;
     struct gd_call rest;
     begin_call(end, &rest, 0, call.got - first, indices + first);
@@ -270,7 +271,7 @@ static enum gr_result ended(struct endpoint *end, enum gd_ending verb, struct gd
     return gd_abandon(&end->peer, call, GD_WAIT);
 }
 
-/* What an end has met, if it was not all well. */
+/* The error that the end of a slot has met, if any. */
 static gpuring_status ended_badly(struct endpoint *end, enum gr_result result,
                                   struct gd_call *call, gpuring_error *error) {
     if (result != GR_OK) return refused(end, result, GH_CLAIM, GPURING_FOREVER, call, error);

@@ -33,9 +33,9 @@ static struct follower *follower_named(const char *label) {
     return made;
 }
 
-/* The options are kept for the joins after a restart, and what they point to may be gone by then. So
- * each option that is a pointer gets a copy of its own here, for producers and for consumers. `stream`
- * is a handle, which nobody looks behind. */
+/* The options are kept for the joins after a restart, and what they point to may be gone by then.
+ * So each option that is a pointer gets a copy of its own here, for producers and for consumers.
+ * `stream` is a handle, which is only passed on. */
 struct follower *follower_of_producer(const gpuring_producer_options *options) {
     struct follower *made = follower_named(options->label);
     if (!made) return NULL;
@@ -75,7 +75,7 @@ bool waits_out(const struct endpoint *end, enum gr_result result) {
             !gr_load_acquire(&header->head->closed));
 }
 
-/* Notes that the stream has ended. For one that came later it has not begun yet. */
+/* Notes that the stream has ended. For an endpoint that joined after the end, it has not begun yet. */
 static void begin_rest(struct endpoint *end) {
     end->restarted |= end->late != producers_gone(end->ring->header);
 }
@@ -104,7 +104,7 @@ void arm_fd(struct endpoint *end, bool at_end) {
 
 /* ---- the next ring --------------------------------------------------------------------------- */
 
-/* What was lost on the way into the next ring counts from our last frame. */
+/* Losses on the way into the next ring count from our last frame. */
 static void count_on(const struct endpoint *end, struct endpoint *next) {
     struct gr_watermark mark = {.lost = 0};
     struct gr_cursor *cursor = &next->peer.core.cursor;
@@ -117,7 +117,7 @@ static void count_on(const struct endpoint *end, struct endpoint *next) {
                                                       : (uint32_t)begun;
 }
 
-/* The next ring is used under the same GPU. One in host memory takes none. */
+/* The next ring is used under the same GPU, or without one if it is in host memory. */
 static gpuring_status attach_to_next(const gpuring_ring *ring, gpuring_ring **next,
                                      gpuring_error *error) {
     gpuring_attach_options options = GPURING_ATTACH_OPTIONS;
@@ -126,7 +126,7 @@ static gpuring_status attach_to_next(const gpuring_ring *ring, gpuring_ring **ne
     return try_to_attach(ring->name, &options, false, next, error);
 }
 
-/* What another try cannot change. */
+/* Whether another try cannot change the error. */
 static bool is_for_good(gpuring_status status) {
     return status == GPURING_INVALID || status == GPURING_FORKED || status == GPURING_DEVICE ||
            status == GPURING_UNSUPPORTED;

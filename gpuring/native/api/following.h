@@ -6,7 +6,7 @@
 
 #include "opaque.h"
 
-/* As what it joins the next ring. NULL: no memory. label, subscription: copied. */
+/* The options with which it joins the next ring. NULL: no memory. label, subscription: copied. */
 struct follower *follower_of_producer(const gpuring_producer_options *options);
 struct follower *follower_of_consumer(const gpuring_consumer_options *options,
                                       const char name[GH_SUBSCRIPTION]);
@@ -18,14 +18,15 @@ bool waits_out(const struct endpoint *end, enum gr_result result);
 gpuring_status wait_out(struct endpoint *end, int64_t deadline_ns, gpuring_error *error);
 /* The same without a wait. *goes_on: the verb is to be tried again. */
 gpuring_status look_on(struct endpoint *end, bool *goes_on, gpuring_error *error);
-/* Whether it has come to such an end. It is noted that it has. */
+/* Whether it has come to such an end, which is noted. */
 bool rests(struct endpoint *end);
 
 /* The descriptor of an endpoint with a notifier. With `reattach` it also becomes readable when a
  * name comes that may be that of the next ring. -1: errno. */
 int follower_fd(struct endpoint *end);
-/* When a verb was refused: has the descriptor become readable when it may have an answer. */
+/* Called when a verb was refused: arms the descriptor to become readable when the verb may have an
+ * answer. */
 void arm_fd(struct endpoint *end, bool at_end);
 
-/* When the endpoint has left its ring for good: what was kept for it. */
+/* Frees what was kept for the endpoint, when it has left its ring for good. */
 void end_following(struct endpoint *end);

@@ -16,7 +16,7 @@ struct left_behind {
 void hold(gpuring_ring *ring) { atomic_fetch_add(&ring->endpoints, 1); }
 
 /* The endpoint that came here over a restart may have gone long before, and the ring may have other
- * owners, who join it again. So its share is given up by the last one, and only once. */
+ * owners, which join it again. So the last owner gives up its share, and only once. */
 void let_go(gpuring_ring *ring) {
     if (atomic_fetch_sub(&ring->endpoints, 1) == 1 && atomic_exchange(&ring->is_followed, false))
         gpuring_detach(ring, NULL);
@@ -30,7 +30,7 @@ gpuring_status leave_behind(struct endpoint *end, struct endpoint *next, gpuring
     struct left_behind *left = open ? calloc(1, sizeof *left) : NULL;
     if (open && !left) return gh_fail_system(error, ENOMEM, end->ring->name);
     next->notifier = end->notifier;
-    /* They look at the other ring from now on. */
+    /* Its listeners look at the other ring from now on. */
     if (end->notifier) gr_notifier_raise(end->notifier);
     if (end->joins) gr_notifier_raise(end->joins);
     end->notifier = NULL;

@@ -28,7 +28,7 @@ gpuring_status endpoint_unusable(const struct endpoint *end, enum gr_result resu
 
 /* ---- join and leave -------------------------------------------------------------------------- */
 
-/* Its program, if it was given no label. */
+/* The name of its program, if it was given no label. */
 static void set_label(struct gr_peer *peer, const char *label) {
     char padded[GH_LABEL] = {0};
     if (!label) label = program_invocation_short_name;

@@ -73,7 +73,8 @@ struct gpuring_consumer {
     struct endpoint end;
 };
 
-/* A handle without anything, which is to be detached once, and the end of one with what it has. */
+/* Makes an empty handle, which is to be detached once. The other function frees a handle with all
+ * that it has. */
 gpuring_ring *begin_ring(const char *name, gpuring_error *error);
 void end_ring(gpuring_ring *ring);
 /* Frees what was closed here, and has no other user any more. */
@@ -96,7 +97,7 @@ static inline int64_t deadline_of(int64_t timeout_ns) {
     gpuring_error unread;                                                                          \
     if (!(error)) (error) = &unread
 
-/* Behind it. A slot of gpuring.hpp that was ended has no handle any more. */
+/* What is behind the handle. A slot of gpuring.hpp that was ended has no handle any more. */
 #define NEED_HANDLE(handle, error)                                                                 \
     if (!(handle))                                                                                 \
     return gh_fail(error, GPURING_INVALID,                                                         \
@@ -121,8 +122,8 @@ static inline int64_t deadline_of(int64_t timeout_ns) {
                    "the size of a structure is %zu, which is too small: its macro sets it",        \
                    (structure)->size)
 
-/* Copies what has a size and comes from the caller, over the defaults. Callers that were compiled
- * with version 1 have no later members, so a new member does not change last_of_version_1. */
+/* Copies a structure of the caller, which has its size in it, over the defaults. Callers that were
+ * compiled with version 1 have no later members, so a new member does not change last_of_version_1. */
 #define OPTIONS_OF(type, last_of_version_1, given, defaults, error)                                \
     type options = defaults;                                                                       \
     if (given) {                                                                                   \

@@ -39,8 +39,8 @@ const char *gpuring_status_name(gpuring_status status) {
 
 /* ---- attach ---------------------------------------------------------------------------------- */
 
-/* Who attaches to a pinned ring exchanges pidfds with those who have it, before it joins. It needs
- * nothing else of them, so what fails here does not matter. */
+/* A process that attaches to a pinned ring exchanges pidfds with the processes that have it, before
+ * it joins. It needs nothing else from them, so a failure here does not matter. */
 static void meet(struct gr_ring *header) {
     const int64_t deadline = gr_now_ns() + INT64_C(5000000000);
     struct gr_fetch *fetch = malloc(sizeof *fetch);
@@ -124,8 +124,8 @@ gpuring_status try_to_attach(const char *name, const gpuring_attach_options *opt
     return status;
 }
 
-/* Whoever follows a ring over restarts may come from a GPU into host memory; who names a GPU for it is
- * mistaken. */
+/* An endpoint that follows a ring over restarts may come from a GPU into host memory. A caller that
+ * names a GPU for a ring in host memory is mistaken. */
 static gpuring_status check_device(const gpuring_ring *ring, const gpuring_attach_options *options,
                                    gpuring_error *error) {
     const struct gpu_asked asked = {options->device, options->device_uuid};
@@ -184,7 +184,7 @@ static bool is_needed(const gpuring_ring *ring) {
            (ring->created && ring->slab && gr_attached(ring->header));
 }
 
-/* The first one that is not needed, or that is a parent's. */
+/* The first ring that is not needed, or that is a parent's. */
 static gpuring_ring *take_unused(void) {
     gpuring_ring **at = &kept;
     while (*at && !gr_forked((*at)->header) && is_needed(*at)) at = &(*at)->next_kept;

@@ -26,7 +26,8 @@ struct several {
     uint32_t n;
 };
 
-/* Moves those on whose next ring is there. Returns how many still rest; `peers` has the others. */
+/* Moves on the endpoints whose next ring is there. Returns how many still wait for theirs; `peers`
+ * has the others. */
 static uint32_t look_at_all(struct several *several, struct gr_peer **peers, uint32_t *number,
                             uint32_t *n, bool *any) {
     uint32_t resting = 0;

@@ -14,7 +14,7 @@
 
 /* ---- would a verb be blocked ----------------------------------------------------------------- */
 
-/* Whether a producer has died of whose death this peer shall be told and was not. */
+/* Whether a producer has died whose death has to be reported to this peer and was not. */
 static bool somebody_died(const struct gr_peer *me) {
     const struct gr_head *head = me->ring->head;
     uint64_t reaps = gr_load_sc((gr_word *)&head->reaps), k = me->cursor.reaps;
@@ -28,7 +28,7 @@ static bool somebody_died(const struct gr_peer *me) {
     return false;
 }
 
-/* Notes that it is told now. */
+/* Notes that the death is reported now. */
 static bool tell_of_deaths(struct gr_peer *me) {
     const uint64_t reaps = gr_load_acquire(&me->ring->head->reaps);
     const bool died = somebody_died(me);
@@ -90,7 +90,7 @@ static void note_end(struct gr_peer *me, uint64_t pos, enum gr_result result) {
     gr_store_relaxed(&me->ring->peer[me->self.number].ended_at, over ? pos : 0);
 }
 
-/* The first frame that is taken afterwards tells what is owed. */
+/* The first frame that is taken afterwards reports what is owed. */
 static void tells(struct gr_peer *me, uint64_t s) {
     if (gr_load_relaxed(&me->cursor.due) && !gr_load_relaxed(&me->cursor.due_with))
         gr_store_relaxed(&me->cursor.due_with, s);
@@ -141,8 +141,8 @@ static enum hold hold(struct gr_peer *me, uint64_t s, uint64_t i, uint64_t t) {
 }
 
 /* Sequence s is no frame any more, and its take word says HELD (PASSED, WAS_TORN). It is counted
- * before the word says DONE. If this peer is killed in between, whoever takes a durable subscription
- * up counts it again; the other way round nobody would (H19). */
+ * before the word says DONE. If this peer is killed in between, the next member of a durable
+ * subscription counts it again; the other way round nobody would count it (H19). */
 static void undo(struct gr_peer *me, struct cursor *at, uint64_t s, uint64_t i, enum hold got) {
     if (got == WAS_TORN) count_torn(at, s);
     else count_lost(me, at, s, s + 1);
@@ -210,8 +210,8 @@ enum gr_result gr_acquire(struct gr_peer *me) {
     return took_none(me, &at, result);
 }
 
-/* `latest` passes over frames older than s. What this member had given back among them is lost
- * with the rest. If it were left OPEN, the next acquire would hand it out after s (E4). */
+/* `latest` passes over frames older than s. Those that this member had given back are lost with the
+ * rest. If they were left OPEN, the next acquire would hand them out after s (E4). */
 static void take_back(const struct gr_peer *me, uint64_t from, uint64_t s) {
     const uint64_t n = me->ring->slots;
     for (from = from + n > s ? from : s + 1 - n; from < s; from++) {

@@ -17,7 +17,7 @@ static inline void gr_count_since(struct gr_peer *me, int64_t lost) {
     me->cursor.counts_on = true;
     me->cursor.lost_before = (uint32_t)lost;
 }
-/* Counts n frames as lost; they are told of with the next frame. */
+/* Counts n frames as lost; they are reported with the next frame. */
 void gr_count_lost(struct gr_peer *me, uint64_t n);
 enum gr_result gr_look(const struct gr_peer *me, uint64_t *seq, struct gr_culprit *culprit);
 

@@ -4,8 +4,8 @@
  * The importer publishes a frame first, and raises the watermark second. So a kill may leave the
  * watermark too low. Then gr_link takes the last frame of this link that the slot table shows as
  * READY, or that `passed` notes. Frames of an older link are those below `first`. epoch, seq, lost
- * and first are there twice: the importer writes the copy that does not hold, and then raises
- * link_turn, by which it holds.
+ * and first are there twice: the importer writes the copy that is not valid, and then raises
+ * link_turn, which makes it valid.
  */
 #include "annex.h"
 
@@ -90,8 +90,8 @@ static void read_copy(struct gr_link *link, struct gr_watermark *mark, uint64_t 
     lift(mark, &last);
 }
 
-/* The importer says how far it has come. With another epoch than the last one's a new link begins;
- * call it before the first frame of that is published. */
+/* The importer says how far it has come. If the epoch differs from that of the last call, a new link
+ * begins. Then call it before the first frame of that link is published. */
 void gr_set_link(struct gr_ring *ring, const struct gr_watermark *mark) {
     struct gr_head *head = ring->head;
     const uint64_t turn = gr_load_relaxed(&head->link_turn);
@@ -125,12 +125,12 @@ void gr_set_link(struct gr_ring *ring, const struct gr_watermark *mark) {
 }
 
 /* How far the link has come. False: there is none. An importer calls it after its join, which
- * clears a dead importer. Others may call it at any time, and see one that held. */
+ * clears a dead importer. Others may call it at any time, and see one that was valid. */
 bool gr_link(const struct gr_ring *ring, struct gr_watermark *mark) {
     struct gr_head *head = ring->head;
     uint64_t turn = gr_load_acquire(&head->link_turn), first, seq;
-    /* The copy that holds is written again only after a turn. A writer that is always faster is
-     * damage, and what was read then is as good as anything. */
+    /* The valid copy is written again only after a turn. A writer that is always faster is damage,
+     * and any answer is as good then. */
     for (int tries = 0; turn != 0 && tries < 1000; tries++) {
         read_copy(link_of(ring, turn), mark, &first);
         uint64_t now = gr_load_acquire(&head->link_turn);
@@ -145,7 +145,7 @@ bool gr_link(const struct gr_ring *ring, struct gr_watermark *mark) {
     return true;
 }
 
-/* The importer says what it has measured. A kill before the turn leaves what held before. */
+/* The importer says what it has measured. A kill before the turn leaves the last one valid. */
 void gr_set_clock(struct gr_ring *ring, const struct gr_ahead *clock) {
     struct gr_head *head = ring->head;
     const uint64_t turn = gr_load_relaxed(&head->clock_turn) + 1;
@@ -157,12 +157,12 @@ void gr_set_clock(struct gr_ring *ring, const struct gr_ahead *clock) {
     gr_store_release(&head->clock_turn, turn);
 }
 
-/* What was measured last. False: nothing yet. Its three words are of one measurement: the copy that
- * holds is written again only after a turn. */
+/* What was measured last. False: nothing yet. Its three words are of one measurement: the valid copy
+ * is written again only after a turn. */
 bool gr_clock(const struct gr_ring *ring, struct gr_ahead *clock) {
     struct gr_head *head = ring->head;
     uint64_t turn = gr_load_acquire(&head->clock_turn);
-    /* A writer that is always faster is damage, and what was read then is as good as anything. */
+    /* A writer that is always faster is damage, and any answer is as good then. */
     for (int tries = 0; turn != 0 && tries < 1000; tries++) {
         struct gr_clock *of = &head->clocks[turn % 2];
         clock->ahead_ns = (int64_t)gr_load_acquire(&of->ahead_ns);

@@ -46,7 +46,7 @@ static inline void gr_raise_to(gr_word *word, uint64_t value) {
     }
 }
 
-/* A text of whole words. Relaxed: who needs it to be whole is ordered by another word. */
+/* A text of whole words. Relaxed: a reader that needs it whole is ordered by another word. */
 static inline void gr_write_text(gr_word *to, const char *text, int words) {
     for (int k = 0; k < words; k++) {
         uint64_t word;

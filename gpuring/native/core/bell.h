@@ -1,5 +1,5 @@
-/* The clock and the doorbell. Whoever changes what may be slept on rings; whoever sleeps announces
- * itself. */
+/* The clock and the doorbell. A peer that changes what others may sleep for rings. A sleeper
+ * announces itself. */
 #pragma once
 
 #include "peer.h"

@@ -280,8 +280,8 @@ enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint
     return result;
 }
 
-/* A frame found no slot, and its producer does not wait. Readers learn it with the next frame that
- * is published. */
+/* A frame found no slot, and its producer does not wait. The next frame that is published reports
+ * that to readers. */
 void gr_drop(struct gr_peer *me) {
     if (gr_begin(me) != GR_OK) return;
     count(&me->ring->peer[me->self.number].dropped, 1);

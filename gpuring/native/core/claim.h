@@ -12,5 +12,5 @@ enum gr_result gr_publish(struct gr_peer *me, uint32_t index, uint64_t seq, uint
 void gr_drop(struct gr_peer *me);
 enum gr_result gr_abandon(struct gr_peer *me, uint32_t index, uint64_t seq);
 void gr_list_pending(struct gr_peer *me, uint32_t index);
-/* claim's look. GR_OK: *c could be claimed now. */
+/* The look of a claim. GR_OK: *c could be claimed now. */
 enum gr_result gr_look_to_claim(const struct gr_peer *me, uint64_t *c, struct gr_culprit *culprit);

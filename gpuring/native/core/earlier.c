@@ -1,8 +1,8 @@
-/* What rings still owe a durable subscription that had the name of its ring earlier.
+/* What earlier rings of the same name still owe to a durable subscription.
  *
- * They are other files, so no store changes both rings. This ring adds the number, and says in the
- * same store that it has, and the earlier one forgets it after that. host/debts.c does both,
- * and finds those rings.
+ * Each ring is a file of its own, so no store changes both. This ring adds the number of losses, and
+ * notes in the same store that it has. After that the earlier ring forgets them. host/debts.c finds
+ * the earlier rings, and does both.
  */
 #define _GNU_SOURCE
 #include "earlier.h"

@@ -1,9 +1,9 @@
 /* Fetches the descriptor of a ring's slots: asks the creator and all peers, and takes the first
  * answer.
  *
- * Any of those who answer may lie, and send descriptors whose close takes for ever, also more than
- * there is room for. So each answer is heard by a thread of its own. The thread that asks waits for
- * it for a moment, then for the others as well, and never longer than it wants to. */
+ * Any process that answers may lie, and send descriptors whose close takes for ever, or more
+ * descriptors than there is room for. So a thread of its own reads each answer. The thread that asks
+ * waits for one answer for a moment, and then for the others as well, but never beyond its time. */
 #define _GNU_SOURCE
 #include "exchange_fetch.h"
 
@@ -26,7 +26,8 @@ enum { AGAIN_NS = 10 * 1000 * 1000 }; /* when to ask, or look, again */
 
 /* ---- one answer ------------------------------------------------------------------------------ */
 
-/* Who asked and who hears both have it until one of them lets go of it. The other one frees it. */
+/* The thread that asked and the one that reads the answer share it. The last one to let go frees
+ * it. */
 enum { HEARING, HEARD, LET_GO };
 struct gr_hearing {
     _Atomic uint32_t state;
@@ -97,8 +98,8 @@ void gr_fetch_begin(struct gr_fetch *fetch, struct gr_ring *ring) {
 
 static bool is_here(int error) { return error == EMFILE || error == ENFILE || error == ENOMEM; }
 
-/* Connects to those who can be connected to. 1: one of them is to be asked again soon. -1: this
- * process cannot make one; errno. */
+/* Connects to the processes that accept. 1: one of them is to be asked again soon. -1: this process
+ * can make no connection; errno. */
 static int greet_all(struct gr_fetch *fetch, const struct gr_ring *ring) {
     int again = 0;
     for (uint32_t k = 0; k < fetch->n; k++) {
@@ -129,7 +130,7 @@ static int own(const struct gr_ring *ring) {
     return fd;
 }
 
-/* What somebody has answered. The descriptor of the slots, or -1: errno is EMFILE if it was lost. */
+/* The answer of a process: the descriptor of the slots, or -1. errno is EMFILE if it was lost. */
 static int take_answer(struct gr_asked *asked, const struct gr_ring *ring) {
     struct gr_hearing *hearing = asked->hearing;
     const int said = hearing->said, slots = hearing->heard.slots;
@@ -148,7 +149,7 @@ static int take_answer(struct gr_asked *asked, const struct gr_ring *ring) {
 }
 
 /* Waits until `until_ns`, or a signal, for the first descriptor that comes, and returns it.
- * -1: errno is EAGAIN if some have not answered yet, ENOENT if there is nobody who could, or what
+ * -1: errno is EAGAIN if some have not answered yet, ENOENT if no process could answer, or says what
  * this process lacks. */
 int gr_fetch_go_on(struct gr_fetch *fetch, struct gr_ring *ring, int64_t until_ns) {
     struct pollfd polled[GR_MAX_PEERS + 1];

@@ -77,8 +77,8 @@ static bool send_with(int fd, struct message *message, const int *fds, int n) {
 }
 
 /* slots: -1 for none. If too many descriptors of this user are under way to processes that have
- * not read them (ETOOMANYREFS), it says who it is without any. Whoever wants them asks again. If
- * the other side is gone, nothing is said, and whoever reads gets to know that. */
+ * not read them (ETOOMANYREFS), the message goes without any. A process that wants them asks again.
+ * If the other side is gone, nothing is sent, and the next read reports that. */
 void gr_tell(int fd, const struct gr_ring *ring, int slots) {
     struct message message = {.hello = HELLO, .who = gr_who_am_i(ring)};
     int fds[2], n = 0, pidfd = gr_pidfd(getpid());
@@ -135,7 +135,7 @@ int gr_hear(int fd, struct gr_heard *heard) {
     return 1;
 }
 
-/* The pids of one's own namespace need no pidfd from others. */
+/* For a process of our own pid namespace we need no pidfd from others. */
 void gr_keep_pidfd(const struct gr_who *me, const struct gr_heard *heard) {
     if (heard->pidfd < 0) return;
     if (heard->who.pidns == me->pidns) close(heard->pidfd);

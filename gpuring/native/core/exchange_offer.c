@@ -22,9 +22,9 @@
 
 enum { BACKLOG = 64 };
 
-/* Gives what this process has just made the owner, as far as that goes, and the mode. It is taken
- * hold of first: whoever may write the directory may put a link there meanwhile, and root would
- * change the rights of what the link names. */
+/* Sets the mode, and as far as possible the owner, of a file that this process has just made. The
+ * file is opened first: any process that may write the directory may put a link there meanwhile,
+ * and root would change the rights of the file behind the link. */
 static bool hand_over(const char *path, mode_t kind, const struct stat *header, mode_t mode) {
     struct stat made;
     char held[64];
@@ -86,7 +86,7 @@ static int listener(const struct gr_ring *ring) {
     return -1;
 }
 
-/* One handle of the process listens for all that it has of this ring. Offering again changes
+/* One handle of the process listens for all of its handles of this ring. Offering again changes
  * nothing. fd stays the caller's. GR_SYSTEM: errno, and nothing is left. */
 enum gr_result gr_offer(struct gr_ring *ring, int fd) {
     if (gr_forked(ring)) return GR_FORKED;

@@ -2,9 +2,9 @@
  *
  * The watchdog of the process answers, so a main thread that never returns from a call into the
  * driver does not matter. It never waits for a client, and does a bounded number of steps at a
- * time. So it reads nothing that a client sends, and closes no connection: descriptors may have
- * come with it, also more than there is room for, and to close one may take seconds or for ever (a
- * TCP socket that lingers, a file of a FUSE). The hearer does that, and has no lock meanwhile.
+ * time. So it reads nothing that a client sends, and closes no connection. Descriptors may have come
+ * with it, even more than there is room for, and to close one may take seconds or for ever (a TCP
+ * socket that lingers, a file of a FUSE). The hearer reads and closes, and has no lock meanwhile.
  * What a client sends is read once, into a buffer of the right size. A client that sends nothing
  * is answered all the same, and then forgotten.
  */
@@ -46,8 +46,8 @@ static uint64_t ino_of(int fd) {
     return fstat(fd, &at) == 0 ? (uint64_t)at.st_ino : 0;
 }
 
-/* There is room for it. welcome: the other side may be a peer, so it is told who we are and what
- * we have, and is heard. */
+/* There is room for it. welcome: the other side may be a peer, so it gets our message, and its own
+ * is read. */
 static void begin_talk(int fd, const struct gr_ring *ring, struct gr_who asked, bool welcome,
                        int slots) {
     if (welcome) gr_tell(fd, ring, slots);

@@ -1,4 +1,4 @@
-/* The list of the process's handles, what is closed aside, and what a fork does to them. */
+/* The list of the process's handles, what is closed in other threads, and what a fork does to them. */
 #define _GNU_SOURCE
 #include "handles.h"
 
@@ -16,7 +16,7 @@
 
 static pthread_mutex_t mutex = PTHREAD_MUTEX_INITIALIZER; /* guards the lists */
 static struct gr_ring *handles;
-/* Descriptors that are closed aside, each by a thread, until that begins to close it. */
+/* Descriptors that a thread is to close, each until its thread begins to close it. */
 static struct aside {
     int fd;
     bool listened; /* this process has listened at it */
@@ -76,7 +76,7 @@ bool gr_forked(const struct gr_ring *ring) {
     return ring->generation != atomic_load_explicit(&generation, memory_order_relaxed);
 }
 
-/* ---- what is closed aside -------------------------------------------------------------------- */
+/* ---- what other threads close ---------------------------------------------------------------- */
 
 /* Under the mutex. NULL: there is no memory for it. */
 static struct aside *put_aside(int fd, bool listened) {
@@ -87,7 +87,7 @@ static struct aside *put_aside(int fd, bool listened) {
     return asides = aside;
 }
 
-/* After this, who closes the socket last has nothing else to close. */
+/* After this, the last close of the socket closes nothing else. */
 static void empty_queue(int fd) {
     const struct timespec nap = {.tv_nsec = 10 * 1000 * 1000};
     for (;;) {

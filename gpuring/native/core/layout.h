@@ -86,8 +86,8 @@ struct gr_death {
 };
 
 /* How far a bridge has come that carries the frames of a ring of another host, the near ring, into
- * this one. head.links has two of these, and link_turn says which one holds (annex.c). Writer: the
- * importer. */
+ * this one. head.links has two of these, and link_turn says which one is valid (annex.c). Writer:
+ * the importer. */
 struct gr_link {
     gr_word epoch[2]; /* that of the near ring */
     gr_word seq;      /* near sequence up to which everything was published or skipped */
@@ -101,7 +101,7 @@ struct gr_link {
 };
 
 /* How far the near host's CLOCK_MONOTONIC is ahead of this host's. head.clocks has two of these, and
- * clock_turn says which one holds (annex.c). Writer: the importer. */
+ * clock_turn says which one is valid (annex.c). Writer: the importer. */
 struct gr_clock {
     gr_word ahead_ns; /* negative as two's complement */
     gr_word error_ns; /* at most so far it is off: half of a round trip */
@@ -131,7 +131,7 @@ struct gr_head {
     uint64_t creator_start;  /* start time from /proc, tells it from a later owner of the pid */
     uint64_t creator_pidns;  /* inode of its pid namespace */
     uint8_t device_uuid[16]; /* GPU that holds the slots */
-    /* of the one slab; ipc: cudaIpcMemHandle_t; vmm: its size in bytes (8 bytes, the rest is 0);
+    /* handle of all slots; ipc: cudaIpcMemHandle_t; vmm: the size in bytes (8 bytes, the rest is 0);
      * pool: CUmemPoolPtrExportData */
     uint8_t memory_handle[GR_MEMORY_HANDLE];
     /* how many producers have to come and go before the stream ends, 1 … 4095 */
@@ -167,11 +167,11 @@ struct gr_head {
     alignas(GR_LINE) struct gr_death deaths[GR_DEATHS];
 
     /* Writer: the importer. */
-    /* the copy that holds is `links[link_turn mod 2]`; 0: no bridge was here. Writer: the importer,
+    /* the valid copy is `links[link_turn mod 2]`; 0: no bridge was here. Writer: the importer,
      * += 1 */
     alignas(GR_LINE) gr_word link_turn;
     alignas(GR_LINE) struct gr_link links[2]; /* how far a bridge has come, in two copies */
-    /* the copy that holds is `clocks[clock_turn mod 2]`; 0: nothing was measured yet. Writer: the
+    /* the valid copy is `clocks[clock_turn mod 2]`; 0: nothing was measured yet. Writer: the
      * importer, += 1 */
     alignas(GR_LINE) gr_word clock_turn;
     struct gr_clock clocks[2]; /* how the clocks of the two hosts differ, in two copies */
@@ -198,9 +198,10 @@ struct gr_sub {
     /* durable: where it begins or goes on, from when it is given up or announced until that is done
      * and what it has lost is owed; else 0 */
     gr_word resume;
-    /* durable: frames that were lost while nobody read, of earlier rings of this name too, until a
-     * member is done with the frame that told it; bit 63: those from `resume` on are among them;
-     * bit 62: those of `earlier` are. Writer: under LOCK; members, -= n */
+    /* durable: frames that were lost while it had no member, also in earlier rings of this name,
+     * until a member is done with the frame that reported them; bit 63: the losses from `resume` on
+     * are among them; bit 62: those of the ring in `earlier` are. Writer: under LOCK; members,
+     * -= n */
     gr_word owed;
     /* durable: 0; 1: rings that had this name earlier may still owe it something; else the part of
      * an epoch that says which of them is being settled */
@@ -236,11 +237,11 @@ struct gr_peer_entry {
      * asked again */
     gr_word ended_at;
     gr_word label[GR_LABEL_WORDS]; /* for people; UTF-8, zero-padded */
-    /* how many of its subscription's `owed` this member was told, until it is done with the frame
-     * that told it */
+    /* how many of its subscription's `owed` are reported to this member, until it is done with the
+     * frame that reports them */
     gr_word untold;
-    /* pinned: the CUresult with which CUDA did not register the slots for that GPU, so that the
-     * peer waits for each of its copies; 0: it has. Writer: under LOCK, before `word` */
+    /* pinned: the CUresult with which CUDA refused to register the slots for that GPU, so that the
+     * peer waits for each of its copies; 0: they are registered. Writer: under LOCK, before `word` */
     gr_word unregistered;
     uint64_t reserved[6];
 };

@@ -1,5 +1,5 @@
 /* LOCK, the locked bytes that say who lives, and what is counted under LOCK. For members.c and
- * reap.c, who change who is a member. Frame verbs never come here. */
+ * reap.c, which change the members. Frame verbs never come here. */
 #pragma once
 
 #include "ring.h"
@@ -21,8 +21,8 @@ enum {
  * waits. 0, or -1: errno. */
 int gr_lock_byte(int lock_fd, short type, int byte);
 
-/* How long who joins, leaves or changes a subscription waits for LOCK. A healthy holder keeps it for
- * microseconds, a stopped one for ever. */
+/* How long a join, a leave or a change of a subscription waits for LOCK. A healthy holder keeps it
+ * for microseconds, a stopped one for ever. */
 #define GR_PATIENCE_NS (INT64_C(5) * 1000 * 1000 * 1000)
 
 /* Takes LOCK, or returns GR_LOCK_TIMEOUT; patience_ns 0 tries once. */

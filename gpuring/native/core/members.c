@@ -20,7 +20,7 @@
 #include "subscriptions.h"
 #include "trace.h"
 
-/* Of a peer that nobody has: who drops the last reference to it does not expect to wait. */
+/* For a peer whose last reference is dropped: a program that drops it does not expect to wait. */
 #define DROPPED_PATIENCE_NS (INT64_C(10) * 1000 * 1000)
 
 /* ---- join ------------------------------------------------------------------------------------ */

@@ -51,8 +51,8 @@ static gr_word32 kicks;
 
 static uint64_t address_of(const gr_word32 *word) { return (uintptr_t)word; }
 
-/* Not if the program has closed all that it has, as a daemon does: the number may be that of its own
- * file then. An eventfd of its own looks the same. */
+/* False if the program has closed all its descriptors, as a daemon does: the number may be that of a
+ * file of the program then. But an eventfd of the program looks the same. */
 static bool is_ours(const struct gr_notifier *notifier) {
     struct stat now;
     return notifier->fd >= 0 && fstat(notifier->fd, &now) == 0 &&
@@ -130,7 +130,7 @@ static enum gr_result answer_of(const struct gr_notifier *notifier) {
     return result == GR_ENDED || result == GR_PEER_LOST ? GR_BLOCKED : GR_OK;
 }
 
-/* The owner goes on to other things. A trace shows the wait all the same, also one that begins
+/* The owner goes on to other things. A trace shows the wait all the same, even a trace that begins
  * later than the wait. */
 static void trace_wait(struct gr_notifier *notifier) {
     uint64_t seq;

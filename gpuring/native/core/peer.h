@@ -30,7 +30,8 @@ struct gr_pending {
     uint64_t value;
 };
 
-/* Who it is, and whether it still is. Its join writes what is not marked. */
+/* Which peer it is, and whether it is still a member. Its join writes the fields that are not
+ * marked. */
 struct gr_identity {
     uint32_t number, role, u, mode, policy; /* u: of its subscription, or GR_NONE */
     uint64_t id;
@@ -49,8 +50,8 @@ struct gr_cursor {
     /* How many sequences there were before the subscription that its join has made. 0 if the
      * subscription was there already. */
     uint64_t before;
-    /* Whether it waits for the next producer or ring at the end of the stream; whether it was told
-     * of the end, and has not asked since. */
+    /* Whether it waits for the next producer or ring at the end of the stream; whether the end was
+     * reported to it, and it has not asked since. */
     bool follows, ended;
     bool first; /* its join has made a subscription that begins with the ring */
     /* lost_before of the last frame that this peer had, if `counts_on`. Later losses count from
@@ -59,11 +60,11 @@ struct gr_cursor {
     uint32_t lost_before;
     /* lost_before of the last frame that no bridge has brought. */
     uint32_t dropped;
-    /* How much of what its durable subscription is owed this member is told with its next frame, and
-     * which frame told it. */
+    /* How many owed losses of its durable subscription the next frame reports to this member, and
+     * which frame has reported them. */
     gr_word due, due_with;
-    /* Whether it is told of each death of a producer, up to which of head.reaps it was, and from
-     * which on it was told the last time. */
+    /* Whether each death of a producer is reported to it; which of head.reaps were, and from which
+     * on they were the last time. */
     bool told_deaths;
     uint64_t reaps, told_from;
 };

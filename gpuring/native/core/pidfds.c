@@ -24,7 +24,7 @@ static struct gr_process *find(const struct gr_who *who) {
     return NULL;
 }
 
-/* The last one takes its place. */
+/* The last one of the list takes the place of the one that is removed. */
 static void forget_process(uint32_t k) {
     close(processes[k].fd);
     processes[k] = processes[--process_count];
@@ -63,7 +63,7 @@ void gr_end_look(void) {
             forget_process(k);
 }
 
-/* ---- what they tell -------------------------------------------------------------------------- */
+/* ---- what has been reported ------------------------------------------------------------------ */
 
 uint32_t gr_list_pidfds(struct pollfd *polled) {
     for (uint32_t k = 0; k < process_count; k++)

@@ -26,11 +26,11 @@ struct gr_process *gr_see_process(const struct gr_who *who);
 struct gr_process *gr_add_process(const struct gr_who *who, int pidfd);
 void gr_end_look(void);
 
-/* Lists the pidfds that may still tell something; returns how many places that takes. And what
- * they have told, in as many places. */
+/* Lists the pidfds that may still report an exit, and returns how many places that takes. The other
+ * function takes what poll has reported, in as many places. */
 uint32_t gr_list_pidfds(struct pollfd *polled);
 void gr_note_exits(const struct pollfd *polled, uint32_t n);
 
 void gr_close_pidfds(void); /* in a forked child, whose parent has them, too */
-/* The program has closed them, and their numbers may be those of its own files. */
+/* The program has closed the pidfds, and their numbers may be those of its own files. */
 void gr_lose_pidfds(void);

@@ -216,8 +216,8 @@ static void clear_dead(struct gr_ring *ring, uint32_t p) {
         GR_FAULT("reap: fence raised");
     }
     struct cleared cleared = clear_words(ring, p, producer ? (uint32_t)GR_NONE : sub_of(word));
-    /* Always, even with nothing counted above: an earlier reaper may have died right here. One that
-     * was leaving has counted itself before its entry said so, and stays as it was counted. */
+    /* Always, even with nothing counted above: an earlier reaper may have died right here. A
+     * producer that was leaving counted itself before its entry was LEAVING, and that count stays. */
     if (producer) gr_count_producers(ring, p, GR_DIED);
     else {
         uint32_t u = sub_of(word);

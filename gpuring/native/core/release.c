@@ -15,7 +15,7 @@ static enum gr_result leave_held(struct gr_peer *me, uint32_t index, uint64_t se
     return gr_cas(&take->word, claim_word(seq, me->self.number, GR_HELD), to) ? GR_OK : GR_REAPED;
 }
 
-/* Another frame will tell what is owed. */
+/* Another frame will report what is owed. */
 static void does_not_tell(struct gr_peer *me, uint64_t seq) {
     if (gr_load_relaxed(&me->cursor.due_with) == seq) gr_store_relaxed(&me->cursor.due_with, 0);
 }
@@ -82,8 +82,9 @@ enum gr_result gr_give_back(struct gr_peer *me, uint32_t index, uint64_t seq) {
     return reopen(me, index, seq, me->self.number);
 }
 
-/* Gives back a frame that its user has seen, and not released before his program was ended. Nobody's
- * name is on it, as after a death, so who takes it is told that it was redelivered. */
+/* Gives back a frame that its user has seen, and that was not released before the program was
+ * ended. The word names no peer, as after a death, so to the member that takes it the frame is
+ * redelivered. */
 enum gr_result gr_return(struct gr_peer *me, uint32_t index, uint64_t seq) {
     return reopen(me, index, seq, GR_NONE);
 }

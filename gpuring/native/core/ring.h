@@ -10,12 +10,12 @@
  *   process              who a process is
  *   thread               threads of the library, and the pipes that wake them
  *   exchange_socket      where the processes of a ring meet
- *   handles              all handles of the process; what is closed aside; what a fork does to them
+ *   handles              all handles of the process; what other threads close; what a fork does
  *   peer.h               the handle of a peer; what encloses each of its verbs
  *   bell                 clock and doorbell
  *   lock                 LOCK, the bytes that say who lives, and what is counted under LOCK
  *   header               creates, attaches, copies and validates a header
- *   trace                writes what a peer does for who traces the ring, and reads it for him
+ *   trace                writes what a peer does for a tracer of the ring, and reads it there
  *   annex                what services and bridges keep in the header
  *   transition.h         what all frame verbs do
  *   claim                the frontier, promise, claim, publish, abandon
@@ -24,7 +24,7 @@
  *   release              release, give back
  *   tear                 which frames are torn
  *   subscriptions        where they begin, and how long they stay; under LOCK
- *   earlier              what rings owe them that had the name before; under LOCK
+ *   earlier              what earlier rings of the name still owe them; under LOCK
  *   reap                 clears what dead peers, and peers that leave, still had; under LOCK
  *   members              join, leave, close; under LOCK
  *   pidfds               the other processes, as descriptors that tell when they exit
@@ -36,9 +36,9 @@
  *   wait                 spins, then sleeps, at one ring or at several
  *   notify               a thread that turns doorbells into file descriptors, for event loops
  *
- * ring.h brings atomics.h, words.h and layout.h, and peer.h brings ring.h. All else is included by
- * who uses it, so the includes say who needs whom; tests/native/test_core_layers.py asks the
- * objects.
+ * ring.h includes atomics.h, words.h and layout.h, and peer.h includes ring.h. A file includes all
+ * else that it uses, so the includes show which file needs which; tests/native/test_core_layers.py
+ * checks the object files.
  *
  * claim, acquire and latest of a gr_peer belong to one thread at a time; a slot is ended by the
  * thread that has it. gr_leave may come from another thread at any time: it waits for the verbs in
@@ -91,7 +91,7 @@ struct gr_ring {
     struct gr_layout layout;
     struct gr_config config;
 
-    /* An open file description of the header of its own, never mapped, close-on-exec. */
+    /* The handle's own open file description of the header, never mapped, close-on-exec. */
     int lock_fd;
     uint64_t lock_dev, lock_ino; /* of the header's file */
     /* LOCK alone does not exclude the threads of one process, because they share lock_fd. */
@@ -171,7 +171,7 @@ static inline uint64_t peer_mask_of(const struct gr_ring *ring, uint64_t word) {
  * draws a conclusion from two bits, so each bit may be argued alone. What has to be seen is one
  * subscription, or one peer: its bit was set before its announcement, and the reader loads the
  * bit's word after its own (edges H and J, M1; for peers edges P and R). It does not matter what
- * the other words show then. Who changes masks, or clears by them, has LOCK, under which they
- * stand still. */
+ * the other words show then. Masks change only under LOCK, and a peer that clears by them has
+ * LOCK. */
 #define gr_each_sub(u, ring) gr_each_bit(u, (ring)->sub_words, sub_mask_of(ring, u##_at))
 #define gr_each_peer(p, ring) gr_each_bit(p, (ring)->peer_words, peer_mask_of(ring, p##_at))

@@ -2,9 +2,9 @@
  *
  * A subscription goes with its last member, unless it is durable. A durable one stays, with what
  * its take words say, and producers wait for it as for a slow reader. If its patience is over, it
- * is given up: nobody waits for it any more, but it keeps its place, and whoever comes back is told
- * how much was lost. Then its start says GR_GIVEN_UP, which no claim ever reaches, and `resume`
- * says where it was.
+ * is given up. Then nobody waits for it any more, but it keeps its place, and the losses are reported
+ * to the next member. Its start says GR_GIVEN_UP, which no claim ever reaches, and `resume` says
+ * where it was.
  *
  * All of it is under LOCK. Each step leaves words from which the next holder of LOCK can go on.
  */
@@ -70,7 +70,7 @@ static uint64_t announce(struct gr_ring *ring, uint32_t u, unsigned mode, unsign
     return s;
 }
 
-/* Its debts to the ring before are in `owed`, and that ring has yet to forget them. */
+/* What the ring before owes it is in `owed`, and that ring has yet to forget it. */
 static void owe_earlier(struct gr_sub *sub, const struct gr_terms *terms) {
     const uint64_t settled = terms->earlier > 1 ? GR_SETTLED : 0;
     atomic_fetch_add_explicit(&sub->owed, terms->owed, memory_order_relaxed);
@@ -106,8 +106,8 @@ void gr_begin_subscription(struct gr_ring *ring, uint32_t u, const char name[GR_
     gr_store_release(&sub->resume, 0);
 }
 
-/* Whether a subscription that is there has these terms. Whether it is durable is not one of them:
- * who joins takes it as it is. */
+/* Whether a subscription that is there has these terms. Whether it is durable is not one of them: a
+ * member may join it either way. */
 bool gr_agrees(const struct gr_ring *ring, uint32_t u, const struct gr_terms *terms) {
     const uint64_t word = gr_load_acquire(&ring->sub[u].word);
     return mode_of(word) == terms->mode && !((policy_of(word) ^ terms->policy) & GR_DROP);
@@ -132,8 +132,8 @@ void gr_lose_last_member(struct gr_ring *ring, uint32_t u) {
 
 /* ---- durable --------------------------------------------------------------------------------- */
 
-/* Whether the subscription is done with s, as the take words of an absent member say. They stand
- * still, so they tell of the last lap before it left. */
+/* Whether the subscription is done with s, as its take words say. While it has no member they do not
+ * change, so they show the last lap before the member left. */
 static bool had(const struct gr_ring *ring, uint32_t u, uint64_t s) {
     uint64_t t = gr_load_acquire(&take_of(ring, s % ring->slots, u)->word);
     return seq_of(t) == s && phase_of(t) == GR_DONE;
@@ -178,8 +178,8 @@ static uint64_t missed(const struct gr_ring *ring, uint32_t u, uint64_t from, ui
     return to > from + ring->slots ? n + (to - from - ring->slots) : n;
 }
 
-/* How many published frames it is not done with that are, or were, for it. What somebody who lives
- * still writes counts. */
+/* How many published frames there are, or were, for the subscription, with which it is not done. A
+ * frame that a living producer still writes counts. */
 static uint64_t unread(struct gr_ring *ring, uint32_t u) {
     const uint64_t f = gr_frontier(ring), n = ring->slots;
     uint64_t s = first_missing(ring, u, f), lost = 0;
@@ -208,9 +208,10 @@ static bool lives(struct gr_ring *ring, uint32_t u, uint32_t p) {
            gr_peer_alive(ring, p);
 }
 
-/* What is owed and no other member was told. A member that is killed was told in vain. Its entry may
- * be there still, but its byte is not locked. `owed` is read last: if somebody pays meanwhile, this
- * says too little rather than too much, and the next one is told the rest (H20). */
+/* How many owed losses were reported to no other member. A report to a member that was killed does
+ * not count. Its entry may be there still, but its byte is not locked. `owed` is read last: if a
+ * member subtracts from it meanwhile, the result is too low rather than too high, and the rest is
+ * reported to the next member (H20). */
 static uint64_t untold(struct gr_ring *ring, uint32_t u) {
     uint64_t told = 0;
     if (!owed_of(&ring->sub[u])) return 0;
@@ -235,8 +236,8 @@ enum gr_result gr_owed(struct gr_ring *ring, uint32_t u, uint64_t *owed) {
     return result;
 }
 
-/* The member is told with its next frame. Until it is done with that one, it is owed all the same: if
- * the member is killed before, the next one is told. */
+/* The member's next frame reports the losses. Until the member is done with that frame, they stay
+ * owed: if it is killed before, they are reported to the next member. */
 static void tell(struct gr_peer *me) {
     const uint64_t n = untold(me->ring, me->self.u);
     if (!n) return;

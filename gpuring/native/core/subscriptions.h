@@ -1,5 +1,5 @@
-/* Subscriptions: where they begin, and how long they stay. For members.c and reap.c, and for who
- * makes a durable one. */
+/* Subscriptions: where they begin, and how long they stay. For members.c and reap.c, and for callers
+ * that make durable ones. */
 #pragma once
 
 #include "peer.h"
@@ -25,17 +25,17 @@ struct gr_terms {
  * GR_MODE_MISMATCH: it is there with the other mode or policy. */
 enum gr_result gr_subscribe(struct gr_ring *ring, const char name[GR_NAME_WORDS * 8],
                             const struct gr_terms *terms);
-/* It goes with its last member, so at once if it has none. False in *found: there is none of this
- * name. */
+/* Makes it an ordinary subscription, which goes with its last member, and at once if it has none.
+ * False in *found: there is none of this name. */
 enum gr_result gr_unsubscribe(struct gr_ring *ring, const char name[GR_NAME_WORDS * 8],
                               bool *found);
 /* Gives up durable subscriptions whose patience is over. Does not wait for LOCK. */
 void gr_give_up_late(struct gr_ring *ring);
-/* How many frames it has lost that nobody was told of, if another ring takes the name of this one.
- * GR_BLOCKED: a member lives, and may still read what is left here. */
+/* How many frames it has lost that were reported to nobody, if another ring takes the name of this
+ * one. GR_BLOCKED: a member lives, and may still read what is left here. */
 enum gr_result gr_owed(struct gr_ring *ring, uint32_t u, uint64_t *owed);
 
-/* A member is done with the frame with which it was told what was lost while nobody read. */
+/* A member is done with the frame that reported what was lost while the subscription had no member. */
 void gr_pay(struct gr_peer *me);
 
 /* What follows is called under LOCK. */

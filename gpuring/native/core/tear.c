@@ -1,5 +1,5 @@
-/* Torn marks: who dies with GPU work pending leaves frames that were never written. A reaper marks
- * them, and readers ask.
+/* Torn marks: a producer that dies with GPU work pending leaves frames that were never written. A
+ * reaper marks them, and readers ask for the marks.
  */
 #include "tear.h"
 

@@ -38,7 +38,7 @@ void gr_close_pipe(struct gr_thread *thread) {
     thread->runs = false;
 }
 
-/* The process has closed its descriptors. What the thread had may be anybody's by now. */
+/* The process has closed its descriptors. Their numbers may be those of other files by now. */
 static void lose(struct gr_thread *thread) {
     thread->runs = false;
     thread->out = thread->in = -1;

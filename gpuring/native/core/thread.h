@@ -1,5 +1,5 @@
-/* Threads of this library, and the pipes that wake them. Who starts, wakes or ends a gr_thread has
- * gr_lock_handles (handles.h). */
+/* Threads of this library, and the pipes that wake them. A caller that starts, wakes or ends a
+ * gr_thread has gr_lock_handles (handles.h). */
 #pragma once
 
 #include <stdatomic.h>
@@ -17,8 +17,8 @@ struct gr_thread {
     int out, in;
     uint64_t ino;  /* of the pipe */
     uint64_t life; /* how many threads there were: an earlier one has nothing to say any more */
-    /* NULL, or called when the process has closed its descriptors: what else the thread had open
-     * may be anybody's by now. */
+    /* NULL, or called when the process has closed its descriptors: the numbers of what else the
+     * thread had open may be those of other files by now. */
     void (*lost)(void);
 };
 
@@ -31,5 +31,5 @@ void gr_wake(struct gr_thread *thread);
 bool gr_goes_on(struct gr_thread *thread, uint64_t life);
 /* In a forked child, which does not have the thread. */
 void gr_close_pipe(struct gr_thread *thread);
-/* False: the process has closed its descriptors, and what else the thread had may be anybody's. */
+/* False: the process has closed its descriptors, and their numbers may be those of other files. */
 bool gr_has_its_pipe(const struct gr_thread *thread);

@@ -218,8 +218,8 @@ struct gr_tracer *gr_trace_begin(int fd, const char **why, char *text, size_t te
     return tracer;
 }
 
-/* How many of the events are whole. An event that is being written ends the row, for BLANK_NS: who
- * writes it may have been killed. It counts as missed then, and its turn is 0. */
+/* How many of the events are whole. An event that is being written ends the row, for BLANK_NS. After
+ * that its writer was probably killed. Then it counts as missed, and its turn is 0. */
 static uint32_t whole(struct gr_tracer *tracer, uint32_t number, const struct gr_trace_event *events,
                       uint32_t n) {
     int64_t *since = &tracer->blank_ns[number];

@@ -58,7 +58,7 @@ void gr_annotate(enum gr_event_kind kind, const char name[32]);
 
 /* ---- for the tracer -------------------------------------------------------------------------- */
 
-/* A tracer may look so long after the last time before verbs stop writing events. */
+/* For how long after a tracer's last look verbs go on writing events. */
 #define GR_TRACE_NS (INT64_C(2) * 1000 * 1000 * 1000)
 
 struct gr_tracer {
@@ -71,9 +71,9 @@ struct gr_tracer {
     uint64_t missed[GR_MAX_PEERS];  /* by number: how many were overwritten before they were read */
     int64_t blank_ns[GR_MAX_PEERS]; /* since when the next event is being written; 0: it is not */
 };
-/* Turns the tracing of the ring on whose header is open as fd, and rings its bell: who sleeps there
- * already looks once more, and tells what it waits for. NULL with *why set: it is none of
- * this build. NULL with *why NULL: errno; EAGAIN: somebody traces it already. */
+/* Turns on the tracing of the ring whose header is open as fd, and rings its bell: a peer that
+ * sleeps there already looks once more, and writes what it waits for. NULL with *why set: it is no
+ * ring of this build. NULL with *why NULL: errno; EAGAIN: another process traces it already. */
 struct gr_tracer *gr_trace_begin(int fd, const char **why, char *text, size_t text_nbytes);
 /* Keeps it on. Returns whether it was still on; if not, events since the last time are missing. */
 bool gr_trace_on(struct gr_tracer *tracer);

@@ -85,7 +85,7 @@ static enum gr_result last_look(const struct gr_peer *me, uint64_t *pos, uint64_
             return blocked(culprit, GR_BY_HOLDER, owner_of(t), me->self.u, seq_of(t),
                            gr_load_relaxed(&take->since_ns));
         uint64_t w = gr_load_sc(&ring->slot[i].word);
-        /* Below the start, its loss was told when the subscription was taken up (H15). */
+        /* Below the start, it was counted as lost when the subscription was taken up (H15). */
         if (phase_of(t) == GR_OPEN && seq_of(t) >= start && seq_of(w) == seq_of(t) &&
             phase_of(w) == GR_READY) {
             /* The walk would look elsewhere, and come back here. */
@@ -135,8 +135,8 @@ again:;
             if (seq_of(t) < s && seq_of(gr_load_sc(&ring->slot[i].word)) < s)
                 return GR_DAMAGED; /* this member has met what was never claimed */
             at->pos = seq_of(t) >= s + n ? seq_of(t) - n + 1 : s + 1; /* older ones are gone */
-            /* This member gave a later frame of the slot back: nobody else has had what it goes
-             * over again. */
+            /* This member gave back a later frame of the slot. Nobody else has had the sequences
+             * that it passes again. */
             if (seq_of(t) > s && phase_of(t) == GR_OPEN && owner_of(t) == me->self.number)
                 count_lost(me, at, s, at->pos);
             met(at, at->pos);

@@ -2,9 +2,9 @@
  *
  * It needs no GIL, so it clears dead peers even while the main thread is in a CUDA call. It sleeps
  * in poll() on the pidfds of the other processes that have peers in our rings. A process of another
- * pid namespace has to hand over its pidfd (exchange_message.c). Newcomers are told of by the
- * threads of its own process (gr_tell_of_joins), and found at each tick, which is short after a
- * join and grows to a second while nothing happens.
+ * pid namespace has to hand over its pidfd (exchange_message.c). Threads of its own process report
+ * newcomers (gr_tell_of_joins). It also finds them at each tick, which is short after a join and
+ * grows to a second while nothing happens.
  *
  * A peer without a usable pidfd is looked at every TICK_MS. All peers are looked at now and then,
  * because a process may live and have given up its handle. It also leaves for peers of its own
@@ -41,9 +41,9 @@ static void fork_child(void) {
 }
 static void install_fork_handler(void) { pthread_atfork(NULL, NULL, fork_child); }
 
-/* Whether the pidfd of this peer's process will tell of its death. False: it has told already, or
- * there is none, because the process is gone, or has not answered, or the kernel gives none. If
- * there are too many processes, those that are not watched are found at the tick. */
+/* Whether the pidfd of this peer's process will report its death. False: it has reported it
+ * already, or there is no pidfd, because the process is gone, or has not answered, or the kernel
+ * gives none. If there are too many processes, those that are not watched are found at the tick. */
 static bool look_after(struct gr_ring *ring, uint32_t p) {
     const struct gr_peer_entry *entry = &ring->peer[p];
     const uint64_t id = gr_load_acquire(&entry->id); /* before who it is */
@@ -124,8 +124,8 @@ static void *watch(void *life) {
         poll(polled, n, any ? tick_ms : -1);
         handles = gr_lock_handles();
         if (!gr_goes_on(&watchdog, (uintptr_t)life)) break;
-        /* The pidfd has told all. Rings that have peers of this process are looked at next, and
-         * soon again, until LOCK was free and the peers are cleared. */
+        /* The pidfd has nothing more to report. Rings that have peers of this process are looked at
+         * next, and soon again, until LOCK was free and the peers are cleared. */
         gr_note_exits(polled + 1, watched);
     }
     gr_unlock_handles();

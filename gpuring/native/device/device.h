@@ -7,7 +7,7 @@
 /* GR_OK or GR_DEVICE. Makes no peer. */
 enum gr_result gd_open(struct gd_device *device, struct gd_driver *driver, struct gr_ring *ring,
                        int ordinal, struct gd_trouble *trouble);
-/* Waits for this process's work on the GPU. False: some thread captures a stream, and the header
+/* Waits for this process's work on the GPU. False: some thread is capturing a stream, and the header
  * must stay mapped for good. */
 bool gd_close(struct gd_device *device);
 

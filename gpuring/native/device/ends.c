@@ -108,7 +108,8 @@ static enum gr_result end_one(struct gd_peer *peer, struct gd_call *call, uint32
     return GR_OK;
 }
 
-/* For torn frames of this call, if it has to report something else now, or may be given up. */
+/* Keeps torn frames of this call for later, if it has to report something else now, or may be given
+ * up. */
 static void report_all_later(struct gd_peer *peer, struct gd_call *call) {
     for (uint32_t k = 0; k < call->torns; k++) gd_report_later(peer, call->torn[k]);
     call->torns = 0;
@@ -121,7 +122,7 @@ static inline enum gr_result ended(struct gd_peer *peer, struct gd_call *call) {
     return call->failed ? GR_DEVICE : call->refused;
 }
 
-/* Of a peer that uses the slots by the CPU. Its work is done, so it promises nothing. */
+/* The end for a peer that uses the slots by the CPU. Its work is done, so it promises nothing. */
 static inline enum gr_result end_by_cpu(struct gd_peer *peer, struct gd_call *call,
                                         enum gd_ending end) {
     for (uint32_t k = 0; k < call->n; k++) {
@@ -136,7 +137,7 @@ static inline enum gr_result end_by_cpu(struct gd_peer *peer, struct gd_call *ca
  * abandoned. */
 static enum gr_result end_on_streams(struct gd_peer *peer, struct gd_call *call, unsigned how,
                                      enum gd_ending end) {
-    /* Checked before the driver is asked anything: a child may not touch CUDA. */
+    /* Checked before any call of the driver: a child may not touch CUDA. */
     if (gr_forked(peer->core.ring)) {
         for (uint32_t k = 0; k < call->n; k++) peer->use[call->indices[k]].open = false;
         return GR_FORKED;

@@ -149,8 +149,7 @@ static void *event_of(struct gd_device *device, struct gd_row *row, uint32_t own
 
 /* ---- own events ------------------------------------------------------------------------------ */
 
-/* Called before the peer's first verb: takes its events, and tells others of them through the
- * header. */
+/* Called before the peer's first verb: takes its events, and writes their handles into the header. */
 enum gr_result gd_take_events(struct gd_peer *peer, struct gd_trouble *trouble) {
     struct gd_device *device = peer->device;
     const uint32_t slots = device->ring->slots, number = peer->core.self.number;
@@ -277,8 +276,8 @@ const struct gd_sync gd_events = {
     .record = record, .paid = paid, .seen = seen, .hint = hint, .wait = wait};
 
 /* Whether the last record of one owner of a peer number on a slot is complete, as its event says.
- * For an owner that has died, whose fence was raised by a reaper. False also if nobody can tell
- * any more. */
+ * For an owner that has died, whose fence was raised by a reaper. False also if this process cannot
+ * find out any more. */
 bool gd_event_done(struct gd_device *device, uint32_t owner, uint64_t owner_id, uint32_t index) {
     struct gd_row *row = take_row(device, owner, owner_id);
     int status;

@@ -28,8 +28,8 @@ enum {
     GD_PATIENCE_NS = 20 * 1000,
 };
 
-/* CU_OK, CU_NOT_READY or an error. A word of a CPU that is behind will be stored in a moment, or by
- * a reaper if its owner is dead. */
+/* CU_OK, CU_NOT_READY or an error. If a word that a CPU stores is behind, it will be stored in a
+ * moment, or by a reaper if its owner is dead. */
 static int paid(struct gd_peer *peer, struct gd_call *call, uint32_t owner, uint32_t index,
                 uint64_t value) {
     return peer->sync->paid(peer, owner, index, value, &call->trouble);
@@ -204,8 +204,8 @@ enum gr_result gd_order(struct gd_peer *peer, struct gd_call *call, unsigned how
         if (status == CU_OK) continue;
         if (status != CU_NOT_READY) return GR_DEVICE;
         if (call->deadline_ns != 0 && comes_soon(peer, call, owner, index, value)) continue;
-        /* From now on only the watchdog can tell that this peer is dead. It may sleep since before
-         * the peer joined, and nobody has slept in a verb since. */
+        /* From now on only the watchdog can notice the death of this peer. The watchdog may have
+         * slept since before the peer joined, and no thread has slept in a verb since. */
         gr_tell_of_joins(peer->core.ring);
         status = peer->sync->wait(peer, call, owner, index, value);
         if (status != CU_OK) return gd_refuse(call, GD_ON_STREAM, call->stream, status);

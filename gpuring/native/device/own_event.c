@@ -1,5 +1,5 @@
-/* Events that this process made: interprocess events, which its peers have in turn, and spare
- * ones, recorded and waited for in one go, so that they can be used again at once. */
+/* Events that this process made. Its peers use interprocess events one after the other. Spare events
+ * are recorded and waited for in one call, so that they can be used again at once. */
 #include "own_event.h"
 
 #include <pthread.h>

@@ -142,8 +142,8 @@ static enum gr_result finish_all(struct gd_peer *peer, struct gd_call *call) {
     return gd_is_capture(status) ? gd_refuse(call, GD_NOT_NOW, 0, status) : GR_OK;
 }
 
-/* A default stream means that of the current device. It is asked for that device, which may not be
- * the ring's if the stream was refused for that, and for the ring's device. */
+/* The handle of a default stream means that of the current device. So it is asked for the current
+ * device, and for the ring's. The two differ if the stream was refused for that reason. */
 static int query(const struct gd_device *device, gd_stream stream) {
     void *popped;
     int status = device->driver->stream_query((void *)stream);
@@ -173,8 +173,8 @@ enum gr_result gd_settle(struct gd_peer *peer, struct gd_call *call, uint32_t in
             status = CU_OK;
         }
         if (status == CU_OK && use->of_another && use->stream[k] == GD_LEGACY) {
-            /* Work that is put into this stream waits for the other thread's, but a query tells of
-             * its own work only. So wait for the whole device. */
+            /* Work that is put into this stream waits for that of the other thread, but a query
+             * reports the stream's own work only. So wait for the whole device. */
             enum gr_result result = finish_all(peer, call);
             if (result != GR_OK) return result;
         }

@@ -1,11 +1,11 @@
 /* Frames that may still turn out torn after their release: a consumer releases while its GPU still
- * waits for the producer's, and the producer dies then. docs/decisions/0003 has the reasons.
+ * waits for the producer's, and then the producer dies. docs/decisions/0003 has the reasons.
  *
- * With a timeline the fence word tells, because the GPU stores it. An event raises no fence word
- * by itself, so three things are asked: this peer's own event of the slot, which came later; the
+ * With a timeline the fence word is enough, because the GPU stores it. With events no stream stores
+ * the fence word. So three events are asked: this peer's own event of the slot, which came later; the
  * producer's event, even after its death; and a checkpoint, one more event of this peer, which says
- * that everything before it is done. That is needed where the host runs farther ahead than the ring
- * is long, so that each event is recorded again before anybody sees it complete.
+ * that everything before it is done. The checkpoint is needed where the CPU runs farther ahead than
+ * the ring is long, so that each event is recorded again before anybody sees it complete.
  */
 #include "released.h"
 
@@ -26,8 +26,8 @@ bool gd_released_prepare(struct gd_peer *peer) {
     return released->done != NULL;
 }
 
-/* To be called while the device is open. What is remembered from here on is known by other means,
- * or not at all. */
+/* To be called while the device is open. Afterwards no event can be asked: frames that are still
+ * remembered are known by other means, or not at all. */
 void gd_drop_checkpoint(struct gd_peer *peer) {
     struct gd_released *released = &peer->released;
     pthread_mutex_lock(&released->mutex);
@@ -98,7 +98,7 @@ static enum gd_end how_it_ended(struct gd_peer *peer, const struct gd_frame *fra
         if (!gr_torn(ring, frame->index, frame->producer, frame->producer_id, frame->value))
             return GD_WHOLE;
         if (!events) return GD_TORN;
-        /* The reaper could not know, because nobody raises an event's fence unasked. */
+        /* The reaper could not know: with events a fence rises only when a process asks the event. */
         bool done = own_is_done(peer, frame) ||
                     gd_event_done(device, frame->producer, frame->producer_id, frame->index);
         return done ? GD_WHOLE : GD_TORN;
@@ -265,8 +265,8 @@ bool gd_would_report(struct gd_peer *peer) {
     return any;
 }
 
-/* Of a frame whose fence is reached. With events a mark says only that nobody had asked, so the
- * event itself is asked. */
+/* For a frame whose fence is reached. With events a mark says only that no process had asked the
+ * event, so it is asked now. */
 static bool is_torn(struct gd_peer *peer, const struct gd_use *use, uint32_t index) {
     if (!gr_torn(peer->core.ring, index, use->producer, use->producer_id, use->value)) return false;
     return !(peer->sync == &gd_events &&

@@ -3,8 +3,8 @@
  *
  * The core (core) orders what CPUs do. This orders what streams do. A peer *promises* a
  * value for its GPU work on a slot, then enqueues the operation that makes its fence reach that
- * value, and only then lets others see the frame. So a stream that is told to wait waits for
- * something that is already in a stream. "Two orders" in docs/protocol.md has the argument.
+ * value, and only then lets others see the frame. So whatever a stream waits for is already in a
+ * stream. "Two orders" in docs/protocol.md has the argument.
  *
  * Each .c file has a header of its own. No file needs one that stands below it in this list, and
  * the core needs none of them:
@@ -22,7 +22,7 @@
  *   ends        publish, abandon, release      } one call, one
  *   verbs       claim, acquire, latest, leave  } transition
  *
- * state.h brings core/peer.h and driver.h. All else is included by who uses it.
+ * state.h includes core/peer.h and driver.h. A file includes all else that it uses.
  *
  * A peer that uses the slots by the CPU has no device (gd_peer.device is NULL). The same verbs are
  * used, and nothing is promised or recorded. On host memory all peers are like that. On pinned
@@ -53,7 +53,7 @@
 typedef uintptr_t gd_stream;
 enum { GD_LEGACY = 0, GD_PER_THREAD = 2 };
 
-/* What the driver refused, or what there was not enough of. Python words it for the user. */
+/* What the driver refused, or what there was not enough of. memory/trouble.c has the words for it. */
 enum gd_where {
     GD_NOWHERE = 0,
     GD_ON_STREAM,     /* the stream does not take the operation; status */

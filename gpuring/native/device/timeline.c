@@ -1,8 +1,7 @@
 /* Device order by 64-bit words: streams store and wait for words in the header's own fence table.
  *
- * The table is registered with CUDA. So the word that a stream stores when it gets there, and that
- * other streams wait for, is one that the CPU can load. A stream that waits for a dead peer goes
- * on when a reaper stores that peer's fence.
+ * The table is registered with CUDA. So the CPU can load the words that streams store and wait for. A
+ * stream that waits for a dead peer goes on when a reaper stores that peer's fence.
  */
 #include "timeline.h"
 

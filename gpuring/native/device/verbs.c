@@ -28,7 +28,7 @@ static enum gr_result go_on(struct gd_peer *peer, struct gd_call *call, unsigned
                             gr_verb verb) {
     if (call->stage == GD_TRY) {
         if (call->deadline_ns == 0) {
-            /* A caller that polls does not come by a sleep, where joins are reported, and may wait
+            /* A sleep reports joins to the watchdog. A caller that polls never sleeps, and may wait
              * for a peer that is dead. */
             gr_tell_of_joins(peer->core.ring);
             return GR_BLOCKED;

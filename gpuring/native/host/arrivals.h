@@ -30,14 +30,14 @@ struct gh_pace {
 };
 /* watched: whether the kernel reports names. */
 void gh_begin_pace(struct gh_pace *pace, bool watched);
-/* Before a wait, when nothing was found. going: something was found that is about to go. Its end
+/* Called before a wait, when nothing was found. going: a ring was found that is about to go. Its end
  * may not be reported, so the next looks come fast again. */
 void gh_missed(struct gh_pace *pace, bool going);
-/* For how long to rest before the next look, after a wait that lasted so long. told: a name has
- * ended it. */
+/* For how long to rest before the next look, after a wait that lasted so long. told: the arrival of
+ * a name has ended the wait. */
 int64_t gh_rest_ns(struct gh_pace *pace, bool told, int64_t waited_ns);
 
-/* All of it, for who waits for a name and nothing else. */
+/* All of it, for a caller that waits for a name and nothing else. */
 struct gh_arrivals {
     struct gh_pace pace;
     int watch; /* -1: none */

@@ -19,8 +19,8 @@
 #include "making.h"
 #include "named.h"
 
-/* How long to wait for who is settling. Only a process that was stopped takes so long, and who
- * joins after it settles. */
+/* How long to wait for a process that is settling. Only a stopped process takes so long, and the
+ * next one that joins settles in its place. */
 #define PATIENCE_NS INT64_C(500000000)
 
 static bool is_durable(const struct gr_ring *ring, uint32_t u) {
@@ -38,7 +38,7 @@ static void copy_name(const struct gr_ring *ring, uint32_t u, char name[GH_SUBSC
     }
 }
 
-/* What says in a later ring which one this is: above 1, and a part of its epoch. */
+/* The number that names this ring in a later one: above 1, and a part of its epoch. */
 static uint64_t number_of(const struct gr_ring *ring) {
     uint64_t number;
     memcpy(&number, ring->head->epoch, sizeof number);
@@ -67,8 +67,8 @@ static void end_earlier(struct earlier *list) {
     *list = (struct earlier){0};
 }
 
-/* 1: *ring is mapped, 0: it is none of these, -1: errno. Another user's file could end this process.
- * One that is not closed is about to get its name, or its maker was killed before it had. */
+/* 1: *ring is mapped, 0: it is no earlier ring, -1: errno. Another user's file could end this
+ * process. A ring that is not closed is about to get its name, or its maker was killed before that. */
 static int map(const char *path, uid_t owner, const struct gr_ring *later, struct gr_ring **ring) {
     gpuring_error error;
     struct gh_named named;
@@ -95,9 +95,9 @@ static int map(const char *path, uid_t owner, const struct gr_ring *later, struc
     return 0;
 }
 
-/* Those that had the name before this ring, which are closed. None if it has lost the name itself,
- * because then later ones may be among them. Whoever may not open one, or has no descriptor for it,
- * must not take it for settled: -1, errno. */
+/* The closed rings that had the name before this one. None if this ring has lost the name itself,
+ * because then later ones may be among them. If one cannot be opened, for lack of rights or of
+ * descriptors, it must not count as settled: -1, errno. */
 static int begin_earlier(const char *name, struct gr_ring *ring, struct earlier *list) {
     struct stat ours;
     struct gh_beside beside;
@@ -144,8 +144,8 @@ static uint32_t find_owed(const struct gr_ring *ring, const char name[GH_SUBSCRI
     return GR_NONE;
 }
 
-/* What was counted when somebody was killed is forgotten where it was owed before. Not GR_OK: a
- * membership lock cannot be taken. */
+/* If a process was killed after it had counted what an earlier ring owes, has that ring forget it.
+ * Not GR_OK: a membership lock cannot be taken. */
 static enum gr_result forget_settled(const struct earlier *rings, struct gr_ring *ring) {
     char name[GH_SUBSCRIPTION];
     bool found;
@@ -175,7 +175,7 @@ static enum gr_result settle_one(struct gr_ring *one, uint32_t u, struct gr_ring
     if (result == GR_OK) result = gr_settle(ring, own, number_of(one), owed);
     if (result != GR_OK) return result;
     GR_FAULT("settle: counted");
-    /* If it is not forgotten there, who comes next does that. */
+    /* If this fails, the next process that joins has it forgotten there. */
     copy_name(one, u, name);
     result = gr_unsubscribe(one, name, &found);
     GR_FAULT("settle: forgotten");
@@ -200,8 +200,8 @@ static enum gr_result settle_all(struct gr_ring *one, struct gr_ring *ring, bool
     return GR_OK;
 }
 
-/* Only one membership lock is waited for. If it cannot be had, others are tried once, and who comes
- * next does the rest. */
+/* Waits for one membership lock only. If it cannot be taken, others are tried once, and the next
+ * process that joins does the rest. */
 static void settle(const struct earlier *rings, struct gr_ring *ring) {
     bool still[GR_MAX_SUBSCRIPTIONS] = {false}, late = false;
     if (forget_settled(rings, ring) != GR_OK) return;
@@ -233,8 +233,8 @@ void gh_settle(const char *name, struct gr_ring *ring) {
     gh_unlock_and_close(alone, GR_SETTLING_BYTE);
 }
 
-/* Has earlier rings forget what was counted in this one, which was closed, for who takes its
- * place. */
+/* Has earlier rings forget what was counted in this one, which was closed, before another ring takes
+ * its place. */
 static gpuring_status settle_up(const char *name, struct gr_ring *ring, gpuring_error *error) {
     struct earlier rings;
     bool any = false;
@@ -323,7 +323,7 @@ static gpuring_status remove_asides(const char *name, bool strays, gpuring_error
     for (uint32_t k = 0; k < beside.n; k++)
         beside.file[k].goes = gh_is_aside(beside.file[k].path) && gh_is_left(beside.file[k].path);
     gh_header_path(name, header);
-    /* The look comes second: so none of them is later. */
+    /* This look comes second, so none of these rings is later than that of the name. */
     const bool go = !strays || gh_owner_of(header) == -1;
     for (uint32_t k = 0; go && status == GPURING_OK && k < beside.n; k++)
         if (beside.file[k].goes && gh_remove_slots(beside.file[k].path) < 0)

@@ -50,7 +50,7 @@ static void add_how_to_follow(struct gh_text *text, const char *name, const stru
                      "`reattach` waits for one, or for the next ring of that name");
 }
 
-/* Of whose death a consumer is told. Only the last deaths of a ring are remembered. */
+/* The producers whose deaths are reported to a consumer. A ring remembers only its last deaths. */
 static void add_dead_producers(struct gh_text *text, const struct gr_peer *peer) {
     const struct gr_ring *ring = peer->ring;
     const uint64_t reaps = gr_load_acquire(&ring->head->reaps);

@@ -99,8 +99,8 @@ static bool is_read_elsewhere(const struct gr_sub *sub) {
     return memcmp(sub->name, GH_ELSEWHERE, strlen(GH_ELSEWHERE)) == 0;
 }
 
-/* Who holds up a subscription whose frames go to another host, as far as that is known. Its member
- * here is seldom to blame. */
+/* What holds up a subscription whose frames go to another host. Its member on this host is seldom to
+ * blame. */
 static void add_elsewhere(struct gh_text *text, const struct gr_sub *sub) {
     const size_t far = length(sub->far, 8 * GR_FAR_WORDS);
     if (!far || !is_read_elsewhere(sub)) return;
@@ -119,7 +119,7 @@ static bool is_left(const struct gr_ring *ring, uint32_t u) {
     return !members_of(ring, u) && policy_of(gr_load_acquire(&ring->sub[u].word)) & GR_DURABLE;
 }
 
-/* Why nobody of a subscription may ever take its next frame. */
+/* Why perhaps no member of a subscription will ever take its next frame. */
 static void add_of_the_end(struct gh_text *text, const struct gr_ring *ring, uint32_t u) {
     if (is_left(ring, u)) gh_add(text, ". It is durable, and nobody reads it");
     else if (gh_waits_in_vain(ring, u))

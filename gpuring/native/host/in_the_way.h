@@ -5,10 +5,11 @@
 #include "error.h"
 #include "text.h"
 
-/* Whether each member of a subscription was told that the stream is over, does not wait for it to
- * go on, and has asked for nothing since. Who waits for the subscription may wait for ever. */
+/* Whether each member of a subscription has seen the end of the stream, does not wait for it to go
+ * on, and has asked for nothing since. A producer that waits for the subscription may wait for
+ * ever. */
 bool gh_waits_in_vain(const struct gr_ring *ring, uint32_t u);
-/* Whether, for a second, a claim has waited for such a subscription. A reader that was about to ask
+/* Whether a claim has waited for such a subscription for a second. A reader that was about to ask
  * again has done so by then. *since_ns: 0 when the wait begins. */
 bool gh_claims_in_vain(const struct gr_peer *me, int64_t *since_ns);
 

@@ -1,7 +1,7 @@
-/* A reader of the JSON that describes slots: what it is asked for, and nothing else.
+/* A reader of the JSON that describes slots. It reads what its caller asks for, and nothing else.
  *
- * It never goes back, except to a place that its caller has kept. What it was told is wrong stays
- * wrong: after that each call returns false. */
+ * It never goes back, except to a place that its caller has kept. After the first mistake in the text
+ * each call returns false. */
 #pragma once
 
 #include <stdbool.h>
@@ -28,5 +28,6 @@ bool gh_string(struct gh_json *json, char *to, size_t *nbytes);
 bool gh_number(struct gh_json *json, uint64_t most, uint64_t *value);
 /* Passes a value, whatever it is. */
 bool gh_skip(struct gh_json *json);
-/* Whether another element comes in what ends with `close`. first: none was taken yet. */
+/* Whether another element comes in a list or object that ends with `close`. first: none was taken
+ * yet. */
 bool gh_more(struct gh_json *json, char close, bool first);

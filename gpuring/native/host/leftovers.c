@@ -74,7 +74,7 @@ static bool is_same(const struct life *one, const struct life *other) {
            memcmp(one->epoch, other->epoch, sizeof one->epoch) == 0;
 }
 
-/* Those that go, and `own` if it is one. */
+/* Removes the slots that are to go. with_own: also `own`, if there is one. */
 static gpuring_status remove_slots(struct gh_beside *beside, const char *own, bool with_own,
                                    gpuring_error *error) {
     for (uint32_t k = 0; k < beside->n; k++) {

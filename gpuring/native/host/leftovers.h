@@ -1,4 +1,4 @@
-/* What the dead have left in /dev/shm: rings in which nobody is, and slots without a ring. */
+/* What dead processes have left in /dev/shm: rings without a living peer, and slots without a ring. */
 #pragma once
 
 #include "../core/ring.h"
@@ -24,6 +24,7 @@ gpuring_status gh_make_room(const char *name, gpuring_error *error);
 /* Whether the names of this ring go when the last process leaves it, because its creator is dead.
  * The caller leaves the ring and then calls gh_remove_dead, which looks who else is there.
  *
- * Two keep their names. The importer of a bridge, when it is started again, goes on with its ring.
- * Durable subscriptions go over to the next ring of the name. */
+ * Two kinds of rings keep their names. One is the ring of a bridge: its importer, when it is started
+ * again, goes on with it. The other has durable subscriptions, which the next ring of the name takes
+ * over. */
 bool gh_goes_with_the_last(const char *name, struct gr_ring *ring);

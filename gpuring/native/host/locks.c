@@ -33,7 +33,7 @@ void gh_unlock_and_close(int fd, int byte) {
     close(fd);
 }
 
-/* What cannot be asked counts as locked: nothing is taken away then. */
+/* A lock that cannot be asked for counts as held, so nothing is taken away then. */
 static bool is_locked(int fd, short like, int first, int n) {
     struct flock lock = {.l_type = like, .l_whence = SEEK_SET, .l_start = first, .l_len = n};
     return fcntl(fd, F_OFD_GETLK, &lock) != 0 || lock.l_type != F_UNLCK;

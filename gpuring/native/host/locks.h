@@ -11,8 +11,8 @@ int gh_lock(int fd, int byte);
  * unless it was stopped. */
 int gh_lock_within(int fd, int byte, int64_t patience_ns);
 int gh_unlock(int fd, int byte);
-/* Also where a child has the descriptor as well, which another thread has forked meanwhile: the lock
- * belongs to both of them, and closing one would leave it to the other. */
+/* Unlocks first. If another thread has forked meanwhile, the child has the descriptor, too. The lock
+ * belongs to both descriptors, and closing one would leave it to the other. */
 void gh_unlock_and_close(int fd, int byte);
 /* Whether another process is about to take the file's name away, or has not given it yet. */
 bool gh_name_is_locked(int fd);

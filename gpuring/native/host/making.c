@@ -1,5 +1,5 @@
 /* How the names of a ring come and go. Slots get their name before their header does, and lose it
- * before. So what a killed process leaves is always found (leftovers.h). */
+ * before the header does. So what a killed process leaves is always found (leftovers.h). */
 #define _GNU_SOURCE
 #include "making.h"
 

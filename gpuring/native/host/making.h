@@ -28,5 +28,5 @@ int gh_remove_file(const char *path, uint32_t owner);
  * has durable subscriptions, the next ring of the name takes its header's. */
 gpuring_status gh_remove_own(const char *name, const uint8_t epoch[16], struct gr_ring *ring,
                              gpuring_error *error);
-/* Whether a ring has subscriptions that go over to the next ring of its name. */
+/* Whether a ring has subscriptions that the next ring of its name takes over. */
 bool gh_has_durable(const struct gr_ring *ring);

@@ -1,7 +1,7 @@
 /* The file that has a name now. It stays this file, whatever becomes of the name.
  *
- * Anybody may put anything under any name in /dev/shm. So what has a name is looked at before it is
- * opened (O_PATH): no fifo blocks, no device starts, no link is followed.
+ * Anybody may put anything under any name in /dev/shm. So the type of a file is checked before it is
+ * opened (O_PATH): no FIFO blocks, no device starts, no link is followed.
  */
 #pragma once
 
@@ -20,7 +20,7 @@ int gh_look(struct gh_named *named, const char *path);
 void gh_look_away(struct gh_named *named);
 
 enum { GH_WORDS = 64 };
-/* What it is if it is not a file with this name alone. Empty if it is one. */
+/* Says what it is, if it is not a regular file with this name alone. Empty if it is such a file. */
 const char *gh_odd(const struct gh_named *named, char words[GH_WORDS]);
 /* Whether it is a file of this process's own user. Root, too, leaves those of others alone. */
 bool gh_is_own(const struct gh_named *named);

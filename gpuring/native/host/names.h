@@ -19,7 +19,7 @@ void gh_header_path(const char *name, char path[GH_PATH]);
 void gh_slots_path(const char *name, const uint8_t epoch[16], char path[GH_PATH]);
 
 /* The name of a subscription, zero-padded. A name with GH_ELSEWHERE before it says that the frames
- * are read on another host: who waits for it is told where to look. */
+ * are read on another host. Then errors and tools say where to look. */
 #define GH_ELSEWHERE "bridge: "
 enum { GH_SUBSCRIPTION = 64, GH_LABEL = 64 /* bytes */ };
 /* GPURING_OK or GPURING_INVALID: users cannot give it such a name. */

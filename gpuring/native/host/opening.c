@@ -61,8 +61,8 @@ static gpuring_status check_owner(const char *name, const struct gh_named *named
                    uid);
 }
 
-/* The order matters. A process that takes the name away locks it, and then looks whether somebody
- * has the header. So it has seen us, or we see it, or the slots are gone. */
+/* The order matters. A process that takes the name away locks the name, and then looks whether
+ * another process has the header. So it has seen us, or we see it, or the slots are gone. */
 static gpuring_status attach(const char *name, int fd, struct gr_ring **ring,
                              gpuring_error *error) {
     const char *why = NULL;

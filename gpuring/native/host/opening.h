@@ -7,7 +7,7 @@
 #include "../core/ring.h"
 #include "named.h"
 
-/* The file that has the name of the ring's header. GPURING_OK: the caller looks away from it. */
+/* The file that has the name of the ring's header. GPURING_OK: the caller ends the look. */
 gpuring_status gh_find(const char *name, struct gh_named *named, gpuring_error *error);
 /* A copy of the header in a file, which may be of anybody: no store of its owner can harm us. */
 gpuring_status gh_read_header(const char *name, int fd, struct gr_ring **copy,

@@ -12,7 +12,7 @@ gpuring_status gh_make_way(const char *name, gpuring_replace replace, gpuring_er
  * GPURING_NOT_PERMITTED, GPURING_INCOMPATIBLE. */
 gpuring_status gh_may_replace(const char *name, const struct gh_named *named,
                               gpuring_replace replace, gpuring_error *error);
-/* Of one that is open as `fd`: that its creator is dead, or has closed it. GPURING_EXISTS,
+/* Checks that the creator of a ring that is open as `fd` is dead, or has closed it. GPURING_EXISTS,
  * GPURING_SYSTEM. */
 gpuring_status gh_check_abandoned(const char *name, const struct gh_named *named, int fd,
                                   gpuring_error *error);

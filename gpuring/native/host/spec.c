@@ -166,7 +166,7 @@ static bool read_structure(struct reader *reader, int depth, bool meta, uint64_t
     return !json->why;
 }
 
-/* noted: gets the dtype, as a name or as JSON. NULL: nobody wants to know it, because it is inside
+/* noted: gets the dtype, as a name or as JSON. NULL: it is not needed, because the dtype is inside
  * of another one. */
 static bool read_dtype(struct reader *reader, int depth, uint64_t *itemsize, const char **noted) {
     struct gh_json *json = &reader->json;

@@ -94,7 +94,7 @@ static gpuring_status retire(int fd, const char *path, gpuring_error *error) {
     return GPURING_OK;
 }
 
-/* Closes the ring, unless it is to stay open. Who is killed then leaves it to the next one. */
+/* Closes the ring, unless it is to stay open. If this process is killed then, the next one goes on. */
 static gpuring_status end(const struct taking *taking, int fd, const char *path,
                           struct taken *of, gpuring_error *error) {
     char text[256];
@@ -133,9 +133,9 @@ static gpuring_status remove_slots(const char *name, const struct taken *of,
     return status;
 }
 
-/* The header that has the spare name has the ring's from then on, without a moment in which nobody
- * has it: another one that is made meanwhile finds this one. *done: false if all has to be looked at
- * again. */
+/* Gives the header with the spare name the ring's name. There is no moment in which the name is
+ * free, so another ring that is made meanwhile finds this one. *done: false if all has to be looked
+ * at again. */
 static gpuring_status give_over(const struct taking *taking, const struct gh_named *named, int fd,
                                 const struct taken *of, bool *done, gpuring_error *error) {
     gpuring_error unread;
@@ -144,7 +144,8 @@ static gpuring_status give_over(const struct taking *taking, const struct gh_nam
     if (still <= 0) return still ? gh_fail_system(error, errno, named->path) : GPURING_OK;
     const gpuring_status status = rename_over(taking->spare, named->path, of->keep, done, error);
     GR_FAULT("take: given over");
-    /* The next one could read it so far. If this fails: it is closed, so nobody attaches anyway. */
+    /* Until here the next ring could read the old one. If this fails, the old ring is closed, so
+     * nobody attaches anyway. */
     if (*done && of->is_read && !of->keep) retire(fd, named->path, &unread);
     return status;
 }
@@ -153,7 +154,7 @@ static gpuring_status drop(const struct taking *taking, const struct gh_named *n
                            gpuring_error *error) {
     const int still = gh_is_still(named);
     if (still <= 0) return still ? gh_fail_system(error, errno, named->path) : GPURING_OK;
-    /* First: so they never outlive it. */
+    /* These go first, so that they never outlive the ring. */
     const gpuring_status status = gh_remove_asides(taking->name, error);
     GR_FAULT("take: asides removed");
     if (status == GPURING_OK && unlink(named->path) != 0 && errno != ENOENT)
@@ -193,7 +194,7 @@ static gpuring_status take_from(const struct taking *taking, const struct gh_nam
     const int still = locked < 0 ? -1 : gh_is_still(named);
     GR_FAULT("take: locked");
     if (still < 0) status = gh_fail_system(error, errno, named->path);
-    /* Under the lock, so that of two processes that start at once one finds the other's. */
+    /* Under the lock, so that of two processes that start at once, one finds the other's ring. */
     else if (still && taking->replace == GPURING_REPLACE_DEAD)
         status = locked ? gh_check_abandoned(taking->name, named, fd, error)
                         : gh_taken(taking->name, named, error);
@@ -241,9 +242,9 @@ static gpuring_status take(const struct taking *taking, gpuring_error *error) {
     return status;
 }
 
-/* A file that has lost its only name can get none any more, so it has a spare one until it has its
- * own. It is locked like that of slots that somebody is making. If who made it is killed, `gpuring
- * clean` finds it. */
+/* A file that has lost its only name can get no other one. So the new header has a spare name until
+ * it has the ring's. The spare name is locked as the name of slots that are being made. If its
+ * maker is killed, `gpuring clean` finds it. */
 gpuring_status gh_take_name(const char *name, int fd, gpuring_replace replace,
                             struct gr_ring *ring, gpuring_error *error) {
     char path[GH_PATH], spare[GH_PATH];

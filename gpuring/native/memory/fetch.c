@@ -25,7 +25,7 @@ static bool met(const struct gr_asked *asked) { return asked->met; }
 static bool away(const struct gr_asked *asked) { return !asked->met; }
 static bool without(const struct gr_asked *asked) { return asked->without; }
 
-/* Those of which `which` is so, after `before`. */
+/* Lists those for which `which` is true, after `before`. */
 static void add_those(struct gh_text *text, const struct gr_fetch *fetch, const char *before,
                       bool (*which)(const struct gr_asked *)) {
     uint32_t n = 0;

@@ -1,7 +1,7 @@
 /* The GPUs of this process: which one is meant, and whether it reaches the memory of another one.
  *
- * This folder is where slots lie that a GPU uses. It has the decisions, the calls of the driver, and
- * the words for what is refused. Both callers of this library use it: the public functions
+ * This folder has the memory of slots that a GPU uses: the decisions, the calls of the driver, and the
+ * words for what is refused. Both callers of this library use it: the public functions
  * (native/api), and Python by way of native/slabs.pyx.
  *
  * No file needs one that stands below it in this list, and the rooms below need none of them:
@@ -16,8 +16,8 @@
  *
  * A GPU has a number in each process, and a UUID that is the same in all. Its context is the primary
  * one, which CUDA's runtime uses as well. It stays until the process ends, because events of peers
- * that have left are used again. A call here makes it current in its thread, and then the one before
- * it again. */
+ * that have left are used again. A call here makes it current in its thread, and restores the one
+ * before at its end. */
 #pragma once
 
 #include "../device/driver.h"

@@ -11,8 +11,8 @@
 /* Guards the list and the counts. No call of the driver is made under it. */
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct gm_slab *all;
-/* Under it memory is opened and mapped, so that this process has it once. The calls of the driver that
- * are made under it wait for no stream. */
+/* Under it memory is opened and mapped, so that this process has it once. The calls of the driver
+ * that are made under it wait for no stream. */
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 
 enum { READ, WRITE };
@@ -75,8 +75,8 @@ struct gm_slab *gm_find_given(uint64_t ptr) {
 
 static void unmap(struct gm_slab *slab) {
     struct gd_driver *driver = slab->driver;
-    /* Unlike cuMemFree, the driver does not wait for work on what is unmapped; and whoever frees memory
-     * waits for its own GPU only. */
+    /* Unlike cuMemFree, the driver does not wait for work on what is unmapped; and whoever frees
+     * memory waits for its own GPU only. */
     if (slab->kind == GR_MEMORY_VMM || slab->of) driver->ctx_synchronize();
     if (slab->of || slab->borrowed) return;
     if (slab->kind == GR_MEMORY_IPC)
@@ -95,7 +95,7 @@ void gm_end(struct gm_slab *slab) {
             unmap(slab);
             gm_leave(slab->driver);
         }
-        /* What a process has handed over that lied may take for ever to close. */
+        /* A process may have lied and handed over a descriptor whose close takes for ever. */
         if (slab->fd >= 0 && slab->known) close(slab->fd);
         else if (slab->fd >= 0) gr_close_aside(slab->fd);
     }
@@ -299,7 +299,8 @@ static bool needs_fd(const struct gm_slab *here, enum gr_memory kind) {
     return kind == GR_MEMORY_VMM || (kind == GR_MEMORY_POOL && !here);
 }
 
-/* What this process does not have under that GPU. here: under any, or NULL. */
+/* Opens memory that this process does not have under that GPU. here: the same under another one, or
+ * NULL. */
 static gpuring_status open_under(struct gd_driver *driver, int device,
                                  const struct gm_wanted *wanted, struct gm_slab *here, int *fd,
                                  struct gm_slab **opened, gpuring_error *error) {

@@ -1,4 +1,4 @@
-/* The memory of rings that this process has, each once for each GPU that reaches it.
+/* The memory of rings that this process has: one slab for each memory and each GPU that reaches it.
  *
  * Whoever has a slab counts as a user of it. With the last one it is given back: unmapped, or freed
  * if this process has made it. That waits for this process's work on the GPU. In a forked child it
@@ -51,13 +51,13 @@ gpuring_status gm_open(struct gd_driver *driver, int device, const struct gm_wan
 
 /* Its address, to read it only, or also to write. For all but virtual memory they are the same. */
 gpuring_status gm_view(struct gm_slab *slab, bool writable, uint64_t *ptr, gpuring_error *error);
-/* Once more. */
+/* Counts one more user. */
 struct gm_slab *gm_get(struct gm_slab *slab);
 /* NULL is fine. */
 void gm_put(struct gm_slab *slab);
 
-/* For given.c. One that is not listed yet, which somebody has to list or to end. NULL, with an error:
- * there is no memory. */
+/* For given.c. One that is not listed yet, which somebody has to list or to end. NULL, with an
+ * error: there is no memory. */
 struct gm_slab *gm_begin(struct gd_driver *driver, enum gr_memory kind, int device,
                          const uint8_t epoch[16], gpuring_error *error);
 void gm_enlist(struct gm_slab *slab);
