@@ -7,6 +7,7 @@ import textwrap
 
 import pytest
 
+from gpuring.cli.demo.clip import SHIPPED
 from tests.docs.blocks import block, run
 from tests.helpers.processes import PATIENCE_S
 
@@ -61,5 +62,34 @@ def test_workers_that_use_a_gpu(code, device, programs, tmp_path):
     text = CLIPS.format(device=device, classes=code[:start], main=main)
     (tmp_path / "clips.py").write_text(text)
     ended = programs.start("clips.py", stderr=subprocess.PIPE)
+    _, errors = ended.communicate(timeout=PATIENCE_S)
+    assert ended.returncode == 0, errors
+
+
+PICTURES = """
+import torch.utils.data
+import gpuring.torch
+{code}
+if __name__ == "__main__":
+    pictures = Pictures({clip!r}, 24)
+    found = []
+    for kind in (gpuring.torch.DataLoader, torch.utils.data.DataLoader):
+        loader = kind(pictures, 4, num_workers=2, multiprocessing_context="spawn")
+        found.append([(batch.clone(), numbers.tolist()) for batch, numbers in loader])
+    assert sum((numbers for _, numbers in found[0]), []) == list(range(24))
+    for (ours, numbers), (theirs, same) in zip(*found, strict=True):
+        assert ours.is_cuda and ours.float().std() > 1, numbers
+        assert numbers == same and torch.equal(ours, theirs), numbers
+"""
+
+
+@block("loading.md", 2)
+@pytest.mark.slow
+@pytest.mark.gpu
+def test_pictures_by_nvdec(code, programs, tmp_path):
+    pytest.importorskip("torch")
+    pytest.importorskip("PyNvVideoCodec", exc_type=Exception)  # it raises more than ImportError
+    (tmp_path / "pictures.py").write_text(PICTURES.format(code=code, clip=str(SHIPPED)))
+    ended = programs.start("pictures.py", stderr=subprocess.PIPE)
     _, errors = ended.communicate(timeout=PATIENCE_S)
     assert ended.returncode == 0, errors
