@@ -31,6 +31,10 @@ gboolean content_take(Content *content, const Reader *reader, const gchar *name,
     gchar *text = metadata_caps(&reader->metadata, slot);
     GstCaps *caps = *text ? gst_caps_from_string(text)
                           : layout_guess(reader->ring, slot, content->given);
+    const gboolean on_gpu = is_on_gpu(reader->ring);
+    if (caps && gst_caps_get_size(caps) > 0)
+        gst_caps_set_features_simple(
+            caps, on_gpu ? gst_caps_features_new_single(CUDA_MEMORY) : NULL);
     g_free(content->text);
     content->text = text;
     content->dimensions = slot->dimensions;
@@ -43,6 +47,11 @@ gboolean content_take(Content *content, const Reader *reader, const gchar *name,
              name, told);
         g_free(told);
         gst_clear_caps(&caps);
+        return FALSE;
+    }
+    if (on_gpu && !layout.is_video) {
+        tell(error, GPURING_INVALID, "ring '%s' is on a GPU, and only video is read from there", name);
+        gst_caps_unref(caps);
         return FALSE;
     }
     if (!layout_place(&layout, reader->ring, error) ||

@@ -31,6 +31,7 @@ gboolean layout_of_caps(Layout *layout, const GstCaps *caps) {
     guint p;
     memset(layout, 0, sizeof *layout);
     layout->is_video = gst_structure_has_name(s, "video/x-raw");
+    layout->is_on_gpu = gst_caps_features_contains(gst_caps_get_features(caps, 0), CUDA_MEMORY);
     if (layout->is_video) {
         if (!gst_video_info_from_caps(&layout->video, caps)) return FALSE;
         layout->planes = GST_VIDEO_INFO_N_PLANES(&layout->video);
@@ -78,6 +79,12 @@ gboolean layout_is_usual(const Layout *layout) {
 }
 
 /* ---- slots ----------------------------------------------------------------------------------- */
+
+gboolean is_on_gpu(const gpuring_ring *ring) {
+    gpuring_info info = GPURING_INFO;
+    gpuring_get_info(ring, &info);
+    return info.device >= 0 && info.mapped;
+}
 
 static gpuring_field field_at(const gpuring_ring *ring, guint number) {
     gpuring_field field = GPURING_FIELD;

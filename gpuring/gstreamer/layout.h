@@ -9,16 +9,19 @@
 #include <gst/audio/audio.h>
 #include <gst/video/video.h>
 
+#include "cuda.h"
+
 #define VIDEO_FORMATS                                                                              \
     "{ NV12, NV21, I420, YV12, Y42B, Y444, RGB, BGR, RGBA, BGRA, ARGB, ABGR, RGBx, BGRx, GRAY8, "  \
     "GRAY16_LE }"
 #define AUDIO_FORMATS "{ F32LE, F64LE, S16LE, S32LE, S8, U8 }"
-#define ALL_CAPS                                                                                   \
+#define CUDA_CAPS GST_VIDEO_CAPS_MAKE_WITH_FEATURES(CUDA_MEMORY, VIDEO_FORMATS)
+#define HOST_CAPS                                                                                  \
     GST_VIDEO_CAPS_MAKE(VIDEO_FORMATS)                                                             \
     "; " GST_AUDIO_CAPS_MAKE(AUDIO_FORMATS) ", layout = (string) interleaved"
 
 typedef struct Layout {
-    gboolean is_video;
+    gboolean is_video, is_on_gpu;
     GstVideoInfo video;
     GstAudioInfo audio;
     guint planes;
@@ -32,8 +35,10 @@ typedef struct Layout {
     gsize nbytes; /* to the end of the last plane */
 } Layout;
 
-/* FALSE: these caps are none of ALL_CAPS. */
+/* FALSE: these caps are neither HOST_CAPS nor CUDA_CAPS. */
 gboolean layout_of_caps(Layout *layout, const GstCaps *caps);
+/* Whether this process uses the slots of the ring on a GPU. */
+gboolean is_on_gpu(const gpuring_ring *ring);
 /* Finds the planes in the slots of the ring. What does not fit is told in words. */
 gboolean layout_place(Layout *layout, const gpuring_ring *ring, gpuring_error *error);
 /* The bytes of this frame. A shape that does not fit the caps, or is larger than the slot, is told in
