@@ -6,14 +6,18 @@ GstBuffer *buffer_over(const Layout *layout, Reader *reader, const gpuring_slot 
                        gsize nbytes) {
     GstBuffer *buffer = gst_buffer_new();
     gint stride[GST_VIDEO_MAX_PLANES];
+    gsize offset[GST_VIDEO_MAX_PLANES];
     guint p;
     gst_buffer_append_memory(buffer, reader_lend(reader, slot, nbytes));
     if (layout_is_usual(layout)) return buffer;
-    for (p = 0; p < layout->planes; p++) stride[p] = (gint)layout->row_nbytes[p];
+    for (p = 0; p < layout->planes; p++) {
+        stride[p] = (gint)layout->row_nbytes[p];
+        offset[p] = layout->offset[p];
+    }
     gst_buffer_add_video_meta_full(
         buffer, GST_VIDEO_FRAME_FLAG_NONE, GST_VIDEO_INFO_FORMAT(&layout->video),
         (guint)GST_VIDEO_INFO_WIDTH(&layout->video), (guint)GST_VIDEO_INFO_HEIGHT(&layout->video),
-        layout->planes, layout->offset, stride);
+        layout->planes, offset, stride);
     return buffer;
 }
 

@@ -20,6 +20,12 @@
     GST_VIDEO_CAPS_MAKE(VIDEO_FORMATS)                                                             \
     "; " GST_AUDIO_CAPS_MAKE(AUDIO_FORMATS) ", layout = (string) interleaved"
 
+/* What is read or written of a slot. */
+typedef struct Slots {
+    const gpuring_ring *ring;
+    const gchar *field; /* the picture or the audio; NULL: all fields are */
+} Slots;
+
 typedef struct Layout {
     gboolean is_video, is_on_gpu;
     GstVideoInfo video;
@@ -39,18 +45,20 @@ typedef struct Layout {
 gboolean layout_of_caps(Layout *layout, const GstCaps *caps);
 /* Whether this process uses the slots of the ring on a GPU. */
 gboolean is_on_gpu(const gpuring_ring *ring);
+/* What is missing is told in words. */
+gboolean slots_have_field(const Slots *slots, gpuring_error *error);
 /* Finds the planes in the slots of the ring. What does not fit is told in words. */
-gboolean layout_place(Layout *layout, const gpuring_ring *ring, gpuring_error *error);
+gboolean layout_place(Layout *layout, const Slots *slots, gpuring_error *error);
 /* The bytes of this frame. A shape that does not fit the caps, or is larger than the slot, is told in
  * words. */
-gboolean layout_frame_nbytes(const Layout *layout, const gpuring_ring *ring,
+gboolean layout_frame_nbytes(const Layout *layout, const Slots *slots,
                              const gpuring_slot *slot, gsize *nbytes, gpuring_error *error);
 /* The caps of a frame as far as its shape and dtype tell, and otherwise those that were given, which
  * may be NULL. */
-GstCaps *layout_guess(const gpuring_ring *ring, const gpuring_slot *slot, const GstCaps *given);
+GstCaps *layout_guess(const Slots *slots, const gpuring_slot *slot, const GstCaps *given);
 /* Whether pictures of guessed caps are all of the frame: otherwise its shape does not tell them, which
  * is told in words. */
-gboolean layout_guess_fills(const Layout *layout, const gpuring_ring *ring,
+gboolean layout_guess_fills(const Layout *layout, const Slots *slots,
                             const gpuring_slot *slot, const GstCaps *given, gpuring_error *error);
 /* Whether GStreamer expects the planes to lie so where there is no GstVideoMeta. */
 gboolean layout_is_usual(const Layout *layout);

@@ -45,6 +45,15 @@ static void drop_pool(GpuringSrc *self) {
     gst_clear_object(&self->pool);
 }
 
+/* Whether elements downstream take the caps. Some refuse them only with the first buffer, and say nothing
+ * of them then. */
+static gboolean is_taken(const GpuringSrc *self) {
+    GstCaps *caps = gst_pad_peer_query_caps(GST_BASE_SRC_PAD(self), self->content.caps);
+    const gboolean some = !gst_caps_is_empty(caps);
+    gst_caps_unref(caps);
+    return some;
+}
+
 /* Those of this frame, for it and for those after it. */
 static gboolean take_caps(GpuringSrc *self, const gpuring_slot *slot, gpuring_error *error) {
     gboolean is_new;
@@ -54,7 +63,7 @@ static gboolean take_caps(GpuringSrc *self, const gpuring_slot *slot, gpuring_er
     self->frame_ns = content_frame_ns(&self->content);
     GST_OBJECT_UNLOCK(self);
     if (is_new) drop_pool(self);
-    if (!is_new || gst_base_src_negotiate(GST_BASE_SRC(self))) return TRUE;
+    if (!is_new || (is_taken(self) && gst_base_src_negotiate(GST_BASE_SRC(self)))) return TRUE;
     tell(error, GPURING_INVALID, "ring '%s': the elements downstream do not accept %s%s",
          self->stream.name, *self->content.text ? self->content.text : "what the slots hold",
          self->content.layout.is_on_gpu
@@ -179,7 +188,9 @@ static GstFlowReturn create(GstPushSrc *base, GstBuffer **buffer) {
     }
     if (self->stream.is_new) look_anew(self);
     if ((!content_is_same(&self->content, self->stream.reader, &slot) && !take_caps(self, &slot, &error)) ||
-        !layout_frame_nbytes(&self->content.layout, self->stream.reader->ring, &slot, &nbytes, &error)) {
+        !layout_frame_nbytes(&self->content.layout,
+                             &(Slots){self->stream.reader->ring, self->content.field}, &slot,
+                             &nbytes, &error)) {
         reader_release(self->stream.reader, &slot);
         post_error(GST_ELEMENT(self), &error);
         return GST_FLOW_NOT_NEGOTIATED;
@@ -246,7 +257,8 @@ static void set_context(GstElement *element, GstContext *context) {
 
 enum {
     PROP_RING = 1, PROP_TIMEOUT, PROP_LOSSLESS, PROP_SUBSCRIPTION, PROP_FOLLOW, PROP_CAPS,
-    PROP_TIMEBASE, PROP_COPY, PROP_IS_LIVE, PROP_LOST, PROP_DEVICE
+    PROP_TIMEBASE, PROP_COPY, PROP_IS_LIVE, PROP_LOST, PROP_DEVICE,
+    PROP_FIELD
 };
 
 static void set_property(GObject *object, guint id, const GValue *value, GParamSpec *spec) {
@@ -270,6 +282,10 @@ static void set_property(GObject *object, guint id, const GValue *value, GParamS
         break;
     case PROP_COPY: self->must_copy = g_value_get_boolean(value); break;
     case PROP_DEVICE: self->stream.device = g_value_get_int(value); break;
+    case PROP_FIELD:
+        g_free(self->content.field);
+        self->content.field = g_value_dup_string(value);
+        break;
     case PROP_IS_LIVE:
         gst_base_src_set_live(GST_BASE_SRC(self), g_value_get_boolean(value));
         break;
@@ -291,6 +307,7 @@ static void get_property(GObject *object, guint id, GValue *value, GParamSpec *s
         break;
     case PROP_COPY: g_value_set_boolean(value, self->must_copy); break;
     case PROP_DEVICE: g_value_set_int(value, self->stream.device); break;
+    case PROP_FIELD: g_value_set_string(value, self->content.field); break;
     case PROP_IS_LIVE:
         g_value_set_boolean(value, gst_base_src_is_live(GST_BASE_SRC(self)));
         break;
@@ -307,6 +324,7 @@ static void finalize(GObject *object) {
     GpuringSrc *self = SELF(object);
     stream_clear(&self->stream);
     gst_clear_caps(&self->content.given);
+    g_free(self->content.field);
     G_OBJECT_CLASS(gpuring_src_parent_class)->finalize(object);
 }
 
@@ -369,6 +387,12 @@ static void add_properties(GObjectClass *of) {
         g_param_spec_boolean("is-live", "Is live",
                              "Frames come only while the pipeline plays, at their own pace", TRUE,
                              early));
+    g_object_class_install_property(
+        of, PROP_FIELD,
+        g_param_spec_string("field", "Field",
+                            "The field of the slots that is read (none = all, as the planes of one "
+                            "picture)",
+                            NULL, early));
     g_object_class_install_property(
         of, PROP_DEVICE,
         g_param_spec_int("cuda-device-id", "CUDA device",

@@ -54,7 +54,7 @@ static gpuring_status make(Writer *writer, gpuring_replace replace, gpuring_erro
 /* Whether the slots hold our frames, and where they are. */
 static gboolean fits(Writer *writer, gpuring_error *error) {
     if (is_on_gpu(writer->ring) == writer->layout.is_on_gpu)
-        return layout_place(&writer->layout, writer->ring, error);
+        return layout_place(&writer->layout, &(Slots){writer->ring, NULL}, error);
     tell(error, GPURING_INVALID,
          writer->layout.is_on_gpu
              ? "ring '%s' is in host memory, and the frames are on a GPU. Put cudadownload before "
