@@ -7,6 +7,7 @@
 #include "buffers.h"
 #include "content.h"
 #include "stream.h"
+#include "timing.h"
 #include "waiting.h"
 
 typedef struct GpuringSrc {
@@ -18,8 +19,7 @@ typedef struct GpuringSrc {
     gboolean takes_meta; /* downstream finds planes by GstVideoMeta */
     GstBufferPool *pool; /* of frames on a GPU */
     GstBuffer *copied;   /* a frame on a GPU, whose copy is not done */
-    GstSegment segment;
-    GstClockTime until; /* the end of the last frame */
+    Timing timing;
     /* Under the object's lock. */
     guint64 lost;
     GstClockTime frame_ns;
@@ -86,45 +86,15 @@ static gboolean decide_allocation(GstBaseSrc *base, GstQuery *query) {
 
 /* ---- time ------------------------------------------------------------------------------------ */
 
-static GstClockTime running_time_now(GpuringSrc *self) {
-    GstClock *clock = gst_element_get_clock(GST_ELEMENT(self));
-    if (!clock) return 0;
-    const GstClockTime now = gst_clock_get_time(clock) - gst_element_get_base_time(GST_ELEMENT(self));
-    gst_object_unref(clock);
-    return now;
-}
-
-/* The first frame, and the first one after a restart, plays at once, whatever its pts is. */
-static void begin_segment(GpuringSrc *self, GstClockTime pts) {
-    GstSegment *segment = &self->segment;
-    const GstClockTime played =
-        segment->format == GST_FORMAT_TIME
-            ? gst_segment_to_running_time(segment, GST_FORMAT_TIME, self->until)
-            : 0;
-    gst_segment_init(segment, GST_FORMAT_TIME);
-    segment->start = segment->time = segment->position = pts;
-    segment->base =
-        gst_base_src_is_live(GST_BASE_SRC(self)) ? running_time_now(self) : played;
-    gst_base_src_new_segment(GST_BASE_SRC(self), segment);
-}
-
 static void set_times(GpuringSrc *self, const gpuring_slot *slot, GstBuffer *buffer) {
     const GstClockTime pts = content_pts(&self->content, self->stream.reader, slot);
     const Metadata *metadata = &self->stream.reader->metadata;
     GstClockTime duration = metadata_time(&metadata->duration, slot);
     if (!metadata->caps.nbytes || !GST_CLOCK_TIME_IS_VALID(duration))
         duration = self->frame_ns ? self->frame_ns : GST_CLOCK_TIME_NONE;
-    GST_BUFFER_PTS(buffer) = pts;
-    GST_BUFFER_DURATION(buffer) = duration;
     GST_BUFFER_OFFSET(buffer) = slot->seq;
     if (slot->lost) GST_BUFFER_FLAG_SET(buffer, GST_BUFFER_FLAG_DISCONT);
-    /* What has no time gets that of its arrival. */
-    gst_base_src_set_do_timestamp(GST_BASE_SRC(self), !GST_CLOCK_TIME_IS_VALID(pts));
-    if (!GST_CLOCK_TIME_IS_VALID(pts)) return;
-    if (self->segment.format != GST_FORMAT_TIME || pts < self->segment.position)
-        begin_segment(self, pts);
-    self->segment.position = pts;
-    self->until = pts + (GST_CLOCK_TIME_IS_VALID(duration) ? duration : 0);
+    timing_set(&self->timing, GST_BASE_SRC(self), buffer, pts, duration);
 }
 
 /* ---- buffers --------------------------------------------------------------------------------- */
@@ -221,7 +191,7 @@ static gboolean stop(GstBaseSrc *base) {
     drop_pool(self);
     g_clear_pointer(&self->content.text, g_free);
     gst_clear_caps(&self->content.caps);
-    gst_segment_init(&self->segment, GST_FORMAT_UNDEFINED);
+    timing_init(&self->timing);
     return TRUE;
 }
 
@@ -331,7 +301,7 @@ static void finalize(GObject *object) {
 static void gpuring_src_init(GpuringSrc *self) {
     stream_init(&self->stream, GST_ELEMENT(self));
     self->content.timebase[1] = 1;
-    gst_segment_init(&self->segment, GST_FORMAT_UNDEFINED);
+    timing_init(&self->timing);
     gst_base_src_set_format(GST_BASE_SRC(self), GST_FORMAT_TIME);
     gst_base_src_set_live(GST_BASE_SRC(self), TRUE);
 }
