@@ -1,8 +1,11 @@
-"""Programs in Python at the other end of a ring on a GPU.  They run in processes of their own, which may
-have a driver without a GPU."""
+"""Programs in Python at the other end of a ring on a GPU.
+
+They run in processes of their own, which may have a driver without a GPU.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import sys
 from collections.abc import Iterator
 from typing import Any
@@ -10,8 +13,9 @@ from typing import Any
 import numpy as np
 
 import gpuring
+from gpuring.memory import driver as cuda
 from gpuring.memory import gpus
-from gpuring.native.gpu import Stream
+from gpuring.native.gpu import PinnedBuffer, Stream
 from tests.helpers.processes import PATIENCE_S, Pipe, poll
 
 Picture = dict[str, Any]
@@ -22,6 +26,21 @@ def hide_cupy(driver: str) -> None:
     """It would ask the driver for more than the one without a GPU has."""
     if driver == "fake":
         sys.modules["cupy"] = None  # type: ignore[assignment]
+
+
+class Latch:
+    """Holds what is put into the stream from now on, until it is opened."""
+
+    def __init__(self, stream: Stream) -> None:
+        self._buffer = PinnedBuffer(gpus.gpu(0), 8)
+        self._word = np.frombuffer(self._buffer, "u8")
+        self._word[0] = 0
+        at, to = ctypes.c_uint64(self._buffer.handle), ctypes.c_uint64(1)
+        with gpus.current(0):
+            cuda.call("cuStreamWaitValue64_v2", ctypes.c_void_p(stream.handle), at, to, 0)
+
+    def open(self) -> None:
+        self._word[0] = 1
 
 
 def frames_of(ring: gpuring.Ring, consumer: Any) -> Iterator[tuple[Picture, int, str]]:
@@ -73,7 +92,7 @@ def put(producer: Any, stream: Stream, picture: Picture, pts: int, caps: str) ->
 def write_all(
     pipe: Pipe, driver: str, name: str, memory: str, sent: list[Picture], caps: str
 ) -> None:
-    """Makes the ring, and waits for its reader.  A last None leaves a claim open and waits to be killed."""
+    """Makes the ring, and waits for its reader."""
     hide_cupy(driver)
     fields = {each: (array.shape, array.dtype) for each, array in sent[0].items()}
     with gpuring.create(
@@ -83,8 +102,46 @@ def write_all(
         poll(lambda: ring.stats().subscriptions)
         stream = Stream(gpus.gpu(0))
         for k, picture in enumerate(sent):
-            if picture is None:
-                producer.claim(PATIENCE_S, stream=stream.handle)
-                pipe.send("claimed")
-                pipe.receive()
             put(producer, stream, picture, k * 40_000_000, caps)
+
+
+def read_late(pipe: Pipe, driver: str, name: str, slots: int) -> list[tuple[Picture, int, str]]:
+    """Releases a frame of each slot while its stream is held.  Returns the frames behind these."""
+    hide_cupy(driver)
+    with gpuring.attach(name, timeout=PATIENCE_S, device="cuda") as ring, ring.consumer() as frames:
+        stream = Stream(gpus.gpu(0))
+        latch = Latch(stream)
+        for _ in range(slots):
+            frames.acquire(PATIENCE_S, stream=stream.handle).release()
+        pipe.send()
+        pipe.receive()
+        latch.open()
+        return list(frames_of(ring, frames))
+
+
+def write_late(pipe: Pipe, driver: str, name: str, shape: tuple[int, ...], byte: int) -> None:
+    """Publishes two frames.  Its stream writes the second one only when the test says so."""
+    hide_cupy(driver)
+    with gpuring.create(
+        name, slots=4, shape=shape, dtype="u1", device="cuda"
+    ) as ring, ring.producer() as producer:  # fmt: skip
+        pipe.send()
+        poll(lambda: ring.stats().subscriptions)
+        stream = Stream(gpus.gpu(0))
+
+        def fill() -> None:
+            with producer.claim(PATIENCE_S, stream=stream.handle) as slot:
+                at = slot.__cuda_array_interface__["data"][0]
+                gpus.gpu(0).fill(at, byte, int(np.prod(shape)), stream.handle)
+
+        def taken() -> int:
+            return sum(each.frames for each in ring.stats().peers if each.role == "consumer")
+
+        fill()
+        poll(lambda: taken() == 1)
+        latch = Latch(stream)
+        fill()
+        poll(lambda: taken() == 2)
+        pipe.send()
+        pipe.receive()
+        latch.open()

@@ -1,91 +1,34 @@
 """Frames of a GPU, from a pipeline to Python and from Python to a pipeline.
 
-The pipelines are whole: cudaupload and cudadownload of GStreamer, and our elements.  Their driver has no
-GPU (fake_graphics.c).  With the marker `gpu` the same tests use a real one.
+The pipelines are whole: cudaupload and cudadownload of GStreamer, and our elements.  Their driver
+has no GPU (fake_graphics.c).  With the marker `gpu` the same tests use a real one.
 """
 
 from __future__ import annotations
 
 import os
 import subprocess
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from gpuring import config
 from gpuring.memory import kinds
-from gpuring.registry import leftovers
 from tests.conftest import gpu_missing
+from tests.gstreamer.gpu import calls_log, driver, environment, fake_gpu, memory, name, registries
 from tests.gstreamer.gpu_frames import read_all, read_until_lost, write_all
 from tests.gstreamer.pictures import pictures, planes_of
-from tests.helpers.compiled import BUILD_S, CC, needs_compiler
-from tests.helpers.processes import PATIENCE_S, poll
+from tests.helpers.processes import PATIENCE_S
 from tests.helpers.rings import small_ring
 
-HERE = Path(__file__).parent
-FORMATS = ("NV12", "I420", "YV12", "RGB", "BGRx", "Y444")
+__all__ = ["calls_log", "driver", "environment", "fake_gpu", "memory", "name", "registries"]
+FORMATS = ("NV12", "I420", "YV12", "RGB", "BGRx")
 SIZE = (325, 241)
 """Rows have gaps in a file, and other ones on a GPU."""
 FRAME_NS = 40_000_000
+SMALL = "video/x-raw,format=RGB,width=64,height=36,framerate=25/1"
 ON_GPU = "video/x-raw(memory:CUDAMemory)"
 HOST = "video/x-raw"
-
-
-@pytest.fixture(scope="session")
-def fake_gpu(tmp_path_factory):
-    """A folder with the libraries of a driver without a GPU."""
-    if CC is None:
-        pytest.skip(needs_compiler.kwargs["reason"])
-    place = tmp_path_factory.mktemp("fake-gpu")
-    for source, library in (("fake_graphics.c", "libcuda.so.1"), ("fake_nvcuvid.c", "libnvcuvid.so.1")):
-        command = [CC, "-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1", "-fPIC", "-shared", "-pthread"]
-        subprocess.run([*command, HERE / source, "-o", place / library], check=True, timeout=BUILD_S)
-    return place
-
-
-@pytest.fixture(scope="session")
-def registries(tmp_path_factory):
-    """GStreamer notes there what each plugin has, which the driver decides."""
-    return tmp_path_factory.mktemp("registries")
-
-
-@pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.gpu)])
-def driver(request, monkeypatch):
-    """The driver of processes that are started from now on."""
-    if request.param == "fake":
-        place = request.getfixturevalue("fake_gpu")
-        before = os.environ.get("LD_LIBRARY_PATH", "")
-        monkeypatch.setenv("LD_LIBRARY_PATH", f"{place}:{before}")
-    return request.param
-
-
-@pytest.fixture
-def environment(driver, plugins, registries):
-    found = plugins | {"GST_REGISTRY": str(registries / driver)}
-    asked = subprocess.run(
-        ["gst-inspect-1.0", "--exists", "cudaupload"], env=os.environ | found, timeout=PATIENCE_S,
-        check=False,
-    )  # fmt: skip
-    if asked.returncode:
-        pytest.skip("no cudaupload: the plugin nvcodec of gst-plugins-bad is not here")
-    return found
-
-
-@pytest.fixture
-def name(name):
-    """One that may be left by the dead."""
-    yield name
-    leftovers.tidy(lambda each: each.startswith(name))
-
-
-@pytest.fixture(params=kinds.ON_GPU)
-def memory(request, driver):
-    if driver == "real":
-        able, why = kinds.supported(request.param, 0)
-        if not able:
-            pytest.skip(why)
-    return request.param
 
 
 def video(form, size=SIZE, frames=12):
@@ -117,7 +60,8 @@ def caps_of(form, size=SIZE):
 # ---- every byte ----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("form", FORMATS[:5])
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("form", FORMATS)
 def test_pictures_of_a_pipeline_in_python(form, driver, name, launch, children, tmp_path):
     file = tmp_path / "in.raw"
     source = launch(
@@ -136,7 +80,8 @@ def test_pictures_of_a_pipeline_in_python(form, driver, name, launch, children, 
         assert f"video/x-raw, format=(string){form}" in caps
 
 
-@pytest.mark.parametrize("form", FORMATS[:5])
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("form", FORMATS)
 def test_pictures_of_python_in_a_pipeline(form, driver, name, launch, children, tmp_path):
     file = tmp_path / "out.raw"
     planes, sent = dice_of(form)
@@ -149,14 +94,16 @@ def test_pictures_of_python_in_a_pipeline(form, driver, name, launch, children, 
         same(picture, expected)
 
 
+@pytest.mark.slow(keep=1)
 def test_each_kind_of_memory(memory, driver, name, launch, children, tmp_path):
     """Through a pipeline that has both ends, which no CPU looks into."""
-    planes, sent = dice_of("NV12", frames=30)
-    writer = children(write_all, driver, f"{name}-a", memory, sent, caps_of("NV12"), method="spawn")
+    _, sent = dice_of("NV12", frames=30)
+    caps = caps_of("NV12")
+    writer = children(write_all, driver, f"{name}-a", memory, sent, caps, method="spawn")
     writer.receive()
     middle = launch(
-        f"gpuringsrc ring={name}-a ! {ON_GPU} ! gpuringsink ring={name}-b memory={memory} readers=1 "
-        "slots=3"
+        f"gpuringsrc ring={name}-a ! {ON_GPU} "
+        f"! gpuringsink ring={name}-b memory={memory} readers=1 slots=3"
     )
     reader = children(read_all, driver, f"{name}-b", method="spawn")
     assert reader.receive() == memory
@@ -167,24 +114,10 @@ def test_each_kind_of_memory(memory, driver, name, launch, children, tmp_path):
     middle.end()
 
 
-def test_frames_of_a_context_of_its_own(driver, name, launch, children, tmp_path):
-    """identity holds up the question of cudaupload for the sink's context, so it makes another one."""
-    first, last = tmp_path / "in.raw", tmp_path / "out.raw"
-    target = launch(f"gpuringsrc ring={name} ! cudadownload ! {HOST} ! filesink location={last}")
-    launch(
-        f"{video('RGB')} ! tee name=t ! queue ! cudaupload ! cudadownload ! {HOST} ! cudaupload "
-        f"! gpuringsink ring={name} readers=1 memory=auto t. ! queue ! filesink location={first}"
-    ).end()
-    target.end()
-    assert first.read_bytes() == last.read_bytes()
-
-
 # ---- lives ---------------------------------------------------------------------------------------
 
 
-def test_caps_that_change_get_another_ring(driver, name, launch, tmp_path):
-    """Of GPU frames, whose source follows."""
-    file = tmp_path / "out.raw"
+def test_a_source_follows_to_a_ring_of_other_caps(driver, name, launch):
     target = launch(
         f"gpuringsrc ring={name} reattach=true ! cudadownload ! {HOST} "
         f"! fakesink silent=false sync=false", "-v",
@@ -196,11 +129,12 @@ def test_caps_that_change_get_another_ring(driver, name, launch, tmp_path):
     said = target.until("width=(int)128", 1)
     said += target.until("chain", 12)
     assert "width=(int)64" in said
-    assert not file.exists()
 
 
 def test_a_killed_sink_is_told_of(driver, name, launch, children):
-    sink = launch(f"{video('RGB', frames=-1)} ! cudaupload ! gpuringsink ring={name} readers=1 memory=auto")
+    sink = launch(
+        f"{video('RGB', frames=-1)} ! cudaupload ! gpuringsink ring={name} readers=1 memory=auto"
+    )
     reader = children(read_until_lost, driver, name, method="spawn")
     assert reader.receive() == "frames"
     sink.kill()
@@ -210,7 +144,7 @@ def test_a_killed_sink_is_told_of(driver, name, launch, children):
 
 def test_a_killed_source_holds_up_nobody(driver, name, launch, children):
     _, sent = dice_of("RGB", (64, 36), frames=200)
-    writer = children(write_all, driver, name, "auto", sent, caps_of("RGB", (64, 36)), method="spawn")
+    writer = children(write_all, driver, name, "auto", sent, SMALL, method="spawn")
     writer.receive()
     source = launch(
         f"gpuringsrc ring={name} ! cudadownload ! {HOST} ! fakesink silent=false sync=false", "-v"
@@ -220,10 +154,12 @@ def test_a_killed_source_holds_up_nobody(driver, name, launch, children):
     writer.result()
 
 
-def test_a_ctrl_c_ends_a_sink_whose_reader_does_not_read(driver, name, launch):
-    """Its copies wait for nobody once it is told to stop."""
-    sink = launch(f"{video('RGB', frames=-1)} ! cudaupload ! gpuringsink ring={name} readers=1 memory=auto", "-v")
-    poll(lambda: "cudaupload0.GstPad:sink: caps" in sink.until("caps", 1))
+def test_a_ctrl_c_ends_a_sink_that_waits_for_its_reader(driver, name, launch):
+    sink = launch(
+        f"{video('RGB', frames=-1)} ! cudaupload ! identity silent=false "
+        f"! gpuringsink ring={name} readers=1 memory=auto", "-v",
+    )  # fmt: skip
+    sink.until("chain", 1)
     assert "ERROR" not in sink.interrupt()
 
 
@@ -234,7 +170,7 @@ def test_a_ring_on_a_gpu_needs_a_download_before_elements_of_the_host(
     driver, name, launch, children
 ):
     _, sent = dice_of("RGB", (64, 36), frames=3)
-    writer = children(write_all, driver, name, "auto", sent, caps_of("RGB", (64, 36)), method="spawn")
+    writer = children(write_all, driver, name, "auto", sent, SMALL, method="spawn")
     writer.receive()
     said = launch(f"gpuringsrc ring={name} ! {HOST} ! fakesink").end(1)
     assert "Put cudadownload behind gpuringsrc" in said
@@ -244,14 +180,15 @@ def test_a_ring_on_a_gpu_needs_a_download_before_elements_of_the_host(
 def test_frames_of_a_gpu_do_not_go_into_a_ring_of_the_host(driver, name, launch):
     with small_ring(name, slots=2, shape=(36, 64, 3)):
         said = launch(
-            f"{video('RGB', (64, 36))} ! cudaupload ! {ON_GPU} ! gpuringsink ring={name} create=false"
+            f"{video('RGB', (64, 36))} ! cudaupload ! {ON_GPU} "
+            f"! gpuringsink ring={name} create=false"
         ).end(1)
     assert "Put cudadownload before gpuringsink" in said
 
 
 def test_frames_of_the_host_do_not_go_into_a_ring_on_a_gpu(driver, name, launch, children):
     _, sent = dice_of("RGB", (64, 36), frames=3)
-    writer = children(write_all, driver, name, "auto", sent, caps_of("RGB", (64, 36)), method="spawn")
+    writer = children(write_all, driver, name, "auto", sent, SMALL, method="spawn")
     writer.receive()
     said = launch(f"{video('RGB', (64, 36))} ! gpuringsink ring={name} create=false").end(1)
     assert "Put cudaupload before gpuringsink" in said
@@ -277,7 +214,9 @@ def test_nothing_is_linked_to_the_libraries_of_a_gpu():
     if not config.has_gstreamer():
         pytest.skip("built without GStreamer's development files")
     plugin = config.GSTREAMER / "libgstgpuring.so"
-    said = subprocess.run(["readelf", "-d", plugin], check=True, capture_output=True, text=True, timeout=PATIENCE_S)
+    said = subprocess.run(
+        ["readelf", "-d", plugin], check=True, capture_output=True, text=True, timeout=PATIENCE_S
+    )
     needed = [line for line in said.stdout.splitlines() if "NEEDED" in line]
     assert needed
     assert not [line for line in needed if "cuda" in line]
