@@ -28,9 +28,15 @@ GstClockTime content_pts(const Content *content, const Reader *reader, const gpu
 gboolean content_take(Content *content, const Reader *reader, const gchar *name,
                       const gpuring_slot *slot, gboolean *is_new, gpuring_error *error) {
     Layout layout;
+    const Slots slots = {reader->ring, content->field};
+    if (!slots_have_field(&slots, error)) return FALSE;
     gchar *text = metadata_caps(&reader->metadata, slot);
     GstCaps *caps = *text ? gst_caps_from_string(text)
-                          : layout_guess(reader->ring, slot, content->given);
+                          : layout_guess(&slots, slot, content->given);
+    const gboolean on_gpu = is_on_gpu(reader->ring);
+    if (caps && gst_caps_get_size(caps) > 0)
+        gst_caps_set_features_simple(
+            caps, on_gpu ? gst_caps_features_new_single(CUDA_MEMORY) : NULL);
     g_free(content->text);
     content->text = text;
     content->dimensions = slot->dimensions;
@@ -45,8 +51,13 @@ gboolean content_take(Content *content, const Reader *reader, const gchar *name,
         gst_clear_caps(&caps);
         return FALSE;
     }
-    if (!layout_place(&layout, reader->ring, error) ||
-        (!*text && !layout_guess_fills(&layout, reader->ring, slot, content->given, error))) {
+    if (on_gpu && !layout.is_video) {
+        tell(error, GPURING_INVALID, "ring '%s' is on a GPU, and only video is read from there", name);
+        gst_caps_unref(caps);
+        return FALSE;
+    }
+    if (!layout_place(&layout, &slots, error) ||
+        (!*text && !layout_guess_fills(&layout, &slots, slot, content->given, error))) {
         gst_caps_unref(caps);
         return FALSE;
     }

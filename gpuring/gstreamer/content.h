@@ -6,6 +6,7 @@
 typedef struct Content {
     /* Properties. */
     GstCaps *given;
+    gchar *field; /* of the slots; NULL: all */
     gint timebase[2];
     /* Of the streaming thread. */
     gchar *text; /* of the caps, as frames have it; NULL in a ring of which no frame was seen */

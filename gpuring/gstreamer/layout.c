@@ -31,6 +31,7 @@ gboolean layout_of_caps(Layout *layout, const GstCaps *caps) {
     guint p;
     memset(layout, 0, sizeof *layout);
     layout->is_video = gst_structure_has_name(s, "video/x-raw");
+    layout->is_on_gpu = gst_caps_features_contains(gst_caps_get_features(caps, 0), CUDA_MEMORY);
     if (layout->is_video) {
         if (!gst_video_info_from_caps(&layout->video, caps)) return FALSE;
         layout->planes = GST_VIDEO_INFO_N_PLANES(&layout->video);
@@ -79,15 +80,23 @@ gboolean layout_is_usual(const Layout *layout) {
 
 /* ---- slots ----------------------------------------------------------------------------------- */
 
-static gpuring_field field_at(const gpuring_ring *ring, guint number) {
+gboolean is_on_gpu(const gpuring_ring *ring) {
+    gpuring_info info = GPURING_INFO;
+    gpuring_get_info(ring, &info);
+    return info.device >= 0 && info.mapped;
+}
+
+static gpuring_field field_at(const Slots *slots, guint number) {
     gpuring_field field = GPURING_FIELD;
-    gpuring_field_at(ring, number, &field);
+    if (slots->field) gpuring_field_named(slots->ring, slots->field, &field);
+    else gpuring_field_at(slots->ring, number, &field);
     return field;
 }
 
-static guint number_of_fields(const gpuring_ring *ring) {
+static guint number_of_fields(const Slots *slots) {
     gpuring_info info = GPURING_INFO;
-    gpuring_get_info(ring, &info);
+    if (slots->field) return 1;
+    gpuring_get_info(slots->ring, &info);
     return info.fields;
 }
 
@@ -100,23 +109,47 @@ static void add_shape(GString *text, const gpuring_field *field) {
     g_string_append_printf(text, ") %s", field->dtype);
 }
 
-static gboolean does_not_fit(const Layout *layout, const gpuring_ring *ring,
-                             gpuring_error *error) {
-    gpuring_info info = GPURING_INFO;
+/* Of all fields that count. */
+static GString *shapes_of(const Slots *slots) {
     GString *held = g_string_new(NULL);
     guint k;
-    gpuring_get_info(ring, &info);
-    for (k = 0; k < info.fields; k++) {
-        const gpuring_field field = field_at(ring, k);
+    for (k = 0; k < number_of_fields(slots); k++) {
+        const gpuring_field field = field_at(slots, k);
         if (k) g_string_append(held, ", ");
         add_shape(held, &field);
     }
+    return held;
+}
+
+gboolean slots_have_field(const Slots *slots, gpuring_error *error) {
+    const Slots all = {slots->ring, NULL};
+    gpuring_info info = GPURING_INFO;
+    gpuring_field field = GPURING_FIELD;
+    if (!slots->field ||
+        gpuring_field_named(slots->ring, slots->field, &field) == GPURING_OK)
+        return TRUE;
+    GString *held = shapes_of(&all);
+    gpuring_get_info(slots->ring, &info);
+    tell(error, GPURING_INVALID, "ring '%s' has no field '%s': its slots hold %s", info.name,
+         slots->field, held->str);
+    g_string_free(held, TRUE);
+    return FALSE;
+}
+
+static gboolean does_not_fit(const Layout *layout, const Slots *slots,
+                             gpuring_error *error) {
+    gpuring_info info = GPURING_INFO;
+    GString *held = shapes_of(slots);
+    gpuring_get_info(slots->ring, &info);
     if (layout->is_video)
         tell(error, GPURING_INVALID, "ring '%s': its slots hold %s, not %s pictures of %d x %d%s",
              info.name, held->str,
              gst_video_format_to_string(GST_VIDEO_INFO_FORMAT(&layout->video)),
              GST_VIDEO_INFO_WIDTH(&layout->video), GST_VIDEO_INFO_HEIGHT(&layout->video),
-             info.fields > 1 ? ". Several fields are taken for the planes of one picture" : "");
+             number_of_fields(slots) > 1
+                 ? ". Several fields are taken for the planes of one picture, unless field= of "
+                   "gpuringsrc names one"
+                 : "");
     else
         tell(error, GPURING_INVALID, "ring '%s': its slots hold %s, not %s audio of %d channels",
              info.name, held->str,
@@ -131,24 +164,24 @@ static gboolean has_shape(const gpuring_field *field, const guint64 *shape, guin
            memcmp(field->shape, shape, dimensions * sizeof *shape) == 0;
 }
 
-static gboolean names_planes(const gpuring_ring *ring) {
+static gboolean names_planes(const Slots *slots) {
     static const char *const names[] = {"y", "u", "v", "uv"};
     gpuring_field field = GPURING_FIELD;
     guint k;
     for (k = 0; k < G_N_ELEMENTS(names); k++)
-        if (gpuring_field_named(ring, names[k], &field) == GPURING_OK) return TRUE;
+        if (gpuring_field_named(slots->ring, names[k], &field) == GPURING_OK) return TRUE;
     return FALSE;
 }
 
 /* By their names. In a ring with other names they lie in the order of the format. */
-static gboolean place_planes(Layout *layout, const gpuring_ring *ring) {
-    const gboolean by_name = names_planes(ring);
+static gboolean place_planes(Layout *layout, const Slots *slots) {
+    const gboolean by_name = names_planes(slots);
     guint p;
     layout->nbytes = 0;
     for (p = 0; p < layout->planes; p++) {
-        gpuring_field field = field_at(ring, p);
+        gpuring_field field = field_at(slots, p);
         if (by_name &&
-            gpuring_field_named(ring, layout_field_name(layout, p), &field) != GPURING_OK)
+            gpuring_field_named(slots->ring, layout_field_name(layout, p), &field) != GPURING_OK)
             return FALSE;
         if (strcmp(field.dtype, layout_dtype(layout)) != 0 ||
             !has_shape(&field, layout->shape[p], layout->dimensions[p]))
@@ -169,8 +202,8 @@ static gboolean has_rows(const Layout *layout, const gpuring_field *field) {
 }
 
 /* One plane may be smaller than the slot. Several have to fill it: no shape would say so. */
-static gboolean place_in_one(Layout *layout, const gpuring_ring *ring) {
-    const gpuring_field field = field_at(ring, 0);
+static gboolean place_in_one(Layout *layout, const Slots *slots) {
+    const gpuring_field field = field_at(slots, 0);
     guint64 nbytes = 0;
     guint p;
     if (strcmp(field.dtype, layout_dtype(layout)) != 0) return FALSE;
@@ -183,32 +216,32 @@ static gboolean place_in_one(Layout *layout, const gpuring_ring *ring) {
     return layout->planes == 1 ? nbytes <= field.nbytes : nbytes == field.nbytes;
 }
 
-gboolean layout_place(Layout *layout, const gpuring_ring *ring, gpuring_error *error) {
-    const guint fields = number_of_fields(ring);
-    const gboolean fits = fields == 1                ? place_in_one(layout, ring)
-                          : fields == layout->planes ? place_planes(layout, ring)
+gboolean layout_place(Layout *layout, const Slots *slots, gpuring_error *error) {
+    const guint fields = number_of_fields(slots);
+    const gboolean fits = fields == 1                ? place_in_one(layout, slots)
+                          : fields == layout->planes ? place_planes(layout, slots)
                                                      : FALSE;
-    return fits || does_not_fit(layout, ring, error);
+    return fits || does_not_fit(layout, slots, error);
 }
 
 /* With the shape of this frame. */
-static gpuring_field field_of_frame(const gpuring_ring *ring, const gpuring_slot *slot) {
-    gpuring_field field = field_at(ring, 0);
+static gpuring_field field_of_frame(const Slots *slots, const gpuring_slot *slot) {
+    gpuring_field field = field_at(slots, 0);
     if (!slot->dimensions) return field;
     field.dimensions = slot->dimensions;
     memcpy(field.shape, slot->shape, sizeof field.shape);
     return field;
 }
 
-gboolean layout_frame_nbytes(const Layout *layout, const gpuring_ring *ring,
+gboolean layout_frame_nbytes(const Layout *layout, const Slots *slots,
                              const gpuring_slot *slot, gsize *nbytes, gpuring_error *error) {
-    const gpuring_field field = field_of_frame(ring, slot);
+    const gpuring_field field = field_of_frame(slots, slot);
     *nbytes = layout->nbytes;
     if (layout->is_video) return TRUE;
     if (!has_rows(layout, &field) ||
         field.shape[0] > field.nbytes / layout->row_nbytes[0]) {
         gpuring_info info = GPURING_INFO;
-        gpuring_get_info(ring, &info);
+        gpuring_get_info(slots->ring, &info);
         tell(error, GPURING_INVALID,
              "ring '%s': the shape of frame %" G_GUINT64_FORMAT " is not that of audio of %d "
              "channels",
@@ -221,8 +254,8 @@ gboolean layout_frame_nbytes(const Layout *layout, const gpuring_ring *ring,
 
 /* ---- a ring that says nothing of caps -------------------------------------------------------- */
 
-static const char *guessed_format(const gpuring_ring *ring, const gpuring_field *field) {
-    const guint fields = number_of_fields(ring);
+static const char *guessed_format(const Slots *slots, const gpuring_field *field) {
+    const guint fields = number_of_fields(slots);
     const guint64 last = field->dimensions == 3 ? field->shape[2] : 1;
     if (strcmp(field->dtype, "<u2") == 0) return "GRAY16_LE";
     if (fields == 2) return "NV12";
@@ -246,12 +279,12 @@ static guint64 height_of(const char *format, guint64 rows, guint64 width) {
     return all ? rows * rows * width / all : rows;
 }
 
-static void guess_video(const gpuring_ring *ring, const gpuring_field *field, GstStructure *s) {
+static void guess_video(const Slots *slots, const gpuring_field *field, GstStructure *s) {
     guint64 rows = field->shape[0];
     const guint64 width = field->dimensions > 1 ? field->shape[1] : 1;
     if (!gst_structure_has_field(s, "format"))
-        gst_structure_set(s, "format", G_TYPE_STRING, guessed_format(ring, field), NULL);
-    if (number_of_fields(ring) == 1 && field->dimensions == 2 && field->itemsize == 1)
+        gst_structure_set(s, "format", G_TYPE_STRING, guessed_format(slots, field), NULL);
+    if (number_of_fields(slots) == 1 && field->dimensions == 2 && field->itemsize == 1)
         rows = height_of(gst_structure_get_string(s, "format"), rows, width);
     if (!gst_structure_has_field(s, "width"))
         gst_structure_set(s, "width", G_TYPE_INT, (gint)width, NULL);
@@ -286,17 +319,17 @@ static gboolean says_all(const GstCaps *given) {
 }
 
 /* What audio and pictures of several fields have to fill, layout_place has seen. */
-gboolean layout_guess_fills(const Layout *layout, const gpuring_ring *ring,
+gboolean layout_guess_fills(const Layout *layout, const Slots *slots,
                             const gpuring_slot *slot, const GstCaps *given,
                             gpuring_error *error) {
-    const gpuring_field field = field_of_frame(ring, slot);
+    const gpuring_field field = field_of_frame(slots, slot);
     gpuring_info info = GPURING_INFO;
     guint64 nbytes = field.itemsize;
     guint k;
-    if (!layout->is_video || number_of_fields(ring) > 1 || says_all(given)) return TRUE;
+    if (!layout->is_video || number_of_fields(slots) > 1 || says_all(given)) return TRUE;
     for (k = 0; k < field.dimensions; k++) nbytes *= field.shape[k];
     if (layout->nbytes - layout->offset[0] == nbytes) return TRUE;
-    gpuring_get_info(ring, &info);
+    gpuring_get_info(slots->ring, &info);
     GString *shape = g_string_new(NULL);
     add_shape(shape, &field);
     tell(error, GPURING_INVALID,
@@ -308,14 +341,14 @@ gboolean layout_guess_fills(const Layout *layout, const gpuring_ring *ring,
     return FALSE;
 }
 
-GstCaps *layout_guess(const gpuring_ring *ring, const gpuring_slot *slot, const GstCaps *given) {
-    const gpuring_field field = field_of_frame(ring, slot);
+GstCaps *layout_guess(const Slots *slots, const gpuring_slot *slot, const GstCaps *given) {
+    const gpuring_field field = field_of_frame(slots, slot);
     GstStructure *s;
     if (given && gst_caps_get_size(given) > 0)
         s = gst_structure_copy(gst_caps_get_structure(given, 0));
     else
         s = gst_structure_new_empty(field.dtype[1] == 'u' ? "video/x-raw" : "audio/x-raw");
-    if (gst_structure_has_name(s, "video/x-raw")) guess_video(ring, &field, s);
+    if (gst_structure_has_name(s, "video/x-raw")) guess_video(slots, &field, s);
     else guess_audio(&field, s);
     GstCaps *caps = gst_caps_new_empty();
     gst_caps_append_structure(caps, s);

@@ -9,16 +9,25 @@
 #include <gst/audio/audio.h>
 #include <gst/video/video.h>
 
+#include "cuda.h"
+
 #define VIDEO_FORMATS                                                                              \
     "{ NV12, NV21, I420, YV12, Y42B, Y444, RGB, BGR, RGBA, BGRA, ARGB, ABGR, RGBx, BGRx, GRAY8, "  \
     "GRAY16_LE }"
 #define AUDIO_FORMATS "{ F32LE, F64LE, S16LE, S32LE, S8, U8 }"
-#define ALL_CAPS                                                                                   \
+#define CUDA_CAPS GST_VIDEO_CAPS_MAKE_WITH_FEATURES(CUDA_MEMORY, VIDEO_FORMATS)
+#define HOST_CAPS                                                                                  \
     GST_VIDEO_CAPS_MAKE(VIDEO_FORMATS)                                                             \
     "; " GST_AUDIO_CAPS_MAKE(AUDIO_FORMATS) ", layout = (string) interleaved"
 
+/* What is read or written of a slot. */
+typedef struct Slots {
+    const gpuring_ring *ring;
+    const gchar *field; /* the picture or the audio; NULL: all fields are */
+} Slots;
+
 typedef struct Layout {
-    gboolean is_video;
+    gboolean is_video, is_on_gpu;
     GstVideoInfo video;
     GstAudioInfo audio;
     guint planes;
@@ -32,20 +41,24 @@ typedef struct Layout {
     gsize nbytes; /* to the end of the last plane */
 } Layout;
 
-/* FALSE: these caps are none of ALL_CAPS. */
+/* FALSE: these caps are neither HOST_CAPS nor CUDA_CAPS. */
 gboolean layout_of_caps(Layout *layout, const GstCaps *caps);
+/* Whether this process uses the slots of the ring on a GPU. */
+gboolean is_on_gpu(const gpuring_ring *ring);
+/* What is missing is told in words. */
+gboolean slots_have_field(const Slots *slots, gpuring_error *error);
 /* Finds the planes in the slots of the ring. What does not fit is told in words. */
-gboolean layout_place(Layout *layout, const gpuring_ring *ring, gpuring_error *error);
+gboolean layout_place(Layout *layout, const Slots *slots, gpuring_error *error);
 /* The bytes of this frame. A shape that does not fit the caps, or is larger than the slot, is told in
  * words. */
-gboolean layout_frame_nbytes(const Layout *layout, const gpuring_ring *ring,
+gboolean layout_frame_nbytes(const Layout *layout, const Slots *slots,
                              const gpuring_slot *slot, gsize *nbytes, gpuring_error *error);
 /* The caps of a frame as far as its shape and dtype tell, and otherwise those that were given, which
  * may be NULL. */
-GstCaps *layout_guess(const gpuring_ring *ring, const gpuring_slot *slot, const GstCaps *given);
+GstCaps *layout_guess(const Slots *slots, const gpuring_slot *slot, const GstCaps *given);
 /* Whether pictures of guessed caps are all of the frame: otherwise its shape does not tell them, which
  * is told in words. */
-gboolean layout_guess_fills(const Layout *layout, const gpuring_ring *ring,
+gboolean layout_guess_fills(const Layout *layout, const Slots *slots,
                             const gpuring_slot *slot, const GstCaps *given, gpuring_error *error);
 /* Whether GStreamer expects the planes to lie so where there is no GstVideoMeta. */
 gboolean layout_is_usual(const Layout *layout);

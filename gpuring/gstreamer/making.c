@@ -17,7 +17,8 @@ static gpuring_field field_of(const char *name, const char *dtype, guint dimensi
 }
 
 gpuring_status make_ring(const char *name, guint slots, const Layout *layout,
-                         gpuring_replace replace, gpuring_ring **ring, gpuring_error *error) {
+                         gpuring_memory memory, gint device, gpuring_replace replace,
+                         gpuring_ring **ring, gpuring_error *error) {
     char caps[8];
     g_snprintf(caps, sizeof caps, "|S%d", CAPS_NBYTES);
     const gpuring_field meta[] = {field_of("pts", "<i8", 0, NULL),
@@ -32,6 +33,8 @@ gpuring_status make_ring(const char *name, guint slots, const Layout *layout,
         if (!layout->is_video) fields[p].shape[0] = SAMPLES;
     }
     options.slots = slots;
+    options.memory = memory;
+    options.device = device;
     options.replace = replace;
     options.fields = fields;
     options.field_count = layout->planes;

@@ -6,7 +6,7 @@
  * A slot that a buffer keeps holds up the producers when they have come around. An encoder that looks
  * ahead frees no frame before it has many more, and so would never get them. Therefore frames are
  * copied until as many as the ring has slots came back, and for ever if one of them came back late
- * (docs/decisions/0032-elements-of-gstreamer.md).
+ * (docs/decisions/0033-elements-of-gstreamer.md).
  */
 #pragma once
 

@@ -20,19 +20,45 @@ typedef struct GpuringSinkClass {
 G_DEFINE_TYPE(GpuringSink, gpuring_sink, GST_TYPE_BASE_SINK)
 #define SELF(object) ((GpuringSink *)(object))
 
-static GstStaticPadTemplate template =
-    GST_STATIC_PAD_TEMPLATE("sink", GST_PAD_SINK, GST_PAD_ALWAYS, GST_STATIC_CAPS(ALL_CAPS));
+/* A decoder that can do both keeps its frames on the GPU. */
+static GstStaticPadTemplate host_template =
+    GST_STATIC_PAD_TEMPLATE("sink", GST_PAD_SINK, GST_PAD_ALWAYS, GST_STATIC_CAPS(HOST_CAPS));
+static GstStaticPadTemplate cuda_template = GST_STATIC_PAD_TEMPLATE(
+    "sink", GST_PAD_SINK, GST_PAD_ALWAYS, GST_STATIC_CAPS(CUDA_CAPS "; " HOST_CAPS));
 
-/* ---- frames ---------------------------------------------------------------------------------- */
+/* ---- caps ------------------------------------------------------------------------------------ */
+
+/* Those of the memory that was asked for. */
+static GstCaps *get_caps(GstBaseSink *base, GstCaps *filter) {
+    const gint memory = SELF(base)->writer.memory;
+    GstCaps *caps = memory == ANY_MEMORY
+                        ? gst_pad_get_pad_template_caps(GST_BASE_SINK_PAD(base))
+                        : gst_caps_from_string(memory == GPURING_MEMORY_HOST ? HOST_CAPS : CUDA_CAPS);
+    if (!filter) return caps;
+    GstCaps *both = gst_caps_intersect_full(filter, caps, GST_CAPS_INTERSECT_FIRST);
+    gst_caps_unref(caps);
+    return both;
+}
+
+/* Frames tell the format, and the ring where they are. */
+static gchar *text_of(const GstCaps *caps) {
+    GstCaps *format = gst_caps_copy(caps);
+    gst_caps_set_features_simple(format, NULL);
+    gchar *text = gst_caps_to_string(format);
+    gst_caps_unref(format);
+    return text;
+}
 
 static gboolean set_caps(GstBaseSink *base, GstCaps *caps) {
     GpuringSink *self = SELF(base);
     if (!layout_of_caps(&self->writer.layout, caps)) return FALSE;
     g_free(self->writer.text);
-    self->writer.text = gst_caps_to_string(caps);
+    self->writer.text = text_of(caps);
     self->writer.is_placed = FALSE;
     return TRUE;
 }
+
+/* ---- frames ---------------------------------------------------------------------------------- */
 
 static gpuring_status publish(GpuringSink *self, gpuring_slot *slot, GstClockTime pts,
                               GstClockTime duration, gpuring_error *error) {
@@ -57,26 +83,59 @@ static gpuring_status set_shape(GpuringSink *self, gpuring_slot *slot, const gui
     return gpuring_set_shape(self->writer.producer, slot, dimensions, shape, error);
 }
 
+static gpuring_status not_a_picture(GpuringSink *self, gpuring_error *error) {
+    tell(error, GPURING_INVALID, "ring '%s': a buffer cannot be read as a picture of its caps",
+         self->writer.name);
+    return GPURING_INVALID;
+}
+
+/* A frame of a GPU is kept until its copy is done, which is in the stream only. */
+static gpuring_status copy_picture(GpuringSink *self, const gpuring_slot *slot, GstBuffer *buffer,
+                                   gpuring_error *error) {
+    const Layout *layout = &self->writer.layout;
+    gpuring_status status = GPURING_OK;
+    GstVideoFrame frame;
+    guint p;
+    if (!(layout->is_on_gpu ? cuda_map(&frame, &layout->video, buffer, GST_MAP_READ)
+                            : gst_video_frame_map(&frame, &layout->video, buffer, GST_MAP_READ)))
+        return not_a_picture(self, error);
+    if (layout->is_on_gpu) gst_buffer_replace(&self->writer.copied, buffer);
+    for (p = 0; p < layout->planes && status == GPURING_OK; p++) {
+        char *to = (char *)slot->data + layout->offset[p];
+        const gsize nbytes = layout->row_nbytes[p];
+        const guint64 rows = layout->shape[p][0];
+        const gpointer from = GST_VIDEO_FRAME_PLANE_DATA(&frame, p);
+        const gsize stride = (gsize)GST_VIDEO_FRAME_PLANE_STRIDE(&frame, p);
+        if (layout->is_on_gpu)
+            status = gpu_copy(&self->writer.gpu, to, nbytes, from, stride, nbytes, rows, error);
+        else copy_rows(to, nbytes, from, stride, nbytes, rows);
+    }
+    gst_video_frame_unmap(&frame);
+    return status;
+}
+
+/* The GPU of the frame is that of the ring. */
+static gpuring_status prepare_gpu(GpuringSink *self, GstBuffer *buffer, gpuring_error *error) {
+    Writer *writer = &self->writer;
+    gint number;
+    if (!cuda_has(buffer, &number)) return not_a_picture(self, error);
+    if (number != writer->gpu.number) {
+        writer_give_up(writer);
+        writer->is_placed = FALSE;
+    }
+    const gpuring_status status = gpu_use(&writer->gpu, number, error);
+    return status == GPURING_OK ? writer_await_copy(writer, error) : status;
+}
+
 static gpuring_status write_picture(GpuringSink *self, GstBuffer *buffer, gpuring_error *error) {
     const Layout *layout = &self->writer.layout;
     gpuring_slot slot = GPURING_SLOT;
-    GstVideoFrame frame;
-    guint p;
-    gpuring_status status = writer_claim(&self->writer, &slot, error);
+    gpuring_status status = GPURING_OK;
+    if (layout->is_on_gpu) status = prepare_gpu(self, buffer, error);
+    if (status == GPURING_OK) status = writer_claim(&self->writer, &slot, error);
     if (status != GPURING_OK) return status;
-    if (!gst_video_frame_map(&frame, &layout->video, buffer, GST_MAP_READ)) {
-        gpuring_abandon(self->writer.producer, &slot, NULL);
-        tell(error, GPURING_INVALID, "ring '%s': a buffer cannot be read as a picture of its caps",
-             self->writer.name);
-        return error->status;
-    }
-    for (p = 0; p < layout->planes; p++)
-        copy_rows((char *)slot.data + layout->offset[p], layout->row_nbytes[p],
-                  GST_VIDEO_FRAME_PLANE_DATA(&frame, p),
-                  (gsize)GST_VIDEO_FRAME_PLANE_STRIDE(&frame, p), layout->row_nbytes[p],
-                  layout->shape[p][0]);
-    gst_video_frame_unmap(&frame);
-    status = set_shape(self, &slot, layout->shape[0], error);
+    status = copy_picture(self, &slot, buffer, error);
+    if (status == GPURING_OK) status = set_shape(self, &slot, layout->shape[0], error);
     if (status == GPURING_OK)
         return publish(self, &slot, GST_BUFFER_PTS(buffer), GST_BUFFER_DURATION(buffer), error);
     gpuring_abandon(self->writer.producer, &slot, NULL);
@@ -138,6 +197,17 @@ static gboolean propose_allocation(GstBaseSink *base, GstQuery *query) {
     return TRUE;
 }
 
+static gboolean query(GstBaseSink *base, GstQuery *query) {
+    GpuringSink *self = SELF(base);
+    return (self->writer.memory != GPURING_MEMORY_HOST && gpu_answer(&self->writer.gpu, query)) ||
+           GST_BASE_SINK_CLASS(gpuring_sink_parent_class)->query(base, query);
+}
+
+static void set_context(GstElement *element, GstContext *context) {
+    gpu_take_context(&SELF(element)->writer.gpu, context);
+    GST_ELEMENT_CLASS(gpuring_sink_parent_class)->set_context(element, context);
+}
+
 static gboolean start(GstBaseSink *base) {
     GpuringSink *self = SELF(base);
     self->dropped = 0;
@@ -146,6 +216,7 @@ static gboolean start(GstBaseSink *base) {
 
 static gboolean stop(GstBaseSink *base) {
     writer_give_up(&SELF(base)->writer);
+    gpu_leave(&SELF(base)->writer.gpu);
     return TRUE;
 }
 
@@ -160,8 +231,25 @@ static gboolean unlock_stop(GstBaseSink *base) {
 }
 
 enum {
-    PROP_RING = 1, PROP_SLOTS, PROP_CREATE, PROP_TIMEOUT, PROP_READERS, PROP_DROP, PROP_DROPPED
+    PROP_RING = 1, PROP_SLOTS, PROP_CREATE, PROP_TIMEOUT, PROP_READERS, PROP_DROP, PROP_DROPPED,
+    PROP_MEMORY
 };
+
+static GType memory_type(void) {
+    static const GEnumValue values[] = {
+        {ANY_MEMORY, "Where the frames are, on a GPU as auto", "any"},
+        {GPURING_MEMORY_HOST, "Host memory", "host"},
+        {GPURING_MEMORY_AUTO, "On a GPU, what suits it", "auto"},
+        {GPURING_MEMORY_IPC, "On a GPU, by legacy CUDA IPC", "ipc"},
+        {GPURING_MEMORY_VMM, "On a GPU, as a descriptor; consumers can only read", "vmm"},
+        {GPURING_MEMORY_POOL, "On a GPU, in a pool of cudaMallocAsync", "pool"},
+        {0, NULL, NULL},
+    };
+    static gsize type;
+    if (g_once_init_enter(&type))
+        g_once_init_leave(&type, g_enum_register_static("GpuringSinkMemory", values));
+    return type;
+}
 
 static void set_property(GObject *object, guint id, const GValue *value, GParamSpec *spec) {
     GpuringSink *self = SELF(object);
@@ -175,6 +263,7 @@ static void set_property(GObject *object, guint id, const GValue *value, GParamS
     case PROP_TIMEOUT: self->writer.timeout_s = g_value_get_double(value); break;
     case PROP_READERS: self->writer.readers = g_value_get_uint(value); break;
     case PROP_DROP: self->writer.drops = g_value_get_boolean(value); break;
+    case PROP_MEMORY: self->writer.memory = g_value_get_enum(value); break;
     default: G_OBJECT_WARN_INVALID_PROPERTY_ID(object, id, spec);
     }
 }
@@ -188,6 +277,7 @@ static void get_property(GObject *object, guint id, GValue *value, GParamSpec *s
     case PROP_TIMEOUT: g_value_set_double(value, self->writer.timeout_s); break;
     case PROP_READERS: g_value_set_uint(value, self->writer.readers); break;
     case PROP_DROP: g_value_set_boolean(value, self->writer.drops); break;
+    case PROP_MEMORY: g_value_set_enum(value, self->writer.memory); break;
     case PROP_DROPPED:
         GST_OBJECT_LOCK(self);
         g_value_set_uint64(value, self->dropped);
@@ -240,6 +330,10 @@ static void add_properties(GObjectClass *of) {
                              "Drop a frame for which no slot is free, instead of waiting", FALSE,
                              early));
     g_object_class_install_property(
+        of, PROP_MEMORY,
+        g_param_spec_enum("memory", "Memory", "Where a new ring is, and so which frames are taken",
+                          memory_type(), ANY_MEMORY, early));
+    g_object_class_install_property(
         of, PROP_DROPPED,
         g_param_spec_uint64("dropped", "Dropped", "How many frames were dropped", 0, G_MAXUINT64,
                             0, G_PARAM_READABLE | G_PARAM_STATIC_STRINGS));
@@ -257,12 +351,17 @@ static void gpuring_sink_class_init(GpuringSinkClass *class) {
                                           "Writes frames to a shared-memory ring, which other "
                                           "processes read",
                                           "the authors of gpuring");
-    gst_element_class_add_static_pad_template(element, &template);
+    gst_element_class_add_static_pad_template(element,
+                                              cuda_is_here() ? &cuda_template : &host_template);
+    gst_type_mark_as_plugin_api(memory_type(), 0);
+    element->set_context = set_context;
     base->start = start;
     base->stop = stop;
     base->unlock = unlock;
     base->unlock_stop = unlock_stop;
+    base->get_caps = get_caps;
     base->set_caps = set_caps;
+    base->query = query;
     base->event = event;
     base->render = render;
     base->propose_allocation = propose_allocation;

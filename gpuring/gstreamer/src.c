@@ -4,8 +4,11 @@
 #include <gst/base/gstpushsrc.h>
 #include <string.h>
 
+#include "buffers.h"
 #include "content.h"
 #include "stream.h"
+#include "timing.h"
+#include "waiting.h"
 
 typedef struct GpuringSrc {
     GstPushSrc base;
@@ -14,8 +17,9 @@ typedef struct GpuringSrc {
     Content content;
     /* Of the streaming thread. */
     gboolean takes_meta; /* downstream finds planes by GstVideoMeta */
-    GstSegment segment;
-    GstClockTime until; /* the end of the last frame */
+    GstBufferPool *pool; /* of frames on a GPU */
+    GstBuffer *copied;   /* a frame on a GPU, whose copy is not done */
+    Timing timing;
     /* Under the object's lock. */
     guint64 lost;
     GstClockTime frame_ns;
@@ -29,10 +33,26 @@ typedef struct GpuringSrcClass {
 G_DEFINE_TYPE(GpuringSrc, gpuring_src, GST_TYPE_PUSH_SRC)
 #define SELF(object) ((GpuringSrc *)(object))
 
-static GstStaticPadTemplate template =
-    GST_STATIC_PAD_TEMPLATE("src", GST_PAD_SRC, GST_PAD_ALWAYS, GST_STATIC_CAPS(ALL_CAPS));
+static GstStaticPadTemplate host_template =
+    GST_STATIC_PAD_TEMPLATE("src", GST_PAD_SRC, GST_PAD_ALWAYS, GST_STATIC_CAPS(HOST_CAPS));
+static GstStaticPadTemplate cuda_template = GST_STATIC_PAD_TEMPLATE(
+    "src", GST_PAD_SRC, GST_PAD_ALWAYS, GST_STATIC_CAPS(CUDA_CAPS "; " HOST_CAPS));
 
 /* ---- caps ------------------------------------------------------------------------------------ */
+
+static void drop_pool(GpuringSrc *self) {
+    if (self->pool) gst_buffer_pool_set_active(self->pool, FALSE);
+    gst_clear_object(&self->pool);
+}
+
+/* Whether elements downstream take the caps. Some refuse them only with the first buffer, and say nothing
+ * of them then. */
+static gboolean is_taken(const GpuringSrc *self) {
+    GstCaps *caps = gst_pad_peer_query_caps(GST_BASE_SRC_PAD(self), self->content.caps);
+    const gboolean some = !gst_caps_is_empty(caps);
+    gst_caps_unref(caps);
+    return some;
+}
 
 /* Those of this frame, for it and for those after it. */
 static gboolean take_caps(GpuringSrc *self, const gpuring_slot *slot, gpuring_error *error) {
@@ -42,9 +62,13 @@ static gboolean take_caps(GpuringSrc *self, const gpuring_slot *slot, gpuring_er
     GST_OBJECT_LOCK(self);
     self->frame_ns = content_frame_ns(&self->content);
     GST_OBJECT_UNLOCK(self);
-    if (!is_new || gst_base_src_negotiate(GST_BASE_SRC(self))) return TRUE;
-    tell(error, GPURING_INVALID, "ring '%s': the elements downstream do not accept %s",
-         self->stream.name, *self->content.text ? self->content.text : "what the slots hold");
+    if (is_new) drop_pool(self);
+    if (!is_new || (is_taken(self) && gst_base_src_negotiate(GST_BASE_SRC(self)))) return TRUE;
+    tell(error, GPURING_INVALID, "ring '%s': the elements downstream do not accept %s%s",
+         self->stream.name, *self->content.text ? self->content.text : "what the slots hold",
+         self->content.layout.is_on_gpu
+             ? " in memory of a GPU. Put cudadownload behind gpuringsrc, if they are for host memory"
+             : "");
     return FALSE;
 }
 
@@ -60,64 +84,7 @@ static gboolean decide_allocation(GstBaseSrc *base, GstQuery *query) {
     return TRUE;
 }
 
-/* ---- buffers --------------------------------------------------------------------------------- */
-
-static GstBuffer *lent(GpuringSrc *self, const gpuring_slot *slot, gsize nbytes) {
-    Layout *layout = &self->content.layout;
-    GstBuffer *buffer = gst_buffer_new();
-    gint stride[GST_VIDEO_MAX_PLANES];
-    guint p;
-    gst_buffer_append_memory(buffer, reader_lend(self->stream.reader, slot, nbytes));
-    if (layout_is_usual(layout)) return buffer;
-    for (p = 0; p < layout->planes; p++) stride[p] = (gint)layout->row_nbytes[p];
-    gst_buffer_add_video_meta_full(
-        buffer, GST_VIDEO_FRAME_FLAG_NONE, GST_VIDEO_INFO_FORMAT(&layout->video),
-        (guint)GST_VIDEO_INFO_WIDTH(&layout->video), (guint)GST_VIDEO_INFO_HEIGHT(&layout->video),
-        layout->planes, layout->offset, stride);
-    return buffer;
-}
-
-/* Copies it to where GStreamer expects it. */
-static GstBuffer *copied(GpuringSrc *self, const gpuring_slot *slot, gsize nbytes) {
-    const Layout *layout = &self->content.layout;
-    if (layout->is_video) nbytes = GST_VIDEO_INFO_SIZE(&layout->video);
-    char *bytes = g_malloc(nbytes);
-    guint p;
-    for (p = 0; p < layout->planes; p++)
-        if (layout->is_video)
-            copy_rows(bytes + GST_VIDEO_INFO_PLANE_OFFSET(&layout->video, p),
-                      (gsize)GST_VIDEO_INFO_PLANE_STRIDE(&layout->video, p),
-                      (const char *)slot->data + layout->offset[p], layout->row_nbytes[p],
-                      layout->row_nbytes[p], layout->shape[p][0]);
-        else memcpy(bytes, slot->data, nbytes);
-    GstBuffer *buffer = gst_buffer_new();
-    gst_buffer_append_memory(buffer, reader_give(self->stream.reader, slot->seq, bytes, nbytes));
-    return buffer;
-}
-
 /* ---- time ------------------------------------------------------------------------------------ */
-
-static GstClockTime running_time_now(GpuringSrc *self) {
-    GstClock *clock = gst_element_get_clock(GST_ELEMENT(self));
-    if (!clock) return 0;
-    const GstClockTime now = gst_clock_get_time(clock) - gst_element_get_base_time(GST_ELEMENT(self));
-    gst_object_unref(clock);
-    return now;
-}
-
-/* The first frame, and the first one after a restart, plays at once, whatever its pts is. */
-static void begin_segment(GpuringSrc *self, GstClockTime pts) {
-    GstSegment *segment = &self->segment;
-    const GstClockTime played =
-        segment->format == GST_FORMAT_TIME
-            ? gst_segment_to_running_time(segment, GST_FORMAT_TIME, self->until)
-            : 0;
-    gst_segment_init(segment, GST_FORMAT_TIME);
-    segment->start = segment->time = segment->position = pts;
-    segment->base =
-        gst_base_src_is_live(GST_BASE_SRC(self)) ? running_time_now(self) : played;
-    gst_base_src_new_segment(GST_BASE_SRC(self), segment);
-}
 
 static void set_times(GpuringSrc *self, const gpuring_slot *slot, GstBuffer *buffer) {
     const GstClockTime pts = content_pts(&self->content, self->stream.reader, slot);
@@ -125,27 +92,57 @@ static void set_times(GpuringSrc *self, const gpuring_slot *slot, GstBuffer *buf
     GstClockTime duration = metadata_time(&metadata->duration, slot);
     if (!metadata->caps.nbytes || !GST_CLOCK_TIME_IS_VALID(duration))
         duration = self->frame_ns ? self->frame_ns : GST_CLOCK_TIME_NONE;
-    GST_BUFFER_PTS(buffer) = pts;
-    GST_BUFFER_DURATION(buffer) = duration;
     GST_BUFFER_OFFSET(buffer) = slot->seq;
     if (slot->lost) GST_BUFFER_FLAG_SET(buffer, GST_BUFFER_FLAG_DISCONT);
-    /* What has no time gets that of its arrival. */
-    gst_base_src_set_do_timestamp(GST_BASE_SRC(self), !GST_CLOCK_TIME_IS_VALID(pts));
-    if (!GST_CLOCK_TIME_IS_VALID(pts)) return;
-    if (self->segment.format != GST_FORMAT_TIME || pts < self->segment.position)
-        begin_segment(self, pts);
-    self->segment.position = pts;
-    self->until = pts + (GST_CLOCK_TIME_IS_VALID(duration) ? duration : 0);
+    timing_set(&self->timing, GST_BASE_SRC(self), buffer, pts, duration);
+}
+
+/* ---- buffers --------------------------------------------------------------------------------- */
+
+static gboolean may_lend(const GpuringSrc *self) {
+    const Layout *layout = &self->content.layout;
+    return !self->must_copy && reader_may_lend(self->stream.reader) &&
+           (layout_is_usual(layout) || (layout->is_video && self->takes_meta));
+}
+
+static GstBuffer *on_gpu(GpuringSrc *self, const gpuring_slot *slot, gpuring_error *error) {
+    if (!self->pool)
+        self->pool = gpu_new_pool(&self->stream.gpu, GST_BASE_SRC_PAD(self), self->content.caps,
+                                  &self->content.layout.video);
+    GstBuffer *buffer =
+        buffer_on_gpu(&self->content.layout, &self->stream.gpu, self->pool, slot, error);
+    if (buffer) set_times(self, slot, buffer);
+    return buffer;
+}
+
+/* Elements downstream know nothing of our stream. */
+static GstFlowReturn finish_copy(GpuringSrc *self, GstBuffer **buffer) {
+    gpuring_error error;
+    gpuring_status status;
+    while ((status = gpu_look(&self->stream.gpu, &error)) == GPURING_TIMEOUT)
+        if (!wait_for_fd(self->stream.cancel, GPU_LOOKS)) return GST_FLOW_FLUSHING;
+    if (status != GPURING_OK) return flow_of(GST_ELEMENT(self), status, &error);
+    *buffer = g_steal_pointer(&self->copied);
+    return GST_FLOW_OK;
 }
 
 /* ---- the element ----------------------------------------------------------------------------- */
 
 static void look_anew(GpuringSrc *self) {
     g_clear_pointer(&self->content.text, g_free);
+    drop_pool(self); /* it may be on another GPU */
     GST_OBJECT_LOCK(self);
     self->slots = self->stream.reader->slots;
     GST_OBJECT_UNLOCK(self);
     self->stream.is_new = FALSE;
+}
+
+static GstFlowReturn put_out_on_gpu(GpuringSrc *self, gpuring_slot *slot, GstBuffer **buffer) {
+    gpuring_error error;
+    self->copied = on_gpu(self, slot, &error);
+    if (!self->copied) post_error(GST_ELEMENT(self), &error);
+    reader_release(self->stream.reader, slot); /* behind the copy */
+    return self->copied ? finish_copy(self, buffer) : GST_FLOW_ERROR;
 }
 
 static GstFlowReturn create(GstPushSrc *base, GstBuffer **buffer) {
@@ -153,6 +150,7 @@ static GstFlowReturn create(GstPushSrc *base, GstBuffer **buffer) {
     gpuring_slot slot = GPURING_SLOT;
     gpuring_error error;
     gsize nbytes;
+    if (self->copied) return finish_copy(self, buffer); /* a pause came first */
     const gpuring_status status = stream_acquire(&self->stream, &slot, &error);
     if (status != GPURING_OK) {
         if (stream_is_end(status)) return GST_FLOW_EOS;
@@ -160,7 +158,9 @@ static GstFlowReturn create(GstPushSrc *base, GstBuffer **buffer) {
     }
     if (self->stream.is_new) look_anew(self);
     if ((!content_is_same(&self->content, self->stream.reader, &slot) && !take_caps(self, &slot, &error)) ||
-        !layout_frame_nbytes(&self->content.layout, self->stream.reader->ring, &slot, &nbytes, &error)) {
+        !layout_frame_nbytes(&self->content.layout,
+                             &(Slots){self->stream.reader->ring, self->content.field}, &slot,
+                             &nbytes, &error)) {
         reader_release(self->stream.reader, &slot);
         post_error(GST_ELEMENT(self), &error);
         return GST_FLOW_NOT_NEGOTIATED;
@@ -168,9 +168,10 @@ static GstFlowReturn create(GstPushSrc *base, GstBuffer **buffer) {
     GST_OBJECT_LOCK(self);
     self->lost += slot.lost;
     GST_OBJECT_UNLOCK(self);
-    const gboolean can_lend = !self->must_copy && reader_may_lend(self->stream.reader) &&
-                              (layout_is_usual(&self->content.layout) || self->takes_meta);
-    *buffer = can_lend ? lent(self, &slot, nbytes) : copied(self, &slot, nbytes);
+    if (self->content.layout.is_on_gpu) return put_out_on_gpu(self, &slot, buffer);
+    const gboolean can_lend = may_lend(self);
+    *buffer = (can_lend ? buffer_over : buffer_of_copy)(&self->content.layout, self->stream.reader,
+                                                        &slot, nbytes);
     set_times(self, &slot, *buffer);
     if (!can_lend) reader_release(self->stream.reader, &slot);
     return GST_FLOW_OK;
@@ -185,9 +186,12 @@ static gboolean start(GstBaseSrc *base) {
 static gboolean stop(GstBaseSrc *base) {
     GpuringSrc *self = SELF(base);
     stream_leave(&self->stream);
+    gpu_leave(&self->stream.gpu);
+    gst_clear_buffer(&self->copied);
+    drop_pool(self);
     g_clear_pointer(&self->content.text, g_free);
     gst_clear_caps(&self->content.caps);
-    gst_segment_init(&self->segment, GST_FORMAT_UNDEFINED);
+    timing_init(&self->timing);
     return TRUE;
 }
 
@@ -205,6 +209,7 @@ static gboolean unlock_stop(GstBaseSrc *base) {
  * the ring is not full. */
 static gboolean query(GstBaseSrc *base, GstQuery *query) {
     GpuringSrc *self = SELF(base);
+    if (gpu_answer(&self->stream.gpu, query)) return TRUE;
     if (GST_QUERY_TYPE(query) != GST_QUERY_LATENCY)
         return GST_BASE_SRC_CLASS(gpuring_src_parent_class)->query(base, query);
     GST_OBJECT_LOCK(self);
@@ -215,9 +220,15 @@ static gboolean query(GstBaseSrc *base, GstQuery *query) {
     return TRUE;
 }
 
+static void set_context(GstElement *element, GstContext *context) {
+    gpu_take_context(&SELF(element)->stream.gpu, context);
+    GST_ELEMENT_CLASS(gpuring_src_parent_class)->set_context(element, context);
+}
+
 enum {
     PROP_RING = 1, PROP_TIMEOUT, PROP_LOSSLESS, PROP_SUBSCRIPTION, PROP_FOLLOW, PROP_CAPS,
-    PROP_TIMEBASE, PROP_COPY, PROP_IS_LIVE, PROP_LOST
+    PROP_TIMEBASE, PROP_COPY, PROP_IS_LIVE, PROP_LOST, PROP_DEVICE,
+    PROP_FIELD
 };
 
 static void set_property(GObject *object, guint id, const GValue *value, GParamSpec *spec) {
@@ -240,6 +251,11 @@ static void set_property(GObject *object, guint id, const GValue *value, GParamS
         self->content.timebase[1] = gst_value_get_fraction_denominator(value);
         break;
     case PROP_COPY: self->must_copy = g_value_get_boolean(value); break;
+    case PROP_DEVICE: self->stream.device = g_value_get_int(value); break;
+    case PROP_FIELD:
+        g_free(self->content.field);
+        self->content.field = g_value_dup_string(value);
+        break;
     case PROP_IS_LIVE:
         gst_base_src_set_live(GST_BASE_SRC(self), g_value_get_boolean(value));
         break;
@@ -260,6 +276,8 @@ static void get_property(GObject *object, guint id, GValue *value, GParamSpec *s
         gst_value_set_fraction(value, self->content.timebase[0], self->content.timebase[1]);
         break;
     case PROP_COPY: g_value_set_boolean(value, self->must_copy); break;
+    case PROP_DEVICE: g_value_set_int(value, self->stream.device); break;
+    case PROP_FIELD: g_value_set_string(value, self->content.field); break;
     case PROP_IS_LIVE:
         g_value_set_boolean(value, gst_base_src_is_live(GST_BASE_SRC(self)));
         break;
@@ -276,13 +294,14 @@ static void finalize(GObject *object) {
     GpuringSrc *self = SELF(object);
     stream_clear(&self->stream);
     gst_clear_caps(&self->content.given);
+    g_free(self->content.field);
     G_OBJECT_CLASS(gpuring_src_parent_class)->finalize(object);
 }
 
 static void gpuring_src_init(GpuringSrc *self) {
     stream_init(&self->stream, GST_ELEMENT(self));
     self->content.timebase[1] = 1;
-    gst_segment_init(&self->segment, GST_FORMAT_UNDEFINED);
+    timing_init(&self->timing);
     gst_base_src_set_format(GST_BASE_SRC(self), GST_FORMAT_TIME);
     gst_base_src_set_live(GST_BASE_SRC(self), TRUE);
 }
@@ -339,6 +358,18 @@ static void add_properties(GObjectClass *of) {
                              "Frames come only while the pipeline plays, at their own pace", TRUE,
                              early));
     g_object_class_install_property(
+        of, PROP_FIELD,
+        g_param_spec_string("field", "Field",
+                            "The field of the slots that is read (none = all, as the planes of one "
+                            "picture)",
+                            NULL, early));
+    g_object_class_install_property(
+        of, PROP_DEVICE,
+        g_param_spec_int("cuda-device-id", "CUDA device",
+                         "The GPU on which frames of a ring on a GPU are put out (-1 = the first "
+                         "one)",
+                         -1, G_MAXINT, -1, early));
+    g_object_class_install_property(
         of, PROP_LOST,
         g_param_spec_uint64("lost", "Lost", "How many sequences were missed",
                             0, G_MAXUINT64, 0,
@@ -357,7 +388,9 @@ static void gpuring_src_class_init(GpuringSrcClass *class) {
         element, "Source of a gpuring", "Source/Video/Audio",
         "Reads frames of a shared-memory ring, where possible without a copy",
         "the authors of gpuring");
-    gst_element_class_add_static_pad_template(element, &template);
+    gst_element_class_add_static_pad_template(element,
+                                              cuda_is_here() ? &cuda_template : &host_template);
+    element->set_context = set_context;
     base->start = start;
     base->stop = stop;
     base->unlock = unlock;

@@ -19,6 +19,12 @@ void stream_leave(Stream *stream) {
     stream->reader = NULL;
 }
 
+static gpuring_status use_gpu_of(Stream *stream, const gpuring_ring *ring, gpuring_error *error) {
+    gpuring_info info = GPURING_INFO;
+    gpuring_get_info(ring, &info);
+    return gpu_use(&stream->gpu, info.device, error);
+}
+
 static gpuring_status join(Stream *stream, gpuring_ring *ring, gint64 from,
                            gpuring_error *error) {
     gpuring_consumer_options options = GPURING_CONSUMER_OPTIONS;
@@ -26,6 +32,14 @@ static gpuring_status join(Stream *stream, gpuring_ring *ring, gint64 from,
     options.lossy = !stream->is_lossless;
     options.label = GST_OBJECT_NAME(stream->element);
     options.start = from;
+    if (is_on_gpu(ring)) {
+        const gpuring_status status = use_gpu_of(stream, ring, error);
+        if (status != GPURING_OK) {
+            gpuring_detach(ring, NULL);
+            return status;
+        }
+        options.stream = stream->gpu.stream;
+    }
     Reader *reader = reader_new(ring, &options, error);
     if (!reader) return error->status;
     stream_leave(stream);
@@ -44,7 +58,7 @@ static gboolean is_same(const gpuring_ring *one, const gpuring_ring *other) {
 static gpuring_status open_ring(Stream *stream, gpuring_error *error) {
     gpuring_ring *ring;
     const gpuring_status status =
-        wait_for_ring(stream->cancel, stream->name, stream->timeout_s, &ring, error);
+        wait_for_ring(stream->cancel, stream->name, stream->timeout_s, stream->device, &ring, error);
     return status == GPURING_OK ? join(stream, ring, GPURING_START_NEXT, error) : status;
 }
 
@@ -81,7 +95,7 @@ static gpuring_status go_on(Stream *stream, gboolean is_dead, gpuring_error *err
     watch(stream, FALSE); /* it stays readable */
     if (!wait_for_fd(stream->cancel, 100 * GST_MSECOND)) return CANCELLED;
     const gpuring_status status =
-        wait_for_ring(stream->cancel, stream->name, stream->timeout_s, &ring, error);
+        wait_for_ring(stream->cancel, stream->name, stream->timeout_s, stream->device, &ring, error);
     if (status != GPURING_OK) return status;
     if (!is_same(ring, stream->reader->ring))
         return join_again(stream, ring, GPURING_START_OLDEST, "goes on in the next ring of that name",
@@ -144,6 +158,8 @@ gpuring_status stream_acquire(Stream *stream, gpuring_slot *slot, gpuring_error 
 void stream_init(Stream *stream, GstElement *element) {
     stream->element = element;
     stream->timeout_s = -1;
+    stream->device = GPURING_DEVICE_DEFAULT;
+    gpu_init(&stream->gpu, element);
     stream->is_lossless = TRUE;
     stream->cancel = gst_poll_new(TRUE);
     gst_poll_fd_init(&stream->watched);
@@ -151,6 +167,7 @@ void stream_init(Stream *stream, GstElement *element) {
 
 void stream_clear(Stream *stream) {
     stream_leave(stream);
+    gpu_clear(&stream->gpu);
     gst_poll_free(stream->cancel);
     g_free(stream->name);
     g_free(stream->subscription);

@@ -2,6 +2,8 @@
 
 #include <errno.h>
 
+#include "cuda.h"
+
 static const gint64 SLICE_NS = 100 * 1000 * 1000; /* after that a wait for a name looks up */
 static const double LONGEST_S = 1e12; /* a longer timeout is none: its microseconds would not fit */
 
@@ -12,17 +14,33 @@ gboolean wait_for_fd(GstPoll *cancel, GstClockTime timeout) {
     return n >= 0;
 }
 
-gpuring_status wait_for_ring(GstPoll *cancel, const char *name, double timeout_s,
+gpuring_status attach_ring(const char *name, gint64 timeout_ns, gint device, gpuring_ring **ring,
+                           gpuring_error *error) {
+    gpuring_attach_options options = GPURING_ATTACH_OPTIONS;
+    options.timeout_ns = timeout_ns;
+    options.device = cuda_is_here() ? device : GPURING_DEVICE_HOST;
+    gpuring_status status = gpuring_attach(name, &options, ring, error);
+    if (status == GPURING_INVALID && device >= 0) { /* a ring in host memory is used under no GPU */
+        options.device = GPURING_DEVICE_HOST;
+        status = gpuring_attach(name, &options, ring, error);
+    }
+    if (status == GPURING_UNSUPPORTED)
+        tell(error, status,
+             "ring '%s' is in memory of a GPU. This needs a driver of CUDA and the library "
+             "libgstcuda-1.0.so.0 of GStreamer, and one of them is not here",
+             name);
+    return status;
+}
+
+gpuring_status wait_for_ring(GstPoll *cancel, const char *name, double timeout_s, gint device,
                              gpuring_ring **ring, gpuring_error *error) {
     const gboolean ends = timeout_s >= 0 && timeout_s < LONGEST_S;
     const gint64 until =
         ends ? g_get_monotonic_time() + (gint64)(timeout_s * 1e6) : G_MAXINT64;
     for (;;) {
-        gpuring_attach_options options = GPURING_ATTACH_OPTIONS;
-        options.device = GPURING_DEVICE_HOST;
         const gint64 left = (until - g_get_monotonic_time());
-        options.timeout_ns = left > SLICE_NS / 1000 ? SLICE_NS : MAX(left, 1) * 1000;
-        const gpuring_status status = gpuring_attach(name, &options, ring, error);
+        const gint64 slice_ns = left > SLICE_NS / 1000 ? SLICE_NS : MAX(left, 1) * 1000;
+        const gpuring_status status = attach_ring(name, slice_ns, device, ring, error);
         const gboolean may_come = status == GPURING_NOT_FOUND || status == GPURING_PEER_LOST;
         if (!may_come || left <= SLICE_NS / 1000) return status;
         if (!wait_for_fd(cancel, 0)) return CANCELLED;

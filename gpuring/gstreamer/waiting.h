@@ -3,8 +3,12 @@
 
 #include "words.h"
 
+/* Attaches to a ring of any memory. device: the GPU under which it is used, or -1: the first one, and
+ * the CPU for a pinned ring. */
+gpuring_status attach_ring(const char *name, gint64 timeout_ns, gint device, gpuring_ring **ring,
+                           gpuring_error *error);
 /* Waits for the ring, forever if timeout_s is negative. */
-gpuring_status wait_for_ring(GstPoll *cancel, const char *name, double timeout_s,
+gpuring_status wait_for_ring(GstPoll *cancel, const char *name, double timeout_s, gint device,
                              gpuring_ring **ring, gpuring_error *error);
 /* Until a descriptor of the set is readable, or the time is over. FALSE: it is to stop. */
 gboolean wait_for_fd(GstPoll *cancel, GstClockTime timeout);

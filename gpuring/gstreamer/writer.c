@@ -8,8 +8,9 @@
 
 void writer_leave(Writer *writer) {
     if (writer->producer) gst_poll_remove_fd(writer->cancel, &writer->watched);
-    gpuring_close_producer(writer->producer, NULL);
+    gpuring_close_producer(writer->producer, NULL); /* waits for what it has copied */
     writer->producer = NULL;
+    gst_clear_buffer(&writer->copied);
 }
 
 void writer_give_up(Writer *writer) {
@@ -22,6 +23,7 @@ void writer_give_up(Writer *writer) {
 static gpuring_status join(Writer *writer, gpuring_error *error) {
     gpuring_producer_options options = GPURING_PRODUCER_OPTIONS;
     options.label = GST_OBJECT_NAME(writer->element);
+    options.stream = writer->gpu.stream;
     gpuring_status status = gpuring_join_producer(writer->ring, &options, &writer->producer, error);
     if (status != GPURING_OK) return status;
     gst_poll_fd_init(&writer->watched);
@@ -36,21 +38,44 @@ static gpuring_status join(Writer *writer, gpuring_error *error) {
     return GPURING_OK;
 }
 
+/* The GPU under which a ring is used. */
+static gint device_of(const Writer *writer) {
+    return writer->layout.is_on_gpu ? writer->gpu.number : GPURING_DEVICE_DEFAULT;
+}
+
 static gpuring_status make(Writer *writer, gpuring_replace replace, gpuring_error *error) {
-    return make_ring(writer->name, writer->slots, &writer->layout, replace, &writer->ring, error);
+    const gpuring_memory memory = !writer->layout.is_on_gpu       ? GPURING_MEMORY_HOST
+                                  : writer->memory == ANY_MEMORY ? GPURING_MEMORY_AUTO
+                                                                 : (gpuring_memory)writer->memory;
+    return make_ring(writer->name, writer->slots, &writer->layout, memory, device_of(writer),
+                     replace, &writer->ring, error);
+}
+
+/* Whether the slots hold our frames, and where they are. */
+static gboolean fits(Writer *writer, gpuring_error *error) {
+    if (is_on_gpu(writer->ring) == writer->layout.is_on_gpu)
+        return layout_place(&writer->layout, &(Slots){writer->ring, NULL}, error);
+    tell(error, GPURING_INVALID,
+         writer->layout.is_on_gpu
+             ? "ring '%s' is in host memory, and the frames are on a GPU. Put cudadownload before "
+               "gpuringsink"
+             : "ring '%s' is on a GPU, and the frames are in host memory. Put cudaupload before "
+               "gpuringsink",
+         writer->name);
+    return FALSE;
 }
 
 /* Frames of another program that runs are not mixed with ours, unless that was asked for. A ring of the
  * dead is used, so that its readers go on. It makes way if its slots do not hold our frames. */
 static gpuring_status take_over(Writer *writer, gpuring_error *error) {
-    gpuring_attach_options options = GPURING_ATTACH_OPTIONS;
     gpuring_info info = GPURING_INFO;
-    options.device = GPURING_DEVICE_HOST;
-    const gpuring_status status = gpuring_attach(writer->name, &options, &writer->ring, error);
+    const gpuring_status status = attach_ring(writer->name, 0, device_of(writer), &writer->ring, error);
+    /* Some memory of a GPU goes with its creator. */
+    if (status == GPURING_PEER_LOST) return make(writer, GPURING_REPLACE_DEAD, error);
     if (status != GPURING_OK) return status;
     gpuring_get_info(writer->ring, &info);
     const gboolean is_free = !info.creator_alive && info.live_producers == 0;
-    if (is_free && layout_place(&writer->layout, writer->ring, error)) return GPURING_OK;
+    if (is_free && fits(writer, error)) return GPURING_OK;
     writer_give_up(writer);
     if (is_free) return make(writer, GPURING_REPLACE_DEAD, error);
     if (info.creator_alive)
@@ -69,7 +94,8 @@ static gpuring_status take_over(Writer *writer, gpuring_error *error) {
 static gpuring_status open_ring(Writer *writer, gpuring_error *error) {
     gpuring_status status;
     if (!writer->creates) {
-        do status = wait_for_ring(writer->cancel, writer->name, writer->timeout_s, &writer->ring, error);
+        do status = wait_for_ring(writer->cancel, writer->name, writer->timeout_s,
+                                   device_of(writer), &writer->ring, error);
         while (status == CANCELLED &&
                gst_base_sink_wait_preroll(GST_BASE_SINK(writer->element)) == GST_FLOW_OK);
         return status;
@@ -97,13 +123,13 @@ static gpuring_status await_readers(Writer *writer) {
 /* What the slots of our ring, or of one of the dead, cannot hold gets a new ring. */
 static gpuring_status place(Writer *writer, gpuring_error *error) {
     gpuring_status status = GPURING_OK;
-    if (writer->ring && layout_place(&writer->layout, writer->ring, error)) return GPURING_OK;
+    if (writer->ring && fits(writer, error)) return GPURING_OK;
     if (writer->ring && !writer->creates) return GPURING_INVALID;
     writer_give_up(writer);
     status = open_ring(writer, error);
     if (status != GPURING_OK) return status;
     metadata_of(&writer->metadata, writer->ring);
-    return layout_place(&writer->layout, writer->ring, error) ? GPURING_OK : GPURING_INVALID;
+    return fits(writer, error) ? GPURING_OK : GPURING_INVALID;
 }
 
 gpuring_status writer_prepare(Writer *writer, gpuring_error *error) {
@@ -118,6 +144,14 @@ gpuring_status writer_prepare(Writer *writer, gpuring_error *error) {
     writer->is_placed = status == GPURING_OK;
     if (status == GPURING_OK) status = await_readers(writer);
     if (status == GPURING_OK && !writer->producer) status = join(writer, error);
+    return status;
+}
+
+gpuring_status writer_await_copy(Writer *writer, gpuring_error *error) {
+    gpuring_status status;
+    while ((status = gpu_look(&writer->gpu, error)) == GPURING_TIMEOUT)
+        if (!may_go_on(writer, GPU_LOOKS)) return CANCELLED;
+    gst_clear_buffer(&writer->copied);
     return status;
 }
 
@@ -137,11 +171,14 @@ void writer_init(Writer *writer, GstElement *element) {
     writer->slots = 8;
     writer->creates = TRUE;
     writer->timeout_s = -1;
+    writer->memory = ANY_MEMORY;
+    gpu_init(&writer->gpu, element);
     writer->cancel = gst_poll_new(TRUE);
     gst_poll_fd_init(&writer->watched);
 }
 
 void writer_clear(Writer *writer) {
+    gpu_clear(&writer->gpu);
     gst_poll_free(writer->cancel);
     g_free(writer->text);
     g_free(writer->name);

@@ -73,15 +73,23 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     if not config.has_gstreamer():
         pytest.skip("built without GStreamer's development files")
     registry = tmp_path_factory.mktemp("gstreamer") / "registry.bin"
-    return {"GST_PLUGIN_PATH": str(config.GSTREAMER), "GST_REGISTRY": str(registry)}
+    given = os.environ.get("GST_PLUGIN_PATH", "")
+    path = f"{config.GSTREAMER}:{given}" if given else str(config.GSTREAMER)
+    return {"GST_PLUGIN_PATH": path, "GST_REGISTRY": str(registry)}
 
 
 @pytest.fixture
-def launch(plugins: dict[str, str]) -> Iterator[Callable[..., Pipeline]]:
+def environment(plugins: dict[str, str]) -> dict[str, str]:
+    """That of pipelines.  Tests of a GPU have their own."""
+    return plugins
+
+
+@pytest.fixture
+def launch(environment: dict[str, str]) -> Iterator[Callable[..., Pipeline]]:
     started: list[Pipeline] = []
 
     def launch(description: str, *options: str) -> Pipeline:
-        started.append(Pipeline(description, *(options or ("-q",)), **plugins))
+        started.append(Pipeline(description, *(options or ("-q",)), **environment))
         return started[-1]
 
     yield launch

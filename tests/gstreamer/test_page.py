@@ -85,7 +85,8 @@ def test_gst_inspect_knows_every_property_of_the_page(plugins):
 
 def test_the_folder_of_the_elements(plugins):
     said = commands.module("gpuring.config", "--gst-plugin-path", check=True)
-    assert said.stdout == f"{config.GSTREAMER}\n" == f"{plugins['GST_PLUGIN_PATH']}\n"
+    assert said.stdout == f"{config.GSTREAMER}\n"
+    assert plugins["GST_PLUGIN_PATH"].startswith(str(config.GSTREAMER))
 
 
 def test_a_build_without_elements_says_so(monkeypatch, tmp_path, capsys):

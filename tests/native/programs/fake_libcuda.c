@@ -114,7 +114,8 @@ int cuCtxPushCurrent_v2(void *context) {
 }
 int cuCtxPopCurrent_v2(void **context) {
     called(__func__, NULL);
-    *context = (void *)stack[--depth];
+    depth--;
+    if (context) *context = (void *)stack[depth];
     return 0;
 }
 
@@ -127,11 +128,11 @@ struct event {
     int fd; /* -1: not interprocess */
 };
 
-enum kind { WAIT, WRITE, COPY, FILL, RECORD, AWAIT };
+enum kind { WAIT, WRITE, COPY, ROWS, FILL, RECORD, AWAIT };
 struct op {
     enum kind kind;
     uint64_t a, b, value;
-    size_t n;
+    size_t n, rows, to_pitch, pitch;
     struct event event;
 };
 static struct stream {
@@ -157,6 +158,10 @@ static bool done(struct op *op) {
     case WRITE: atomic_store((_Atomic uint64_t *)op->a, op->value); break;
     case RECORD: atomic_store(&op->event.counts->done, op->value); break;
     case COPY: memcpy((void *)op->a, (void *)op->b, op->n); break;
+    case ROWS:
+        for (size_t k = 0; k < op->rows; k++)
+            memcpy((char *)op->a + k * op->to_pitch, (char *)op->b + k * op->pitch, op->n);
+        break;
     case FILL: memset((void *)op->a, (int)op->value, op->n); break;
     }
     return true;
@@ -310,13 +315,15 @@ int cuMemcpyAsync(uint64_t to, uint64_t from, size_t n, void *stream) {
     enqueue(stream, (struct op){COPY, .a = to, .b = from, .n = n});
     return is_known(to) && is_known(from) ? 0 : finish(stream_of(stream));
 }
+/* Host memory has a pointer of its own in the description. */
+static uint64_t start_of(const struct gd_rows *rows) {
+    return rows->kind == 1 ? (uint64_t)rows->host : rows->device;
+}
 int cuMemcpy2DAsync_v2(const struct gd_copy_2d *copy, void *stream) {
     CALLED_ON(stream);
-    for (size_t k = 0; k < copy->rows; k++)
-        enqueue(stream, (struct op){COPY, .a = copy->to.device + k * copy->to.pitch,
-                                    .b = copy->source.device + k * copy->source.pitch,
-                                    .n = copy->width});
-    return 0;
+    const uint64_t to = start_of(&copy->to), from = start_of(&copy->source);
+    return enqueue(stream, (struct op){ROWS, .a = to, .b = from, .n = copy->width, .rows = copy->rows,
+                                       .to_pitch = copy->to.pitch, .pitch = copy->source.pitch});
 }
 int cuMemsetD8Async(uint64_t to, unsigned char value, size_t n, void *stream) {
     CALLED_ON(stream);

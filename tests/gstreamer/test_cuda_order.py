@@ -1,0 +1,88 @@
+"""The order of copies on a GPU, and whose context they use."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.gstreamer.gpu import calls_log, driver, environment, fake_gpu, name, registries
+from tests.gstreamer.gpu_frames import read_late, write_late
+from tests.gstreamer.pictures import pictures, planes_of
+from tests.helpers.processes import poll
+
+__all__ = ["calls_log", "driver", "environment", "fake_gpu", "name", "registries"]
+SIZE = (64, 36)
+CAPS = "video/x-raw,format=RGB,width=64,height=36,framerate=25/1"
+
+
+def calls_of(log, pid, name):
+    lines = log.read_text().splitlines() if log.exists() else []
+    return sum(line.split()[:2] == [str(pid), name] for line in lines)
+
+
+def noise(frames):
+    return f"videotestsrc pattern=snow num-buffers={frames} ! {CAPS}"
+
+
+def test_a_frame_is_kept_until_it_was_copied_from(driver, name, launch, children, tmp_path):
+    """The reader's stream still has the slot.  Meanwhile cudaupload has the next frame to write."""
+    file, slots = tmp_path / "in.raw", 3
+    launch(f"{noise(12)} ! filesink location={file}").end()
+    source = launch(
+        f"{noise(12)} ! cudaupload ! identity silent=false ! gpuringsink ring={name} readers=1 "
+        f"memory=auto slots={slots}", "-v",
+    )  # fmt: skip
+    reader = children(read_late, driver, name, slots, method="spawn")
+    reader.receive()
+    source.until("chain", slots + 2)
+    reader.send()
+    read = reader.result()
+    source.end()
+    expected = list(pictures(file.read_bytes(), planes_of("RGB", *SIZE)))[slots:]
+    for (picture, _, _), frame in zip(read, expected, strict=True):
+        np.testing.assert_array_equal(picture["array"], frame["array"])
+
+
+def test_a_frame_is_put_out_when_its_producer_has_written_it(
+    driver, name, launch, children, tmp_path, calls_log
+):
+    file, shape = tmp_path / "out.raw", (36, 64, 3)
+    writer = children(write_late, driver, name, shape, 7, method="spawn")
+    writer.receive()
+    target = launch(
+        f"gpuringsrc ring={name} ! cudadownload ! video/x-raw ! filesink location={file}"
+    )
+    writer.receive()
+    if driver == "fake":  # it asks again and again whether the copy is done
+        poll(lambda: calls_of(calls_log, target.pid, "cuStreamQuery") > 9)
+    writer.send()
+    writer.result()
+    target.end()
+    assert file.read_bytes() == bytes([7]) * 2 * int(np.prod(shape))
+
+
+@pytest.mark.parametrize("driver", ["fake"], indirect=True)
+def test_a_pipeline_shares_the_primary_context(driver, name, launch, calls_log):
+    """nvcodec makes a context for each of the two GPUs when it is loaded, to look at them."""
+    sink = launch(f"{noise(3)} ! cudaupload ! gpuringsink ring={name} memory=auto")
+    sink.end()
+    assert calls_of(calls_log, sink.pid, "cuDevicePrimaryCtxRetain") > 0
+    assert calls_of(calls_log, sink.pid, "cuCtxCreate_v2") == 2
+
+
+def test_frames_of_another_context(driver, name, launch, tmp_path, calls_log):
+    """A branch without a ring makes a context of its own."""
+    first, last = tmp_path / "in.raw", tmp_path / "out.raw"
+    launch(f"{noise(12)} ! filesink location={first}").end()
+    target = launch(
+        f"gpuringsrc ring={name} ! cudadownload ! video/x-raw ! filesink location={last}"
+    )
+    source = launch(
+        f"{noise(12)} ! cudaupload ! gpuringsink ring={name} readers=1 memory=auto "
+        f"{noise(3)} ! cudaupload ! cudadownload ! fakesink"
+    )
+    source.end()
+    target.end()
+    if driver == "fake":
+        assert calls_of(calls_log, source.pid, "cuCtxCreate_v2") == 3
+    assert first.read_bytes() == last.read_bytes()

@@ -1,0 +1,58 @@
+"""A ring with several fields, of which a pipeline reads one."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gpuring
+from tests.helpers.processes import PATIENCE_S, poll
+
+
+@pytest.mark.parametrize("copy", ["true", "false"])
+@pytest.mark.parametrize(
+    ("field", "told"), [("image", "format=(string)RGB"), ("depth", "format=(string)GRAY16_LE")]
+)
+def test_one_field_of_several(field, told, copy, name, launch, tmp_path):
+    """Frames are lent behind those that came back, which have to be found in their slots, too."""
+    file = tmp_path / "out.raw"
+    fields = {"image": ((4, 8, 3), "u1"), "depth": ((4, 8), "u2")}
+    dice = np.random.default_rng(1)
+    with gpuring.create(name, slots=2, fields=fields, device="host") as ring:
+        target = launch(
+            f"gpuringsrc ring={name} field={field} copy={copy} ! filesink location={file}", "-v"
+        )
+        poll(lambda: ring.stats().subscriptions)
+        sent = []
+        with ring.producer() as producer:
+            for _ in range(20):
+                with producer.claim(PATIENCE_S) as slot:
+                    for each, (shape, dtype) in fields.items():
+                        slot[each][:] = dice.integers(0, 250, shape).astype(dtype)
+                    sent.append(slot[field].tobytes())
+        assert told in target.end()
+    assert file.read_bytes() == b"".join(sent)
+
+
+def test_audio_beside_a_picture(name, launch, tmp_path):
+    file = tmp_path / "out.raw"
+    fields = {"image": ((4, 8, 3), "u1"), "sound": ((5, 2), "i2")}
+    with gpuring.create(name, slots=2, fields=fields, device="host") as ring:
+        target = launch(f"gpuringsrc ring={name} field=sound ! filesink location={file}")
+        poll(lambda: ring.stats().subscriptions)
+        with ring.producer() as producer, producer.claim(PATIENCE_S) as slot:
+            slot["image"][:] = 1
+            slot["sound"][:] = np.arange(10).reshape(5, 2)
+        target.end()
+    assert file.read_bytes() == np.arange(10, dtype="i2").tobytes()
+
+
+def test_a_field_that_is_not_there_is_told_of(name, launch):
+    fields = {"image": ((4, 8, 3), "u1"), "depth": ((4, 8), "u2")}
+    with gpuring.create(name, slots=2, fields=fields, device="host") as ring:
+        target = launch(f"gpuringsrc ring={name} field=dept ! fakesink")
+        poll(lambda: ring.stats().subscriptions)
+        with ring.producer() as producer:
+            producer.claim(PATIENCE_S).publish()
+        said = target.end(1)
+    assert "has no field 'dept': its slots hold image (4, 8, 3) |u1, depth (4, 8) <u2" in said
