@@ -3,7 +3,8 @@
 It is torch's own class with torch's own iterator and workers.  The samplers, seeds, index queues,
 errors and the end of workers are torch's.  Two places differ: the collate_fn of a worker puts the
 batch into a slot (packing.py), and what comes out of the queue is made a batch again (inlet.py).
-Names of torch that are not public are used here, in packing.py and in inlet.py, and nowhere else.
+Names of torch that are not public are used here, in packing.py, in inlet.py and in places.py, and
+nowhere else.
 """
 
 from __future__ import annotations

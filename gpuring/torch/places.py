@@ -33,9 +33,10 @@ def on(place: int) -> AbstractContextManager[Any]:
     return contextlib.nullcontext() if place == HOST else torch.cuda.device(place)
 
 
-def stream_of(place: int) -> Any:
-    """torch's current stream there.  None: in host memory."""
-    return None if place == HOST else torch.cuda.current_stream(place)
+def stream_of(place: int) -> int | None:
+    """The handle of torch's current stream there.  None: in host memory."""
+    # torch.cuda.current_stream() makes an object first, for each batch.
+    return None if place == HOST else torch._C._cuda_getCurrentRawStream(place)
 
 
 def wait(place: int) -> None:

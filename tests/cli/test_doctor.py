@@ -1,4 +1,4 @@
-"""`gpuring doctor`: what it says of this machine, of broken ones, and of rings that do not work."""
+"""`gpuring doctor`: what it says of this machine, and of broken ones."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import json
 import os
 import re
 import resource
-import signal
 from dataclasses import replace
 from pathlib import Path
 from typing import get_args
@@ -16,12 +15,12 @@ import pytest
 import gpuring
 from gpuring.bridge.engines.nixl.rdma_devices import Nic
 from gpuring.cli import doctor
-from gpuring.cli.doctor import gpu, host, network, probe
+from gpuring.cli.doctor import gpu, host, network
 from gpuring.cli.doctor.finding import Finding, Level, in_lines
-from gpuring.cli.measure.crew import Crew, Part
 from gpuring.registry import segment as segments
 from gpuring.registry import survey
 from tests import ROOT
+from tests.cli.test_doctor_gpus import GPUS
 from tests.helpers.commands import gpuring as command
 
 ON_GPU = ["probe: memory", "probe: vmm", "probe: event", "probe: timeline", "probe: pinned"]
@@ -290,229 +289,3 @@ def test_a_machine_without_rdma_hears_nothing_of_it():
     assert network.gpu_direct(replace(RDMA, ports=())) is None
     assert network.gpu_direct(replace(RDMA, gpus=False)) is None
     assert network.bridge(network.Network()).level == "ok"
-
-
-GPU = gpu.Gpu(
-    ordinal=0,
-    name="NVIDIA H200",
-    uuid="12345678-0000-0000-0000-000000000000",
-    compute_mode=0,
-    integrated=False,
-    host_register=True,
-    stream_words=True,
-    ipc_events=True,
-    mps=False,
-    vmm=True,
-    pool=True,
-    peers=(1,),
-)
-GPUS = gpu.Gpus(
-    status=0,
-    status_name="",
-    kernel_module="580.159",
-    device_files=True,
-    cuda=13000,
-    cupy="14.2.0",
-    cupy_error="",
-    cupy_cuda=13000,
-    torch="2.11.0",
-    visible=None,
-    wsl=False,
-    mps_directory=None,
-    mps_answers=False,
-    in_container=False,
-    gpus=(GPU, replace(GPU, ordinal=1, peers=(0,))),
-)
-
-
-def each(**change):
-    return {"gpus": tuple(replace(one, **change) for one in GPUS.gpus)}
-
-
-NONE = {"gpus": (), "cupy": ""}
-BROKEN_GPUS = [
-    (gpu.driver, NONE | {"status": 100}, "warn", "docker run --gpus all"),
-    (gpu.driver, NONE | {"status": 100, "visible": "7"}, "warn", "CUDA_VISIBLE_DEVICES"),
-    (gpu.driver, NONE | {"status": -1, "device_files": False}, "warn", "install its driver"),
-    (gpu.driver, NONE | {"status": -1}, "fail", "libcuda.so.1"),
-    (gpu.driver, NONE | {"status": 802}, "fail", "fabricmanager"),
-    (gpu.driver, NONE | {"status": 803}, "fail", "reboot"),
-    (gpu.driver, NONE | {"status": 999}, "fail", "nvidia-smi"),
-    (gpu.arrays, {"cupy": "", "cupy_error": "no"}, "fail", "gpuring[cuda13]"),
-    (gpu.arrays, {"cuda": 12080}, "fail", "gpuring[cuda12]"),
-    (gpu.arrays, {"cupy": "", "torch": ""}, "warn", "'gpuring[torch]'"),
-    (gpu.arrays, {"cupy": "", "torch": "2.11.0+cpu"}, "warn", "'gpuring[torch]'"),
-    (gpu.platform, {"wsl": True}, "warn", "memory='auto'"),
-    (gpu.platform, each(integrated=True), "warn", "memory='auto'"),
-    (gpu.compute_mode, each(compute_mode=2), "fail", "nvidia-smi -c DEFAULT"),
-    (gpu.compute_mode, each(compute_mode=3), "fail", "nvidia-smi -c DEFAULT"),
-    (gpu.mps, {"mps_directory": "/nowhere"}, "warn", "nvidia-cuda-mps-control"),
-    (gpu.mig, each(name="NVIDIA H200 MIG 1g.18gb"), "warn", "CUDA_VISIBLE_DEVICES=MIG"),
-    (gpu.timeline, each(stream_words=False), "warn", "sync='auto'"),
-    (gpu.timeline, each(host_register=False), "warn", "sync='auto'"),
-    (gpu.events, each(ipc_events=False), "warn", "timeline"),
-    (gpu.peer_access, each(peers=()), "warn", "slot.copy_to"),
-    (gpu.memory, each(vmm=False) | {"in_container": True}, "warn", "--pid=host"),
-]
-
-
-@pytest.mark.parametrize(("check", "change", "level", "fix"), BROKEN_GPUS)
-def test_a_broken_gpu_is_found(check, change, level, fix):
-    finding = check(replace(GPUS, **change))
-    assert (finding.level, fix in finding.fix) == (level, True), finding
-
-
-def test_exclusive_mode_is_fine_under_mps_and_unknown_is_not_broken():
-    assert gpu.compute_mode(replace(GPUS, **each(compute_mode=3, mps=True))).level == "ok"
-    assert gpu.mps(replace(GPUS, **each(mps=True))).found.startswith("on")
-    assert gpu.mps(replace(GPUS, mps_answers=True, **each(mps=None))).found.startswith("on")
-    assert gpu.compute_mode(replace(GPUS, **each(compute_mode=None))).level == "ok"
-    assert gpu.events(replace(GPUS, **each(ipc_events=None))) is None
-    assert gpu.peer_access(replace(GPUS, gpus=(GPU,))) is None
-
-
-def test_what_auto_takes_is_said_and_why():
-    said = gpu.memory(GPUS)
-    assert (said.level, said.found) == (
-        "ok",
-        "memory='auto' takes ipc, because this process is in the first pid namespace of the system",
-    )
-    contained = gpu.memory(replace(GPUS, in_container=True))
-    assert (contained.level, "takes vmm" in contained.found) == ("ok", True)
-
-
-def test_frames_go_from_each_gpu_to_each_that_reaches_it(monkeypatch):
-    tried = []
-    monkeypatch.setattr(probe, "on_gpu", lambda *_, **__: [])
-    monkeypatch.setattr(
-        probe,
-        "_frames",
-        lambda _, what, __, options, *gpus: tried.append((what, options["device"], gpus[:2])),
-    )
-    list(doctor._probe_gpu(GPUS, 0))
-    assert tried == [
-        ("probe: 1 to 0", "cuda:1", (1, 0)),
-        ("probe: 0 to 1", "cuda:0", (0, 1)),
-    ]
-    tried.clear()
-    list(doctor._probe_gpu(replace(GPUS, **each(peers=())), 0))
-    assert tried == []
-
-
-def test_a_check_that_breaks_is_a_finding():
-    finding = doctor._judged(gpu.uuids, None)
-    assert (finding.level, finding.what) == ("warn", "uuids")
-    assert "AttributeError" in finding.found
-
-
-# ---- rings that do not work --------------------------------------------------------------------
-
-PATIENCE_S = 2.0
-
-
-class Hasty(Crew):
-    """It has patience with whoever does not hang."""
-
-    def start(self, role, *args, patience_s):
-        return super().start(role, *args, patience_s=PATIENCE_S if role is hang else patience_s)
-
-
-def hang(_pipe, *_):
-    signal.pause()
-
-
-def vanish(_pipe, *_):
-    os._exit(3)
-
-
-def survive_briefly(pipe, name, _patience_s):
-    return probe.survive(pipe, name, PATIENCE_S)
-
-
-def write_wrongly(pipe, name, *_):
-    with gpuring.create(
-        name, slots=4, shape=probe.NBYTES, dtype="u1", meta=[("k", "i8")], device="host"
-    ) as ring:
-        pipe.send(ring.sync)
-        pipe.receive()
-        with ring.producer() as producer:
-            for k in range(probe.FRAMES):
-                with producer.claim(10) as slot:
-                    slot.array[...] = probe._byte(k)
-                    slot.array[5] ^= k == 7
-                    slot.meta["k"] = k
-            pipe.send()
-            pipe.receive()
-        return 0
-
-
-def probed(device="host"):
-    with probe._ring() as name, Hasty() as crew:
-        finding = probe._frames(crew, "probe", name, {"device": device}, 0, 0, probe.GPU_PATIENCE_S)
-    assert not list(Path("/dev/shm").glob(f"gpuring.{name}*")), "left behind"
-    return finding
-
-
-@pytest.mark.slow(keep=1)
-@pytest.mark.parametrize(
-    ("role", "broken", "said"),
-    [
-        ("write", vanish, "cannot create: .*died"),
-        ("write", hang, "cannot create: .*said nothing for 2 s"),
-        ("read", hang, "cannot attach: .*said nothing for 2 s"),
-        ("read", vanish, "cannot attach: .*died"),
-        ("write", write_wrongly, "1 of 64 frames arrived damaged .*frame 7: 1 bytes"),
-    ],
-)
-def test_a_ring_that_does_not_work_is_found(monkeypatch, role, broken, said):
-    monkeypatch.setattr(probe, role, broken)
-    finding = probed()
-    assert finding.level == "fail"
-    assert finding.fix
-    assert re.search(said, finding.found), finding
-
-
-@pytest.mark.slow
-def test_a_gpu_ring_without_a_gpu_is_found(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    finding = probed("cuda:0")
-    assert (finding.level, "DeviceError" in finding.found) == ("fail", True), finding
-
-
-@pytest.mark.slow
-def test_the_dead_that_are_not_cleared_are_found(monkeypatch):
-    """A stopped process stands for a dead one that nobody clears."""
-    monkeypatch.setattr(Part, "kill", lambda part: os.kill(part.pid, signal.SIGSTOP))
-    monkeypatch.setattr(probe, "survive", survive_briefly)
-    with probe._ring() as name, Crew() as crew:
-        finding = probe._death(crew, name, probe.GPU_PATIENCE_S)
-    assert (finding.level, "was not cleared" in finding.found) == ("fail", True), finding
-    assert "RingFull" in finding.found
-
-
-@pytest.mark.slow
-def test_a_driver_that_hangs_is_found(monkeypatch):
-    monkeypatch.setattr(gpu, "look", hang)
-    monkeypatch.setattr(doctor, "DRIVER_PATIENCE_S", PATIENCE_S)
-    found = {finding.what: finding for finding in doctor.examine(0, probing=False)}
-    assert found["GPU driver"].level == "fail"
-    assert "said nothing" in found["GPU driver"].found
-
-
-# ---- with a GPU --------------------------------------------------------------------------------
-
-
-@pytest.mark.gpu
-def test_every_probe_passes_on_a_gpu():
-    status, found = findings(timeout=170)
-    assert found["GPU driver"]["level"] == "ok"
-    assert {found[what]["level"] for what in PROBES} == {"ok"}, found
-    skipped = [what for what in PROBES if "skipped" in found[what]["found"]]
-    assert skipped in ([], ["probe: timeline"])
-    assert status == 0, found
-
-
-@pytest.mark.gpu
-def test_a_gpu_that_is_not_there_cannot_be_probed():
-    status, found = findings("--device", "cuda:99", timeout=170)
-    assert (status, found["probe: memory"]["level"]) == (1, "fail")

@@ -16,7 +16,7 @@ from gpuring.cli.top.dot import dot
 from gpuring.cli.top.graph import graph
 from gpuring.cli.top.rows import rows
 from tests.cli.planted import a_circle, a_full_ring_further_on, reader, up
-from tests.cli.test_tools import Screen
+from tests.cli.screen import Screen
 from tests.helpers.commands import DEADLINE_S, running
 from tests.helpers.rings import put, small_ring
 from tests.helpers.support import poll

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import pty
 import re
 import signal
 import subprocess
@@ -282,69 +281,6 @@ def test_what_cannot_be_read_for_one_reason_is_told_once(name, command):
             path.unlink()
     (line,) = [line for line in text.splitlines() if "this is no ring" in line and name in line]
     assert all(f"{name}.{k}" in line for k in range(3)), line
-
-
-class Screen:
-    """The other end of a terminal."""
-
-    def __init__(self):
-        self.fd, self.theirs = pty.openpty()
-        self.text = ""
-
-    def until(self, condition):
-        while not condition(self.text):
-            self.text += os.read(self.fd, 65536).decode(errors="replace")
-
-    def forget(self):
-        self.text = ""
-
-    def close(self):
-        os.close(self.fd)
-        os.close(self.theirs)
-
-
-@pytest.mark.slow(keep=1)
-@pytest.mark.parametrize("end", ["q", "ctrl-c", "sigterm"])
-def test_live_on_a_terminal(name, end):
-    screen = Screen()
-    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "200", "LINES": "50"}
-    terminal = dict.fromkeys(("stdin", "stdout", "stderr"), screen.theirs)
-    try:
-        with running("top", "--interval", 0.02, name, env=environment, **terminal) as top:
-            screen.until(lambda text: "waiting for it" in text)
-            with gpuring.create(name, slots=2, **HOST) as ring, ring.producer():
-                screen.until(lambda text: "producer" in text)
-            screen.forget()
-            screen.until(lambda text: "waiting for it" in text)
-            path = damage(name)
-            screen.until(lambda text: "unreadable" in text)
-            path.unlink()
-            if end == "q":
-                os.write(screen.fd, b"xq")
-            else:
-                top.send_signal(signal.SIGINT if end == "ctrl-c" else signal.SIGTERM)
-            screen.until(lambda text: "\x1b[?1049l" in text)  # the screen is given back
-            assert top.wait(DEADLINE_S) == 0
-    finally:
-        screen.close()
-
-
-def test_keys_scroll_a_small_terminal(name):
-    screen = Screen()
-    environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "10"}
-    terminal = dict.fromkeys(("stdin", "stdout", "stderr"), screen.theirs)
-    try:
-        with gpuring.create(name, slots=2, **HOST) as ring, contextlib.ExitStack() as stack:
-            for _ in range(20):
-                stack.enter_context(ring.consumer("readers"))
-            with running("top", "--interval", 60, name, env=environment, **terminal) as top:
-                for key, first in (("", 1), ("j", 2), ("\x1b[B", 3), ("\x1b[6~", 11), ("k", 10)):
-                    os.write(screen.fd, key.encode())
-                    screen.until(lambda text, first=first: f"lines {first}–{first + 8} of" in text)
-                os.write(screen.fd, b"q")
-                assert top.wait(DEADLINE_S) == 0
-    finally:
-        screen.close()
 
 
 def test_idle_rings_give_way_where_a_screen_has_no_room(name):

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests import ROOT
+from tests.docs.examples import EXAMPLES, RINGS, files_of, lock
 
 
 class Programs:
@@ -86,3 +87,38 @@ def handlers() -> Iterator[None]:
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(params=["host", pytest.param("cuda", marks=pytest.mark.gpu)])
+def start(request, programs, monkeypatch):
+    """Starts an example.
+
+    The test has the names of its examples' rings for itself, also among workers of pytest-xdist.
+    It is skipped where another program has them.
+    With `alone=False` it does not, and the example must not make a ring.
+    """
+    if request.param == "host":
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # hides the GPU where there is one
+    names, locks = set(), contextlib.ExitStack()
+
+    def start(*path, args=(), alone=True, **options):
+        example = EXAMPLES.joinpath(*path)
+        taken = set(RINGS.get(path[0], ())) if alone else set()
+        if not taken <= names:
+            lock(locks, min(taken))
+            if there := [path for name in taken for path in files_of(name)]:
+                pytest.skip(f"another program has rings of the example's names: {there}")
+            names.update(taken)
+        process = programs.start(example, *args, **options)
+        if alone:
+            names.add(f"example-{process.pid}")
+        return process
+
+    start.on_host = request.param == "host"
+    with locks:
+        yield start
+        programs.end()
+        left = [path for name in names for path in files_of(name)]
+        for path in left:
+            path.unlink()
+        assert not left

@@ -1,0 +1,102 @@
+"""The processes that an example starts end with it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.docs.examples import (
+    FRONT_ENDS,
+    PLAIN,
+    RINGS,
+    files_of,
+    needs,
+)
+from tests.helpers.support import poll
+
+
+def _session(pid):
+    """What runs by way of one process that a test has started, without zombies: {pid: command}."""
+    found = {}
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, _, _, session = path.read_text().rsplit(")")[1].split()[:4]
+            if int(session) == pid and state != "Z":
+                found[int(path.parent.name)] = (path.parent / "cmdline").read_text()
+    return found
+
+
+def _killed_with_its_children(process, *rings):
+    process.kill()
+    process.wait()
+    with contextlib.suppress(AssertionError):
+        poll(lambda: not _session(process.pid), 120)  # some are still importing torch
+    assert _session(process.pid) == {}
+    for ring in rings:
+        for path in files_of(ring):
+            path.unlink()
+
+
+CHILDREN = {
+    "sensor_latest.py": 2,
+    "weights_handover.py": 3,
+    "video_pipeline.py": 5,
+    "inference_frontends.py": 8,
+    "upscale_frontends.py": 4,
+    "service.py": 5,
+    "token_stream.py": 5,
+    "one_script.py": 1,
+    "two_hosts/run.py": 7,
+    "supervised/run.py": 11,
+}
+"""How many processes each example starts."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", CHILDREN)
+def test_children_end_when_their_parent_is_killed(start, name):
+    needs("av", "h5py", "zmq", *FRONT_ENDS)
+    process = start(name)
+    poll(lambda: len(_session(process.pid)) > CHILDREN[name], 60)
+    _killed_with_its_children(process, *RINGS.get(name, ()), f"example-{process.pid}")
+
+
+@pytest.mark.slow(keep=1)
+@pytest.mark.parametrize("name", ["two_scripts/send.py", *CHILDREN])
+def test_an_example_that_gets_sigterm_ends_with_its_children_and_leaves_nothing(start, name):
+    """Its files are looked for where the test ends."""
+    needs("av", "h5py", "zmq", *FRONT_ENDS)
+    process = start(*name.split("/") if name not in CHILDREN else [name])
+    rings = RINGS.get(name.removesuffix("/send.py"), (f"example-{process.pid}",))
+    if name == "two_hosts/run.py":
+        rings = ()  # of the hosts themselves
+    poll(lambda: all(map(files_of, rings)), 60)
+    poll(lambda: len(_session(process.pid)) > CHILDREN.get(name, 0), 60)
+    process.terminate()
+    assert process.wait(60) == 143
+    poll(lambda: _session(process.pid) == {}, 60)
+
+
+LATE = f"""#!/bin/sh
+case "$*" in *detector.py*) while kill -0 $PPID; do sleep 0.02; done 2>/dev/null ;; esac
+exec {shutil.which("setpriv")} "$@"
+"""
+"""Ties the detector to its parent when this is dead."""
+
+
+@pytest.mark.slow
+def test_who_is_tied_too_late_ends_with_two_hosts(start, tmp_path, monkeypatch):
+    needs("zmq")
+    if not start.on_host:
+        pytest.skip("it runs in host memory")
+    (tmp_path / "setpriv").write_text(LATE)
+    (tmp_path / "setpriv").chmod(0o755)
+    before = PLAIN if os.geteuid() == 0 else []
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    process = start("two_hosts/run.py", before=before)
+    poll(lambda: any("detector.py" in each for each in _session(process.pid).values()), 60)
+    _killed_with_its_children(process, *RINGS["two_hosts/run.py"])
