@@ -10,6 +10,10 @@
  */
 #pragma once
 
+#if __cplusplus < 201703L
+#error "gpuring.hpp needs C++17: pass -std=c++17 or a later one"
+#endif
+
 #include <chrono>
 #include <cstdint>
 #include <cstring>

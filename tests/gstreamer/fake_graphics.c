@@ -1,8 +1,8 @@
-/* What GStreamer's CUDA library asks of libcuda.so.1 beside fake_libcuda.c, of which this is a part.
+/* What GStreamer's CUDA library asks of libcuda.so.1 beside fake_libcuda, of which this is a part.
  *
  * Contexts of its own are those of the GPU, and copies between host and GPU are rows of bytes. Modules,
  * textures and OpenGL are not there. */
-#include "../native/programs/fake_libcuda.c"
+#include "../native/programs/fake_libcuda/fake_libcuda.h"
 
 enum { NOT_SUPPORTED = 801, ON_HOST = 1, PITCH = 512 };
 

@@ -12,11 +12,14 @@ import pytest
 
 from gpuring.memory import kinds
 from gpuring.registry import leftovers
-from tests.helpers.compiled import BUILD_S, CC, needs_compiler
+from tests.helpers.compiled import BUILD_S, CC, PROGRAMS, ROOT, needs_compiler
 from tests.helpers.processes import PATIENCE_S
 
 HERE = Path(__file__).parent
-PARTS = {"fake_graphics.c": "libcuda.so.1", "fake_nvcuvid.c": "libnvcuvid.so.1"}
+PARTS = {
+    "libcuda.so.1": [HERE / "fake_graphics.c", *(ROOT / PROGRAMS / "fake_libcuda").glob("*.c")],
+    "libnvcuvid.so.1": [HERE / "fake_nvcuvid.c"],
+}
 STRICT = ["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O1"]
 
 
@@ -26,8 +29,8 @@ def fake_gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if CC is None:
         pytest.skip(needs_compiler.kwargs["reason"])
     place = tmp_path_factory.mktemp("fake-gpu")
-    for source, library in PARTS.items():
-        made = ["-fPIC", "-shared", "-pthread", HERE / source, "-o", place / library]
+    for library, sources in PARTS.items():
+        made = ["-fPIC", "-shared", "-pthread", *sources, "-o", place / library]
         subprocess.run([CC, *STRICT, *made], check=True, timeout=BUILD_S)
     return place
 

@@ -12,7 +12,7 @@ from tests.helpers.processes import Child
 from tests.native.api.gpu_peer import Peer, obey
 from tests.native.api.puppet import Puppet
 
-PUPPET = ["puppet.c", "puppet_gpu.c"]
+PUPPET = "puppet*.c"
 STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 
 
@@ -22,7 +22,7 @@ def linked(tmp_path_factory: pytest.TempPathFactory) -> Path:
     if CC is None:
         pytest.skip(needs_compiler.kwargs["reason"])
     place = tmp_path_factory.mktemp("api") / "puppet"
-    sources = [str(ROOT / PROGRAMS / each) for each in PUPPET]
+    sources = (ROOT / PROGRAMS).glob(PUPPET)
     command = [CC, "-std=c99", *STRICT, "-O1", *sources, "-o", str(place), "-ldl"]
     subprocess.run([*command, *config.cflags(), *config.libs()], check=True, timeout=BUILD_S)
     return place
@@ -38,13 +38,13 @@ def sanitized(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def fake_libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with fake_libcuda.c as libcuda.so.1."""
+    """A folder with programs/fake_libcuda as libcuda.so.1."""
     if CC is None:
         pytest.skip(needs_compiler.kwargs["reason"])
     place = tmp_path_factory.mktemp("fake-cuda")
-    source, library = ROOT / PROGRAMS / "fake_libcuda.c", place / "libcuda.so.1"
+    sources, library = (ROOT / PROGRAMS / "fake_libcuda").glob("*.c"), place / "libcuda.so.1"
     command = [CC, "-std=gnu11", *STRICT[:2], "-Werror", "-O1", "-fPIC", "-shared", "-pthread"]
-    subprocess.run([*command, str(source), "-o", str(library)], check=True, timeout=BUILD_S)
+    subprocess.run([*command, *sources, "-o", library], check=True, timeout=BUILD_S)
     return place
 
 

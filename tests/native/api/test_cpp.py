@@ -292,3 +292,13 @@ def test_a_ring_that_a_restart_has_led_to_can_be_joined_by_others(name, tmp_path
     """It is given up once, by whoever is the last one."""
     assert run_cpp(OTHERS, name, tmp_path, second) == 0
     assert segments_of(name) == []
+
+
+def test_an_older_cpp_is_told_which_one_it_takes(tmp_path):
+    if CXX is None:
+        pytest.skip("no compiler")
+    command = [CXX, "-std=c++14", "-fsyntax-only", *config.cflags(), "-include", "gpuring.hpp"]
+    command += ["-x", "c++", "/dev/null"]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode != 0
+    assert "gpuring.hpp needs C++17" in done.stderr

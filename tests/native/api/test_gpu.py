@@ -1,8 +1,8 @@
 """Rings on GPUs: a program in C at one end, Python at the other, or C at both.
 
-Each process has a driver without a GPU (fake_libcuda.c), whose memory is the host's and whose
-streams are real queues.  With the marker `gpu` the same tests use a real one.  A stream that is
-held has work pending until the puppet is told to go on.
+Each process has a driver without a GPU (programs/fake_libcuda), whose memory is the host's and
+whose streams are real queues.  With the marker `gpu` the same tests use a real one.  A stream that
+is held has work pending until the puppet is told to go on.
 """
 
 from __future__ import annotations

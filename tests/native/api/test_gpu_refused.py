@@ -1,6 +1,6 @@
 """What a program in C is told about GPUs, and what it leaves behind when one refuses.
 
-The driver is fake_libcuda.c.
+The driver is programs/fake_libcuda.
 """
 
 from __future__ import annotations

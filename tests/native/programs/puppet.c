@@ -12,13 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "puppet.h"
 
 gpuring_ring *ring;
-static struct endpoint ends[MOST];
+struct endpoint ends[MOST];
 static uint32_t joined;
 gpuring_error error;
 
@@ -97,120 +96,6 @@ static void tell_slot(const gpuring_slot *slot) {
         memcpy(&meta, slot->meta, sizeof meta);
         printf(" meta=%" PRId64, meta);
     }
-}
-
-static void do_attach(void) {
-    gpuring_attach_options options = GPURING_ATTACH_OPTIONS;
-    const char *name = word();
-    options.timeout_ns = number();
-    options.device = place.device;
-    answer(gpuring_attach(name, &options, &ring, &error));
-}
-
-/* What the next do_create does with a ring that is there, and with which subscriptions. */
-static gpuring_replace replaces;
-static const char *born[MOST];
-static char born_text[256];
-static uint32_t born_count;
-
-static void do_born(void) {
-    born_count = 0;
-    const char *rest = strtok(NULL, "\n");
-    snprintf(born_text, sizeof born_text, "%s", rest ? rest : "");
-    for (char *at = strtok(born_text, " "); at && born_count < MOST; at = strtok(NULL, " "))
-        born[born_count++] = at;
-    printf("ok");
-}
-
-/* NAME SLOTS MODE, and of each field of a slot its name, dtype and extents, all with blanks between
- * them and "," behind. The fields of the metadata come behind a ";". */
-static void do_create(void) {
-    gpuring_create_options options = GPURING_CREATE_OPTIONS;
-    static gpuring_field fields[2][MOST];
-    uint32_t counts[2] = {0, 0}, kind = 0;
-    const char *name = word();
-    options.slots = (uint32_t)number();
-    options.mode = (uint32_t)number();
-    options.replace = replaces;
-    options.subscriptions = born_count ? born : NULL;
-    options.subscription_count = born_count;
-    for (const char *next = word(); *next; next = word()) {
-        if (strcmp(next, ";") == 0) {
-            kind = 1;
-            continue;
-        }
-        gpuring_field *field = &fields[kind][counts[kind]++ % MOST];
-        *field = (gpuring_field)GPURING_FIELD;
-        field->name = next;
-        field->dtype = word();
-        for (next = word(); strcmp(next, ",") != 0 && *next; next = word())
-            field->shape[field->dimensions++ % GPURING_MAX_DIMENSIONS] = strtoull(next, NULL, 10);
-    }
-    options.fields = counts[0] ? fields[0] : NULL;
-    options.field_count = counts[0];
-    options.meta = counts[1] ? fields[1] : NULL;
-    options.meta_count = counts[1];
-    options.memory = place.memory;
-    options.device = place.device;
-    options.sync = place.sync;
-    options.gate = place.gate;
-    options.given = place.given;
-    options.given_nbytes = place.given_nbytes;
-    answer(gpuring_create(name, &options, &ring, &error));
-}
-
-/* NAME START FLAGS PATIENCE */
-static void do_subscribe(void) {
-    gpuring_subscribe_options options = GPURING_SUBSCRIBE_OPTIONS;
-    const char *name = word();
-    options.start = number();
-    const char *flags = word();
-    options.lossy = strchr(flags, 'l') != NULL;
-    options.drop = strchr(flags, 'd') != NULL;
-    options.patience_ns = number();
-    answer(gpuring_subscribe(ring, name, &options, &error));
-}
-
-static void do_unsubscribe(void) {
-    bool found = false;
-    answer(gpuring_unsubscribe(ring, word(), &found, &error));
-    printf(" found=%d", found);
-}
-
-static void tell_info(const gpuring_ring *of) {
-    gpuring_info info = GPURING_INFO;
-    answer(gpuring_get_info(of, &info));
-    printf(" memory=%d sync=%d gate=%d device=%d mapped=%d", info.memory, info.sync, info.gate,
-           info.device, info.mapped);
-    printf(" slots=%u slot_nbytes=%" PRIu64 " meta_nbytes=%" PRIu64
-           " closed=%d producers=%u consumers=%u next=%" PRIu64 " dropped=%" PRIu64 " pid=%" PRIu64,
-           info.slots, info.slot_nbytes, info.meta_nbytes, info.closed, info.live_producers,
-           info.live_consumers, info.next_seq, info.dropped, info.creator_pid);
-}
-
-static void do_info(void) { tell_info(ring); }
-
-/* ENDPOINT: its ring. Without one: that of the last time, which is used again. */
-static void do_told(void) {
-    static const gpuring_ring *told;
-    const char *number = word();
-    if (*number) told = gpuring_consumer_ring(ends[atoi(number) % MOST].consumer);
-    tell_info(told);
-}
-
-static void tell_field(const gpuring_field *field) {
-    printf(" %s|%s|%" PRIu64 "|%" PRIu64 "|", field->name, field->dtype, field->offset,
-           field->nbytes);
-    for (uint32_t k = 0; k < field->dimensions; k++)
-        printf("%s%" PRIu64, k ? "," : "", field->shape[k]);
-}
-
-static void do_fields(void) {
-    gpuring_field field = GPURING_FIELD;
-    printf("fields");
-    for (uint32_t k = 0; gpuring_field_at(ring, k, &field) == GPURING_OK; k++) tell_field(&field);
-    printf(" meta");
-    for (uint32_t k = 0; gpuring_meta_at(ring, k, &field) == GPURING_OK; k++) tell_field(&field);
 }
 
 /* LABEL, and r(eattach) */
@@ -306,47 +191,6 @@ static void do_end(const char *verb) {
     memmove(slots, slots + count, end->n * sizeof *slots);
 }
 
-/* NAME: what each call answers to a structure whose size is too small. Numbers the wrong ones. */
-static void do_small(void) {
-    const char *name = word();
-    gpuring_attach_options attach = GPURING_ATTACH_OPTIONS;
-    gpuring_create_options create = GPURING_CREATE_OPTIONS;
-    gpuring_producer_options produce = GPURING_PRODUCER_OPTIONS;
-    gpuring_consumer_options consume = GPURING_CONSUMER_OPTIONS;
-    gpuring_waited waited = GPURING_WAITED;
-    gpuring_slot slot = GPURING_SLOT;
-    gpuring_producer *producer;
-    gpuring_consumer *consumer;
-    gpuring_ring *made;
-    uint32_t got;
-    attach.size = create.size = produce.size = consume.size = waited.size = 8;
-    waited.producer = ends[0].producer;
-    slot.size = 0;
-    const gpuring_status found[] = {
-        gpuring_attach(name, &attach, &made, NULL),
-        gpuring_create("small", &create, &made, NULL),
-        gpuring_join_producer(ring, &produce, &producer, NULL),
-        gpuring_join_consumer(ring, &consume, &consumer, NULL),
-        gpuring_claim(ends[0].producer, 0, &slot, NULL),
-        gpuring_try_claim(ends[0].producer, &slot, NULL),
-        gpuring_claim_many(ends[0].producer, 0, &slot, 1, &got, NULL),
-        gpuring_publish(ends[0].producer, &slot, NULL),
-        gpuring_publish_many(ends[0].producer, &slot, 1, NULL),
-        gpuring_select(&waited, 1, 0, NULL)};
-    printf("wrong:");
-    for (uint32_t k = 0; k < sizeof found / sizeof *found; k++)
-        if (found[k] != GPURING_INVALID) printf(" %u=%s", k, gpuring_status_name(found[k]));
-}
-
-/* ENDPOINT: ends its first slot twice in one call. */
-static void do_twice(void) {
-    struct endpoint *end = endpoint();
-    gpuring_slot slots[2];
-    slots[0] = slots[1] = end->slots[0];
-    answer(end->producer ? gpuring_publish_many(end->producer, slots, 2, &error)
-                         : gpuring_release_many(end->consumer, slots, 2, &error));
-}
-
 /* ENDPOINT, and extents */
 static void do_shape(void) {
     struct endpoint *end = endpoint();
@@ -382,79 +226,6 @@ static void do_select(void) {
     for (uint32_t k = 0; status == GPURING_OK && k < n; k++) printf(" %d", waited[k].ready);
 }
 
-/* What a forked child gets from every call on a handle of its parent, and from its own. */
-static void do_fork(void) {
-    fflush(stdout);
-    const char *name = word();
-    const pid_t pid = fork();
-    if (pid != 0) {
-        int status;
-        waitpid(pid, &status, 0);
-        printf("exit=%d", status);
-        return;
-    }
-    alarm(20);
-    gpuring_slot slot = GPURING_SLOT;
-    gpuring_producer *producer;
-    gpuring_consumer *consumer;
-    gpuring_info info = GPURING_INFO;
-    gpuring_waited waited = GPURING_WAITED;
-    int fd, wrong = 0;
-    waited.producer = ends[0].producer;
-    wrong += gpuring_get_info(ring, &info) != GPURING_FORKED;
-    wrong += gpuring_join_producer(ring, NULL, &producer, NULL) != GPURING_FORKED;
-    wrong += gpuring_join_consumer(ring, NULL, &consumer, NULL) != GPURING_FORKED;
-    wrong += gpuring_claim(ends[0].producer, 0, &slot, NULL) != GPURING_FORKED;
-    wrong += gpuring_select(&waited, 1, 0, NULL) != GPURING_FORKED;
-    wrong += gpuring_producer_fd(ends[0].producer, &fd, NULL) != GPURING_FORKED;
-    wrong += gpuring_publish(ends[0].producer, &ends[0].slots[0], NULL) != GPURING_FORKED;
-    wrong += gpuring_close_producer(ends[0].producer, NULL) != GPURING_OK;
-    wrong += gpuring_detach(ring, NULL) != GPURING_OK;
-    wrong += gpuring_attach(name, NULL, &ring, NULL) != GPURING_OK;
-    wrong += gpuring_join_producer(ring, NULL, &producer, NULL) != GPURING_OK;
-    wrong += gpuring_close_producer(producer, NULL) != GPURING_OK;
-    wrong += gpuring_detach(ring, NULL) != GPURING_OK;
-    _exit(wrong);
-}
-
-/* [ENDPOINT]: forks a child, which closes that consumer, and lives as long as this process. */
-static void do_child(void) {
-    int lives[2], closed[2];
-    char byte = 0;
-    const char *number = word();
-    fflush(stdout);
-    if (pipe(lives) != 0 || pipe(closed) != 0) return;
-    if (fork() == 0) {
-        alarm(60);
-        close(lives[1]);
-        if (*number && gpuring_close_consumer(ends[atoi(number) % MOST].consumer, NULL) != GPURING_OK)
-            _exit(1);
-        if (write(closed[1], &byte, 1) != 1) _exit(1);
-        _exit((int)read(lives[0], &byte, 1)); /* 0: the parent has ended */
-    }
-    close(closed[1]);
-    close(lives[0]);
-    printf("%s", read(closed[0], &byte, 1) == 1 ? "ok" : "the child has failed");
-    close(closed[0]);
-}
-
-/* A program that knows less than the library: what lies behind its slot stays as it is. */
-static void do_old(void) {
-    struct {
-        gpuring_slot slot;
-        unsigned char behind[64];
-    } old;
-    memset(&old, 0xaa, sizeof old);
-    old.slot.size = offsetof(gpuring_slot, data);
-    const gpuring_status status = gpuring_acquire(ends[0].consumer, 0, &old.slot, &error);
-    unsigned char *at = (unsigned char *)&old + old.slot.size;
-    answer(status);
-    while (at < (unsigned char *)(&old + 1) && *at == 0xaa) at++;
-    printf(" %d", at == (unsigned char *)(&old + 1));
-    old.slot.data = NULL;
-    answer(gpuring_release(ends[0].consumer, &old.slot, &error));
-}
-
 static void obey(char *line) {
     const char *verb = strtok(line, " \n");
     error.text[0] = 0;
@@ -476,32 +247,16 @@ static void obey(char *line) {
         fork_in = number();
     }
 #endif
-    else if (strcmp(verb, "attach") == 0) do_attach();
-    else if (strcmp(verb, "detach") == 0) answer(gpuring_detach(ring, &error));
-    else if (strcmp(verb, "create") == 0) do_create();
-    else if (strcmp(verb, "replaces") == 0) printf("%d", replaces = (gpuring_replace)number());
-    else if (strcmp(verb, "born") == 0) do_born();
-    else if (strcmp(verb, "unlink") == 0) answer(gpuring_unlink(word(), &error));
-    else if (strcmp(verb, "subscribe") == 0) do_subscribe();
-    else if (strcmp(verb, "unsubscribe") == 0) do_unsubscribe();
-    else if (strcmp(verb, "info") == 0) do_info();
-    else if (strcmp(verb, "told") == 0) do_told();
-    else if (strcmp(verb, "fields") == 0) do_fields();
     else if (strcmp(verb, "produce") == 0) do_produce();
     else if (strcmp(verb, "consume") == 0) do_consume();
     else if (strcmp(verb, "close") == 0) do_close();
     else if (strcmp(verb, "shape") == 0) do_shape();
-    else if (strcmp(verb, "twice") == 0) do_twice();
-    else if (strcmp(verb, "small") == 0) do_small();
     else if (strcmp(verb, "poll") == 0) do_poll();
     else if (strcmp(verb, "select") == 0) do_select();
-    else if (strcmp(verb, "fork") == 0) do_fork();
-    else if (strcmp(verb, "child") == 0) do_child();
-    else if (strcmp(verb, "old") == 0) do_old();
     else if (strcmp(verb, "publish") == 0 || strcmp(verb, "abandon") == 0 ||
              strcmp(verb, "release") == 0)
         do_end(verb);
-    else if (!obey_on_gpu(verb)) do_take(verb);
+    else if (!obey_on_ring(verb) && !obey_misuse(verb) && !obey_on_gpu(verb)) do_take(verb);
     printf("\n");
     fflush(stdout);
 }

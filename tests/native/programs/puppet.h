@@ -1,4 +1,4 @@
-/* What the two files of the puppet have in common. */
+/* What the files of the puppet have in common. puppet.c says what it is. */
 #pragma once
 
 #include <inttypes.h>
@@ -16,6 +16,7 @@ struct endpoint {
     gpuring_slot slots[MOST];
     uint32_t n;
 };
+extern struct endpoint ends[MOST];
 extern gpuring_ring *ring;
 extern gpuring_error error;
 
@@ -36,5 +37,7 @@ int64_t number(void);
 struct endpoint *endpoint(void);
 void answer(gpuring_status status);
 
-/* false: it is no command of puppet_gpu.c. */
+/* false: it is no command of puppet_ring.c, puppet_misuse.c or puppet_gpu.c. */
+bool obey_on_ring(const char *verb);
+bool obey_misuse(const char *verb);
 bool obey_on_gpu(const char *verb);
