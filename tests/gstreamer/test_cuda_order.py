@@ -30,7 +30,7 @@ def test_a_frame_is_kept_until_it_was_copied_from(driver, name, launch, children
     launch(f"{noise(12)} ! filesink location={file}").end()
     source = launch(
         f"{noise(12)} ! cudaupload ! identity silent=false ! gpuringsink ring={name} readers=1 "
-        f"memory=auto slots={slots}", "-v",
+        f"memory=auto slots={slots} enable-last-sample=false", "-v",
     )  # fmt: skip
     reader = children(read_late, driver, name, slots, method="spawn")
     reader.receive()
