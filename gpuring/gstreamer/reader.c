@@ -57,10 +57,11 @@ gpuring_status reader_acquire(Reader *reader, gpuring_slot *slot, gpuring_error 
     return status;
 }
 
-void reader_release(Reader *reader, gpuring_slot *slot) {
+gpuring_status reader_release(Reader *reader, gpuring_slot *slot, gpuring_error *error) {
     g_mutex_lock(&reader->turn);
-    gpuring_release(reader->consumer, slot, NULL);
+    const gpuring_status status = gpuring_release(reader->consumer, slot, error);
     g_mutex_unlock(&reader->turn);
+    return status;
 }
 
 gint64 reader_next(Reader *reader) {

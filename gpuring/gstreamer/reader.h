@@ -37,7 +37,8 @@ void reader_leave(Reader *reader);
 
 /* Does not wait. */
 gpuring_status reader_acquire(Reader *reader, gpuring_slot *slot, gpuring_error *error);
-void reader_release(Reader *reader, gpuring_slot *slot);
+/* FRAME_TORN: of a GPU, whose producer has died before it had written the frame. */
+gpuring_status reader_release(Reader *reader, gpuring_slot *slot, gpuring_error *error);
 /* The sequence behind the last frame, where a reader that takes its place begins. Of one that had
  * none yet it is where it began itself. */
 gint64 reader_next(Reader *reader);

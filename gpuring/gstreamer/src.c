@@ -18,7 +18,8 @@ typedef struct GpuringSrc {
     /* Of the streaming thread. */
     gboolean takes_meta; /* downstream finds planes by GstVideoMeta */
     GstBufferPool *pool; /* of frames on a GPU */
-    GstBuffer *copied;   /* a frame on a GPU, whose copy is not done */
+    GstBuffer *copied;   /* a frame on a GPU, whose copy is not done, and the slot of it */
+    gpuring_slot slot;
     Timing timing;
     /* Under the object's lock. */
     guint64 lost;
@@ -115,12 +116,26 @@ static GstBuffer *on_gpu(GpuringSrc *self, const gpuring_slot *slot, gpuring_err
     return buffer;
 }
 
-/* Elements downstream know nothing of our stream. */
+static GstFlowReturn create(GstPushSrc *base, GstBuffer **buffer);
+
+/* It is passed over where the source goes on after a death. */
+static GstFlowReturn pass_over(GpuringSrc *self, const gpuring_error *error, GstBuffer **buffer) {
+    gst_clear_buffer(&self->copied);
+    post_info(GST_ELEMENT(self), error);
+    self->stream.missed++;
+    return create(GST_PUSH_SRC(self), buffer);
+}
+
+/* Elements downstream know nothing of our stream, and nothing of a frame that its producer has not
+ * written to its end. */
 static GstFlowReturn finish_copy(GpuringSrc *self, GstBuffer **buffer) {
     gpuring_error error;
     gpuring_status status;
     while ((status = gpu_look(&self->stream.gpu, &error)) == GPURING_TIMEOUT)
         if (!wait_for_fd(self->stream.cancel, GPU_LOOKS)) return GST_FLOW_FLUSHING;
+    if (status == GPURING_OK) status = reader_release(self->stream.reader, &self->slot, &error);
+    if (status == GPURING_FRAME_TORN && self->stream.follows)
+        return pass_over(self, &error, buffer);
     if (status != GPURING_OK) return flow_of(GST_ELEMENT(self), status, &error);
     *buffer = g_steal_pointer(&self->copied);
     return GST_FLOW_OK;
@@ -140,9 +155,11 @@ static void look_anew(GpuringSrc *self) {
 static GstFlowReturn put_out_on_gpu(GpuringSrc *self, gpuring_slot *slot, GstBuffer **buffer) {
     gpuring_error error;
     self->copied = on_gpu(self, slot, &error);
-    if (!self->copied) post_error(GST_ELEMENT(self), &error);
-    reader_release(self->stream.reader, slot); /* behind the copy */
-    return self->copied ? finish_copy(self, buffer) : GST_FLOW_ERROR;
+    self->slot = *slot;
+    if (self->copied) return finish_copy(self, buffer);
+    post_error(GST_ELEMENT(self), &error);
+    reader_release(self->stream.reader, slot, NULL);
+    return GST_FLOW_ERROR;
 }
 
 static GstFlowReturn create(GstPushSrc *base, GstBuffer **buffer) {
@@ -161,7 +178,7 @@ static GstFlowReturn create(GstPushSrc *base, GstBuffer **buffer) {
         !layout_frame_nbytes(&self->content.layout,
                              &(Slots){self->stream.reader->ring, self->content.field}, &slot,
                              &nbytes, &error)) {
-        reader_release(self->stream.reader, &slot);
+        reader_release(self->stream.reader, &slot, NULL);
         post_error(GST_ELEMENT(self), &error);
         return GST_FLOW_NOT_NEGOTIATED;
     }
@@ -173,7 +190,7 @@ static GstFlowReturn create(GstPushSrc *base, GstBuffer **buffer) {
     *buffer = (can_lend ? buffer_over : buffer_of_copy)(&self->content.layout, self->stream.reader,
                                                         &slot, nbytes);
     set_times(self, &slot, *buffer);
-    if (!can_lend) reader_release(self->stream.reader, &slot);
+    if (!can_lend) reader_release(self->stream.reader, &slot, NULL);
     return GST_FLOW_OK;
 }
 

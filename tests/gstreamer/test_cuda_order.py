@@ -30,7 +30,7 @@ def test_a_frame_is_kept_until_it_was_copied_from(driver, name, launch, children
     launch(f"{noise(12)} ! filesink location={file}").end()
     source = launch(
         f"{noise(12)} ! cudaupload ! identity silent=false ! gpuringsink ring={name} readers=1 "
-        f"memory=auto slots={slots}", "-v",
+        f"memory=auto slots={slots} enable-last-sample=false", "-v",
     )  # fmt: skip
     reader = children(read_late, driver, name, slots, method="spawn")
     reader.receive()
@@ -59,6 +59,30 @@ def test_a_frame_is_put_out_when_its_producer_has_written_it(
     writer.result()
     target.end()
     assert file.read_bytes() == bytes([7]) * 2 * int(np.prod(shape))
+
+
+def test_a_frame_that_was_not_written_to_its_end_is_passed_over(
+    driver, name, launch, children, tmp_path
+):
+    """Its producer is killed while its stream is held.  The source goes on with the next one's."""
+    file, shape = tmp_path / "out.raw", (36, 64, 3)
+    writer = children(write_late, driver, name, shape, 7, method="spawn")
+    writer.receive()
+    target = launch(
+        f"gpuringsrc ring={name} reattach=true num-buffers=3 ! cudadownload ! video/x-raw "
+        f"! filesink location={file}", "-v",
+    )  # fmt: skip
+    writer.receive()
+    writer.kill()
+    target.until("FRAME_TORN", 1)
+    writer = children(write_late, driver, name, shape, 9, method="spawn")
+    writer.receive()
+    writer.receive()
+    writer.send()
+    writer.result()
+    target.end()
+    picture = int(np.prod(shape))
+    assert file.read_bytes() == bytes([7]) * picture + bytes([9]) * 2 * picture
 
 
 @pytest.mark.parametrize("driver", ["fake"], indirect=True)

@@ -18,9 +18,11 @@ def test_one_field_of_several(field, told, copy, name, launch, tmp_path):
     file = tmp_path / "out.raw"
     fields = {"image": ((4, 8, 3), "u1"), "depth": ((4, 8), "u2")}
     dice = np.random.default_rng(1)
-    with gpuring.create(name, slots=2, fields=fields, device="host") as ring:
+    with gpuring.create(name, slots=8, fields=fields, device="host") as ring:
         target = launch(
-            f"gpuringsrc ring={name} field={field} copy={copy} ! filesink location={file}", "-v"
+            f"gpuringsrc ring={name} field={field} copy={copy} "
+            f"! filesink location={file} buffer-mode=unbuffered",
+            "-v",
         )
         poll(lambda: ring.stats().subscriptions)
         sent = []
