@@ -30,6 +30,7 @@ from gpuring.bridge.network.addresses import PORT, hostname, ring_of, to_listen_
 from gpuring.bridge.stats import BridgeStats, LinkStats
 from gpuring.errors import RingError
 from gpuring.registry import segment
+from gpuring.ring.attaching import whose
 
 __all__ = ["BridgeStats", "Export", "Import", "LinkStats", "export", "import_", "keygen"]
 
@@ -43,6 +44,7 @@ def export(
     patience: float = 60.0,
     timeout: float = 3.0,
     device: str | int | None = None,
+    owner: int | None = None,
 ) -> Export:
     """Offers the ring `name` to importers on other hosts, until it is closed.
 
@@ -61,6 +63,7 @@ def export(
     * `timeout`: after how many seconds of silence the other side counts as gone, 0.1 or more.
     * `device`: the GPU under which the ring is used, as for `attach`.  "host" and None are for a
       ring in host memory; None is also the current GPU.
+    * `owner`: the id of the user whose ring it must be, as for `attach`.
 
     Returns an `Export`, a context manager that ends the bridge with its block.  Does not wait.
     Raises DeviceError if there is no such GPU, RingError if pyzmq is missing, ValueError,
@@ -77,6 +80,7 @@ def export(
         "patience_s": seconds_from(0, patience, "patience"),
         "timeout_s": seconds_from(0.1, timeout, "timeout"),
         "device": None if device == "host" else device,
+        "owner": whose(owner),
     }
     _check_device(device)
     return Export(f"export of {name}", options)._start()

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuring import bridge
 from gpuring.bridge.network.addresses import PORT
-from gpuring.cli.options import device, nbytes, positive, seconds, slots
+from gpuring.cli.options import add_owner, device, nbytes, positive, seconds, slots
 
 if TYPE_CHECKING:
     from gpuring.bridge.supervisor import Bridge
@@ -73,6 +73,7 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
         help="keep the frames of an importer that is gone for S seconds; a lossless one "
         "holds up the producers meanwhile (default: 60 s)",
     )
+    add_owner(parser)
     _add_common(parser, "the GPU under which a ring on a GPU is used: cuda (default) or cuda:N")
     parser.set_defaults(how=_export)
 
@@ -149,7 +150,7 @@ def _keygen(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
-    asked = ("listen", "key", "insecure", "patience", "timeout", "device")
+    asked = ("listen", "key", "insecure", "patience", "timeout", "device", "owner")
     options = {name: getattr(args, name) for name in asked}
     return _stay(lambda: bridge.export(args.name, **options))
 

@@ -46,9 +46,16 @@ def attach(
     shutdown.check()
     segment.check_name(name)
     deadline = deadline_of(timeout)
-    if owner is not None:
-        owner = integer(owner, "owner", "the id of a user, an int, or None")
-        if owner < 0:
-            raise ValueError(f"owner must be the id of a user, 0 or more, not {owner}")
+    owner = whose(owner)
     living = timeout != 0
     return directory.when_there(name, deadline, lambda: opened(name, owner, device, living))
+
+
+def whose(owner: int | None) -> int | None:
+    """`owner`, checked.  Raises TypeError, ValueError."""
+    if owner is None:
+        return None
+    owner = integer(owner, "owner", "the id of a user, an int, or None")
+    if owner < 0:
+        raise ValueError(f"owner must be the id of a user, 0 or more, not {owner}")
+    return owner

@@ -35,10 +35,12 @@ if TYPE_CHECKING:
     from gpuring.slot_layout import Spec
 
 
-def attach_any(name: str, deadline: float = 0.0, device: int | None = None) -> Ring:
+def attach_any(
+    name: str, deadline: float = 0.0, device: int | None = None, owner: int | None = None
+) -> Ring:
     """attach() that waits for the name only, and leaves it to its caller whether the ring lives."""
     shutdown.check()
-    return directory.when_there(name, deadline, lambda: opened(name, None, device, living=False))
+    return directory.when_there(name, deadline, lambda: opened(name, owner, device, living=False))
 
 
 def opened(name: str, owner: int | None, device: str | int | None, living: bool) -> Ring:
@@ -48,7 +50,8 @@ def opened(name: str, owner: int | None, device: str | int | None, living: bool)
     try:
         if living:
             native.check_living(name, header)
-        return Ring(name, header, *_slots_of(name, header, device), created=False)
+        slots = _slots_of(name, header, device)
+        return Ring(name, header, *slots, created=False, owner=owner)
     except BaseException as error:
         header.disown()  # if the exception is kept, it keeps the header, but not our locks
         if living and isinstance(error, PeerLost):
@@ -74,9 +77,17 @@ class Ring(Described):
     """
 
     def __init__(
-        self, name: str, header: Header, memory: Memory, described: Spec, *, created: bool
+        self,
+        name: str,
+        header: Header,
+        memory: Memory,
+        described: Spec,
+        *,
+        created: bool,
+        owner: int | None = None,
     ) -> None:
         self._name = name
+        self._owner = owner  # as attach() has it, for the next ring of the name
         self._header = header
         self._memory, self._device = ordering.begin(name, header, memory)
         self._spec = described
@@ -264,7 +275,7 @@ class Ring(Described):
             if not native.has_successor(self._name, self._header):
                 return None
             device = self._memory.device if self.memory == "pinned" else None
-            return attach_any(self._name, device=device)
+            return attach_any(self._name, device=device, owner=self._owner)
         except (RingNotFound, RingIncompatible, PeerLost, PermissionError):
             return None
         except OSError as error:
@@ -375,4 +386,4 @@ class Ring(Described):
 
     def __reduce__(self) -> tuple[Any, ...]:
         device = self._memory.device if self.memory == "pinned" else None
-        return attach_any, (self._name, 0.0, device)
+        return attach_any, (self._name, 0.0, device, self._owner)

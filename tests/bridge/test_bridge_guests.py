@@ -152,7 +152,14 @@ def test_connections_without_a_session_end(router, monkeypatch):
 def test_who_asks_as_soon_as_it_has_connected_is_known(name):
     """Otherwise its connection counts as one without a session, and is ended after a while."""
     up = SimpleNamespace(fileno=lambda: ends[0], say=lambda **_: None, log=lambda _: None)
-    told = {"ring": name, "listen": "127.0.0.1:0", "key": None, "host": "here", "device": None}
+    told = {
+        "ring": name,
+        "listen": "127.0.0.1:0",
+        "key": None,
+        "host": "here",
+        "device": None,
+        "owner": None,
+    }
     times = {"timeout_s": 3.0, "patience_s": 60.0, "kept": {}}
     with contextlib.ExitStack() as stack:
         ends = os.pipe()

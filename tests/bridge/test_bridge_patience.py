@@ -193,7 +193,9 @@ def test_losses_count_over_the_rings_of_importers_that_were_terminated(near, far
 
 def test_a_ring_that_is_replaced_gives_an_importer_that_is_gone_no_more_time(near):
     up: Any = SimpleNamespace(say=lambda **_: None, log=lambda _: None)
-    links = Links({"ring": near.name, "device": None, "patience_s": WAIT_S, "kept": {}}, up)
+    links = Links(
+        {"ring": near.name, "device": None, "owner": None, "patience_s": WAIT_S, "kept": {}}, up
+    )
     link = links.make(wire.Hello(near.name, "h/x", "0" * 16, "lossless", "", 0), waited=False)
     links.importer_left(link)
     until = dict(links._gone)
@@ -210,7 +212,9 @@ def test_a_ring_that_is_replaced_gives_an_importer_that_is_gone_no_more_time(nea
 def test_a_ring_in_host_memory_that_is_exported_with_a_gpu_refuses_its_importers(near):
     """Its worker would die of each, again and again."""
     up: Any = SimpleNamespace(say=lambda **_: None, log=lambda _: None)
-    links = Links({"ring": near.name, "device": "cuda:0", "patience_s": WAIT_S, "kept": {}}, up)
+    links = Links(
+        {"ring": near.name, "device": "cuda:0", "owner": None, "patience_s": WAIT_S, "kept": {}}, up
+    )
     hello = wire.Hello(near.name, "h/x", "0" * 16, "lossless", "", 0)
     with pytest.raises(RingError, match="is in host memory: it takes no device"):
         links.make(hello, waited=False)

@@ -16,6 +16,7 @@ import subprocess
 import pytest
 
 from tests import ROOT
+from tests.docs import metrics
 from tests.helpers.processes import poll
 from tests.helpers.rings import put, small_ring
 
@@ -55,6 +56,11 @@ def test_each_metric_that_is_asked_for_is_given(place):
     asked = set(re.findall(r"\bgpuring_[a-z_]+", EXPRESSIONS[place]))
     assert len(asked) > 3
     assert asked <= given()
+
+
+def test_the_page_has_a_row_for_each_metric_and_no_other():
+    pytest.importorskip("opentelemetry", reason="gpuring[otel] is not installed")
+    assert metrics.page() == PAGE, "python -m tests.docs.metrics writes the table"
 
 
 def test_each_alert_is_tested_and_on_the_page():

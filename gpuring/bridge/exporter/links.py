@@ -38,7 +38,7 @@ class Links:
     def __init__(self, options: dict[str, Any], supervisor: SupervisorPipe) -> None:
         self._supervisor = supervisor
         self._ring_name: str = options["ring"]
-        self._device = options["device"]
+        self._device, self._owner = options["device"], options["owner"]
         self._patience_s: float = options["patience_s"]
         self._by_name: dict[str, Link] = {}
         now = time.monotonic()
@@ -74,7 +74,7 @@ class Links:
         if hello.importer in self._leaving:
             raise RingError("its subscription is being given up")
         try:
-            ring = attach(self._ring_name, device=self._device)
+            ring = attach(self._ring_name, owner=self._owner, device=self._device)
         except TypeError as error:  # a GPU was given for a ring in host memory
             raise RingError(str(error)) from None
         epoch = inner.epoch(ring)
@@ -213,7 +213,7 @@ class Links:
             if successor is None:
                 return None
             successor.close()
-            return attach(self._ring_name, device=self._device)
+            return attach(self._ring_name, owner=self._owner, device=self._device)
         except (RingError, OSError):
             return None
 

@@ -176,7 +176,8 @@ class Export(Bridge):
             kept.had = had
 
     def _joined(self, message: dict[str, Any]) -> _Subscription:
-        ring = attach(self._options["ring"], device=self._options["device"])
+        of = self._options
+        ring = attach(of["ring"], owner=of["owner"], device=of["device"])
         try:
             if inner.epoch(ring) != message["epoch"]:
                 raise RingNotFound(f"ring {ring.name!r} was replaced meanwhile")
