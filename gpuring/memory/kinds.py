@@ -1,6 +1,6 @@
 """The kinds of memory of a ring: which one a new ring gets, and how the slots of a ring are opened.
 
-What decides on GPUs is in C (native/memory), for programs in C as well.
+The decisions about GPUs are made in C (native/memory), so that programs in C have the same.
 
 This module imports the kinds of GPU memory only when a ring on a GPU is made or opened.
 

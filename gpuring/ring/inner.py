@@ -1,9 +1,9 @@
 """What services, bridges and recordings may ask of a ring, beyond what users may.
 
-They are built on rings as a user's program is, and touch no underscore name of another folder
-(tests/test_underscores.py).  What more they need is here and nowhere else.  Three of these
-functions lead to the layers below, whose own functions may be called then: the header, a peer, the
-memory.
+They are built on rings as a user's program is, and use no underscore name of another folder
+(tests/test_underscores.py).  Everything else that they need is in this module.  Three of its
+functions return objects of the layers below, whose own functions may then be called: the header, a
+peer, the memory.
 
 A class of theirs that derives from a producer, a consumer or a slot may override `_slot_type`,
 `_metas`, `_give_back`, `_finish` and `_end`, and call these of `super()`.

@@ -59,10 +59,10 @@ class Session:
     starved: bool = False
     """Whether a frame waits for a credit."""
     ended: bool = False
-    """Whether it was told of the end of the stream, and has not answered since that it goes on.
+    """Whether the end of the stream was sent to it, and it has not answered since that it goes on.
     Credits are void meanwhile."""
     asked: bool = False
-    """Whether it was told then that the stream goes on."""
+    """Whether it was then sent that the stream goes on."""
 
 
 class Link:

@@ -1,8 +1,8 @@
 """The importers' subscriptions of the near ring, and for how long each of them is kept.
 
-The supervisor is a member of each subscription as well, so it outlives the worker.  That of a
-lossless importer is durable, so it outlives the whole exporter: the ring keeps it then for as long
-as the exporter would.
+The supervisor is a member of each subscription as well, so the subscription outlives the worker.
+That of a lossless importer is durable, so it outlives the whole exporter.  The ring then keeps it
+for as long as the exporter would.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The socket at which an exporter listens, and how it sends over that.
+"""The socket at which an exporter listens, and over which it sends.
 
-ZeroMQ keeps what was not sent yet.  A send never blocks, and fails when that is too much.
+ZeroMQ keeps what was not sent yet.  A send never blocks, and fails when ZeroMQ keeps too much.
 """
 
 from __future__ import annotations

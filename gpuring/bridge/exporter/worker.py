@@ -1,7 +1,8 @@
 """The exporter's worker: it listens, and serves each importer from a subscription of its own.
 
-It has one thread, which alone uses everything in this folder but supervisor.py.  Here is its loop,
-what is heard from importers and from the supervisor, and when a session begins and ends.
+It has one thread, which alone uses everything in this folder but supervisor.py.  This file has its
+loop, handles the messages of importers and of the supervisor, and decides when a session begins and
+ends.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Exporter:
         self._host: str = options["host"]
         self._links = Links(options, supervisor)
         self._stop_s, self._again = 0.0, False
-        """When to end, if it was told to, and whether another exporter of the ring follows."""
+        """When to end, if the supervisor has said so, and whether another exporter of the ring
+        follows."""
         self._context = zmq.Context()
         self._router, self._door = listen(
             self._context, options["listen"], options["key"], supervisor

@@ -54,9 +54,9 @@ class Session:
     turns: deque[wire.End | wire.Begin] = field(default_factory=deque)
     """What the near side has said of the end of the stream, and nobody has asked for."""
     ended: bool = False
-    """Whether it has told of an end, and was not answered since.  It takes no credits meanwhile."""
+    """Whether it has reported an end that was not answered yet.  It takes no credits meanwhile."""
     is_over: bool = False
-    """Whether `turn` has told of that end.  What begins before an end needs no answer."""
+    """Whether `turn` has reported that end.  A stream that begins before an end needs no answer."""
     answer: bool = False
     """Whether it is to be answered."""
 
