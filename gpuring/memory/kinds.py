@@ -102,7 +102,7 @@ def attach(name: str, header: Header, device: str | int | None) -> Memory:
         return HostMemory.open(name, header.epoch, header.owner, *size)
     if header.memory == "pinned":
         pinned = under(PinnedMemory.open(name, header.epoch, header.owner, *size), device)
-        # It has the slots already. But who asks for them exchanges pidfds, before it joins.
+        # It has the slots already. But by asking for them it exchanges pidfds, before it joins.
         with contextlib.suppress(PeerLost, RingTimeout):
             native.fetch(header, native_memory.FETCH_S)
         hand_on(header, pinned)

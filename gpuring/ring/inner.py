@@ -159,7 +159,7 @@ def claim_again(
     extents = None if shape is None else producer._smaller(shape)
     on = None if producer._device is None and stream is None else producer._handle(stream)
     slot = begun.pop(0)
-    if not nobody_has(producer._slots, slot.index, 1):  # who has it would end this claim
+    if not nobody_has(producer._slots, slot.index, 1):  # its holder would end this claim
         slot = producer._renew(slot.index)
     slot._open = True
     slot._reshape(extents)

@@ -129,7 +129,7 @@ class Links:
                 subscription, lossless=lossless, start=start, gate="host",
                 durable=lossless, patience=patience, label=LABEL,
             )  # fmt: skip
-            inner.expect_end(consumer)  # which the far ring has to be told, also by the next worker
+            inner.expect_end(consumer)  # also the next worker has to send it to the far ring
             consumer.fileno()  # it is made now, when the importer can still be refused
         except (RingError, ValueError, OSError) as error:
             ring.close()

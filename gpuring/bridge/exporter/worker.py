@@ -85,7 +85,7 @@ class Exporter:
             with contextlib.suppress(EngineError):
                 caller.post(wire.Bye("the exporter was stopped", True))
         self._connections.close()
-        # What is queued is sent from the near slots: nobody else may have them before that is over.
+        # Queued frames are sent from the near slots, which nobody else may have until then.
         self._context.destroy(linger=100)
         self._callers.clear()
         self._links.leave(stay=self._again)
@@ -255,7 +255,7 @@ class Exporter:
         try:
             if link is None:
                 link = self._links.make(caller.hello, waited)
-        except (RingNotFound, PeerLost) as error:  # the ring of one who was killed may be left
+        except (RingNotFound, PeerLost) as error:  # a killed creator may have left its ring
             if not waited and len(self._callers.waiting()) >= _WAITING:
                 self._refusals.for_now(channel, importer, str(error))
             elif not waited:

@@ -271,7 +271,7 @@ class RingWriter:
 
     def _tell(self, session: Session) -> None:
         # A claim skips sequences that others have, and slots that a lossy reader holds.  What is
-        # beyond the window then is told when older claims are published.
+        # beyond the window then is reported when older claims are published.
         end = self._claimed[0].seq + self._slab.window if self._claimed else 0
         credits = tuple(slot.seq for slot in self._claimed if session.credited < slot.seq < end)
         if not credits and session.acked == self._seq:

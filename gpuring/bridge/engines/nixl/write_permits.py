@@ -69,7 +69,7 @@ class WritePermits:
         is neither continued nor killed, because it could write until then.
         """
         self.admit()
-        self._listener.close()  # who comes now was never admitted
+        self._listener.close()  # a late caller was never admitted
         if self._writer is None:
             return
         connection, pid, pidfd = self._writer
