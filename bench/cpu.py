@@ -1,4 +1,4 @@
-"""How long processes have computed, in seconds of all their threads."""
+"""The CPU time of processes, in seconds of all their threads."""
 
 from __future__ import annotations
 

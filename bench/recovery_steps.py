@@ -1,4 +1,4 @@
-"""Where the time goes between the death of a producer and the next step of who waits for it.
+"""Where the time goes between the death of a producer and the next step of a waiting peer.
 
     python -m bench.recovery_steps --rounds 10 --parallel 1 6 --json steps.json
 

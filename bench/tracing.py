@@ -1,4 +1,4 @@
-"""What a trace costs: those who are traced, and the command that traces.
+"""What a trace costs the traced processes, and what the command itself costs.
 
     python -m bench.tracing [--rounds 30] [--json FILE] [--from FILE]
 

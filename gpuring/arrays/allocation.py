@@ -42,7 +42,7 @@ class _Room:
         if not here or self._cuda.runtime.getDevice() != self._array.device.id:
             return self._instead(nbytes)
         stream = self._cuda.get_current_stream().ptr
-        if self._stream not in (None, stream):  # who had it before works on another stream
+        if self._stream not in (None, stream):  # its last user works on another stream
             return self._instead(nbytes)
         self._use_on(stream)
         loan = _Loan(self._array)

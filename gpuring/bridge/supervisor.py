@@ -2,8 +2,8 @@
 what stays meanwhile.
 
 Any thread of the user's program may call the public methods.  A thread of its own listens to the
-worker, does what that asks for, and leaves the rings at the end; each side says in a class of its
-own what that is.  So nothing that interrupts a public method is left half done.
+worker, does what the worker asks for, and leaves the rings at the end.  Each side has a class of
+its own for these steps.  So an interrupt in a public method leaves nothing half done.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ class Bridge:
         return worker
 
     def _say(self, **message: Any) -> bool:
-        """Whether a worker lives and could be told."""
+        """Whether a worker lives and the message could be sent to it."""
         worker = self._worker
         return worker is not None and _tell(worker, **message)
 

@@ -2,8 +2,8 @@
 wait.
 
 A worker and its supervisor talk in lines of JSON over the worker's standard input and output.  A
-worker whose supervisor is gone ends at once.  What a worker logs goes that way, too, so many lines
-and no more, whatever comes from the network.
+worker whose supervisor is gone ends at once.  A worker sends its log in this way, too.  The number
+of lines is limited, whatever comes from the network.
 """
 
 from __future__ import annotations

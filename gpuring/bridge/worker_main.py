@@ -1,7 +1,7 @@
 """The process that does the work of one side of a bridge.
 
 When anything happens that it does not expect, it ends without leaving its rings cleanly.  Then its
-frames and claims go where those of the dead go, and the supervisor starts another one.
+frames and claims are cleared like those of a dead process, and the supervisor starts another one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The `gpuring` command: one module a subcommand, each with add_arguments(parser) and run(args).
 
-absent, durable, ending, measure, options, owners, services, text and trouble are no commands.
-Several use them.  Ctrl-C ends a command here, unless that has to say what it has done by then.
+absent, durable, ending, measure, options, owners, services, text and trouble are not commands, but
+are used by several.  Ctrl-C ends a command here, unless the command has to say what it has done.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
 """Slots on a GPU shown as arrays, and which GPUs can hold rings.
 
 native/memory.pyx has the memory itself, which C makes, opens and gives back, each kind in its own
-way (native/memory/share.h).  Here is what keeps it: its arrays.  `pinned.py` has slots of the host
-that a GPU reaches.
+way (native/memory/share.h).  This module has the arrays, which keep the memory.  `pinned.py` has
+slots in host memory that a GPU reaches.
 
-Memory is given back when the last array over it is gone.  It is not at interpreter shutdown or
-after fork(), and the end of the process undoes it as well.
+Memory is given back when the last array over it is gone.  It is not given back at interpreter
+shutdown or after fork(): the end of the process does that.
 """
 
 from __future__ import annotations

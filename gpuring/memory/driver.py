@@ -4,8 +4,8 @@ native/memory has that of rings, and native/gpu.pyx the calls for frames.  `impo
 driver, and neither does this module.  Names and structures are those of cuda.h.  Calls need a
 current context, and gpus.py makes that of a GPU current.
 
-What allocates or maps leaves nothing behind if it raises.  But a Ctrl-C in the middle of it would,
-so it is called within `uninterrupted` (cuda.py).
+A function that allocates or maps leaves nothing behind if it raises.  But a Ctrl-C in the middle of
+it would, so it is called within `uninterrupted` (cuda.py).
 """
 
 from __future__ import annotations

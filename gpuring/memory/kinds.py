@@ -1,6 +1,6 @@
 """The kinds of memory of a ring: which one a new ring gets, and how the slots of a ring are opened.
 
-What decides on GPUs is in C (native/memory), for programs in C as well.
+The decisions about GPUs are made in C (native/memory), so that programs in C have the same.
 
 This module imports the kinds of GPU memory only when a ring on a GPU is made or opened.
 
@@ -102,7 +102,7 @@ def attach(name: str, header: Header, device: str | int | None) -> Memory:
         return HostMemory.open(name, header.epoch, header.owner, *size)
     if header.memory == "pinned":
         pinned = under(PinnedMemory.open(name, header.epoch, header.owner, *size), device)
-        # It has the slots already. But who asks for them exchanges pidfds, before it joins.
+        # It has the slots already. But by asking for them it exchanges pidfds, before it joins.
         with contextlib.suppress(PeerLost, RingTimeout):
             native.fetch(header, native_memory.FETCH_S)
         hand_on(header, pinned)

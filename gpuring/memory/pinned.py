@@ -5,8 +5,9 @@ A process that attaches without a device uses the slots by the CPU and never tou
 attaches with a device locks the pages and maps them into its GPU.  Its arrays are over that
 mapping, and the GPU copies there and back in stream order.
 
-Where the GPU or the system refuses that, the slots are used without it: arrays are NumPy's, and
-each copy to or from the GPU is waited for.  `ring/ordering.py` tries it and decides.
+Where the GPU or the system refuses that, the slots are used without it.  Then arrays are NumPy's,
+and the calling thread waits for each copy to or from the GPU.  `ring/ordering.py` tries it and
+decides.
 """
 
 from __future__ import annotations

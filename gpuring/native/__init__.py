@@ -1,4 +1,4 @@
-"""The C library, libgpuring.so.0, and its binding.  Here is what other folders use.
+"""The C library, libgpuring.so.0, and its binding.  Other folders import from this module.
 
 core/, device/     the protocol between hosts and the order of GPU work, in C
 host/              what a ring is to the operating system: its files, its description, its errors

@@ -109,7 +109,7 @@ cdef class Peer:
         self.gd.core.cursor.follows = follows
 
     def tell_deaths(self, bint told):
-        """Whether this consumer is told of each death of a producer."""
+        """Whether each death of a producer is reported to this consumer."""
         self.gd.core.cursor.told_deaths = told
 
     cpdef count_drop(self):

@@ -1,4 +1,4 @@
-"""What must not be cut short by a signal handler that raises: the end of an object that is dropped,
+"""Steps that a signal handler that raises must not cut short: the end of an object that is dropped,
 and the first step of an asynchronous loop.
 
 Python runs signal handlers between two of its own instructions.  The steps here are compiled to C,

@@ -1,5 +1,5 @@
-"""How many frames of a ring a recording has, and how many it has not.  A file says so in metadata
-records."""
+"""How many frames of a ring a recording has, and how many are missing.  A file has these numbers in
+metadata records."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """The errors of refused verbs.  Each names the ring, the numbers, the culprit and the next step.
 
 The words are those of the C library (native/host/diagnosis.c, in_the_way.c), here and in what the
-commands print.
-Here stands what is Python's: whose process was stopped a moment ago, and waits for oneself.
+commands print.  This module adds what only Python knows: which process was stopped a moment ago,
+and waits of a process for itself.
 """
 
 from __future__ import annotations

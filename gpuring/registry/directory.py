@@ -1,7 +1,7 @@
 """The rings of this host by their names: look at a header, wait for it, take its name away.
 
-A look never maps anything.  It reads a copy, so a stranger's file cannot harm it.  Who gets a name,
-and which ring makes way for another one, the C library decides (native/host/taking.c, replacing.c).
+A look never maps anything.  It reads a copy, so another user's file cannot harm it.  The C library
+decides which ring gets a name, and which one makes way (native/host/taking.c, replacing.c).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Who keeps the next claim of a ring waiting, as a look at its header shows it.
 
-`gate` in native/core/claim.c decides that for a claim, and this says the same for who only looks.
-It may be a few transitions behind.
+`gate` in native/core/claim.c decides that for a claim.  This module says the same to programs that
+only look.  It may be a few transitions behind.
 """
 
 from __future__ import annotations

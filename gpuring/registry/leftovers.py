@@ -1,6 +1,6 @@
-"""What the dead have left in /dev/shm: rings in which nobody is, slots without a ring, sockets.
+"""What the dead have left in /dev/shm: rings without a living peer, slots without a ring, sockets.
 
-What goes, and in which order, the C library decides (native/host/leftovers.c).
+The C library decides what is removed, and in which order (native/host/leftovers.c).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Waiting for a name to come into /dev/shm, without looking for it again and again.
 
-native/host/arrivals.h says when a wait looks.  Here it waits for another descriptor, too, and in
-event loops.
+native/host/arrivals.h says when a wait looks.  The waits of this module also wait for another
+descriptor, and in event loops.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
 A process may give itself any bytes as its name, and /proc shows all but newlines as they are.  So
 its files are read as bytes, and their lines end in newlines only.
 
-A header has the pid that a process has in its own namespace.  Nobody can send that one a signal
-from here, and another process may have the same pid here.
+A header has the pid that a process has in its own namespace.  From here no signal can be sent to
+that pid, and another process may have the same pid here.
 """
 
 from __future__ import annotations

@@ -119,7 +119,7 @@ def has_name(path: str, file: os.stat_result) -> bool:
 def is_replaced(name: str, fd: int) -> bool:
     """Whether another file has the name of the ring whose header is open as `fd`."""
     path = path_of(header_name(name))
-    with contextlib.suppress(OSError):  # -1, or nothing has the name, or nobody may look
+    with contextlib.suppress(OSError):  # -1, or no file has the name, or it may not be looked at
         return os.stat(path, follow_symlinks=False).st_ino != os.fstat(fd).st_ino  # noqa: PTH116
     return False
 

@@ -1,7 +1,8 @@
 """What the name of a subscription says: that it is unnamed, or that it is read on another host.
 
-Who waits for a subscription is told by its name where to look, whatever carries the frames.  So
-whoever carries them to another host takes a name from here.
+If a program waits for a subscription that is read on another host, errors and tools say by the
+subscription's name where to look.  So a program that carries frames to another host, in whatever
+way, takes the name from here.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The processes that use a ring whose header cannot be read, and so does not name them.
 
-Whoever is in a ring has its header mapped.  /proc/PID/maps tells that of one's own processes, and
-to root of all processes of the same pid namespace.
+A process that is in a ring has the header mapped.  /proc/PID/maps shows that for one's own
+processes, and to root for all processes of the same pid namespace.
 """
 
 from __future__ import annotations

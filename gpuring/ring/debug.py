@@ -146,7 +146,7 @@ def _watched_type(base: Any) -> Any:
 
 def _watched(array: Any, lease: Lease) -> Any:
     kind: Any = type(array)
-    if kind is Span:  # no user gets it, but whoever imports it keeps it
+    if kind is Span:  # no user gets it, but an importer keeps it
         array._gpuring_lease = lease
         return array
     watched = array.view(type=_watched_type(kind))

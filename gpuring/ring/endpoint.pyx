@@ -215,7 +215,7 @@ cdef class Endpoint(SlotOwner):
             ring._endpoints[id(left)] = weakref.ref(left)
         self._ring._endpoints.pop(id(self), None)
         if self._notifier is not None:
-            self._notifier.set()  # who waits for us looks at the other ring
+            self._notifier.set()  # whatever waits for us looks at the other ring
         for slot in left._slots:
             if slot.use.open:
                 slot._owner = left
@@ -351,7 +351,7 @@ cdef class Endpoint(SlotOwner):
         """Leaves the ring, and returns the errors on the way.  Raises if it has not left."""
         stopped = self._peer.stop()
         if self._notifier is not None:
-            self._notifier.set()  # who waits for us finds us closed
+            self._notifier.set()  # whatever waits for us finds us closed
         at_end = self._at_end
         if at_end is not None:
             at_end.set()

@@ -2,8 +2,8 @@
 
 An endpoint with `reattach=True` waits its end out (`Endpoint._waits_out`): to it the end is a time
 without frames, and not an answer.  So does a consumer that has joined between two producers of a
-ring that somebody keeps.  All that waits does it here: the verbs, those of asyncio, `select` and
-`align`.  A loop is a loop around a verb.
+ring that somebody keeps.  Whatever waits uses this module: the verbs, those of asyncio, `select`
+and `align`.  A loop over frames is a loop around a verb.
 
     goes_on        a look: whether the verb is to be tried again.  It moves to the next ring
     wait           looks until the stream goes on, for a verb

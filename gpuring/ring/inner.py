@@ -1,9 +1,9 @@
 """What services, bridges and recordings may ask of a ring, beyond what users may.
 
-They are built on rings as a user's program is, and touch no underscore name of another folder
-(tests/test_underscores.py).  What more they need is here and nowhere else.  Three of these
-functions lead to the layers below, whose own functions may be called then: the header, a peer, the
-memory.
+They are built on rings as a user's program is, and use no underscore name of another folder
+(tests/test_underscores.py).  Everything else that they need is in this module.  Three of its
+functions return objects of the layers below, whose own functions may then be called: the header, a
+peer, the memory.
 
 A class of theirs that derives from a producer, a consumer or a slot may override `_slot_type`,
 `_metas`, `_give_back`, `_finish` and `_end`, and call these of `super()`.
@@ -159,7 +159,7 @@ def claim_again(
     extents = None if shape is None else producer._smaller(shape)
     on = None if producer._device is None and stream is None else producer._handle(stream)
     slot = begun.pop(0)
-    if not nobody_has(producer._slots, slot.index, 1):  # who has it would end this claim
+    if not nobody_has(producer._slots, slot.index, 1):  # its holder would end this claim
         slot = producer._renew(slot.index)
     slot._open = True
     slot._reshape(extents)

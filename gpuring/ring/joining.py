@@ -1,6 +1,6 @@
 """How a peer joins a ring: what `Ring.producer` and `Ring.consumer` were asked for.
 
-A peer that goes on over restarts keeps it, and joins the next ring of that name by it.
+A peer that goes on over restarts keeps these terms, and joins the next ring of that name with them.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Memory of rings that this process has created and closed, and that others may still be reading.
 
-Freeing GPU memory under them is undefined.  So it is kept until nobody else has the ring.  This is
-looked at again whenever a ring is made or closed in this process.
+To free GPU memory that others use is undefined.  So it is kept until no other process has the ring.
+This is checked whenever a ring is made or closed in this process.
 """
 
 from __future__ import annotations

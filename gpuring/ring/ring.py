@@ -326,7 +326,7 @@ class Ring(Described):
         if self._header.forked:
             self._closed = True
             return
-        with self._joining:  # whoever is about to join is then among those that are closed
+        with self._joining:  # a peer that is about to join is closed as well
             self._closing = True  # nobody else joins any more
         try:
             self._close()

@@ -1,5 +1,5 @@
-"""The open rings of a process.  They are closed when it ends.  They are searched for lost slots
-when a wait is blocked by this process itself."""
+"""The open rings of a process.  They are closed when the process ends.  If a wait is blocked by
+this process itself, they are searched for lost slots."""
 
 from __future__ import annotations
 

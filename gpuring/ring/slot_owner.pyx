@@ -195,7 +195,7 @@ cdef class SlotOwner(Dropped):
         """Ends every claim or hold that is left, also one whose end was interrupted.  Returns the
         errors."""
         errors = []
-        with contextlib.suppress(Exception):  # it is tried again, and told, below
+        with contextlib.suppress(Exception):  # it is tried again below, which returns the error
             self._give_back_lost()
         for index, seq in self._peer.holding():
             slot = self._slots[index]

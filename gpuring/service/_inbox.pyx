@@ -151,7 +151,7 @@ cdef class Inbox:
         notifier = inner.notifier(self._answers)
         if not self.polled:
             notifier.arm(self.peer)
-            self.polled = True  # only now: nobody may have found a call that was not told before the descriptor was armed
+            self.polled = True  # only now: before the descriptor is armed, nobody may find a call that was not reported
         return notifier.fileno()
 
     cdef int allow_part(self, Entry call) except -1:

@@ -1,4 +1,4 @@
-"""An engine's ends of its clients' rings.  Only the one thread that runs the engine uses them."""
+"""What an engine has of its clients' rings.  Only the one thread that runs the engine uses it."""
 from cpython.dict cimport PyDict_GetItem
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint32_t, uint64_t

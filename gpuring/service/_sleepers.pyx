@@ -1,4 +1,4 @@
-"""Who waits for something of a client: threads and tasks that sleep, and turns that are tried.
+"""The threads and tasks that sleep until something changes in a client, and the turns that they try to take.
 
 A sleeper belongs to the thread or the task that sleeps.  Any thread may `wake` it, once or several times.
 """

@@ -1,7 +1,7 @@
 """A call as an engine sees it: the request that it holds, and the answer that it has to give.
 
-Here is what its user calls.  The slots of the answer are taken and sent in _taken.pyx, an answer in
-parts is streaming.py's, and delivery.py has where answers go.
+This module has what a user calls.  _taken.pyx takes and sends the slots of the answer.
+streaming.py has answers in parts, and delivery.py says where answers go.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@
     start_http_server(9751)
 
 An engine of several services gives all of its servers to one collector.  It needs
-`pip install 'gpuring[tools]'`.  What the header of a service knows, `gpuring metrics` serves for
-all processes.
+`pip install 'gpuring[tools]'`.  `gpuring metrics` serves what the headers of services have, for all
+processes.
 """
 
 from __future__ import annotations

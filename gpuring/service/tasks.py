@@ -66,7 +66,7 @@ class Tasks(_inbox.LoopTasks):
         self._reader: Notifier | None = None  # known to the loop; it may be disarmed
         self._signals = 0  # how often there was something, but not for us
         self._tick: TimerHandle | None = None  # when it looks without a bell
-        self._next: Handle | None = None  # when it looks because it was told to
+        self._next: Handle | None = None  # when it looks because it was woken
 
     # ---- for tasks -----------------------------------------------------------------------------
 

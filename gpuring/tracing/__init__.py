@@ -8,5 +8,5 @@
                   what has a row of its own
     perfetto.py   writes them as a file
     hosts.py      what a trace says of its host; join.py puts traces of several hosts together
-    longest.py    who has waited for whom the longest, for who has only a terminal
+    longest.py    which waits were the longest, and for whom, as text for a terminal
 """

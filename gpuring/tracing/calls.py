@@ -1,6 +1,6 @@
 """The calls of services: request, queue, engine, answer, over all processes that have a part in it.
 
-A request and each part of its answer say in an event which call they are of (GR_DID_CALL).
+An event of a request, and of each part of its answer, says to which call it belongs (GR_DID_CALL).
 """
 
 from __future__ import annotations

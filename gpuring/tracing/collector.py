@@ -1,7 +1,8 @@
 """Turns the tracing of rings on, and collects the events of their peers.
 
-Nobody is stopped or slowed for it: a peer overwrites its old events, and what was not collected by
-then is counted.  If this process is killed, the peers stop by themselves (core/trace.h).
+No peer waits for the collector.  A peer overwrites its old events, and those that were not
+collected by then are counted.  If this process is killed, the peers stop by themselves
+(core/trace.h).
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ def _begin(name: str, before: int = 0) -> TracedRing:
         ring = TracedRing(name, file, tracer, header, native.now_ns(), seen, title)
         ring.look()
     except native.Damaged as error:
-        raise Missing(f"what has its name is about to go: {error}") from None
+        raise Missing(f"the ring that has its name is about to go: {error}") from None
     except BlockingIOError:
         raise RingError(f"ring {name!r} is being traced by another process already") from None
     return ring

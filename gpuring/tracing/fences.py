@@ -1,7 +1,7 @@
 """When the GPU was done with what peers have promised.  The fence words of a ring tell.
 
 With sync "timeline" the GPU itself stores a fence word, so a look finds what is done by then.  With
-sync "event" a process stores it that has asked the event, which may be long after.
+sync "event" a process stores it when it has asked the event, which may be long after.
 """
 
 from __future__ import annotations

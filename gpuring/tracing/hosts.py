@@ -1,6 +1,6 @@
 """What a trace says of its host, and of the clocks of others.  join.py reads it.
 
-It stands in the trace as instants and arguments, so whoever looks at the trace sees it, too.
+The trace has it as instants and arguments, so a person who looks at the trace sees it, too.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Who has waited for whom the longest."""
+"""Which waits were the longest, and for whom."""
 
 from __future__ import annotations
 

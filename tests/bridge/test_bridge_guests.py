@@ -1,4 +1,4 @@
-"""Who connects to an exporter takes no more of it than there is, and the others go on."""
+"""Programs that connect to an exporter cannot use up its resources, and the others go on."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a command ends that only waits until it is told to."""
+"""How a command ends that only waits for Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the commands tell of subscriptions: who made them durable, and who reads them."""
+"""What the commands show of subscriptions: who made them durable, and who reads them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `gpuring ls`, `top` and `inspect` tell of services."""
+"""What `gpuring ls`, `top` and `inspect` show of services."""
 
 from __future__ import annotations
 

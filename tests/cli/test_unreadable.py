@@ -1,5 +1,5 @@
-"""Rings that cannot be read, as after an upgrade: scripts are told of them, and people who uses
-them."""
+"""Rings that cannot be read, as after an upgrade: exit statuses show them, and messages say which
+processes use them."""
 
 from __future__ import annotations
 

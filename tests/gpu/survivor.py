@@ -1,4 +1,4 @@
-"""Who survives a death: how long it may wait, and what it finds in order afterwards."""
+"""A process that survives a death: how long it may wait, and what it checks afterwards."""
 
 from __future__ import annotations
 

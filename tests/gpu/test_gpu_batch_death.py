@@ -1,4 +1,4 @@
-"""Somebody is killed who has claimed, holds or still reads a batch on the GPU."""
+"""A process is killed that has claimed, holds or still reads a batch on the GPU."""
 
 from __future__ import annotations
 

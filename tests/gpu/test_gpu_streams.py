@@ -1,4 +1,4 @@
-"""What a stream's handle does not tell: that it is used again, whose it is, that it is captured."""
+"""What a stream's handle does not show: that it is used again, whose it is, that it is captured."""
 
 from __future__ import annotations
 

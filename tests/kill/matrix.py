@@ -1,4 +1,4 @@
-"""What is asked of both kill matrices: somebody dies everywhere, and who does not recover shows."""
+"""What both kill matrices check: a process dies at every place, and a failed recovery shows."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Who has joined with `reattach=True` goes on when the creator of the ring was started again, in
-whatever form it waits."""
+"""A peer that has joined with `reattach=True` goes on when the creator of the ring was started
+again, in whatever form it waits."""
 
 from __future__ import annotations
 

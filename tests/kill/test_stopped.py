@@ -1,4 +1,4 @@
-"""A process that is stopped (SIGSTOP) is not dead: it keeps what it has, and whom that holds up.
+"""A process that is stopped (SIGSTOP) is not dead: what it keeps, and whom that holds up.
 
 Each is continued in the end, and finishes what it had begun.
 """

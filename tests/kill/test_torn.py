@@ -1,4 +1,4 @@
-"""Torn frames that were released before anybody knew: each is told once."""
+"""Torn frames that were released before anybody knew: each is reported once."""
 
 from __future__ import annotations
 

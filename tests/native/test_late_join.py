@@ -1,4 +1,4 @@
-"""Who joins while nobody looks is watched by whoever waits for it (programs/late_join.c).
+"""A peer that joins while nobody looks is watched by those that wait for it (programs/late_join.c).
 
 What would make up for it is taken away: the watchdog's ticks, and the look of a wait that is longer
 than a slice.

@@ -1,4 +1,4 @@
-"""Join and leave: the two tables, where a subscription starts, what a number's heir inherits."""
+"""Join and leave: both tables, where a subscription starts, what a number's next owner finds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether anybody still has an object, by Python's references: the looks at slots and at calls."""
+"""Whether anybody still has an object, by Python's references: for slots and for calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who leaves the ring of a dead creator last takes its names out of /dev/shm."""
+"""The last process that leaves the ring of a dead creator takes its names out of /dev/shm."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What /proc says of a process whose name has odd bytes, as it may give itself any."""
+"""What /proc says of a process whose name has odd bytes, because a process may choose any."""
 
 from __future__ import annotations
 

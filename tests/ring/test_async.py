@@ -1,4 +1,4 @@
-"""asyncio: nothing is lost, and nothing held or left armed by who is cancelled."""
+"""asyncio: nothing is lost, and a cancelled task leaves nothing held or armed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A slot that somebody had at the next verb, and nobody has later: it is given back then."""
+"""A slot that is still referred to at the next verb, and later not: it is given back then."""
 
 from __future__ import annotations
 

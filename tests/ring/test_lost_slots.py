@@ -1,4 +1,5 @@
-"""Slots that are open and that nobody has: a Ctrl-C came before their caller, or he dropped them.
+"""Slots that are open and that nobody has: a Ctrl-C came before the caller had them, or the caller
+dropped them.
 
 CPython looks for signals when a call has come back, and before its caller has the result.  So a
 verb that was done may leave a claim, or a hold, which nobody knows of.  It is given back.

@@ -1,5 +1,5 @@
-"""What readers are told of frames that a bridge has brought: where they come from, and what was
-lost on the way."""
+"""What readers learn of frames that a bridge has brought: where they come from, and what was lost
+on the way."""
 
 from __future__ import annotations
 

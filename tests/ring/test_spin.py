@@ -1,4 +1,5 @@
-"""`spin=` and GPURING_SPIN: who spins for ever never sleeps, but is interrupted, and ends in time.
+"""`spin=` and GPURING_SPIN: a wait that spins for ever never sleeps, but can be interrupted, and
+ends in time.
 
 Whether a thread spins shows in its own CPU clock, and in that nobody rings for it.
 """

@@ -1,4 +1,4 @@
-"""One client in several event loops and threads: no loop waits for another one, nor for nobody."""
+"""One client in several event loops and threads: no loop waits for another one, or in vain."""
 
 from __future__ import annotations
 

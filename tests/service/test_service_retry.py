@@ -1,4 +1,4 @@
-"""Answers that are begun and not sent: the call is still owed one, and nobody loses his for it."""
+"""Answers that are begun and not sent: the call can be answered, and others keep their answers."""
 
 from __future__ import annotations
 

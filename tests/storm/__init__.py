@@ -1,4 +1,5 @@
-"""Programs that torment processes for as long as one likes, and judge what those wrote down.
+"""Programs that kill, stop and interrupt processes for as long as one likes, and check what those
+wrote down.
 
     python -m tests.storm rings      every role over host rings, which are replaced meanwhile
     python -m tests.storm bridge     two hosts, a bridge, and a link that fails

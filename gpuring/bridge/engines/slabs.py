@@ -1,6 +1,6 @@
 """The slots of an attached ring, and their metadata, as a bridge uses them: as plain bytes.
 
-Only slots that are claimed or held may be touched over what is made here; nothing here checks it.
+Only slots that are claimed or held may be used through these objects; nothing here checks it.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ callers.py             the importers at the other ends of the connections: each 
 link.py, links.py      an importer's subscription, its frames on their way, its session; all of
                        them, and for how long each is kept
 listener.py            the router socket is made here, and sends here
-connection_limits.py   who may stay connected; send_backlog.py: what they have not read
-refusals.py            what those hear that are not served
+connection_limits.py   which callers may stay connected; send_backlog.py: what they have not read
+refusals.py            the answers to callers that are not served
 ring_lookup.py         the near ring, while it is not there
 """

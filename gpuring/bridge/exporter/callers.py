@@ -1,6 +1,6 @@
 """The importers at the other ends of an exporter's connections, and what comes from them.
 
-What a message means, and when a session ends, is said in worker.py.
+worker.py decides what a message means, and when a session ends.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The connections at an exporter's port, as the kernel sees them.
 
-ZeroMQ bounds neither how many there are nor how many parts a message has, and it keeps the parts
-until the last one has come.  It does not end a connection either.  So this file watches the sockets
-themselves, and shuts down those that want too much.
+ZeroMQ limits neither the number of connections nor that of the parts of a message, and it keeps the
+parts until the last one has come.  It does not end a connection either.  So this file watches the
+sockets themselves, and shuts down those that need too much.
 """
 
 from __future__ import annotations

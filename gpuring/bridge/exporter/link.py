@@ -59,10 +59,10 @@ class Session:
     starved: bool = False
     """Whether a frame waits for a credit."""
     ended: bool = False
-    """Whether it was told of the end of the stream, and has not answered since that it goes on.
+    """Whether the end of the stream was sent to it, and it has not answered since that it goes on.
     Credits are void meanwhile."""
     asked: bool = False
-    """Whether it was told then that the stream goes on."""
+    """Whether a Begin was sent to it after that end."""
 
 
 class Link:
@@ -312,7 +312,7 @@ class Link:
         return None
 
     def _described(self, slot: ReadSlot, lost: int) -> wire.Frame:
-        # The ring may count frames that have arrived: a worker that is dead had not heard so.
+        # The ring may count frames that have arrived: a dead worker had not learned that.
         lost = max(0, slot.seq - self.passed - 1) if self._from_passed else lost
         lost, self._owed, self._from_passed = lost + self._owed, 0, False
         shape = inner.shape(slot) or ()

@@ -1,8 +1,8 @@
 """The importers' subscriptions of the near ring, and for how long each of them is kept.
 
-The supervisor is a member of each subscription as well, so it outlives the worker.  That of a
-lossless importer is durable, so it outlives the whole exporter: the ring keeps it then for as long
-as the exporter would.
+The supervisor is a member of each subscription as well, so the subscription outlives the worker.
+That of a lossless importer is durable, so it outlives the whole exporter.  The ring then keeps it
+for as long as the exporter would.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ class Links:
                 subscription, lossless=lossless, start=start, gate="host",
                 durable=lossless, patience=patience, label=LABEL,
             )  # fmt: skip
-            inner.expect_end(consumer)  # which the far ring has to be told, also by the next worker
+            inner.expect_end(consumer)  # also the next worker has to send it to the far ring
             consumer.fileno()  # it is made now, when the importer can still be refused
         except (RingError, ValueError, OSError) as error:
             ring.close()

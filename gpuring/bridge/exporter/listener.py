@@ -1,6 +1,6 @@
-"""The socket at which an exporter listens, and how it sends over that.
+"""The socket at which an exporter listens, and over which it sends.
 
-ZeroMQ keeps what was not sent yet.  A send never blocks, and fails when that is too much.
+ZeroMQ keeps what was not sent yet.  A send never blocks, and fails when ZeroMQ keeps too much.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def listen(
         known = keys.read(key, keys.EXPORT)
         door = keys.Doorkeeper(context, known)
         keys.serve(router, known)
-    router.get_monitor_socket(EVENTS)  # that of ConnectionLimits, who miss nobody so
+    router.get_monitor_socket(EVENTS)  # ConnectionLimits reads it, and so misses no caller
     where = asked if asked == address else f"{asked} ({address})"
     logged, deadline = False, deadline_of(_AGAIN_S)
     while True:

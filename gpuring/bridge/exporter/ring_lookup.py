@@ -1,6 +1,6 @@
 """When to look for the near ring, while it is not there.
 
-The log says that it is not, because a name may be wrong.  Nothing here attaches to a ring.
+The log says that it is missing, because the name may be wrong.  Nothing here attaches to a ring.
 """
 
 from __future__ import annotations

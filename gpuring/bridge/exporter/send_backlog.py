@@ -1,8 +1,8 @@
 """What ZeroMQ was given for one connection and has not sent yet.
 
-ZeroMQ keeps any number of messages for who does not read them.  An importer that keeps to the
-protocol has at most as many frames on their way as the near ring has slots.  But one may say that
-it has frames which it never read, and ask again and again.
+ZeroMQ keeps any number of messages for a peer that does not read them.  An importer that keeps to
+the protocol has at most as many frames on their way as the near ring has slots.  But a hostile one
+may acknowledge frames that it never read, and ask for more again and again.
 """
 
 from __future__ import annotations

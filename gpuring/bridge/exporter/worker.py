@@ -1,7 +1,8 @@
 """The exporter's worker: it listens, and serves each importer from a subscription of its own.
 
-It has one thread, which alone uses everything in this folder but supervisor.py.  Here is its loop,
-what is heard from importers and from the supervisor, and when a session begins and ends.
+It has one thread, which alone uses everything in this folder but supervisor.py.  This file has its
+loop, handles the messages of importers and of the supervisor, and decides when a session begins and
+ends.
 """
 
 from __future__ import annotations
@@ -51,7 +52,8 @@ class Exporter:
         self._host: str = options["host"]
         self._links = Links(options, supervisor)
         self._stop_s, self._again = 0.0, False
-        """When to end, if it was told to, and whether another exporter of the ring follows."""
+        """When to end, if the supervisor has said so, and whether another exporter of the ring
+        follows."""
         self._context = zmq.Context()
         self._router, self._door = listen(
             self._context, options["listen"], options["key"], supervisor
@@ -83,7 +85,7 @@ class Exporter:
             with contextlib.suppress(EngineError):
                 caller.post(wire.Bye("the exporter was stopped", True))
         self._connections.close()
-        # What is queued is sent from the near slots: nobody else may have them before that is over.
+        # Queued frames are sent from the near slots, which nobody else may have until then.
         self._context.destroy(linger=100)
         self._callers.clear()
         self._links.leave(stay=self._again)
@@ -253,7 +255,7 @@ class Exporter:
         try:
             if link is None:
                 link = self._links.make(caller.hello, waited)
-        except (RingNotFound, PeerLost) as error:  # the ring of one who was killed may be left
+        except (RingNotFound, PeerLost) as error:  # a killed creator may have left its ring
             if not waited and len(self._callers.waiting()) >= _WAITING:
                 self._refusals.for_now(channel, importer, str(error))
             elif not waited:

@@ -1,6 +1,7 @@
 """An importer's connection to the exporter: its socket, what was sent and heard, why it was lost.
 
-A connection is one session.  After it is lost another one is made, so nothing here begins anew.
+A connection is one session.  If it is lost, another object is made, so nothing here is started
+again.
 """
 
 from __future__ import annotations

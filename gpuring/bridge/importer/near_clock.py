@@ -1,9 +1,10 @@
 """The clock of the near host, as the far side measures it.
 
-The far side asks what time it is there.  The near side reads its clock somewhere between the
-question and the answer, so the middle of the two is right within half of the round trip, however
-the network treats the two ways.  Most round trips are long because a message had to wait behind
-frames, so the best one of the last few counts.  An old one is worth less: the clocks drift.
+The far side asks the near side for the time.  The near side reads its clock somewhere between the
+question and the answer.  So the middle between these two moments is right within half of the round
+trip, however the round trip divides into its two ways.  Most round trips are long because a message
+had to wait behind frames, so the shortest of the last few counts.  An old one is worth less,
+because the clocks drift.
 """
 
 from __future__ import annotations

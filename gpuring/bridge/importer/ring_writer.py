@@ -54,9 +54,9 @@ class Session:
     turns: deque[wire.End | wire.Begin] = field(default_factory=deque)
     """What the near side has said of the end of the stream, and nobody has asked for."""
     ended: bool = False
-    """Whether it has told of an end, and was not answered since.  It takes no credits meanwhile."""
+    """Whether it has reported an end that was not answered yet.  It takes no credits meanwhile."""
     is_over: bool = False
-    """Whether `turn` has told of that end.  What begins before an end needs no answer."""
+    """Whether `turn` has reported that end.  A stream that begins before an end needs no answer."""
     answer: bool = False
     """Whether it is to be answered."""
 
@@ -271,7 +271,7 @@ class RingWriter:
 
     def _tell(self, session: Session) -> None:
         # A claim skips sequences that others have, and slots that a lossy reader holds.  What is
-        # beyond the window then is told when older claims are published.
+        # beyond the window then is reported when older claims are published.
         end = self._claimed[0].seq + self._slab.window if self._claimed else 0
         credits = tuple(slot.seq for slot in self._claimed if session.credited < slot.seq < end)
         if not credits and session.acked == self._seq:

@@ -43,7 +43,7 @@ class Import(Bridge):
         name, device = self._options["as"], self._options["device"]
         try:
             _check_unused(name)
-            left = survey.collect(name, directory.look(name)).link  # now that nobody writes it
+            left = survey.collect(name, directory.look(name)).link  # nobody writes it any more
         except (RingNotFound, RingIncompatible):
             return None
         if left is not None and left.epoch and left.ring == self._options["near"]:

@@ -1,7 +1,7 @@
 """The importer's worker: it connects to an exporter, and fills the far ring with what comes.
 
-It has one thread, which alone uses everything in this folder but supervisor.py.  Here is its loop,
-what is heard from the exporter and from the supervisor, and when it connects again.
+It has one thread, which alone uses everything in this folder but supervisor.py.  This file has its
+loop, handles the messages of the exporter and of the supervisor, and decides when to connect again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What both sides use of the network.  Nothing here touches a ring.
 
-What comes is checked for its form here, and nowhere else.  A message keeps its form as long as
-`wire.VERSION`.
+The form of incoming messages is checked here, and nowhere else.  A message keeps its form as long
+as `wire.VERSION` stays the same.
 
 wire.py         the messages; wire_bytes.py: as bytes and back; wire_fields.py: fields in JSON
 multipart.py    messages of several parts on a ZeroMQ socket

@@ -1,8 +1,8 @@
 """The messages of wire.py as bytes, and back.  Pure functions.
 
-A message has a head and at most one part behind it, which is bytes of a frame, or an offer.
-Whatever comes is checked here for its form, its types and its ranges, so the others only ask
-whether it fits what was said before.  The head is `gpuring`, a byte for the kind, and the session;
+A message has a head and at most one part behind it, which is bytes of a frame, or an offer.  The
+form, types and ranges of incoming messages are checked here, so other modules only check whether a
+message fits the ones before it.  The head is `gpuring`, a byte for the kind, and the session;
 then the fields of the kind, as JSON where only a session begins or ends, and otherwise packed.
 """
 

@@ -4,9 +4,9 @@ Round trip: the asker claims, writes, publishes on one ring; the echo process ac
 releases, and answers on a second ring; the asker acquires, checks, releases. The clock stops when
 its check has run on the GPU. One way: in such rounds, from before the asker's claim to the moment
 at which the echo process has seen its check done (it answers only then); both by CLOCK_MONOTONIC.
-One frame is in flight; consumers wait as they do by default: they look for some tens of
-microseconds, then they sleep. Not shown: latency under a queue of frames (that is the queue's), and
-real kernels (theirs comes on top).
+One frame is in flight. Consumers wait as they do by default: they spin for some tens of
+microseconds, and then sleep. Not shown: latency behind a queue of frames, which is that of the
+queue, and the time of real kernels, which is added.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """How fast a sleeping consumer is woken.
 
-It sleeps on a futex of a host ring (rings in GPU memory have the same one). The producer looks that
-it does, publishes, and the consumer takes the time. Not shown: a busy scheduler, deeper idle states
-of other machines.
+It sleeps on a futex of a host ring (rings in GPU memory have the same one). The producer checks
+that the consumer sleeps, and publishes. The consumer takes the time. Not shown: a busy scheduler,
+deeper idle states of other machines.
 """
 
 from __future__ import annotations

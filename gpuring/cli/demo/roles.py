@@ -1,7 +1,7 @@
 """The processes of the demo: one producer and four consumers with different delivery policies.
 
-`enter` is the role that a process plays.  It tells "ready" once it has joined the ring, and the
-producer waits for the parent's "go": so nobody misses the first frame.  It returns its report.
+`enter` is the role that a process plays.  It sends "ready" once it has joined the ring, and the
+producer waits for the parent's "go".  So nobody misses the first frame.  It returns its report.
 """
 
 from __future__ import annotations

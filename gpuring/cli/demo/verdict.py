@@ -1,4 +1,4 @@
-"""Whether the ring did what it says: every frame, once, in order, with the bits of the film.
+"""Whether the ring did what it promises: every frame, once, in order, with the bits of the film.
 
 `reference` decodes the clip again, in the parent, and computes with NumPy what each consumer should
 have found.  `check` compares; it works on plain records, so that a test can falsify one.

@@ -1,6 +1,6 @@
-"""How often the rings of this host are full, as looks for a second show it.
+"""How often the rings of this host are full, as repeated looks within a second show it.
 
-No word of a header counts for how long producers have waited, so this cannot see what was before.
+No word of a header counts for how long producers have waited, so this cannot see earlier waits.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What GPU rings need: a driver, CuPy or torch that matches it, GPUs that can share.
 
-`look` runs in a process of its own, because a sick driver hangs or kills who asks it.  It asks the
-driver itself and makes no CUDA context; CuPy is looked at last, and torch is not imported.  The
-checks judge what it says.
+`look` runs in a process of its own, because a broken driver hangs or kills a process that asks it.
+It asks the driver itself and makes no CUDA context.  It looks at CuPy last, and does not import
+torch.  The checks judge what it says.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Two processes and a real ring: does what one writes arrive at the other, and whole?
 
-Each role runs in a spawned process with a deadline and is killed when it misses it.  Nobody is
-killed on purpose on a GPU, because under MPS that could take strangers along; what a death does is
-tried on a host ring.
+Each role runs in a spawned process with a deadline, and is killed when it misses the deadline.  No
+process is killed on purpose on a GPU, because under MPS that could end other programs, too.  What a
+death does is tried on a host ring.
 """
 
 from __future__ import annotations

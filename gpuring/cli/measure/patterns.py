@@ -1,7 +1,7 @@
 """Frames that can be verified: words that follow from the sequence, counted where the frame is.
 
-Of every frame its first words (4 KiB) are written and checked, with one small kernel on a GPU; all
-of it where `_all` says so. A pattern belongs to one ring.
+The first words of every frame (4 KiB) are written and checked, with one small kernel on a GPU.
+Functions whose names end in `_all` do that with the whole frame. A pattern belongs to one ring.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
-"""Ctrl-C and SIGTERM end the demo or a benchmark as a whole: children gone, nothing left in
-/dev/shm.  What each does then, its own module says."""
+"""Ctrl-C and SIGTERM end the demo or a benchmark as a whole, children and names in /dev/shm too.
+The module of each says what it does then."""
 
 from __future__ import annotations
 

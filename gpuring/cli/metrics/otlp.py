@@ -1,8 +1,8 @@
 """The same figures for OpenTelemetry: sent by OTLP over HTTP, instead of being fetched.
 
-Which figures there are, what they are called and what they mean stands in collector.py alone.  A
-metric of Prometheus becomes a gauge or a sum, and keeps its name and labels, so that one set of
-alerts and dashboards fits both ways.  OpenTelemetry writes `_total` and the like from that again.
+collector.py alone has the figures, their names and their meanings.  A metric of Prometheus becomes
+a gauge or a sum, and keeps its name and labels, so that one set of alerts and dashboards fits both
+ways.  OpenTelemetry adds `_total` and the like again.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ static gpuring_status choose(gpuring_ring *ring, const gpuring_create_options *o
                        "device, sync and gate are for GPU rings; a host ring needs none");
     }
     if (memory != GPURING_MEMORY_AUTO && !given && (unsigned)memory > GPURING_MEMORY_PINNED)
-        return gh_fail(error, GPURING_INVALID, "there is no memory of number %d", (int)memory);
+        return gh_fail(error, GPURING_INVALID, "there is no kind of memory with number %d", (int)memory);
     if ((unsigned)options->sync > GPURING_SYNC_TIMELINE || (unsigned)options->gate > GPURING_GATE_HOST)
         return gh_fail(error, GPURING_INVALID, "there is no sync of number %d or gate of number %d",
                        (int)options->sync, (int)options->gate);

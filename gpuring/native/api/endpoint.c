@@ -256,7 +256,7 @@ static gpuring_status not_ours(const struct endpoint *end, const gpuring_slot *s
                                gpuring_error *error) {
     return gh_fail(error, GPURING_INVALID,
                    "ring '%s': sequence %llu is not open here: it was ended before, or belongs to "
-                   "another one",
+                   "another producer or consumer",
                    end->ring->name, (unsigned long long)slot->seq);
 }
 

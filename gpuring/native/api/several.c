@@ -83,7 +83,7 @@ gpuring_status gpuring_select(gpuring_waited *waited, uint32_t count, int64_t ti
     for (uint32_t k = 0; k < count; k++) {
         struct endpoint *end = endpoint_of(waited_at(waited, k));
         if (!end || (waited_at(waited, k)->producer && waited_at(waited, k)->consumer))
-            return gh_fail(error, GPURING_INVALID, "number %u is not one producer or consumer", k);
+            return gh_fail(error, GPURING_INVALID, "number %u is not one producer or one consumer", k);
         if (gr_forked(end->ring->header)) return endpoint_unusable(end, GR_FORKED, error);
         several.end[k] = end;
     }

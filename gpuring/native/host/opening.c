@@ -31,7 +31,7 @@ static gpuring_status refused(const char *name, const char *why, int sys_errno,
     gh_header_path(name, path);
     if (!why) return gh_fail_system(error, sys_errno, path);
     if (sys_errno == ESTALE)
-        return gh_fail(error, GPURING_NOT_FOUND, "what has its name is about to go: %s", why);
+        return gh_fail(error, GPURING_NOT_FOUND, "the ring that has its name is about to go: %s", why);
     return gh_fail(error, GPURING_INCOMPATIBLE,
                    "%s is no ring that this version of gpuring can read: %s. If no process uses it, `gpuring clean "
                    "NAME` removes it",

@@ -65,6 +65,6 @@ gpuring_status gh_open_slots(const char *name, const uint8_t epoch[16], uint32_t
     const int why = errno;
     close(*fd);
     if (why == 0) /* the size is looked at once more */
-        return gh_fail(error, GPURING_INCOMPATIBLE, "ring '%s': its slots %s shrink", name, path);
+        return gh_fail(error, GPURING_INCOMPATIBLE, "ring '%s': its slots %s became shorter", name, path);
     return gh_fail_for_room(error, name, why, "its slots", nbytes);
 }

@@ -42,7 +42,7 @@ gpuring_status gm_fail_trouble(gpuring_error *error, const struct gd_device *dev
                            : 0);
     case GD_MAKE_EVENTS:
         return gm_fail(error, status,
-                       "peer %u needs an interprocess event for each slot, %llu could be made (%s). "
+                       "peer %u needs an interprocess event for each slot, but only %llu could be made (%s). "
                        "This process has made %u, about %d is the limit: use fewer slots, fewer "
                        "peers in one process, or sync='timeline'",
                        peer, value, name, device->driver->made_count, PROCESS_LIMIT);

@@ -28,7 +28,7 @@ class Waits:
         """Every wait that may be the first step of a jam."""
         for one in self.rings.values():
             if one.state == "dead":
-                if not ANSWERS.fullmatch(one.name):  # its service is told of
+                if not ANSWERS.fullmatch(one.name):  # the service is shown in its place
                     yield self._dead(one)
                 continue
             wanted = any(peer.alive for peer in one.producers)
@@ -60,7 +60,7 @@ class Waits:
         """What a peer waits for that sleeps in a verb.  None: for nothing that somebody owes it."""
         place = one.name, peer.number
         if place not in self._known:
-            self._known[place] = None  # who comes here again meanwhile goes round in a circle
+            self._known[place] = None  # to come here again meanwhile is a circle of waits
             if peer.role == "producer":
                 self._known[place] = self.slot(one)
             elif (service := self._service_of(one)) is not None:

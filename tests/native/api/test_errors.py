@@ -280,5 +280,5 @@ def test_slots_that_shrink_meanwhile_are_not_mapped(name, puppets, sanitized):
         c.until_stopped()
         os.truncate(slots, nbytes - 1)
         c.go_on()
-        assert c.hear().endswith(f"its slots {slots} shrink")
+        assert c.hear().endswith(f"its slots {slots} became shorter")
         os.truncate(slots, nbytes)

@@ -1,4 +1,4 @@
-"""The driver refuses a wait or a record: what was claimed or held is given up, and paid for."""
+"""The driver refuses a wait or a record: the slot is given up, and its promise is reached."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Fences that are about to be paid: gr_soon looks at them for a while before a stream must wait.
+"""Fences that are about to be reached: comes_soon looks at them for a while before a stream must
+wait.
 
 With events each look is a query: its decisions are seen one by one.
 """
@@ -90,7 +91,7 @@ def test_a_fence_that_is_paid_while_we_look_needs_no_wait(rig):
     theirs = event_of(producer, 1)
 
     def pay(event):
-        if event == theirs and ring.driver.queries.count(theirs) == 2:  # the first look of gr_soon
+        if event == theirs and ring.driver.queries.count(theirs) == 2:  # the first look
             ring.driver.pending.discard(theirs)
 
     ring.driver.on_query = pay
@@ -160,7 +161,7 @@ def test_a_look_that_was_worth_it_ends_the_blindness(rig):
 
 
 def test_with_a_timeline_another_threads_store_is_seen(rig):
-    """The other thread waits for the GIL, which is free while gr_soon looks and not before.
+    """The other thread waits for the GIL, which is free while comes_soon looks and not before.
 
     Whether it is fast enough is up to the machine: hence as many tries as the deadline allows."""
     ring = rig()

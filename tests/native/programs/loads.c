@@ -1,5 +1,5 @@
-/* Loads the library that is named, is in a ring by way of it, and gives it up: twice, because a
- * library that was unloaded under its threads crashes at the latest then. */
+/* Loads the named library, joins a ring with it, and gives it up. This is done twice, because a library
+ * that was unloaded under its threads crashes the second time, if not before. */
 #define _POSIX_C_SOURCE 200809L
 #include <dlfcn.h>
 #include <stdio.h>

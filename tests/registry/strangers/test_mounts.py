@@ -1,4 +1,4 @@
-"""A /dev/shm that is full, that can hold no more files, or that nobody can write: each is told."""
+"""A /dev/shm that is full, can hold no more files, or cannot be written: each has its error."""
 
 from __future__ import annotations
 

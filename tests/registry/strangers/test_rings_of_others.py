@@ -1,4 +1,4 @@
-"""What root is told who runs a command on a ring of another user: what to type in its place."""
+"""If root runs a command on a ring of another user, the error says what to type in its place."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who dies with a batch, and what a batch of the dead is worth: void, opened, torn."""
+"""A peer dies with a batch, and its frames become void, available again, or torn."""
 
 from __future__ import annotations
 

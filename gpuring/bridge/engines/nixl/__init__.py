@@ -2,18 +2,18 @@
 
 The slots themselves are source and destination where that is possible, and no byte is copied in
 between.  Otherwise an end has a bounce buffer (bounce_buffer.py), and copies frames between it and
-the slots.  An end of a session has one agent, which is destroyed with the session.  An agent that
-is gone takes nothing any more: the network card or the connection refuses what the other end still
-sends.  On one host that is not enough, and write_permits.py has the rest.
+the slots.  An end of a session has one agent, which is destroyed with the session.  Afterwards the
+network card or the connection refuses what the other end still sends.  On one host that is not
+enough, and write_permits.py has the rest.
 
 Nobody polls while nothing is in flight.  The near end polls its own transfers.  UCX needs the far
 end's help to connect, and on networks without RDMA for each byte.  So the near end sends one byte
 over the channel for the newest frame in flight, and the far end polls until the bridge says that
 this frame has arrived.  If others are in flight then, the near end has said so before.
 
-Here are the facts of a machine and the choice.  sender.py and receiver.py have the two ends, and
-agent.py what both have.  Over plain TCP, UCX writes to whatever address the network names, so
-`suits` refuses that.
+This file has the facts of a machine, and the choice.  sender.py and receiver.py have the two ends,
+and agent.py what both ends use.  Over plain TCP, UCX writes to whatever address the network names,
+so `suits` refuses that.
 """
 
 from __future__ import annotations

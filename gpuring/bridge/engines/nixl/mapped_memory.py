@@ -1,8 +1,8 @@
 """GPU memory of other processes that UCX keeps mapped in this one.
 
 UCX opens the memory of a far end once, and keeps it open until the process ends, because opening
-takes long.  Memory of a far end that has died is free only then.  So a worker whose far ends have
-left too much of it ends, and the next one begins without.
+takes long.  Only then the memory of a dead far end is free.  So if dead far ends have left too much
+of it in a worker, the worker ends, and the next one begins without it.
 """
 
 from __future__ import annotations

@@ -7,8 +7,8 @@ end that has not heard yet that the session is over still writes, and one that w
 SIGSTOP does so when it goes on.
 
 So the near end needs a *permit*, which is a connection to a Unix socket of the far end.  It sends
-nothing before it was admitted.  It lets go when its agent is destroyed, and if it dies the kernel
-does so.  The far end waits for that before it gives its slots up.
+nothing before it has the permit.  It closes the connection when its agent is destroyed, and if it
+dies the kernel does so.  The far end waits for that before it gives its slots up.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class WritePermits:
         is neither continued nor killed, because it could write until then.
         """
         self.admit()
-        self._listener.close()  # who comes now was never admitted
+        self._listener.close()  # a late caller was never admitted
         if self._writer is None:
             return
         connection, pid, pidfd = self._writer
