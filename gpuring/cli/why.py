@@ -60,7 +60,8 @@ WORDS = {
     ),
     "answers": (
         "{who} has had a call of service {ring} {since} and not answered it{doing}",
-        f"{_STACK}. If you end it (`kill {{pid}}`), another engine gets the call",
+        f"{_STACK}. If you end it (`kill {{pid}}`), another engine gets the call, as soon as there "
+        "is one",
     ),
     "reads": (
         "{who} has not read the answers in ring {ring} {since}{doing}",

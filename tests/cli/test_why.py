@@ -219,6 +219,8 @@ def test_a_dead_ring_is_told_since_something_has_happened_there(name, children):
         assert jams([old])[0].age_s == min(signs)
         nobody = dataclasses.replace(old, peers=(), deaths=(), subscriptions=(), published_s=7.0)
         assert jams([nobody])[0].age_s == 7.0
+        twice = dataclasses.replace(old, peers=old.peers * 2)
+        assert jams([twice])[0].steps[0].why == jams([old])[0].steps[0].why
 
 
 def test_a_producer_is_not_asked_for_where_the_creator_is_dead(name, children):

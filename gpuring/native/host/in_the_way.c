@@ -123,7 +123,8 @@ static bool is_left(const struct gr_ring *ring, uint32_t u) {
 static void add_of_the_end(struct gh_text *text, const struct gr_ring *ring, uint32_t u) {
     if (is_left(ring, u)) gh_add(text, ". It is durable, and nobody reads it");
     else if (gh_waits_in_vain(ring, u))
-        gh_add(text, ". Each of them has seen the end of the stream, and has asked for nothing since");
+        gh_add(text, ". Each of them has seen the end of the stream, and has asked for nothing "
+                     "since");
 }
 
 /* The subscription's members, or "none". */
@@ -210,13 +211,13 @@ void gh_add_way_out(struct gh_text *text, const struct gr_ring *ring,
                is_read_elsewhere(sub) ? "`gpuring bridge export` here again" : "its reader");
     else if (untaken && !members_of(ring, u)) return; /* it is about to go */
     else if (is_read_elsewhere(sub) && length(sub->far, 8 * GR_FAR_WORDS))
-        gh_add(text, ". `gpuring inspect` there shows its members. Make them faster, or import with "
-                     "--lossy or --latest");
+        gh_add(text, ". `gpuring inspect` there shows its members. Make them faster, or import "
+                     "with --lossy or --latest");
     else if (is_read_elsewhere(sub))
         gh_add(text, ". On that host `gpuring inspect` says who holds up its ring. If its importer "
                      "is silent, the log of the exporter says so: start `gpuring bridge import` "
                      "again there, or wait until the exporter's --patience is over");
     else if (untaken && gh_waits_in_vain(ring, u))
-        gh_add(text, ". If several producers make the stream, say how many when the ring is created "
-                     "(`producers`). A consumer with `reattach` waits for the next one");
+        gh_add(text, ". If several producers make the stream, say how many when the ring is "
+                     "created (`producers`). A consumer with `reattach` waits for the next one");
 }
