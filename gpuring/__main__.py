@@ -2,6 +2,6 @@
 
 import sys
 
-from gpuring_command import main
+from gpuring.cli import main
 
 sys.exit(main())

@@ -105,13 +105,6 @@ EXAMPLES = {
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    try:
-        return _run(argv)
-    except KeyboardInterrupt:
-        return 130
-
-
-def _run(argv: Sequence[str] | None) -> int:
     parser = _parser()
     args = parser.parse_args(argv)
     if args.command is None:
@@ -121,6 +114,8 @@ def _run(argv: Sequence[str] | None) -> int:
         status = int(args.run(args))
         sys.stdout.flush()
         return status
+    except KeyboardInterrupt:
+        return 130
     except BrokenPipeError:  # gpuring ls | head: nobody reads any more, so there is nothing to say
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 
 import pytest
 
-from tests.helpers.commands import DEADLINE_S, environment, python, running
+from tests.helpers.commands import DEADLINE_S, python, running
 
 WAITER = """
 import signal, threading
@@ -39,34 +37,6 @@ def test_ctrl_c_stays_ignored_where_it_was():
     ignores = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
     told = "\nprint(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
     assert python(ignores + WAITER + told, timeout=20).stdout == "told\nTrue\n"
-
-
-def interrupted_at(module):
-    """The status of `gpuring ls` after a Ctrl-C while it imports a module, and what it has said.
-
-    Python tells what it has imported into a pipe that is soon full, so that it can be no further.
-    """
-    program = "import sys, gpuring_command; sys.exit(gpuring_command.main())"
-    with subprocess.Popen(
-        [sys.executable, "-X", "importtime", "-c", program, "ls"],
-        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        pipesize=4096, bufsize=0, env=environment(),
-    ) as process:  # fmt: skip
-        told = b""
-        while not told.endswith(b" %s\n" % module):
-            more = process.stderr.readline()
-            assert more, told
-            told += more
-        process.send_signal(signal.SIGINT)
-        told = process.stderr.read()
-        return process.wait(DEADLINE_S), told.decode()
-
-
-@pytest.mark.parametrize("module", [b"numpy.version", b"gpuring.native.clock", b"gpuring.cli.top"])
-def test_ctrl_c_while_a_command_is_imported_ends_it_quietly(module):
-    status, told = interrupted_at(module)
-    assert status == -signal.SIGINT
-    assert "Traceback" not in told
 
 
 @pytest.mark.slow

@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-FOLDERS = ("gpuring", "gpuring_command", "tests", "cmake", "docs", "examples", "bench", ".ci")
+FOLDERS = ("gpuring", "tests", "cmake", "docs", "examples", "bench", ".ci")
 COMPILED = (".c", ".h", ".pyx", ".pxd")
 BUILD_S = 300  # of one command
 
