@@ -115,7 +115,7 @@ def test_without_a_driver_the_error_says_so(
     [
         ((1, 7, 0, 0), SHAPE, "DEVICE", "there is no GPU 7: this process sees 2"),
         ((1, -3, 0, 0), SHAPE, "INVALID", "device must be a GPU's number, 0 or more, not -3"),
-        ((9, 0, 0, 0), SHAPE, "INVALID", "no memory of number 9"),
+        ((9, 0, 0, 0), SHAPE, "INVALID", "there is no kind of memory with number 9"),
         ((1, 0, 7, 0), SHAPE, "INVALID", "no sync of number 7"),
         ((0, 0, 0, 0), SHAPE, "INVALID", "a host ring needs none"),
         ((4, 0, 1, 0), SHAPE, "INVALID", 'a pinned ring has sync="timeline"'),

@@ -85,7 +85,7 @@ def test_a_process_that_can_make_no_more_events_says_so(rig):
 
     ring.driver.on_call = third
     with pytest.raises(
-        gpuring.DeviceError, match=rf"each slot, 2 could be made \({INVALID}\).*made 2"
+        gpuring.DeviceError, match=rf"each slot, but only 2 could be made \({INVALID}\).*made 2"
     ):
         ring.producer()
     ring.driver.on_call = lambda _: None
