@@ -12,7 +12,7 @@ from tests import ROOT
 PAGE = ROOT / "docs" / "monitoring.md"
 
 _HEAD = """\
-| metric | type | labels | unit | meaning |
+| metric | meaning | type | unit | labels |
 |---|---|---|---|---|
 """
 
@@ -27,7 +27,7 @@ def table() -> str:
         name = f"{each.name}_total" if each.type == "counter" else each.name
         labels = ", ".join(f"`{label}`" for label in each._labelnames)
         meaning = each.documentation.replace("|", "&#124;")
-        rows.append(f"| `{name}` | {each.type} | {labels} | {unit(each.name)} | {meaning} |\n")
+        rows.append(f"| `{name}` | {meaning} | {each.type} | {unit(each.name)} | {labels} |\n")
     return _HEAD + "".join(rows)
 
 
