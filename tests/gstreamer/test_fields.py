@@ -53,9 +53,7 @@ def test_a_field_is_not_cut_into_rows_of_another_format(name, launch):
     """Six rows of 16 bytes would be two rows of 16 pixels in BGR. They are not such a picture."""
     fields = {"left": ((6, 16), "u1"), "depth": ((6, 16), "u2")}
     with gpuring.create(name, slots=2, fields=fields, device="host") as ring:
-        target = launch(
-            f"gpuringsrc ring={name} field=left caps=video/x-raw,format=BGR ! fakesink"
-        )
+        target = launch(f"gpuringsrc ring={name} field=left caps=video/x-raw,format=BGR ! fakesink")
         poll(lambda: ring.stats().subscriptions)
         with ring.producer() as producer:
             producer.claim(PATIENCE_S).publish()
