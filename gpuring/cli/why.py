@@ -170,7 +170,7 @@ def _check(name: str) -> None:
 
 
 def _nothing(args: argparse.Namespace, readable: int, unreadable: int) -> str:
-    since = f"for {seconds(args.after)}"
+    since = f"for {seconds(args.after)} or longer"
     if args.name is not None:
         return f"Nothing in {args.name} has been stuck {since}."
     if not unreadable:

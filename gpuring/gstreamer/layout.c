@@ -270,6 +270,7 @@ static guint64 height_of(const char *format, guint64 rows, guint64 width) {
     guint64 all = 0;
     gst_video_info_set_format(&info, gst_video_format_from_string(format), (guint)width,
                               (guint)rows);
+    if (GST_VIDEO_INFO_N_PLANES(&info) < 2) return rows;
     for (p = 0; p < GST_VIDEO_INFO_N_PLANES(&info); p++) {
         const gint c = first_component(&info, p);
         all += (guint64)GST_VIDEO_INFO_COMP_HEIGHT(&info, c) *

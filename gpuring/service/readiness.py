@@ -53,7 +53,9 @@ def health(name: str, within_s: float = 10.0) -> Health:
     except ValueError as error:
         raise RingIncompatible(f"ring {name!r}: {error}") from error
     if "service" not in about:
-        raise RingIncompatible(f"ring {name!r} is a ring, not a service")
+        raise RingIncompatible(
+            f"ring {name!r} is a ring, not a service: `gpuring why {name}` says whether it is stuck"
+        )
     seen = survey.collect(name, header)
     keeper = seen.creator_pid if about.get("kept") else None
     engines = {

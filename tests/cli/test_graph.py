@@ -138,6 +138,7 @@ def test_a_ring_that_is_not_there_is_said_so(name, command):
     done = command("graph", "--interval", 0.01, name)
     assert done.returncode == 1
     assert done.stderr.startswith(f"gpuring graph: No ring or service named {name!r}")
+    assert done.stdout == ""
 
 
 def test_a_key_of_top_shows_the_graph(name, children):

@@ -49,6 +49,18 @@ def test_audio_beside_a_picture(name, launch, tmp_path):
     assert file.read_bytes() == np.arange(10, dtype="i2").tobytes()
 
 
+def test_a_field_is_not_cut_into_rows_of_another_format(name, launch):
+    """Six rows of 16 bytes would be two rows of 16 pixels in BGR. They are not such a picture."""
+    fields = {"left": ((6, 16), "u1"), "depth": ((6, 16), "u2")}
+    with gpuring.create(name, slots=2, fields=fields, device="host") as ring:
+        target = launch(f"gpuringsrc ring={name} field=left caps=video/x-raw,format=BGR ! fakesink")
+        poll(lambda: ring.stats().subscriptions)
+        with ring.producer() as producer:
+            producer.claim(PATIENCE_S).publish()
+        said = target.end(1)
+    assert "not BGR pictures of 16 x 6" in said
+
+
 def test_a_field_that_is_not_there_is_told_of(name, launch):
     fields = {"image": ((4, 8, 3), "u1"), "depth": ((4, 8), "u2")}
     with gpuring.create(name, slots=2, fields=fields, device="host") as ring:

@@ -178,7 +178,9 @@ def test_what_is_no_service_has_no_health(name):
         gpuring.health(name)
     with (
         gpuring.create(name, slots=2, shape=4, dtype="u1", device="host"),
-        pytest.raises(gpuring.RingIncompatible, match="is a ring, not a service"),
+        pytest.raises(
+            gpuring.RingIncompatible, match=f"is a ring, not a service: `gpuring why {name}`"
+        ),
     ):
         gpuring.health(name)
     for wrong in (-1, "5"):

@@ -82,7 +82,7 @@ def _print(
         now = look(names)
         if as_graph:
             lines = [] if once else waited_for(now, names)
-            lines += rows(graph(before, now), columns())
+            lines += rows(graph(before, now), columns()) if now.rings or not names else []
         else:
             lines = render(before, now, names, width=columns(), absent=not once)
         if lines:
