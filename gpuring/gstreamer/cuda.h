@@ -42,8 +42,6 @@ void gpu_leave(Gpu *gpu);
 /* Copies rows in stream order. */
 gpuring_status gpu_copy(const Gpu *gpu, gpointer to, gsize to_pitch, gconstpointer from,
                         gsize from_pitch, gsize nbytes, guint64 rows, gpuring_error *error);
-/* How often to look until it is done. */
-#define GPU_LOOKS (100 * GST_USECOND)
 /* GPURING_TIMEOUT: something in the stream is not done yet. Does not wait. */
 gpuring_status gpu_look(const Gpu *gpu, gpuring_error *error);
 /* A pool of frames on the GPU that is used. NULL: there is none. */

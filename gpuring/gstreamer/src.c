@@ -130,9 +130,8 @@ static GstFlowReturn pass_over(GpuringSrc *self, const gpuring_error *error, Gst
  * written to its end. */
 static GstFlowReturn finish_copy(GpuringSrc *self, GstBuffer **buffer) {
     gpuring_error error;
-    gpuring_status status;
-    while ((status = gpu_look(&self->stream.gpu, &error)) == GPURING_TIMEOUT)
-        if (!wait_for_fd(self->stream.cancel, GPU_LOOKS)) return GST_FLOW_FLUSHING;
+    gpuring_status status = wait_for_copies(&self->stream.gpu, self->stream.cancel,
+                                            &self->stream.watched, &error);
     if (status == GPURING_OK) status = reader_release(self->stream.reader, &self->slot, &error);
     if (status == GPURING_FRAME_TORN && self->stream.follows)
         return pass_over(self, &error, buffer);

@@ -2,9 +2,10 @@
 
 #include <errno.h>
 
-#include "cuda.h"
-
 static const gint64 SLICE_NS = 100 * 1000 * 1000; /* after that a wait for a name looks up */
+/* Most copies are done so soon. Whoever waits for longer looks now and then. */
+static const gint64 SPIN_US = 50;
+static const GstClockTime NAP = 100 * GST_USECOND;
 static const double LONGEST_S = 1e12; /* a longer timeout is none: its microseconds would not fit */
 
 gboolean wait_for_fd(GstPoll *cancel, GstClockTime timeout) {
@@ -12,6 +13,23 @@ gboolean wait_for_fd(GstPoll *cancel, GstClockTime timeout) {
     do n = gst_poll_wait(cancel, timeout);
     while (n < 0 && (errno == EINTR || errno == EAGAIN));
     return n >= 0;
+}
+
+/* The descriptor of `watched` is readable whenever there is more to do, which is not waited for here. */
+static gboolean nap(GstPoll *cancel, GstPollFD *watched) {
+    if (watched->fd >= 0) gst_poll_fd_ctl_read(cancel, watched, FALSE);
+    const gboolean goes_on = wait_for_fd(cancel, NAP);
+    if (watched->fd >= 0) gst_poll_fd_ctl_read(cancel, watched, TRUE);
+    return goes_on;
+}
+
+gpuring_status wait_for_copies(const Gpu *gpu, GstPoll *cancel, GstPollFD *watched,
+                               gpuring_error *error) {
+    const gint64 spins_until = g_get_monotonic_time() + SPIN_US;
+    gpuring_status status;
+    while ((status = gpu_look(gpu, error)) == GPURING_TIMEOUT)
+        if (g_get_monotonic_time() >= spins_until && !nap(cancel, watched)) return CANCELLED;
+    return status;
 }
 
 gpuring_status attach_ring(const char *name, gint64 timeout_ns, gint device, gpuring_ring **ring,

@@ -8,6 +8,7 @@
 
 void writer_leave(Writer *writer) {
     if (writer->producer) gst_poll_remove_fd(writer->cancel, &writer->watched);
+    gst_poll_fd_init(&writer->watched);
     gpuring_close_producer(writer->producer, NULL); /* waits for what it has copied */
     writer->producer = NULL;
     gst_clear_buffer(&writer->copied);
@@ -91,23 +92,25 @@ static gpuring_status take_over(Writer *writer, gpuring_error *error) {
     return error->status;
 }
 
+/* After an unlock() a pause is waited out. FALSE: it is to stop. */
+static gboolean may_go_on_after_pause(Writer *writer) {
+    return gst_base_sink_wait_preroll(GST_BASE_SINK(writer->element)) == GST_FLOW_OK;
+}
+
 static gpuring_status open_ring(Writer *writer, gpuring_error *error) {
     gpuring_status status;
     if (!writer->creates) {
         do status = wait_for_ring(writer->cancel, writer->name, writer->timeout_s,
                                    device_of(writer), &writer->ring, error);
-        while (status == CANCELLED &&
-               gst_base_sink_wait_preroll(GST_BASE_SINK(writer->element)) == GST_FLOW_OK);
+        while (status == CANCELLED && may_go_on_after_pause(writer));
         return status;
     }
     status = make(writer, GPURING_REPLACE_NONE, error);
     return status == GPURING_EXISTS ? take_over(writer, error) : status;
 }
 
-/* After an unlock() a pause is waited out. FALSE: it is to stop. */
 static gboolean may_go_on(Writer *writer, GstClockTime timeout) {
-    return wait_for_fd(writer->cancel, timeout) ||
-           gst_base_sink_wait_preroll(GST_BASE_SINK(writer->element)) == GST_FLOW_OK;
+    return wait_for_fd(writer->cancel, timeout) || may_go_on_after_pause(writer);
 }
 
 static gpuring_status await_readers(Writer *writer) {
@@ -149,8 +152,9 @@ gpuring_status writer_prepare(Writer *writer, gpuring_error *error) {
 
 gpuring_status writer_await_copy(Writer *writer, gpuring_error *error) {
     gpuring_status status;
-    while ((status = gpu_look(&writer->gpu, error)) == GPURING_TIMEOUT)
-        if (!may_go_on(writer, GPU_LOOKS)) return CANCELLED;
+    do status = wait_for_copies(&writer->gpu, writer->cancel, &writer->watched, error);
+    while (status == CANCELLED && may_go_on_after_pause(writer));
+    if (status == CANCELLED) return status;
     gst_clear_buffer(&writer->copied);
     return status;
 }

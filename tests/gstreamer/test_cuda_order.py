@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import numpy as np
 import pytest
 
@@ -20,13 +22,29 @@ def calls_of(log, pid, name):
     return sum(line.split()[:2] == [str(pid), name] for line in lines)
 
 
+NAP_S, SPINS = 100e-6, 500
+"""How long a wait for the GPU sleeps between looks, and more looks than it makes before that."""
+
+
+def check_naps(log, pid, since):
+    """It asks again and again whether the copy is done, and sleeps meanwhile."""
+
+    def looks():
+        return calls_of(log, pid, "cuStreamQuery")
+
+    poll(lambda: looks() > 2 * SPINS)
+    assert (looks() - SPINS) * NAP_S < time.monotonic() - since
+
+
 def noise(frames):
     return f"videotestsrc pattern=snow num-buffers={frames} ! {CAPS}"
 
 
-def test_a_frame_is_kept_until_it_was_copied_from(driver, name, launch, children, tmp_path):
+def test_a_frame_is_kept_until_it_was_copied_from(
+    driver, name, launch, children, tmp_path, calls_log
+):
     """The reader's stream still has the slot.  Meanwhile cudaupload has the next frame to write."""
-    file, slots = tmp_path / "in.raw", 3
+    file, slots, begun = tmp_path / "in.raw", 3, time.monotonic()
     launch(f"{noise(12)} ! filesink location={file}").end()
     source = launch(
         f"{noise(12)} ! cudaupload ! identity silent=false ! gpuringsink ring={name} readers=1 "
@@ -35,6 +53,8 @@ def test_a_frame_is_kept_until_it_was_copied_from(driver, name, launch, children
     reader = children(read_late, driver, name, slots, method="spawn")
     reader.receive()
     source.until("chain", slots + 2)
+    if driver == "fake":
+        check_naps(calls_log, source.pid, begun)
     reader.send()
     read = reader.result()
     source.end()
@@ -46,15 +66,15 @@ def test_a_frame_is_kept_until_it_was_copied_from(driver, name, launch, children
 def test_a_frame_is_put_out_when_its_producer_has_written_it(
     driver, name, launch, children, tmp_path, calls_log
 ):
-    file, shape = tmp_path / "out.raw", (36, 64, 3)
+    file, shape, begun = tmp_path / "out.raw", (36, 64, 3), time.monotonic()
     writer = children(write_late, driver, name, shape, 7, method="spawn")
     writer.receive()
     target = launch(
         f"gpuringsrc ring={name} ! cudadownload ! video/x-raw ! filesink location={file}"
     )
     writer.receive()
-    if driver == "fake":  # it asks again and again whether the copy is done
-        poll(lambda: calls_of(calls_log, target.pid, "cuStreamQuery") > 9)
+    if driver == "fake":
+        check_naps(calls_log, target.pid, begun)
     writer.send()
     writer.result()
     target.end()
