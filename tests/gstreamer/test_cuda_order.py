@@ -22,29 +22,13 @@ def calls_of(log, pid, name):
     return sum(line.split()[:2] == [str(pid), name] for line in lines)
 
 
-NAP_S, SPINS = 100e-6, 500
-"""How long a wait for the GPU sleeps between looks, and more looks than it makes before that."""
-
-
-def check_naps(log, pid, since):
-    """It asks again and again whether the copy is done, and sleeps meanwhile."""
-
-    def looks():
-        return calls_of(log, pid, "cuStreamQuery")
-
-    poll(lambda: looks() > 2 * SPINS)
-    assert (looks() - SPINS) * NAP_S < time.monotonic() - since
-
-
 def noise(frames):
     return f"videotestsrc pattern=snow num-buffers={frames} ! {CAPS}"
 
 
-def test_a_frame_is_kept_until_it_was_copied_from(
-    driver, name, launch, children, tmp_path, calls_log
-):
+def test_a_frame_is_kept_until_it_was_copied_from(driver, name, launch, children, tmp_path):
     """The reader's stream still has the slot.  Meanwhile cudaupload has the next frame to write."""
-    file, slots, begun = tmp_path / "in.raw", 3, time.monotonic()
+    file, slots = tmp_path / "in.raw", 3
     launch(f"{noise(12)} ! filesink location={file}").end()
     source = launch(
         f"{noise(12)} ! cudaupload ! identity silent=false ! gpuringsink ring={name} readers=1 "
@@ -53,8 +37,6 @@ def test_a_frame_is_kept_until_it_was_copied_from(
     reader = children(read_late, driver, name, slots, method="spawn")
     reader.receive()
     source.until("chain", slots + 2)
-    if driver == "fake":
-        check_naps(calls_log, source.pid, begun)
     reader.send()
     read = reader.result()
     source.end()
@@ -66,15 +48,15 @@ def test_a_frame_is_kept_until_it_was_copied_from(
 def test_a_frame_is_put_out_when_its_producer_has_written_it(
     driver, name, launch, children, tmp_path, calls_log
 ):
-    file, shape, begun = tmp_path / "out.raw", (36, 64, 3), time.monotonic()
+    file, shape = tmp_path / "out.raw", (36, 64, 3)
     writer = children(write_late, driver, name, shape, 7, method="spawn")
     writer.receive()
     target = launch(
         f"gpuringsrc ring={name} ! cudadownload ! video/x-raw ! filesink location={file}"
     )
     writer.receive()
-    if driver == "fake":
-        check_naps(calls_log, target.pid, begun)
+    if driver == "fake":  # it asks again and again whether the copy is done
+        poll(lambda: calls_of(calls_log, target.pid, "cuStreamQuery") > 9)
     writer.send()
     writer.result()
     target.end()
@@ -130,3 +112,45 @@ def test_frames_of_another_context(driver, name, launch, tmp_path, calls_log):
     if driver == "fake":
         assert calls_of(calls_log, source.pid, "cuCtxCreate_v2") == 3
     assert first.read_bytes() == last.read_bytes()
+
+
+# ---- waits ---------------------------------------------------------------------------------------
+
+NAP_S, SPINS = 100e-6, 500
+"""How long a wait for the GPU sleeps between looks, and more looks than it makes before that."""
+
+
+def check_naps(log, pid):
+    """It asks again and again whether the stream is done, and sleeps meanwhile."""
+
+    def looks():
+        return calls_of(log, pid, "cuStreamQuery")
+
+    begun, first = time.monotonic(), looks()
+    poll(lambda: looks() > first + 4 * SPINS)
+    assert (looks() - first - SPINS) * NAP_S < time.monotonic() - begun
+
+
+@pytest.mark.parametrize("driver", ["fake"], indirect=True)
+def test_a_source_sleeps_while_a_frame_is_written(driver, name, launch, children, calls_log):
+    writer = children(write_late, driver, name, (36, 64, 3), 7, method="spawn")
+    writer.receive()
+    target = launch(f"gpuringsrc ring={name} ! fakesink")
+    writer.receive()
+    check_naps(calls_log, target.pid)
+    writer.send()
+    writer.result()
+    target.end()
+
+
+@pytest.mark.parametrize("driver", ["fake"], indirect=True)
+def test_a_sink_sleeps_while_a_frame_is_read(driver, name, launch, children, calls_log):
+    source = launch(
+        f"{noise(12)} ! cudaupload ! gpuringsink ring={name} readers=1 memory=auto slots=3"
+    )
+    reader = children(read_late, driver, name, 3, method="spawn")
+    reader.receive()
+    check_naps(calls_log, source.pid)
+    reader.send()
+    reader.result()
+    source.end()
