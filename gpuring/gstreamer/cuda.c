@@ -212,12 +212,12 @@ static GstObject *context_of(Gpu *gpu, gint number) {
     return context;
 }
 
-gboolean gpu_answer(Gpu *gpu, GstQuery *query) {
+gboolean gpu_answer(Gpu *gpu, gint number, GstQuery *query) {
     const gchar *type;
     if (GST_QUERY_TYPE(query) != GST_QUERY_CONTEXT || !cuda_is_here()) return FALSE;
     gst_query_parse_context_type(query, &type);
     if (g_strcmp0(type, TYPE) != 0) return FALSE;
-    GstObject *context = context_of(gpu, -1);
+    GstObject *context = context_of(gpu, number);
     const gboolean is_answered = context && cuda.answer(gpu->element, query, context);
     gst_clear_object(&context);
     return is_answered;

@@ -199,7 +199,7 @@ static gboolean propose_allocation(GstBaseSink *base, GstQuery *query) {
 
 static gboolean query(GstBaseSink *base, GstQuery *query) {
     GpuringSink *self = SELF(base);
-    return (self->writer.memory != GPURING_MEMORY_HOST && gpu_answer(&self->writer.gpu, query)) ||
+    return (self->writer.memory != GPURING_MEMORY_HOST && gpu_answer(&self->writer.gpu, -1, query)) ||
            GST_BASE_SINK_CLASS(gpuring_sink_parent_class)->query(base, query);
 }
 

@@ -225,7 +225,7 @@ static gboolean unlock_stop(GstBaseSrc *base) {
  * the ring is not full. */
 static gboolean query(GstBaseSrc *base, GstQuery *query) {
     GpuringSrc *self = SELF(base);
-    if (gpu_answer(&self->stream.gpu, query)) return TRUE;
+    if (gpu_answer(&self->stream.gpu, self->stream.device, query)) return TRUE;
     if (GST_QUERY_TYPE(query) != GST_QUERY_LATENCY)
         return GST_BASE_SRC_CLASS(gpuring_src_parent_class)->query(base, query);
     GST_OBJECT_LOCK(self);
