@@ -48,7 +48,6 @@ gpuring_status gpu_look(const Gpu *gpu, gpuring_error *error);
 GstBufferPool *gpu_new_pool(Gpu *gpu, GstPad *pad, GstCaps *caps, const GstVideoInfo *info);
 
 /* What an element does with contexts that it is given, and with questions for its own. The number is that
- * of the GPU that it has to use, -1: of any. FALSE: it is a
- * question about something else. */
+ * of the GPU that it has to use, -1: of any. FALSE: it is a question about something else. */
 void gpu_take_context(Gpu *gpu, GstContext *context);
 gboolean gpu_answer(Gpu *gpu, gint number, GstQuery *query);
