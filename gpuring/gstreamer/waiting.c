@@ -60,6 +60,11 @@ gpuring_status wait_for_ring(GstPoll *cancel, const char *name, double timeout_s
         const gint64 slice_ns = left > SLICE_NS / 1000 ? SLICE_NS : MAX(left, 1) * 1000;
         const gpuring_status status = attach_ring(name, slice_ns, device, ring, error);
         const gboolean may_come = status == GPURING_NOT_FOUND || status == GPURING_PEER_LOST;
+        if (may_come && left <= SLICE_NS / 1000 && timeout_s > 0) {
+            gchar *said = g_strdup(error->text);
+            tell(error, status, "%s. The source waited for %.3g s", said, timeout_s);
+            g_free(said);
+        }
         if (!may_come || left <= SLICE_NS / 1000) return status;
         if (!wait_for_fd(cancel, 0)) return CANCELLED;
     }

@@ -320,6 +320,7 @@ def test_the_words_of_a_ring_that_is_missing_are_on_the_bus(name, launch):
     with pytest.raises(gpuring.RingNotFound) as error:
         gpuring.attach(name)
     assert str(error.value).partition(":")[0] in said  # behind that are the rings that there are
+    assert "The source waited for 0.2 s" in said
     assert "GPURING_NOT_FOUND" in said
 
 
