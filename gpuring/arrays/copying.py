@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,20 +123,17 @@ def _wait_for_copy(
         for each in others:
             _follow(stream, gpu, each, gpu)
 
-    with gpus.current(gpu):
-        stream = current(gpu)
-        found = _open(other, stream, gpu, behind)
-        _check(ring, field, frame, found, what)
-        layout = _layout_of(found, frame.dtype.itemsize)
-        slot, into = frame.ctypes.data, not into_slot
-        try:
-            _copy(gpus.gpu(gpu), found.pointer, slot, layout, stream, into=into)
-            gpus.gpu(gpu).synchronize(stream)
-        except Refused as error:
-            where = "from" if into_slot else "to"
-            raise DeviceError(
-                f"ring {ring!r}: the copy {where} GPU {gpu} failed ({error})"
-            ) from error
+    stream = current(gpu)
+    found = _open(other, stream, gpu, behind)
+    _check(ring, field, frame, found, what)
+    layout = _layout_of(found, frame.dtype.itemsize)
+    slot, into = frame.ctypes.data, not into_slot
+    try:
+        _copy(gpus.gpu(gpu), found.pointer, slot, layout, stream, into=into)
+        gpus.gpu(gpu).synchronize(stream)
+    except Refused as error:
+        where = "from" if into_slot else "to"
+        raise DeviceError(f"ring {ring!r}: the copy {where} GPU {gpu} failed ({error})") from error
 
 
 def _follow(stream: int, home: int, other: int, gpu: int) -> None:
@@ -174,7 +172,7 @@ def _open(source: Any, stream: int | None, home: int | None, order: Order) -> _O
             raise TypeError(f"an array of DLPack device type {device} cannot be copied")
         gpu = int(number) if device in _ON_GPU else None
         theirs = None if gpu is None else stream or LEGACY_DEFAULT
-        opened = dlpack.DLPackImport(_capsule(source, theirs))
+        opened = dlpack.DLPackImport(_capsule(source, theirs, gpu))
         if stream is not None and theirs is not None and theirs <= PER_THREAD and gpu != home:
             assert home is not None
             assert gpu is not None
@@ -201,11 +199,14 @@ def _open(source: Any, stream: int | None, home: int | None, order: Order) -> _O
     )
 
 
-def _capsule(source: Any, stream: int | None) -> Any:
-    try:
-        return source.__dlpack__(stream=stream, max_version=(1, 0))
-    except TypeError:  # older libraries do not know max_version
-        return source.__dlpack__(stream=stream)
+def _capsule(source: Any, stream: int | None, gpu: int | None) -> Any:
+    """Asks while the GPU of the array is the current one.  Else torch refuses, and CuPy orders
+    `stream` behind the work of another GPU."""
+    with nullcontext() if gpu is None else frameworks.on_gpu(source, gpu):
+        try:
+            return source.__dlpack__(stream=stream, max_version=(1, 0))
+        except TypeError:  # older libraries do not know max_version
+            return source.__dlpack__(stream=stream)
 
 
 def _from_cuda_interface(
