@@ -3,7 +3,7 @@
 They are those of multiprocessing, with three differences.
 
 * What is small is written where it is put, if nobody else is writing, and the pipe has room.
-  Otherwise a thread writes it.
+  Otherwise a thread writes it, and all that comes before it has done so.
   The thread costs more than the copy of a small batch, because it takes the interpreter's lock.
 * What cannot be fetched from a worker that has died is an error of whoever reads the queue, also
   where torch's thread for pinned memory reads it first.
@@ -13,6 +13,7 @@ They are those of multiprocessing, with three differences.
 
 from __future__ import annotations
 
+import collections
 import copy
 import functools
 import pickle
@@ -40,7 +41,6 @@ class Queue(queues.Queue):  # type: ignore[type-arg]
     """Whether all that its reader has done since it set this to False is a wait."""
     passes_errors_on = False
     """Whether a result that cannot be fetched is given to its reader as `Unfetched`."""
-    _thread: Any
     _closed: bool
     _sem: Any
     _wlock: Any
@@ -50,15 +50,22 @@ class Queue(queues.Queue):  # type: ignore[type-arg]
     _to_read: select.poll | None = None
     _to_write: select.poll | None = None
 
+    def _reset(self, after_fork: bool = False) -> None:
+        super()._reset(after_fork)  # type: ignore[misc]
+        self._unwritten = collections.deque[None]()
+        """Has an entry for each message that the thread has still to write."""
+        self._send_bytes = functools.partial(_write, self._writer, self._unwritten)
+
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
         """Raises what pickle raises."""
         data = _pickled(obj)
         if not self._written(data):
+            self._unwritten.append(None)
             super().put(Pickled(bytes(data)), block, timeout)
 
     def _written(self, data: Any) -> bool:
         # Behind what the thread has still to write it must stay.
-        if self._thread is not None or len(data) > _ROOM or self._closed:
+        if self._unwritten or len(data) > _ROOM or self._closed:
             return False
         if self._to_write is None:
             self._to_write = select.poll()
@@ -119,6 +126,12 @@ class FromThread:
         if isinstance(batch, Unfetched):
             raise batch.error
         return number, batch
+
+
+def _write(writer: Any, unwritten: collections.deque[None], data: Any) -> None:
+    """What a queue's thread does with a message.  It knows nothing of the queue, which ends it."""
+    writer.send_bytes(data)
+    unwritten.pop()
 
 
 def _pickled(obj: Any) -> Any:
