@@ -7,6 +7,8 @@
  *     lost       how many frames were lost
  *     keep       keeps the next buffer
  *     free       frees it
+ *     hold       holds the next question whether caps are taken, until the pipeline is stopped
+ *     ready      waits until one is held, stops the pipeline, and tells the errors on its bus
  *     pause, play, stop
  */
 #include <gst/gst.h>
@@ -16,7 +18,7 @@
 static GMutex lock;
 static GCond more;
 static guint64 frames;
-static gboolean is_to_keep;
+static gboolean is_to_keep, is_to_hold, is_held;
 static GstBuffer *kept;
 
 static GstPadProbeReturn count(GstPad *pad, GstPadProbeInfo *info, gpointer data) {
@@ -51,6 +53,40 @@ static void free_kept(void) {
     puts("free");
 }
 
+static GstPadProbeReturn hold(GstPad *pad, GstPadProbeInfo *info, gpointer data) {
+    (void)data;
+    if (GST_QUERY_TYPE(GST_PAD_PROBE_INFO_QUERY(info)) != GST_QUERY_CAPS) return GST_PAD_PROBE_OK;
+    g_mutex_lock(&lock);
+    is_held = is_to_hold;
+    g_cond_signal(&more);
+    g_mutex_unlock(&lock);
+    while (is_held && !GST_PAD_IS_FLUSHING(pad)) g_usleep(1000);
+    return GST_PAD_PROBE_OK;
+}
+
+static void hold_next(void) {
+    g_mutex_lock(&lock);
+    is_to_hold = TRUE;
+    g_mutex_unlock(&lock);
+    puts("hold");
+}
+
+static void stop_held(GstElement *pipeline) {
+    GstBus *bus = gst_element_get_bus(pipeline);
+    GstMessage *message;
+    guint errors = 0;
+    g_mutex_lock(&lock);
+    while (!is_held) g_cond_wait(&more, &lock);
+    g_mutex_unlock(&lock);
+    gst_element_set_state(pipeline, GST_STATE_READY);
+    while ((message = gst_bus_pop_filtered(bus, GST_MESSAGE_ERROR))) {
+        errors++;
+        gst_message_unref(message);
+    }
+    printf("errors %u\n", errors);
+    gst_object_unref(bus);
+}
+
 static void tell_latency(GstPad *pad) {
     GstQuery *query = gst_query_new_latency();
     gboolean is_live = FALSE;
@@ -79,6 +115,8 @@ int main(int argc, char **argv) {
     GstElement *src = gst_bin_get_by_name(GST_BIN(pipeline), "src");
     GstPad *pad = gst_element_get_static_pad(src, "src");
     gst_pad_add_probe(pad, GST_PAD_PROBE_TYPE_BUFFER, count, NULL, NULL);
+    gst_pad_add_probe(pad, GST_PAD_PROBE_TYPE_QUERY_DOWNSTREAM | GST_PAD_PROBE_TYPE_PUSH, hold, NULL,
+                      NULL);
     setvbuf(stdout, NULL, _IOLBF, 0);
     gst_element_set_state(pipeline, GST_STATE_PLAYING);
     while (fgets(line, sizeof line, stdin)) {
@@ -86,6 +124,8 @@ int main(int argc, char **argv) {
         else if (strcmp(line, "latency\n") == 0) tell_latency(pad);
         else if (strcmp(line, "keep\n") == 0) keep_next();
         else if (strcmp(line, "free\n") == 0) free_kept();
+        else if (strcmp(line, "hold\n") == 0) hold_next();
+        else if (strcmp(line, "ready\n") == 0) stop_held(pipeline);
         else if (strcmp(line, "pause\n") == 0) go_to(pipeline, GST_STATE_PAUSED);
         else if (strcmp(line, "play\n") == 0) go_to(pipeline, GST_STATE_PLAYING);
         else if (strcmp(line, "stop\n") == 0) go_to(pipeline, GST_STATE_NULL);

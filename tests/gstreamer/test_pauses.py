@@ -17,6 +17,7 @@ from tests.helpers.processes import PATIENCE_S, poll
 SOURCE = Path(__file__).with_name("pauses.c")
 FRAME_NS = 40_000_000
 CAPS = b"video/x-raw,format=GRAY8,width=8,height=4,framerate=25/1"
+OTHER_CAPS = b"video/x-raw,format=GRAY8,width=4,height=4,framerate=25/1"
 
 
 @pytest.fixture(scope="module")
@@ -57,10 +58,10 @@ def player(ring, program, plugins):
     process.communicate(timeout=PATIENCE_S)
 
 
-def publish(producer, frames, timeout=PATIENCE_S):
+def publish(producer, frames, timeout=PATIENCE_S, caps=CAPS):
     for k in frames:
         with producer.claim(timeout) as slot:
-            slot.meta["pts"], slot.meta["caps"] = k * FRAME_NS, CAPS
+            slot.meta["pts"], slot.meta["caps"] = k * FRAME_NS, caps
 
 
 def test_a_pause_holds_up_the_producer_and_loses_nothing(ring, player):
@@ -94,6 +95,15 @@ def test_a_stopped_pipeline_leaves_the_ring_and_plays_again(ring, player):
             publish(producer, range(10))
             assert player("play") == "PLAYING"
             poll(lambda: ring.stats().subscriptions)
+
+
+def test_a_stop_while_caps_change_is_no_error(ring, player):
+    with ring.producer() as producer:
+        publish(producer, [0])
+        assert player("frames 1") == "frames 1"
+        assert player("hold") == "hold"
+        publish(producer, [1], caps=OTHER_CAPS)
+        assert player("ready") == "errors 0"
 
 
 @pytest.mark.parametrize(("before", "is_lent"), [(0, False), (10, True)])
