@@ -1,15 +1,17 @@
-/* What gst-launch cannot show of gpuringsrc: pauses RING
+/* What gst-launch cannot show of an element: pauses PIPELINE
  *
- * Plays the ring, and says what each line of its input asks for:
+ * Plays a pipeline that has the element by the name `it`, and says what each line of its input asks
+ * for:
  *
  *     frames N   waits until N buffers have come in all
  *     latency    its answer to a latency query
- *     lost       how many frames were lost
  *     keep       keeps the next buffer
  *     free       frees it
  *     hold       holds the next question whether caps are taken, until the pipeline is stopped
  *     ready      waits until one is held, stops the pipeline, and tells the errors on its bus
  *     pause, play, stop
+ *
+ * Any other line names a property that is a number.
  */
 #include <gst/gst.h>
 #include <stdio.h>
@@ -107,13 +109,12 @@ static void go_to(GstElement *pipeline, GstState state) {
 }
 
 int main(int argc, char **argv) {
-    char line[64], text[256];
-    guint64 wanted, lost;
+    char line[64];
+    guint64 wanted, found;
     gst_init(&argc, &argv);
-    g_snprintf(text, sizeof text, "gpuringsrc name=src ring=%s ! fakesink sync=false", argv[1]);
-    GstElement *pipeline = gst_parse_launch(text, NULL);
-    GstElement *src = gst_bin_get_by_name(GST_BIN(pipeline), "src");
-    GstPad *pad = gst_element_get_static_pad(src, "src");
+    GstElement *pipeline = gst_parse_launch(argv[1], NULL);
+    GstElement *it = gst_bin_get_by_name(GST_BIN(pipeline), "it");
+    GstPad *pad = it->pads->data;
     gst_pad_add_probe(pad, GST_PAD_PROBE_TYPE_BUFFER, count, NULL, NULL);
     gst_pad_add_probe(pad, GST_PAD_PROBE_TYPE_QUERY_DOWNSTREAM | GST_PAD_PROBE_TYPE_PUSH, hold, NULL,
                       NULL);
@@ -130,13 +131,12 @@ int main(int argc, char **argv) {
         else if (strcmp(line, "play\n") == 0) go_to(pipeline, GST_STATE_PLAYING);
         else if (strcmp(line, "stop\n") == 0) go_to(pipeline, GST_STATE_NULL);
         else {
-            g_object_get(src, "lost", &lost, NULL);
-            printf("lost %" G_GUINT64_FORMAT "\n", lost);
+            g_object_get(it, g_strchomp(line), &found, NULL);
+            printf("%s %" G_GUINT64_FORMAT "\n", line, found);
         }
     }
     gst_element_set_state(pipeline, GST_STATE_NULL);
-    gst_object_unref(pad);
-    gst_object_unref(src);
+    gst_object_unref(it);
     gst_object_unref(pipeline);
     return 0;
 }

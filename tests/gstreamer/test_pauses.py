@@ -42,20 +42,34 @@ def ring(name) -> Iterator[gpuring.Ring]:
 
 
 @pytest.fixture
-def player(ring, program, plugins):
-    process = subprocess.Popen(
-        [program, ring.name], env=os.environ | plugins, text=True, bufsize=1,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+def play(program, plugins):
+    """Starts a pipeline.  What it returns asks the program."""
+    started = []
+
+    def play(pipeline):
+        process = subprocess.Popen(
+            [program, pipeline], env=os.environ | plugins, text=True, bufsize=1,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        started.append(process)
+
+        def ask(what):
+            process.stdin.write(f"{what}\n")
+            return process.stdout.readline().rstrip()
+
+        return ask
+
+    yield play
+    for process in started:
+        process.kill()
+        process.communicate(timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def player(ring, play):
+    ask = play(f"gpuringsrc name=it ring={ring.name} ! fakesink sync=false")
     poll(lambda: ring.stats().subscriptions)
-
-    def ask(what):
-        process.stdin.write(f"{what}\n")
-        return process.stdout.readline().rstrip()
-
-    yield ask
-    process.kill()
-    process.communicate(timeout=PATIENCE_S)
+    return ask
 
 
 def publish(producer, frames, timeout=PATIENCE_S, caps=CAPS):
@@ -122,3 +136,15 @@ def test_a_buffer_kept_after_the_stop_keeps_the_ring_only_if_it_lies_in_a_slot(
         assert player("free") == "free"
         assert not ring.stats().subscriptions
         publish(producer, range(10))
+
+
+def test_a_sink_says_how_many_frames_it_has_dropped(ring, play):
+    """As many as the ring says."""
+    picture = CAPS.decode()
+    with ring.consumer():
+        ask = play(
+            f"videotestsrc num-buffers=10 ! {picture} ! "
+            f"gpuringsink name=it ring={ring.name} create=false drop=true"
+        )
+        poll(lambda: ask("dropped") == "dropped 6")
+        assert ring.stats().dropped == 6
