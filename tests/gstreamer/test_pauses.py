@@ -148,3 +148,16 @@ def test_a_sink_says_how_many_frames_it_has_dropped(ring, play):
         )
         poll(lambda: ask("dropped") == "dropped 6")
         assert ring.stats().dropped == 6
+
+
+def test_a_reader_gets_the_end_from_a_pipeline_that_has_ended_and_was_not_stopped(ring, play):
+    with ring.consumer() as frames:
+        ask = play(
+            f"videotestsrc num-buffers=2 ! {CAPS.decode()} ! "
+            f"gpuringsink name=it ring={ring.name} create=false"
+        )
+        for _ in range(2):
+            frames.acquire(PATIENCE_S).release()
+        with pytest.raises(gpuring.EndOfStream):
+            frames.acquire(PATIENCE_S)
+        assert ask("dropped") == "dropped 0"  # it lives
