@@ -92,9 +92,13 @@ static gpuring_status take_over(Writer *writer, gpuring_error *error) {
     return error->status;
 }
 
-/* After an unlock() a pause is waited out. FALSE: it is to stop. */
+/* After an unlock() a pause is waited out. The next pause may begin before this thread runs again, and
+ * its unlock() is over by then. FALSE: it is to stop. */
 static gboolean may_go_on_after_pause(Writer *writer) {
-    return gst_base_sink_wait_preroll(GST_BASE_SINK(writer->element)) == GST_FLOW_OK;
+    do
+        if (gst_base_sink_wait_preroll(GST_BASE_SINK(writer->element)) != GST_FLOW_OK) return FALSE;
+    while (g_atomic_int_get(&writer->is_paused));
+    return TRUE;
 }
 
 static gpuring_status open_ring(Writer *writer, gpuring_error *error) {

@@ -10,12 +10,14 @@
  *     hold       holds the next question whether caps are taken, until the pipeline is stopped
  *     ready      waits until one is held, stops the pipeline, and tells the errors on its bus
  *     pause, play, stop
+ *     flicker    plays and pauses again, as fast as it can, and plays then
  *
  * Any other line names a property that is a number.
  */
 #include <gst/gst.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static GMutex lock;
 static GCond more;
@@ -108,9 +110,19 @@ static void go_to(GstElement *pipeline, GstState state) {
     printf("%s\n", gst_element_state_get_name(state));
 }
 
+static void flicker(GstElement *pipeline) {
+    guint k;
+    for (k = 0; k < 1000; k++) {
+        gst_element_set_state(pipeline, GST_STATE_PAUSED);
+        gst_element_set_state(pipeline, GST_STATE_PLAYING);
+    }
+    puts("flicker");
+}
+
 int main(int argc, char **argv) {
     char line[64];
     guint64 wanted, found;
+    alarm(60); /* nothing here may take so long */
     gst_init(&argc, &argv);
     GstElement *pipeline = gst_parse_launch(argv[1], NULL);
     GstElement *it = gst_bin_get_by_name(GST_BIN(pipeline), "it");
@@ -127,6 +139,7 @@ int main(int argc, char **argv) {
         else if (strcmp(line, "free\n") == 0) free_kept();
         else if (strcmp(line, "hold\n") == 0) hold_next();
         else if (strcmp(line, "ready\n") == 0) stop_held(pipeline);
+        else if (strcmp(line, "flicker\n") == 0) flicker(pipeline);
         else if (strcmp(line, "pause\n") == 0) go_to(pipeline, GST_STATE_PAUSED);
         else if (strcmp(line, "play\n") == 0) go_to(pipeline, GST_STATE_PLAYING);
         else if (strcmp(line, "stop\n") == 0) go_to(pipeline, GST_STATE_NULL);
