@@ -71,8 +71,9 @@ static gboolean fits(Writer *writer, gpuring_error *error) {
 static gpuring_status take_over(Writer *writer, gpuring_error *error) {
     gpuring_info info = GPURING_INFO;
     const gpuring_status status = attach_ring(writer->name, 0, device_of(writer), &writer->ring, error);
-    /* Some memory of a GPU goes with its creator. */
-    if (status == GPURING_PEER_LOST) return make(writer, GPURING_REPLACE_DEAD, error);
+    /* Some memory of a GPU goes with its creator, and another ring may be going just now. */
+    if (status == GPURING_PEER_LOST || status == GPURING_NOT_FOUND)
+        return make(writer, GPURING_REPLACE_DEAD, error);
     if (status != GPURING_OK) return status;
     gpuring_get_info(writer->ring, &info);
     const gboolean is_free = !info.creator_alive && info.live_producers == 0;

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import gpuring
+from gpuring.registry import locks
 from tests.helpers.commands import gpuring as command
 from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.rings import put, small_ring
@@ -370,6 +371,22 @@ def test_a_ring_of_the_dead_with_other_slots_makes_way(name, launch, continued):
         slot.release()
         source.until("width=(int)640", 1)
         wide.end()
+
+
+def test_a_ring_of_the_dead_that_is_just_being_removed_makes_way(name, launch):
+    """By the last reader, for example."""
+    sink = launch(f"{numbers()} ! gpuringsink ring={name}")
+    header = Path(f"/dev/shm/gpuring.{name}")
+    poll(header.exists)
+    sink.kill()
+    with header.open("r+b") as file:
+        assert locks.lock_name(file.fileno())
+        again = launch(f"{numbers(3)} ! gpuringsink ring={name} readers=1")
+        poll(lambda: [*header.parent.glob(f"{header.name}+*.header")] or again.process.poll())
+        assert again.process.returncode is None
+    with gpuring.attach(name, timeout=PATIENCE_S) as ring, ring.consumer() as frames:
+        assert read(frames, 3) == [*range(3)]
+    again.end()
 
 
 def test_fields_that_are_no_planes_are_told_of(name, launch):
