@@ -178,6 +178,7 @@ static GstFlowReturn create(GstPushSrc *base, GstBuffer **buffer) {
                              &(Slots){self->stream.reader->ring, self->content.field}, &slot,
                              &nbytes, &error)) {
         reader_release(self->stream.reader, &slot, NULL);
+        if (GST_PAD_IS_FLUSHING(GST_BASE_SRC_PAD(base))) return GST_FLOW_FLUSHING; /* it takes no caps */
         post_error(GST_ELEMENT(self), &error);
         return GST_FLOW_NOT_NEGOTIATED;
     }

@@ -240,10 +240,14 @@ def test_a_shape_that_does_not_tell_the_caps_asks_for_them(
         assert f"{guess}. Say with caps= what the slots hold" in target.end(1)
 
 
-@pytest.mark.parametrize(("timebase", "times"), [("1/50", ["060000000", "080000000"]), ("0/1", [])])
-def test_a_pts_of_python_has_the_unit_that_is_given(timebase, times, name, launch):
+@pytest.mark.parametrize(
+    ("timebase", "dtype", "times"),
+    [("1/50", "i8", ["060000000", "080000000"]), ("0/1", "i8", []), ("1/1000000000", "f8", [])],
+)
+def test_a_pts_of_python_has_the_unit_that_is_given(timebase, dtype, times, name, launch):
+    """Only integers have one."""
     with gpuring.create(
-        name, slots=4, shape=(4, 8), dtype="u1", meta=[("pts", "i8")], device="host"
+        name, slots=4, shape=(4, 8), dtype="u1", meta=[("pts", dtype)], device="host"
     ) as ring:
         target = launch(
             f"gpuringsrc ring={name} timebase={timebase} ! fakesink silent=false sync=false", "-v"
