@@ -20,7 +20,7 @@ from gpuring.errors import DeviceError
 from gpuring.memory import Given, frameworks, gpus
 from gpuring.native import dlpack
 from gpuring.native.gpu import DONE, Event, Gpu, Refused
-from gpuring.slot_layout import Field
+from gpuring.slot_layout import ARRAY, Field
 
 Order = Callable[[int, Sequence[int]], None]
 """order(stream, others): `stream` waits for all work so far on `others`."""
@@ -240,12 +240,18 @@ def _packed(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def _fits(shape: Sequence[int], whole: Sequence[int]) -> bool:
+    return len(shape) == len(whole) and all(0 < n <= m for n, m in zip(shape, whole, strict=True))
+
+
 def _check(ring: str, field: Field, frame: Any, other: _Other, what: str) -> None:
     """Raises TypeError or ValueError if the copy would have to cast or broadcast, or if it would
     write what is read-only."""
     if other.shape != frame.shape:
         raise ValueError(
             f"ring {ring!r}: the frame has shape {frame.shape}, the {what} {other.shape}"
+            + f". A smaller frame is claimed with claim(shape={other.shape})"
+            * (what == "source" and field.name == ARRAY and _fits(other.shape, frame.shape))
         )
     if other.kind is not None:
         if other.kind != kind_of(field):

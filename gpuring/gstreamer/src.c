@@ -65,11 +65,15 @@ static gboolean take_caps(GpuringSrc *self, const gpuring_slot *slot, gpuring_er
     GST_OBJECT_UNLOCK(self);
     if (is_new) drop_pool(self);
     if (!is_new || (is_taken(self) && gst_base_src_negotiate(GST_BASE_SRC(self)))) return TRUE;
-    tell(error, GPURING_INVALID, "ring '%s': the elements downstream do not accept %s%s",
-         self->stream.name, *self->content.text ? self->content.text : "what the slots hold",
-         self->content.layout.is_on_gpu
-             ? " in memory of a GPU. Put cudadownload behind gpuringsrc, if they are for host memory"
-             : "");
+    gchar *caps = gst_caps_to_string(self->content.caps);
+    tell(error, GPURING_INVALID,
+         "ring '%s': the elements downstream do not accept %s. Put %s behind gpuringsrc, if they %s",
+         self->stream.name, caps,
+         self->content.layout.is_on_gpu  ? "cudadownload"
+         : self->content.layout.is_video ? "videoconvert"
+                                         : "audioconvert",
+         self->content.layout.is_on_gpu ? "are for host memory" : "take another format");
+    g_free(caps);
     return FALSE;
 }
 

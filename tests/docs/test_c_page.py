@@ -100,14 +100,15 @@ def test_a_camera_in_cpp_a_consumer_in_c_and_one_in_python(name, run):
 
 @pytest.mark.parametrize(
     ("dtype", "meta", "why"),
-    [("u1", [("at", "i8")], "the metadata has no field pts"),
-     ("<u2", [("pts", "i8")], "an element of array has 2 bytes")],
+    [("u1", [("at", "i8")], "the metadata has no field 'pts'"),
+     ("<u2", [("pts", "i8")],
+      "an element of 'array' has 2 bytes (<u2), and the type in C++ has 1")],
 )  # fmt: skip
 def test_a_camera_says_why_a_ring_does_not_suit_it(name, run, dtype, meta, why):
     done(run(f"{command('c++ -std=c++17 camera.cpp')} {WARNINGS}"))
     with gpuring.create(name, slots=2, shape=(4, 6), dtype=dtype, meta=meta, device="host"):
         camera = run(f"{command('./camera').replace('cam0', name)} 10")
-        assert camera.communicate(timeout=60)[0] == f"{why}\n"
+        assert camera.communicate(timeout=60)[0] == f"ring '{name}': {why}\n"
         assert camera.returncode == 1
 
 

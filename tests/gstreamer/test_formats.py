@@ -173,6 +173,17 @@ def test_audio_of_more_channels_than_the_slots_hold_is_told_of(name, launch):
     assert "its slots hold array (1024) <i2, not S16LE audio of 2 channels" in said
 
 
+def test_elements_that_take_another_format_are_told_what_converts_it(name, launch):
+    fields = {"y": ((4, 8), "u1"), "uv": ((2, 4, 2), "u1")}
+    with gpuring.create(name, slots=2, fields=fields, device="host") as ring:
+        target = launch(f"gpuringsrc ring={name} ! video/x-raw,format=I420 ! fakesink")
+        poll(lambda: ring.stats().subscriptions)
+        with ring.producer() as producer:
+            producer.claim(PATIENCE_S).publish()
+        said = target.end(1)
+    assert re.search(r"do not accept .*NV12.* Put videoconvert behind gpuringsrc", said)
+
+
 def test_a_frame_of_more_channels_than_its_shape_has_is_told_of(name, launch):
     """Two channels of its 2048 rows would end behind the slot."""
     meta = [("caps", "S512")]
