@@ -75,13 +75,11 @@ def health(name: str, within_s: float = 10.0) -> Health:
             f"the engine {printable(peer.label)} (pid {peer.pid}) {why}"
             for peer, why in engines.items()
         )
-        elsewhere = {
-            step.why: None
-            for jam in jams(survey.ls(), name=name)
-            for step in jam.steps
-            if step.ring != name
-        }
-        why = "; ".join((why, *elsewhere))
+        found = jams(survey.ls(), name=name)
+        steps = [step.why for jam in found for step in jam.steps if step.ring != name]
+        ends = [end.command for jam in found for end in jam.culprits if end.command]
+        again = [f"start `{command}` again" for command in ends]
+        why = "; ".join(dict.fromkeys((why, *steps, *again)))
     else:
         why = f"{ready} of {len(engines)} engines ready"
     if waiting:

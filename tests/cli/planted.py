@@ -118,6 +118,13 @@ def writer(pipe: Pipe, name: str) -> None:
             pipe.receive()
 
 
+def imports(pipe: Pipe, address: str, name: str) -> None:
+    from gpuring import bridge
+
+    with bridge.import_(address, name=name, slots=4, device="host"):
+        pipe.receive()
+
+
 def asks(pipe: Pipe, name: str) -> None:
     with gpuring.connect(name, timeout=10, label="client") as client:
         pipe.send()
@@ -324,6 +331,26 @@ def an_importer_that_is_stopped(children: Children, name: str) -> Iterator[Blame
 
 
 @contextlib.contextmanager
+def an_importer_that_was_killed(children: Children, name: str) -> Iterator[Blame]:
+    """Somebody reads on in its ring, and producers of the near ring wait for it."""
+    from gpuring import bridge
+    from tests.bridge.bridges import WAIT_S
+
+    far = f"{name}-far"
+    with small_ring(name), bridge.export(name, listen="127.0.0.1:0") as out:
+        importer = children(imports, f"{out.address}/{name}", far)
+        gpuring.attach(far, timeout=WAIT_S).close()
+        viewer = up(children(reads_on, far, "viewer"))
+        up(children(camera, name))
+        importer.kill()
+        try:
+            yield Blame("no creator")
+        finally:
+            viewer.kill()
+            gpuring.unlink(far)
+
+
+@contextlib.contextmanager
 def a_bridge_without_its_exporter(children: Children, name: str) -> Iterator[Blame]:
     """It was killed: its subscription is still there."""
     with small_ring(name) as ring:
@@ -392,6 +419,7 @@ PLANTED: dict[str, Callable[..., Any]] = {
         a_service_whose_only_engine_was_killed,
         *(a_dead_process_that_nobody_clears, a_bridge_whose_other_side_does_not_read),
         *(an_importer_that_is_stopped, a_bridge_without_its_exporter),
+        an_importer_that_was_killed,
         *(a_stopped_camera, a_ring_without_producers, a_circle),
         *(a_ring_whose_creator_was_killed, a_ring_in_which_all_are_dead),
     )

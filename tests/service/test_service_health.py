@@ -5,12 +5,14 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import socket
 import threading
 
 import pytest
 
 import gpuring
 from gpuring.cli import main
+from tests.cli.planted import an_importer_that_was_killed
 from tests.helpers.promise import promise
 from tests.helpers.rings import put, small_ring
 from tests.helpers.support import poll
@@ -125,6 +127,39 @@ def test_it_says_for_which_ring_an_engine_waits(name, children):
         why = gpuring.health(name, within_s=0.05).why
         assert f"(pid {worker.pid}) waits for a free slot of ring {log.name}" in why
         call.cancel()
+
+
+def looks_up(pipe, name, ring):
+    """An engine that reads a frame of a ring for each request."""
+    with (
+        serve(name) as server,
+        gpuring.attach(ring) as it,
+        it.consumer(reattach=True) as frames,
+    ):
+        pipe.send("up")
+        with server.take():
+            frames.acquire()
+
+
+def test_it_says_how_to_start_an_importer_for_which_an_engine_waits(name, children):
+    pytest.importorskip("zmq")
+    near, far = f"{name}-near", f"{name}-near-far"
+    with (
+        an_importer_that_was_killed(children, near),
+        serve(name, engine=False),
+        gpuring.connect(name) as client,
+    ):
+        up(children(looks_up, name, far))
+        call = send(client, 0)
+        why = poll(lambda: said_without(far, name))
+        assert f"start `gpuring bridge import {socket.gethostname()}:PORT/{near} --as {far} " in why
+        call.cancel()
+
+
+def said_without(ring, name):
+    """What is said of a service once its engine waits for the ring."""
+    found = gpuring.health(name, within_s=0.05)
+    return not found.ok and f"waits for a frame of ring {ring}" in found.why and found.why
 
 
 @promise(
