@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gpuring import bridge
 from gpuring.bridge.network.addresses import PORT
 from gpuring.cli.options import add_owner, device, nbytes, positive, seconds, slots
+from gpuring.cli.trouble import in_options
 
 if TYPE_CHECKING:
     from gpuring.bridge.supervisor import Bridge
@@ -152,16 +153,28 @@ def _keygen(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     asked = ("listen", "key", "insecure", "patience", "timeout", "device", "owner")
     options = {name: getattr(args, name) for name in asked}
-    return _stay(lambda: bridge.export(args.name, **options))
+    return _stay(args, lambda: bridge.export(args.name, **options))
 
 
 def _import(args: argparse.Namespace) -> int:
     asked = ("name", "slots", "device", "policy", "in_flight", "engine", "key", "timeout")
     options = {name: getattr(args, name) for name in asked}
-    return _stay(lambda: bridge.import_(args.address, give_up=args.give_up, **options))
+    return _stay(args, lambda: bridge.import_(args.address, give_up=args.give_up, **options))
 
 
-def _stay(make: Callable[[], Bridge]) -> int:
+class _InOptions(logging.Formatter):
+    """Lines of the log, with the options of the commands of both sides where they speak of
+    arguments: an importer tells what its exporter has said."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
+        self._options = {*vars(args), "owner"}
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return in_options(super().formatMessage(record), self._options)
+
+
+def _stay(args: argparse.Namespace, make: Callable[[], Bridge]) -> int:
     """Keeps a bridge until Ctrl-C or SIGTERM.  Raises RingError if it cannot go on."""
     came: list[int] = []
 
@@ -175,7 +188,7 @@ def _stay(make: Callable[[], Bridge]) -> int:
         signal.signal(signal.SIGINT, end)
     handler = logging.StreamHandler()
     handler.addFilter(lambda record: record.levelno < logging.ERROR)  # those are raised, too
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    handler.setFormatter(_InOptions(args))
     log = logging.getLogger("gpuring.bridge")
     log.addHandler(handler)
     log.setLevel(logging.INFO)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -10,8 +11,10 @@ from collections.abc import Iterator
 import pytest
 
 import gpuring
+from gpuring.registry import segment
 from tests.helpers import commands
 from tests.helpers.commands import exporting, line_with
+from tests.helpers.processes import SOMEBODY
 from tests.helpers.support import poll
 
 pytest.importorskip("zmq")
@@ -157,6 +160,19 @@ def test_an_exporter_says_that_it_waits_for_its_ring(name):
         assert f"No ring or service named '{name}-near': this host has " in told
         with gpuring.create(f"{name}-near", slots=2, shape=4, dtype="u1", device="host"):
             line_with(run, f"ring '{name}-near' is there now")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a ring away")
+def test_both_sides_say_by_which_option_a_ring_of_another_user_is_exported(name, near):
+    header = segment.path_of(segment.header_name(near.name))
+    os.chown(header, SOMEBODY, -1)
+    with contextlib.ExitStack() as stack, exporting(near.name) as (out, address):
+        stack.callback(os.chown, header, os.geteuid(), -1)  # or nobody removes it
+        options = ("--as", f"{name}-far", "--device", "host")
+        with commands.running(*IMPORT, f"{address}/{near.name}", *options) as into:
+            told = f"belongs to user {SOMEBODY} (mode 0600), not to user 0."
+            for side in (out, into):
+                assert f"with --owner {SOMEBODY}, or" in line_with(side, told)
 
 
 def test_an_exporter_says_at_once_that_its_port_is_in_use_and_goes_on_when_it_is_free(name):

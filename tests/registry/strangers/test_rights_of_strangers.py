@@ -176,6 +176,22 @@ def test_root_too_leaves_rings_of_others_alone(name, stranger, monkeypatch, mode
     assert segments_of(name) == []
 
 
+def serve_and_keep(pipe, name):
+    with gpuring.serve(name, **TERMS, mode=0o666):
+        pipe.send()
+        pipe.receive()
+
+
+def test_a_service_of_another_user_asks_for_no_argument_that_connect_lacks(name, stranger):
+    child = stranger(serve_and_keep, name)
+    child.receive()
+    with pytest.raises(PermissionError, match=f"belongs to user {NOBODY}, not") as refused:
+        gpuring.connect(name)
+    assert "`" not in str(refused.value)
+    child.send()
+    child.result()
+
+
 def make_and_die(pipe, name):
     kept = gpuring.create(name, **OPTIONS)
     os.kill(os.getpid(), signal.SIGKILL)
