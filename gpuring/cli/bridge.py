@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 
 from gpuring import bridge
 from gpuring.bridge.network.addresses import PORT
-from gpuring.cli.options import add_owner, device, nbytes, positive, seconds, slots
+from gpuring.cli.options import (
+    add_owner,
+    device,
+    nbytes,
+    permissions,
+    positive,
+    seconds,
+    slots,
+)
 from gpuring.cli.trouble import in_options
 
 if TYPE_CHECKING:
@@ -122,6 +130,13 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="end after S seconds without the exporter or its ring (default: never)",
     )
+    parser.add_argument(
+        "--mode",
+        type=permissions,
+        default=0o600,
+        metavar="0600",
+        help="permissions of the ring here, in octal (default: 0600, for one user)",
+    )
     _add_common(parser, "where the ring here is: host, cuda (default) or cuda:N")
     parser.set_defaults(how=_import)
 
@@ -158,8 +173,8 @@ def _export(args: argparse.Namespace) -> int:
 
 def _import(args: argparse.Namespace) -> int:
     asked = ("name", "slots", "device", "policy", "in_flight", "engine", "key", "timeout")
-    options = {name: getattr(args, name) for name in asked}
-    return _stay(args, lambda: bridge.import_(args.address, give_up=args.give_up, **options))
+    options = {name: getattr(args, name) for name in (*asked, "give_up", "mode")}
+    return _stay(args, lambda: bridge.import_(args.address, **options))
 
 
 class _InOptions(logging.Formatter):

@@ -77,6 +77,21 @@ def test_a_killed_importer_goes_on_where_it_was(name, near):
         assert run.wait(WAIT_S) == 0
 
 
+def test_an_importer_that_is_started_again_with_another_mode_makes_a_ring_of_that_mode(name, near):
+    there = f"{name}-far"
+    with exporting(near.name) as (_, where):
+        options = (*IMPORT, f"{where}/{near.name}", "--as", there, "--device", "host")
+        with commands.running(*options) as first:
+            with gpuring.attach(there, timeout=WAIT_S) as far, far.consumer():
+                first.kill()
+                first.wait()
+                poll(lambda: len(far.stats().peers) == 1)
+            with commands.running(*options, "--mode", "0660") as second:
+                poll(lambda: segment.mode(segment.header_name(there)) == 0o660)
+                second.send_signal(signal.SIGINT)
+                assert second.wait(WAIT_S) == 0
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", [(), ("--lossy",)], ids=["lossless", "lossy"])
 def test_an_importer_that_is_terminated_and_started_again_leaves_nothing_out(name, near, policy):

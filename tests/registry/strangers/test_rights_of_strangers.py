@@ -13,7 +13,7 @@ import pytest
 import gpuring
 from gpuring.registry import directory, leftovers, locks
 from gpuring.registry import segment as segments
-from tests.helpers import raw_verbs
+from tests.helpers import commands, raw_verbs
 from tests.helpers.promise import promise
 from tests.helpers.support import LOCK_BYTE, lock, segments_of
 from tests.registry.strangers import NOBODY, OPTIONS, SHM, TERMS, outcome
@@ -190,6 +190,23 @@ def test_a_service_of_another_user_asks_for_no_argument_that_connect_lacks(name,
     assert "`" not in str(refused.value)
     child.send()
     child.result()
+
+
+def opens(pipe, name):
+    return outcome(lambda: gpuring.attach(name))
+
+
+@pytest.mark.parametrize(
+    ("mode", "opened"), [((), "PermissionError"), (("--mode", "0666"), "done")]
+)
+def test_who_may_open_the_far_ring_of_a_bridge(name, stranger, mode, opened):
+    pytest.importorskip("zmq")
+    far = f"{name}-far"
+    with gpuring.create(name, **OPTIONS), commands.exporting(name) as (_, address):
+        options = ("--as", far, "--device", "host", *mode)
+        with commands.running("bridge", "import", f"{address}/{name}", *options):
+            gpuring.attach(far, timeout=60).close()
+            assert stranger(opens, far).result() == opened
 
 
 def make_and_die(pipe, name):
