@@ -15,8 +15,8 @@ class Finding:
     """One check's answer.
 
     fail: rings do not work as they should.  warn: some do not, or not with everybody.  Both say
-    what to do about it.  skip: it was not tried, and another
-    finding says what is missing.
+    what to do about it.  skip: it was not tried, because something is missing that need not be
+    there.  It says what, or another finding does.
     """
 
     level: Level
