@@ -51,9 +51,9 @@ ROWS = (
 )
 BELL = ("head", "bell")
 PATIENCE_S = 90
-"""A process that says nothing for so long is taken for stuck."""
+"""A process that sends nothing for this time counts as stuck."""
 END_S = 10
-"""A process that was told to end is killed after so long."""
+"""A process that was asked to end is killed after this time."""
 HERE = Path(__file__).resolve().parent.parent
 PROGRAMS = {"rings": "two rings", "service": "service"}
 """What figures call them."""
@@ -394,8 +394,8 @@ class Pair:
 
 
 def _end(process: Any) -> None:
-    """Lets it leave and remove its rings.  A killed engine would leave them, and their name with
-    them."""
+    """Lets the process leave and remove its rings.  A killed engine would leave them under their
+    names."""
     process.stdin.close()
     try:
         process.wait(END_S)
