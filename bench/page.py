@@ -108,8 +108,8 @@ class Results:
         setting: Mapping[str, Value],
         free: tuple[str, ...] = (),
     ) -> Iterator[Figure]:
-        """The figures with this setting, whose keys they must have.  A key that neither `setting` nor
-        `free` names has its usual value, or is not in a figure's setting at all."""
+        """The figures with this setting, whose keys they must have.  A key that neither `setting`
+        nor `free` names has its usual value, or is not in a figure's setting at all."""
         group = targets.GROUPS.get(name)
         usual = {key: each for key, each in plots.BASE.items() if key not in (*setting, *free)}
         for figure in self.run.figures:
