@@ -1,7 +1,7 @@
 """Streams that are being captured into a CUDA graph take nothing of the ring's.
 
 A write, a wait or a record there would be recorded and not done, and done again at each launch.  So
-the verbs refuse, enqueue nothing, and what was the user's stays his.
+the verbs refuse, enqueue nothing, and leave the slots as they were.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A GPU driver that notes its calls, may be told to fail, and does nothing on its own.
+"""A GPU driver that notes its calls, fails if a test asks for it, and does nothing on its own.
 
 A ring's header in a memfd has peers in several "processes" (support.py), each with a device order
-of its own over one driver; `Driver.finish` is the GPU getting to what was enqueued.  The fixture
-`rig` makes all of it.
+of its own over one driver.  `Driver.finish` lets the GPU do what was enqueued.  The fixture `rig`
+makes all of it.
 """
 
 from __future__ import annotations
@@ -430,8 +430,8 @@ def _in_driver(frame):
 def signalled(asked, act):
     """Within it, when `asked` is set, a signal comes whose handler calls `act`, once.
 
-    Never within a call of the fake driver, which could not pass an exception on: so the signal is
-    sent until it has come at another time."""
+    It must not come within a call of the fake driver, which could not pass on an exception.  So the
+    signal is sent again until it has come at another time."""
     over, main = threading.Event(), threading.main_thread().ident
 
     def handle(_signal, frame):

@@ -1,7 +1,7 @@
-"""A process in Python at the other end of the puppet's ring, which does what it is told, too.
+"""A process in Python at the other end of the puppet's ring, which obeys commands, too.
 
-Commands come through a pipe as tuples, and each one is answered: with what it has found, or with
-the exception's name and text.  It fills and reads slots by the driver alone, so it needs no CuPy.
+Commands come through a pipe as tuples.  The answer is the result, or the exception's name and text.
+The process fills and reads slots by calls of the driver, so it needs no CuPy.
 """
 
 from __future__ import annotations
