@@ -57,9 +57,6 @@ class GpuPeer:
         at = self.slot.__cuda_array_interface__["data"][0]
         gpus.gpu(0).fill(at, byte, math.prod(SHAPE), self.stream.handle)
 
-    def fill_by_cpu(self, byte: int) -> None:
-        self.slot.copy_from(np.full(SHAPE, byte, "u1"))
-
     def publish(self, pts: int) -> None:
         self.slot.meta["pts"] = pts
         self.slot.publish()
