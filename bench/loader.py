@@ -52,7 +52,7 @@ POOL = 32
 COMPARED = 8
 """So many batches are compared."""
 LONG = 1 << 22
-"""The samples of an epoch: more than anybody takes."""
+"""The samples of an epoch: more than any run takes."""
 
 
 class Images(Dataset[Any]):
@@ -161,7 +161,7 @@ def cases(on_gpu: bool) -> dict[str, Case]:
 
 
 def contenders(case: Case, on_gpu: bool) -> tuple[str, ...]:
-    """The loaders that can do it.  What is on a GPU cannot be pinned."""
+    """The loaders that can load this case.  Tensors on a GPU cannot be pinned."""
     can_pin = on_gpu and not isinstance(case[0], OnGpu)
     pinned = ("torch pinned",) if can_pin else ()
     plain = ("by hand",) if type(case[0]) is Images else ()
@@ -280,7 +280,7 @@ def training(on_gpu: bool) -> Callable[[Any], None]:
 
 
 def without_loader(case: Case, step: Callable[[Any], None], seconds: float, on_gpu: bool) -> float:
-    """Milliseconds of a step with a batch that is there."""
+    """Milliseconds of a training step with one batch that is on the GPU already."""
     dataset, size, _, _ = case
     batch = torch.utils.data.default_collate([dataset[k] for k in range(size)])
     if on_gpu:

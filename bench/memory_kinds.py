@@ -3,8 +3,7 @@
     python -m bench.memory_kinds [--rounds 5] [--json FILE]
 
 The kinds take turns within each round, so that a machine that slows down slows all of them.  Frames
-have 1 MiB, of which 4 KiB are written and checked.  It takes less than a
-minute.
+have 1 MiB, of which 4 KiB are written and checked.  It takes less than a minute.
 """
 
 from __future__ import annotations

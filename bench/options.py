@@ -17,7 +17,7 @@ __all__ = [
 
 
 def parser(prog: str, doc: str | None) -> argparse.ArgumentParser:
-    """doc: the program's docstring, which is told as it is."""
+    """doc: the program's docstring, which --help shows as it is."""
     return argparse.ArgumentParser(
         prog=prog, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )

@@ -108,7 +108,8 @@ class Results:
         setting: Mapping[str, Value],
         free: tuple[str, ...] = (),
     ) -> Iterator[Figure]:
-        """What a setting does not speak of is as usual.  What is asked for has to be said."""
+        """The figures with this setting, whose keys they must have.  A key that neither `setting`
+        nor `free` names has its usual value, or is not in a figure's setting at all."""
         group = targets.GROUPS.get(name)
         usual = {key: each for key, each in plots.BASE.items() if key not in (*setting, *free)}
         for figure in self.run.figures:
@@ -128,7 +129,8 @@ class Results:
         return [each for each in targets.judge(self.run.figures) if each.met is not None]
 
     def summary(self, *syncs: str) -> str:
-        """What `gpuring bench` would have said of rings of these synchronisers."""
+        """The lines of `gpuring bench` for rings of these synchronisers, made from stored
+        figures."""
         figures = [
             figure
             for figure in self.run.figures

@@ -138,8 +138,8 @@ def stamp(slot: gpuring.WriteSlot) -> None:
 
 
 def camera(pipe: Pipe, name: str, nbytes: int, slots: int) -> None:
-    """Owns the ring.  It publishes as many frames as it is told to, until that is none.  The first
-    ones are whole."""
+    """Owns the ring.  It publishes as many frames as each order says, until one says 0.  The first
+    frames are written whole."""
     with (
         gpuring.create(name, slots=slots, shape=nbytes, dtype="u1", memory="pinned") as ring,
         ring.producer() as producer,

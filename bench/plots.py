@@ -226,7 +226,7 @@ _AXES = {
 
 
 def _says(figure: Figure, wanted: dict[str, Any]) -> bool:
-    """Whether its setting contradicts nothing that is wanted."""
+    """Whether its setting agrees with what is wanted, as far as it has the same keys."""
     return all(
         value is None or figure.setting.get(key, value) == value for key, value in wanted.items()
     )

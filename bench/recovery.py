@@ -3,9 +3,9 @@
 The victim is killed between claim and publish while a consumer waits for its frame, or while it
 holds a frame that a producer needs; a process with a CUDA context first has to be taken down by the
 kernel (50 to 60 ms on the machines that we know). What the survivor reads afterwards is checked.
-Not shown: deaths at every instruction, which tests/test_kill_matrix.py has by the thousand, and
-with GPU work pending, which tests/gpu/test_gpu_death.py has. Not measured under MPS, where a killed
-client may take the others with it.
+Not shown: deaths at every fault point (tests/kill/test_kill_matrix.py has thousands of these), and
+deaths with GPU work pending (tests/gpu/test_gpu_death.py). Not measured under MPS, where the death
+of a client may end the others, too.
 """
 
 from __future__ import annotations

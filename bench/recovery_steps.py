@@ -269,7 +269,8 @@ class Process:
 
 
 def observe(victim: Process, survivor: Process, word: Any) -> dict[str, float]:
-    """Kills the victim.  Returns the milliseconds of each step that it or the survivor has told."""
+    """Kills the victim.  Returns the milliseconds of each step that it or the survivor has
+    reported."""
     files = {}
     for step, pid in zip(("process", "outside"), victim.pids(), strict=False):
         files[os.pidfd_open(pid)] = step

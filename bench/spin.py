@@ -100,7 +100,7 @@ def oversleep(pipe: Pipe, period_ms: float, sleeps: int) -> list[float]:
 
 
 def frames_at(period_ms: float, seconds: float) -> int:
-    """As many as there are in the time, and no more than it takes for a p99."""
+    """How many frames to take: as many as come in the time, but no more than a p99 needs."""
     return max(WARM_UP, min(MORE_THAN_P99_NEEDS, int(1e3 * seconds / period_ms)))
 
 

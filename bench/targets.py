@@ -66,8 +66,8 @@ Setting = Mapping[str, Value]
 def find(
     figures: Iterable[Figure], name: str, setting: Setting, program: str = "gpuring"
 ) -> Figure | None:
-    """The first with values that says all of `setting`; a program that has no such key at all (a
-    queue has no sync) says it too."""
+    """The first figure with values whose setting agrees with `setting`.  A key that the program
+    does not have at all (a queue has no sync) does not matter."""
     group = GROUPS.get(name)
     for figure in figures:
         if figure.values is None or (figure.name, figure.program) != (name, program):
@@ -153,8 +153,9 @@ def _slowest_transition(figures: list[Figure]) -> tuple[float, str] | None:
 
 
 def _size_matters(figures: list[Figure]) -> tuple[float, str] | None:
-    """How far the hand-over of 1 GiB frames is below that of 4 KiB, in noise of the latter; without
-    kernels: theirs take longer on more memory, whoever hands it over."""
+    """How much slower frames of 1 GiB are handed over than those of 4 KiB, in units of the noise of
+    the latter.  No kernels run, because kernels take longer on more memory, whoever hands it
+    over."""
     worst: tuple[float, str] | None = None
     for figure in figures:
         small = {**figure.setting, "nbytes": 4096}

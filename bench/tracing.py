@@ -39,7 +39,7 @@ VERBS = ("claim", "publish", "acquire", "release")
 LOOK = "return __builtin_expect(gr_load_relaxed(&ring->head->traced_until_ns) != 0, 0);"
 """Of trace.h: what a verb does while nobody traces."""
 TRIMMED = [str(quantile) for quantile in range(5, 100, 5)]
-"""The mean of these percentiles is that of a run without its outliers."""
+"""The mean of these percentiles is the mean of a run without its outliers."""
 LAPS = 200
 """Of one turn in Python."""
 PEERS, PROCESSES = 250, 5
@@ -232,7 +232,7 @@ def many_peers(crew: Crew) -> Iterator[Figure]:
         due = time.monotonic()
 
         def publish() -> bool:
-            """Between two looks, as this process is the camera, too."""
+            """Publishes between two looks, because this process is also the camera."""
             nonlocal due, frames
             while frames and time.monotonic() >= due:
                 producer.claim(PATIENCE_S).publish()

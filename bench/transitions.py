@@ -87,7 +87,8 @@ def _in_c() -> Iterator[Figure]:
 def _with_consumers(
     settings: Settings, crew: Crew, place: Place, consumers: int, laps: int, blank: Figure
 ) -> Iterator[Figure]:
-    """In one process, so that nobody runs beside the producer; then with live consumers."""
+    """First all in one process, so that no other one runs beside the producer; then with live
+    consumers."""
     ns, wrong = crew.call(
         measure_with_consumers, ring_name(), place, consumers, laps, settings.spoil
     )
@@ -133,7 +134,8 @@ def measure_with_consumers(
 def _loaded(
     crew: Crew, place: Place, consumers: int, rounds: int, blank: Figure
 ) -> Iterator[Figure]:
-    """At a pace that the consumers keep up with.  So it contains their cache misses and no wait."""
+    """Frames come at a pace that the consumers can keep up with, so the figure contains cache
+    misses that they cause, and no waits."""
     name = ring_name()
     with crew.start(pace, name, place, rounds) as producer:
         producer.receive()

@@ -2,8 +2,8 @@
 
     python -m bench.two_gpus [--rounds 3] [--json FILE] [--host]
 
-A writer on one GPU stamps whole frames, and a reader under the other GPU takes each one over the
-link.  It copies it to its own GPU (`copy`, by slot.copy_to, and checks the first 4 KiB) or reads it
+A writer on one GPU stamps whole frames, and a reader on the other GPU takes each one over the link.
+It copies the frame to its own GPU (`copy`, by slot.copy_to, and checks the first 4 KiB) or reads it
 where it is (`kernel`, which checks every word).  The plain figures come from one process without a
 ring: memcpyPeerAsync and the same kernel over eight buffers of the other GPU.  All kinds of memory
 take turns in each round, in both directions.
@@ -79,7 +79,8 @@ def write(pipe: Pipe, name: str, kind: str, device: int, nbytes: int, frames: in
 
 
 def read(pipe: Pipe, name: str, device: int, nbytes: int, frames: int) -> dict[str, float]:
-    """Takes the frames under its own GPU.  Returns how many it took in a second, by the way."""
+    """Takes the frames on its own GPU.  Returns how many it took in a second, for each way to
+    read."""
     use(device)
     under: Any = {} if device == HOST else {"device": device}
     figures = {}

@@ -1,7 +1,7 @@
 """What a slot holds: named arrays at offsets, and the frame's metadata.
 
-Nothing here touches a ring or shared memory.  The C library finds the offsets in the description
-(native/host/spec.h), for who creates a ring and for who attaches to it.
+Nothing here touches a ring or shared memory.  The C library computes the offsets from the
+description (native/host/spec.h), when a ring is created and when a process attaches to it.
 """
 
 from __future__ import annotations
@@ -265,9 +265,9 @@ def _plain(dtype: Any, what: str) -> tuple[np.dtype[Any], tuple[int, ...], str]:
     """The dtype of arrays as everybody will see it, the shape of an element that is an array
     itself, and the dtype's name if NumPy does not have it.
 
-    The creator, too, makes its dtype from the description.  So it does not have what a description
-    leaves out either: metadata, that NumPy aligned the fields, np.record.  A dtype that would
-    become another one is refused.
+    The creator, too, makes its dtype from the description.  So its dtype also lacks what a
+    description leaves out: metadata, the note that NumPy has aligned the fields, np.record.  A
+    dtype that would become another one is refused.
     """
     if type(dtype).__module__ == "torch":
         dtype = str(dtype).removeprefix("torch.")

@@ -42,8 +42,8 @@ What each of them can find, and has found in code that was broken on purpose:
 * native/test_failing_calls.py has each call to the system fail in turn.
 * `storm` kills, stops and interrupts processes of every role at random, for as long as you say.
 * service/test_service_signals.py raises at every place where Python runs signal handlers, and
-  torch/test_loader_deaths.py also in torch's loader.  A run
-  of the tests has some of them; all, by step 1 in `signals()`, take minutes.
+  torch/test_loader_deaths.py does so in torch's loader, too.  A run of the tests tries some of
+  these places.  With step 1 in `signals()` it tries all of them, which takes minutes.
 * registry/test_name_races.py tries kills, and two operations on one name, at each line.
   registry/strangers acts as another user, with a /dev/shm that is full or read-only, and
   registry/containers.py makes namespaces.  bridge/links.py makes two hosts and a link that fails.

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.helpers.fake_driver import Rig
 from tests.helpers.processes import PATIENCE_S
+from tests.helpers.rig import Rig
 from tests.helpers.support import PLACES, Child, Place, Segment, segments_of
 
 DEADLINE_S = 240

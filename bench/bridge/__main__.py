@@ -68,7 +68,7 @@ def _size(
     delay_ms: float = 0,
     slots: int = SLOTS,
 ) -> Iterator[Figure]:
-    """All carriers in turns, so that whatever else the machine does hits each of them."""
+    """Measures all carriers in turns, so that other load of the machine disturbs all of them."""
     paced = 20 if args.quick else -(-min(PACED, round(PACED_S / SIZES[nbytes])) // args.rounds)
     link = {"round trip, ms": 2 * delay_ms, "slots": slots} if delay_ms else {}
     setting = {"nbytes": nbytes, **link}

@@ -6,8 +6,8 @@
   done with it.  A received message is copied into the slot once.
 * **Zenoh**: a publisher that blocks when the network is slow, and a subscriber, peer to peer.
 
-They are what one would write without a bridge, as short as it goes.  None of them survives the
-death of a side, names a frame that is missing, knows how far the other side is, or refuses a
+They are what a program without a bridge would do, in as few lines as possible.  None of them
+survives the death of a side, reports missing frames, knows how far the other side is, or refuses a
 stranger.
 """
 

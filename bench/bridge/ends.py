@@ -32,10 +32,10 @@ def create(name: str, nbytes: int, slots: int) -> gpuring.Ring:
 
 
 def produce(pipe: Pipe, name: str, nbytes: int, slots: int) -> None:
-    """Makes the near ring, and writes frames when it is told to: (kind, how many, each how many
-    seconds after the one before), or until it is told the next thing if the kind is "until told".
-    Tells how many there were, and how many ns each took from its claim until it was published.
-    Ends at None."""
+    """Makes the near ring, and writes frames as it is ordered.  An order is (kind, how many, the
+    seconds between two frames).  If the kind is "until told", it writes until the next order comes.
+    It sends back how many frames there were, and how many ns each took from its claim until it was
+    published.  None ends it."""
     ramp = np.arange(nbytes // 8, dtype="u8")
     with create(name, nbytes, slots) as ring, ring.producer() as producer:
         pipe.send("up")
@@ -71,7 +71,7 @@ def produce(pipe: Pipe, name: str, nbytes: int, slots: int) -> None:
 
 
 def _wait_for_a_carrier(ring: gpuring.Ring) -> None:
-    """Without a subscription nobody would get the frames."""
+    """Waits until the ring has a subscription, because nobody would get the frames before."""
     patience = time.monotonic() + PATIENCE_S
     while not ring.stats().subscriptions:
         if time.monotonic() > patience:
@@ -80,9 +80,9 @@ def _wait_for_a_carrier(ring: gpuring.Ring) -> None:
 
 
 def read(pipe: Pipe, name: str, nbytes: int, slots: int, make: bool) -> None:
-    """Makes the far ring, or waits for it, and reads what comes.  Tells of each part of the stream
-    what is wrong with it and when its frames came: (wrong words, one-way ns, when in ns).  If the
-    kind is "until told", it also tells when the first one has come."""
+    """Makes the far ring, or waits for it, and reads what comes.  For each part of the stream it
+    sends back what was wrong and when its frames came: (wrong words, one-way ns, arrival in ns).
+    If the kind is "until told", it also reports when the first frame has come."""
     ramp = np.arange(nbytes // 8, dtype="u8")
     ring = create(name, nbytes, slots) if make else gpuring.attach(name, timeout=PATIENCE_S)
     # In a ring that a bridge makes, slots are claimed before we join, for the first frames.
@@ -119,7 +119,7 @@ def read_lossy(_: Pipe, name: str) -> None:
 
 
 def _next(frames: gpuring.Consumer) -> Any:
-    """The next frame, though those who publish it come and go."""
+    """The next frame, over restarts of its producers."""
     until = time.monotonic() + PATIENCE_S
     while True:
         try:

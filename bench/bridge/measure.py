@@ -39,7 +39,7 @@ class Taken:
 def carried(
     carrier: Carrier, crew: Crew, nbytes: int, slots: int, delay_ms: float = 0
 ) -> Iterator[Between]:
-    """A producer, a carrier and a reader, who are gone afterwards.  With `delay_ms` all that the
+    """A producer, a carrier and a reader, which end with the block.  With `delay_ms` all that the
     two sides of the carrier say to each other takes so long."""
     near, far, port = ring_name(), ring_name(), free_port()
     to_port = free_port() if delay_ms else port
@@ -100,10 +100,10 @@ class Between:
         every_s: float = 0,
         meanwhile: Callable[[], None] | None = None,
     ) -> tuple[list[int], list[int]]:
-        """Has frames sent and read.  Returns the one-way time and the arrival of each in ns.
-        Raises Wrong.  `kind` is "verify", "spoil" (a frame has a wrong word) or "timed".  Or it is
-        "until told": `meanwhile` is called when the first frame has come, and a last one is sent
-        when it has returned."""
+        """Lets frames be sent and read.  Returns the one-way time and the arrival of each in ns.
+        Raises Wrong.  `kind` is "verify", "spoil" (a frame has a wrong word) or "timed".  It may
+        also be "until told": then `meanwhile` is called when the first frame has come, and the last
+        frame is sent when that has returned."""
         self.reader.send("verify" if kind == "spoil" else kind)
         self.producer.send((kind, until, every_s))
         if meanwhile is not None:
@@ -136,7 +136,7 @@ class Between:
 
 
 def idle_percent(carrier: Carrier, crew: Crew, seconds: float) -> tuple[float, float]:
-    """What the two sides of a bridge use while no frame comes, in percent of a core."""
+    """The CPU use of the two sides of a bridge while no frame comes, in percent of a core."""
     with carried(carrier, crew, 1 << 16, 8) as between:
         between.send("verify", 16)
         time.sleep(1)

@@ -32,8 +32,8 @@ WAYS = ("no reader", READER, LOSSLESS, LOSSY)
 
 
 def producers(carrier: Carrier, crew: Crew, rounds: int, seconds: float) -> Iterator[Figure]:
-    """The ways in turns.  A lossless bridge has no figure at full speed: there it is the bridge
-    that is measured."""
+    """Measures the ways in turns.  A lossless bridge has no figure at full speed, because there the
+    producer waits for the bridge."""
     took: dict[str, list[float]] = {way: [] for way in WAYS}
     lost = dict.fromkeys(WAYS, 0)
     rates: dict[str, list[float]] = {way: [] for way in WAYS if way != LOSSLESS}
@@ -83,7 +83,8 @@ def _once(
 
 
 def _lost(there: gpuring.Ring, sent: int) -> int:
-    """How many of the frames were lost, when the last one has come.  Nothing takes its place."""
+    """How many frames were lost.  Waits until the last one has come, which no later one
+    replaces."""
     last = 2 * SLOTS + sent - 1  # ends.create has filled each slot of the near ring once
     patience = time.monotonic() + ends.PATIENCE_S
     while (link := there.stats().link) is None or link.seq < last:

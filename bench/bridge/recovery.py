@@ -2,8 +2,8 @@
 
 Frames of 64 KiB come every 5 ms.  The worker is killed in the middle of a stream, and the longest
 time between two frames since then is taken.  The stream is over when its last frame has arrived, so
-the worker is back before it is killed again.  How long it takes after a cut of the link,
-`tests/storm_bridge.py --troubles cut --kills 0` counts, because a cut needs network namespaces.
+the worker is back before it is killed again.  `python -m tests.storm bridge --troubles cut --kills
+0` measures how long it takes after a cut of the link, because a cut needs network namespaces.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ def recovery(carrier: Carrier, crew: Crew, kills: int) -> Iterator[Figure]:
 
 
 def silence(carrier: Carrier, crew: Crew, victim: str, kills: int, rest_s: float) -> list[float]:
-    """For how many ms no frame came after each kill.  `rest_s`: how long frames come before it."""
+    """For how many ms no frame came after each kill.  `rest_s`: how long frames come before a
+    kill."""
     with carried(carrier, crew, NBYTES, SLOTS) as between:
         between.send("verify", 24)
         return [_silence_ns(between, victim, rest_s) / 1e6 for _ in range(kills)]

@@ -79,7 +79,7 @@ def bridged(
     be on their way."""
     name = ring_name()
     there, here = f"{name}.a", f"{name}.b"
-    # An importer takes the kind of memory that is usual.  Here it is told.
+    # An importer has no option for the kind of memory, so the call is patched here.
     kind = mock.patch.object(supervisor, "create_of", partial(create_of, memory=memory))
     with kind, make(there, near, memory, slots):
         where = None if near == "host" else near

@@ -20,10 +20,10 @@ from bench.frontends.transport import Setting
 from gpuring.cli.measure.crew import Crew, Part, RoleFailed
 
 START_S = 45.0
-"""How long processes may take to import, and to have a GPU context, a model and a codec."""
+"""How long processes may take to import, and to make a GPU context, a model and a codec."""
 CONNECT_S = 20.0
 HANG_S = 3.0
-"""A worker that is so late has been left hanging by the death of another process."""
+"""A worker that is so late hangs, because of the death of another process."""
 Record = dict[str, Any]
 
 
@@ -91,7 +91,7 @@ class Case:
         return merged
 
     def end(self) -> None:
-        """Those who do not end by themselves are killed with their crew."""
+        """Asks the processes to end.  Those that do not are killed with their crew."""
         for parts in (self.workers, self.engines, [self.keeper]):
             for part in parts:
                 part.send((roles.END,))
@@ -146,7 +146,7 @@ def _measure_work(case: Case, work: str, answers: Any, seconds: float, record: R
 
 
 def _connect(case: Case, work: str, answers: Any) -> None:
-    """Until each worker has had every photo enlarged, and nothing failed."""
+    """Waits until each worker has got every photo enlarged, without a failure."""
     until = time.monotonic() + CONNECT_S
     while True:
         found = case.files(work, 0.3, case.setting.calls)
@@ -217,9 +217,10 @@ def _http(case: Case, jpegs: Sequence[bytes], answers: Any, seconds: float) -> R
 
 
 def _deaths(case: Case, answers: Any, seconds: float) -> Record:
-    """After a third of it a worker and an engine are killed.  What the other workers saw.
+    """Kills a worker and an engine after a third of the time.  Returns what the other workers saw.
 
-    Nobody is told to end afterwards: some ways leave processes that cannot.
+    The processes are not asked to end afterwards, because with some ways a death leaves processes
+    that cannot.
     """
     victims = case.workers[0], case.engines[0]
     begun = time.monotonic()

@@ -57,7 +57,7 @@ class Clock:
 
 
 def keeper(pipe: Pipe, way: str, lane: Any, setting: Setting) -> None:
-    """Keeps what a way has to have kept, until it is told to end."""
+    """Keeps what a way needs to be kept, until it is ordered to end."""
     keep = ways()[way].keeper
     with keep(setting, lane) if keep else contextlib.nullcontext():
         pipe.send(READY)
@@ -99,8 +99,8 @@ def engine(pipe: Pipe, way: str, lane: Any, setting: Setting, number: int) -> No
 
 
 def worker(pipe: Pipe, way: str, lane: Any, setting: Setting, number: int) -> None:
-    """Has photos enlarged.  Orders: (PHOTOS, …), (FRAMES, …) and ("http", …), as the functions
-    below; END."""
+    """Lets engines enlarge photos.  Its orders are (PHOTOS, …), (FRAMES, …) and ("http", …), which
+    are for the functions below, and END."""
     front = example("upscale_frontends")
     jpegs = pipe.receive()
     _wait_asleep(setting)
@@ -208,7 +208,7 @@ class _Work:
         }  # fmt: skip
 
     def http(self, listening: socket.socket) -> None:
-        """Serves until something more is told.  With more connections than calls, some wait."""
+        """Serves until the next order comes.  With more connections than calls, some wait."""
         front, room = example("upscale_frontends"), asyncio.Semaphore(self._calls)
 
         async def enlarged(jpeg: bytes) -> bytes:

@@ -13,9 +13,9 @@ https://docs.cupy.dev/en/stable/reference/cuda.html).
   processes is the pipeline (https://zguide.zeromq.org/docs/chapter1/, "Divide and Conquer").
 * iceoryx2: publish-subscribe of one 64-bit number, see `iox`.
 
-What both lack: nobody notices that the other side died (its event, recorded and never reached,
-holds the waiting stream for ever), a second consumer needs its own bookkeeping, and the content of
-a slot is nobody's but the programmer's business.
+What both lack: neither side notices that the other died (the dead side's event was recorded and is
+never reached, so a stream that waits for it waits for ever).  A second consumer needs bookkeeping
+of its own.  The program itself has to know what is in a slot.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """Results that are computed in a slot: CuPy takes their memory from there (WriteSlot.allocate).
 
-Nobody can know beforehand which allocation of a computation becomes its result.  The memory of the
-slot is given to whoever asks for exactly so many bytes as the frame has, while nobody else has it.
-If that was a temporary, it comes back when the temporary is dropped, and the next one gets it.
-Everything else comes from the allocator that was there before.
+It cannot be known beforehand which allocation of a computation becomes its result.  So the memory
+of the slot is given to the first allocation of exactly as many bytes as the frame has.  If that was
+a temporary array, the memory comes back when the array is dropped, and the next allocation of that
+size gets it.  All other allocations go to the allocator that was there before.
 
 torch is not served.  Its allocator asks a pool (torch.cuda.MemPool) for segments of 2 or 20 MiB, or
 of a multiple of 2 MiB for tensors of 10 MiB and more, so few slots could be one.  All temporaries

@@ -4,8 +4,8 @@ gpuring/ring/exported.pyx has the protocols, and here is what they answer.
 
 An importer that names its stream (DLPack) is ordered behind everything done with the slot so far,
 and publish or release waits for that stream.  An importer that does not (the CUDA array interface)
-orders itself behind the slot's stream.  Nobody learns on which stream it works then, so its user
-says it with `Slot.use_on`.
+orders itself behind the slot's stream.  We do not learn on which stream it works then, so its user
+has to call `Slot.use_on`.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ An *exporter* beside the ring listens, and *importers* on other hosts connect to
 fills a ring of its own, which programs there use like any other ring.  The page "More than one
 machine" describes it in full.  Needs `gpuring[bridge]`.
 
-Each side is two processes.  What a user's process has is the *supervisor*; it starts the *worker*.
+Each side is two processes.  The *supervisor* is in the user's process, and starts the *worker*.
 
     supervisor.py    what both supervisors do; exporter/ and importer/ have what each does besides
     worker.py        what both workers have, and the log; worker_main.py is where they begin
@@ -51,23 +51,24 @@ def export(
     It starts a process, which is an ordinary consumer of the ring: each importer has a subscription
     "bridge: HOST/RING".  The ring need not be there yet.
 
-    * `listen`: an address of this host with a port, "10.0.0.5:9760" or "[fd00::5]:9760", or a name
-      of it, which is asked for again and again until it has an address.  Port 0 takes a free one;
-      `address` says which.
+    * `listen`: an address of this host with a port, "10.0.0.5:9760" or "[fd00::5]:9760".  A host
+      name is allowed, too, and is looked up again and again until it has an address.  Port 0 takes
+      a free port; `address` says which.
     * `key`: the key file of an exporter (`keygen`).  Everything is encrypted then, and only
       importers with the other file are served.
-    * `insecure`: allows an address that other hosts can reach without a key.  Everybody who can
-      reach it can read the frames then.
-    * `patience`: for how many seconds a subscription is kept when its importer is gone, and that of
-      a lossless importer also when this process has died.  Meanwhile it holds up the producers.
+    * `insecure`: allows to listen without a key at an address that other hosts can reach.  Then
+      everybody who can reach it can read the frames.
+    * `patience`: for how many seconds a subscription is kept when its importer is gone.  That of a
+      lossless importer is also kept when this process has died.  It holds up the producers in that
+      time.
     * `timeout`: after how many seconds of silence the other side counts as gone, 0.1 or more.
-    * `device`: the GPU under which the ring is used, as for `attach`.  "host" and None are for a
-      ring in host memory; None is also the current GPU.
+    * `device`: the GPU on which the ring is used, as for `attach`.  "host" is for a ring in host
+      memory.  None is for a ring in host memory, or else the current GPU.
     * `owner`: the id of the user whose ring it must be, as for `attach`.
 
     Returns an `Export`, a context manager that ends the bridge with its block.  Does not wait.
     Raises DeviceError if there is no such GPU, RingError if pyzmq is missing, ValueError,
-    TypeError, OSError (the key file).  What goes wrong later, `wait()` raises.
+    TypeError, OSError (the key file).  `Export.wait` raises what goes wrong later.
     """
     _need_zmq()
     segment.check_name(name)
@@ -103,31 +104,31 @@ def import_(
     """Fills a ring on this host with the frames of a ring on another one, until it is closed.
 
     It starts a process, which is the producer of the ring here.  The ring has the shapes, dtypes
-    and metadata of the other one.  It appears when the exporter and its ring have been reached.  It
-    begins with the oldest frame there if this was connected before that ring was there, and
-    otherwise with the next one.
+    and metadata of the other one.  It is created when the exporter and its ring have been reached.
+    If the importer was connected before the other ring was there, it begins with the oldest frame
+    of that ring, and otherwise with the next one.
 
-    * `address`: the exporter's address and the ring there, "10.0.0.5:9760/cam0".  A name of the
-      host is asked for its addresses before each connection.
+    * `address`: the exporter's address and the ring there, "10.0.0.5:9760/cam0".  A host name is
+      looked up before each connection.
     * `name`: the ring's name here.  None: the same as there.
     * `slots`: how many slots the ring here has.
-    * `device`: where it lives, as for `create`: "host", "cuda", "cuda:1".  None is the current
-      GPU.  It need not be where the other one lives.
+    * `device`: where the slots of the ring here are, as for `create`: "host", "cuda", "cuda:1".
+      None is the current GPU.  Those of the other ring may be elsewhere.
     * `policy`: "lossless" takes every frame, once and in order, and the producers there wait while
       there is no room here.  "lossy" takes what there is room for.  "latest" takes the newest frame
       whenever one can be sent.  What the other two leave out counts in `slot.lost` here.
-    * `in_flight`: how many bytes of frames may be on their way.  At least one frame may.
-    * `engine`: what carries the frames.  "auto" takes what suits the two machines, and says why.
+    * `in_flight`: how many bytes of frames may be on their way.  One frame always may.
+    * `engine`: what carries the frames.  "auto" takes what suits the two machines, and logs why.
     * `key`: the key file of an importer (`keygen`).
     * `timeout`: after how many seconds of silence the other side counts as gone, 0.1 or more.
-    * `give_up`: after how many seconds without a session it ends, also while there is no ring there
-      or the exporter ends each session at once.  None: never.
+    * `give_up`: the importer ends after so many seconds without a session.  That includes the time
+      in which there is no ring there, or the exporter ends each session at once.  None: never.
     * `mode`: permissions of the ring here, as for `create`.
 
     Returns an `Import`, a context manager that ends the bridge with its block.  Does not wait, so
     attach to the ring here with a timeout.  Raises RingExists if the ring is in use on this host,
     DeviceError if there is no such GPU, RingError if pyzmq is missing, ValueError, TypeError,
-    OSError (the key file).  What goes wrong later, `wait()` raises.
+    OSError (the key file).  `Import.wait` raises what goes wrong later.
     """
     _need_zmq()
     where, near = ring_of(address)

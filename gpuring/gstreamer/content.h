@@ -1,4 +1,5 @@
-/* What the slots of a ring hold: caps that frames name, or that were given and guessed. */
+/* What the slots of a ring hold, as caps. Frames name them in their metadata. If they do not, caps
+ * are guessed from the shape and the dtype, and from those that the user gave. */
 #pragma once
 
 #include "reader.h"
@@ -16,11 +17,11 @@ typedef struct Content {
     Layout layout;
 } Content;
 
-/* Whether a frame has the caps of the one before. */
+/* Whether a frame has the same caps as the one before. */
 gboolean content_is_same(const Content *content, const Reader *reader, const gpuring_slot *slot);
-/* Takes the caps of this frame. is_new: they are others than before. */
+/* Takes the caps of this frame. is_new: whether they differ from those before. */
 gboolean content_take(Content *content, const Reader *reader, const gchar *name,
                       const gpuring_slot *slot, gboolean *is_new, gpuring_error *error);
-/* How long a frame is. 0: it is not known. */
+/* The duration of a frame. 0: it is not known. */
 GstClockTime content_frame_ns(const Content *content);
 GstClockTime content_pts(const Content *content, const Reader *reader, const gpuring_slot *slot);

@@ -6,7 +6,7 @@
 
 enum { UNIFIED = 4, NON_BLOCKING = 1, NOT_READY = 600 }; /* CU_MEMORYTYPE_, CU_STREAM_, CUDA_ERROR_ */
 
-/* CUDA_MEMCPY2D of cuda.h, which GStreamer's own headers need, and do not bring. */
+/* CUDA_MEMCPY2D of cuda.h. GStreamer's own headers need cuda.h, and it is not part of them. */
 typedef struct Rows {
     gsize x, y;
     gint kind;
@@ -34,7 +34,7 @@ G_STATIC_ASSERT(sizeof(Copy) == 16 * 8);
     F(gint, stream_synchronize, "cuStreamSynchronize", (gpointer stream))                          \
     F(gint, copy, "cuMemcpy2DAsync_v2", (const Copy *copy, gpointer stream))
 
-/* Those that are the same in all versions of the library since 1.22. */
+/* Functions that are the same in all versions of the library since 1.22. */
 #define LIBRARY(F)                                                                                 \
     F(gboolean, load_library, "gst_cuda_load_library", (void))                                     \
     F(void, memory_init_once, "gst_cuda_memory_init_once", (void))                                 \
@@ -194,14 +194,15 @@ void gpu_take_context(Gpu *gpu, GstContext *context) {
     g_mutex_unlock(&gpu->turn);
 }
 
-/* Over the primary context, which is kept: contexts may outlive their elements. */
+/* A context of GStreamer over the primary context of CUDA. That one is never given back, because
+ * the new context may outlive the element. */
 static GstObject *new_context(gint number) {
     gpointer primary;
     if (cuda.init(0) != 0 || cuda.retain(&primary, number) != 0) return NULL;
     return cuda.wrapped(primary, number);
 }
 
-/* The one that we have, or a new one. */
+/* The context that the element has already, or a new one. */
 static GstObject *context_of(Gpu *gpu, gint number) {
     g_mutex_lock(&gpu->turn);
     if (gpu->context && number >= 0 && number_of(gpu->context) != number)
@@ -223,7 +224,8 @@ gboolean gpu_answer(Gpu *gpu, gint number, GstQuery *query) {
     return is_answered;
 }
 
-/* Neighbours may have one, and the application: it comes by way of the element's set_context. */
+/* Asks the neighbours and the application whether they have a context. The answer comes by way of
+ * the element's set_context. */
 static void ask_for_context(Gpu *gpu, GstPad *pad) {
     GstQuery *query = gst_query_new_context(TYPE);
     GstContext *context = NULL;

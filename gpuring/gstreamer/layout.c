@@ -173,7 +173,8 @@ static gboolean names_planes(const Slots *slots) {
     return FALSE;
 }
 
-/* By their names. In a ring with other names they lie in the order of the format. */
+/* Finds the planes by their names. If the fields have other names, they are the planes in the order
+ * of the format. */
 static gboolean place_planes(Layout *layout, const Slots *slots) {
     const gboolean by_name = names_planes(slots);
     guint p;
@@ -201,7 +202,8 @@ static gboolean has_rows(const Layout *layout, const gpuring_field *field) {
     return field->dimensions > 0 && nbytes == layout->row_nbytes[0];
 }
 
-/* One plane may be smaller than the slot. Several have to fill it: no shape would say so. */
+/* All planes lie in one field. A picture of one plane may be smaller than the slot. One of several
+ * planes has to fill it, because the shape of a frame cannot say how large each plane is. */
 static gboolean place_in_one(Layout *layout, const Slots *slots) {
     const gpuring_field field = field_at(slots, 0);
     guint64 nbytes = 0;
@@ -263,7 +265,7 @@ static const char *guessed_format(const Slots *slots, const gpuring_field *field
     return last == 3 ? "RGB" : last == 4 ? "RGBA" : "GRAY8";
 }
 
-/* The rows of the picture, where its planes lie one after the other in one array. */
+/* How many rows the picture has, if its planes lie one after the other in an array of `rows`. */
 static guint64 height_of(const char *format, guint64 rows, guint64 width) {
     GstVideoInfo info;
     guint p;
@@ -319,7 +321,7 @@ static gboolean says_all(const GstCaps *given) {
            gst_structure_has_field(s, "height");
 }
 
-/* What audio and pictures of several fields have to fill, layout_place has seen. */
+/* For audio, and for pictures of several fields, layout_place has checked this already. */
 gboolean layout_guess_fills(const Layout *layout, const Slots *slots,
                             const gpuring_slot *slot, const GstCaps *given,
                             gpuring_error *error) {

@@ -31,12 +31,12 @@ typedef struct Layout {
     GstVideoInfo video;
     GstAudioInfo audio;
     guint planes;
-    /* Of each plane: its shape as an array, and the bytes of a row. Of audio a row is a sample of all
-     * channels, and how many there are differs from frame to frame: shape[0][0] is 0. */
+    /* Of each plane: its shape as an array, and the bytes of a row. In audio a row is one sample of
+     * all channels. The number of rows differs from frame to frame, so shape[0][0] is 0. */
     guint dimensions[GST_VIDEO_MAX_PLANES];
     guint64 shape[GST_VIDEO_MAX_PLANES][3];
     gsize row_nbytes[GST_VIDEO_MAX_PLANES];
-    /* Where it lies in a slot of the ring. */
+    /* Where each plane begins in a slot of the ring, in bytes. */
     gsize offset[GST_VIDEO_MAX_PLANES];
     gsize nbytes; /* to the end of the last plane */
 } Layout;
@@ -45,26 +45,27 @@ typedef struct Layout {
 gboolean layout_of_caps(Layout *layout, const GstCaps *caps);
 /* Whether this process uses the slots of the ring on a GPU. */
 gboolean is_on_gpu(const gpuring_ring *ring);
-/* What is missing is told in words. */
+/* Whether the slots have the field that the user has named, if any. FALSE: `error` says what they
+ * have. */
 gboolean slots_have_field(const Slots *slots, gpuring_error *error);
-/* Finds the planes in the slots of the ring. What does not fit is told in words. */
+/* Finds the planes in the slots of the ring. FALSE: they do not fit, and `error` says why. */
 gboolean layout_place(Layout *layout, const Slots *slots, gpuring_error *error);
-/* The bytes of this frame. A shape that does not fit the caps, or is larger than the slot, is told in
- * words. */
+/* How many bytes this frame has. FALSE: its shape does not fit the caps, or is larger than the
+ * slot, and `error` says so. */
 gboolean layout_frame_nbytes(const Layout *layout, const Slots *slots,
                              const gpuring_slot *slot, gsize *nbytes, gpuring_error *error);
-/* The caps of a frame as far as its shape and dtype tell, and otherwise those that were given, which
- * may be NULL. */
+/* The caps of a frame, guessed from its shape and dtype. What these do not say comes from the caps
+ * that the user gave, which may be NULL. */
 GstCaps *layout_guess(const Slots *slots, const gpuring_slot *slot, const GstCaps *given);
-/* Whether pictures of guessed caps are all of the frame: otherwise its shape does not tell them, which
- * is told in words. */
+/* Whether a picture of the guessed caps fills the frame. FALSE: the guess is wrong, and `error`
+ * asks for the caps. */
 gboolean layout_guess_fills(const Layout *layout, const Slots *slots,
                             const gpuring_slot *slot, const GstCaps *given, gpuring_error *error);
-/* Whether GStreamer expects the planes to lie so where there is no GstVideoMeta. */
+/* Whether the planes lie where GStreamer expects them without a GstVideoMeta. */
 gboolean layout_is_usual(const Layout *layout);
-/* As layout_place finds it, for a ring that is yet to be made. */
+/* The name and the dtype of a plane's field in a new ring. layout_place finds it by that name. */
 const char *layout_field_name(const Layout *layout, guint plane);
 const char *layout_dtype(const Layout *layout);
-/* Rows of nbytes each, which lie some bytes apart. */
+/* Copies rows of nbytes each. The strides are the bytes from one row to the next. */
 void copy_rows(void *to, gsize to_stride, const void *from, gsize from_stride, gsize nbytes,
                guint64 rows);

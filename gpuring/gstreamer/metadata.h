@@ -1,4 +1,4 @@
-/* What a frame says of its time and of its caps: the metadata "pts", "duration" and "caps". */
+/* A frame's time and caps, in its metadata "pts", "duration" and "caps". */
 #pragma once
 
 #include <gpuring.h>
@@ -13,8 +13,8 @@ typedef struct Metadata {
 void metadata_of(Metadata *metadata, const gpuring_ring *ring);
 GstClockTime metadata_time(const gpuring_field *field, const gpuring_slot *slot);
 void metadata_set_time(const gpuring_field *field, gpuring_slot *slot, GstClockTime time);
-/* The text of the caps, with a zero behind it. It may be empty. */
+/* Writes the text of the caps, with a zero behind it. It may be empty. */
 void metadata_set_caps(const Metadata *metadata, gpuring_slot *slot, const char *text);
 gchar *metadata_caps(const Metadata *metadata, const gpuring_slot *slot);
-/* Whether the frame has the caps of this text. */
+/* Whether the caps of the frame have this text. */
 gboolean metadata_has_caps(const Metadata *metadata, const gpuring_slot *slot, const char *text);

@@ -1,7 +1,8 @@
 #include "sink.h"
 #include "src.h"
 
-/* GStreamer remembers what the elements have. It looks again when these libraries come or go. */
+/* GStreamer caches the caps of the elements. With this it looks again when one of these libraries
+ * is installed or removed. */
 static void depend_on_cuda(GstPlugin *plugin) {
     gst_plugin_add_dependency_simple(
         plugin, "LD_LIBRARY_PATH",

@@ -1,6 +1,7 @@
 #include "reader.h"
 
-/* Where a subscription of others begins is not known. */
+/* The sequence at which the consumer begins. Of a named subscription it is not known, because
+ * others may have been in it before. */
 static gint64 begin(const gpuring_consumer_options *options, const gpuring_info *info) {
     if (options->start != GPURING_START_NEXT) return options->start;
     return options->subscription ? GPURING_START_OLDEST : (gint64)info->next_seq;
@@ -10,7 +11,7 @@ Reader *reader_new(gpuring_ring *ring, const gpuring_consumer_options *options,
                    gpuring_error *error) {
     gpuring_info info = GPURING_INFO;
     gpuring_consumer *consumer = NULL;
-    gpuring_get_info(ring, &info); /* before it joins: it misses nothing that comes since */
+    gpuring_get_info(ring, &info); /* before the join, so that no frame in between is missed */
     gpuring_status status = gpuring_join_consumer(ring, options, &consumer, error);
     int fd = -1;
     if (status == GPURING_OK) status = gpuring_consumer_fd(consumer, &fd, error);

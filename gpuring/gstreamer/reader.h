@@ -1,11 +1,12 @@
 /* A consumer, and the buffers over its slots.
  *
- * A buffer is freed by any thread, and one thread at a time uses a consumer. So each call of it is
- * made under a mutex, and waits for nothing. Who waits for a frame does so at a descriptor.
+ * Any thread may free a buffer, but only one thread at a time may use a consumer. So each call for
+ * the consumer is made under a mutex, and does not wait. To wait for a frame, poll its descriptor.
  *
- * A slot that a buffer keeps holds up the producers when they have come around. An encoder that looks
- * ahead frees no frame before it has many more, and so would never get them. Therefore frames are
- * copied until as many as the ring has slots came back, and for ever if one of them came back late
+ * While a buffer keeps a slot, producers cannot use that slot for another frame. An encoder that
+ * looks ahead keeps many frames until it has even more, and would wait for ever. So at first every
+ * frame is copied. When as many buffers were freed as the ring has slots, and each in time, later
+ * buffers point into the slots. If one of them was freed too late, frames are always copied
  * (docs/decisions/0033-elements-of-gstreamer.md).
  */
 #pragma once
@@ -29,22 +30,23 @@ typedef struct Reader {
     gboolean is_done; /* the ring is left when none is */
 } Reader;
 
-/* Takes the ring over, also if it fails. */
+/* The reader owns the ring from now on, and detaches it even if this fails. */
 Reader *reader_new(gpuring_ring *ring, const gpuring_consumer_options *options,
                    gpuring_error *error);
-/* Leaves the ring, when the buffers over its slots are freed. Copied buffers keep nothing of it. */
+/* Leaves the ring as soon as all buffers that point into its slots are freed. Copies do not
+ * matter. */
 void reader_leave(Reader *reader);
 
 /* Does not wait. */
 gpuring_status reader_acquire(Reader *reader, gpuring_slot *slot, gpuring_error *error);
-/* FRAME_TORN: of a GPU, whose producer has died before it had written the frame. */
+/* GPURING_FRAME_TORN: the producer has died before its GPU had written the frame. */
 gpuring_status reader_release(Reader *reader, gpuring_slot *slot, gpuring_error *error);
-/* The sequence behind the last frame, where a reader that takes its place begins. Of one that had
- * none yet it is where it began itself. */
+/* The sequence behind the last frame, or where this reader began if it has had no frame yet. A
+ * reader that takes its place begins there. */
 gint64 reader_next(Reader *reader);
-/* Whether buffers come back before the producers need their slots. */
+/* Whether buffers may point into slots, because they were always freed in time so far. */
 gboolean reader_may_lend(Reader *reader);
-/* A buffer over the slot, which is released with it. */
+/* Memory of a buffer that points into the slot. When it is freed, the slot is released. */
 GstMemory *reader_lend(Reader *reader, const gpuring_slot *slot, gsize nbytes);
-/* Of bytes that belong to it, and are freed with it. */
+/* Memory of a buffer that owns these bytes, and frees them. */
 GstMemory *reader_give(Reader *reader, guint64 seq, gpointer bytes, gsize nbytes);

@@ -1,4 +1,4 @@
-/* gpuringsink: buffers become frames of a ring, each by one copy. */
+/* gpuringsink: copies each buffer into a slot, as a frame of a ring. */
 #include "sink.h"
 
 #include <gst/base/gstbasesink.h>
@@ -20,7 +20,7 @@ typedef struct GpuringSinkClass {
 G_DEFINE_TYPE(GpuringSink, gpuring_sink, GST_TYPE_BASE_SINK)
 #define SELF(object) ((GpuringSink *)(object))
 
-/* A decoder that can do both keeps its frames on the GPU. */
+/* CUDA_CAPS come first, so that a decoder that can do both keeps its frames on the GPU. */
 static GstStaticPadTemplate host_template =
     GST_STATIC_PAD_TEMPLATE("sink", GST_PAD_SINK, GST_PAD_ALWAYS, GST_STATIC_CAPS(HOST_CAPS));
 static GstStaticPadTemplate cuda_template = GST_STATIC_PAD_TEMPLATE(
@@ -28,7 +28,7 @@ static GstStaticPadTemplate cuda_template = GST_STATIC_PAD_TEMPLATE(
 
 /* ---- caps ------------------------------------------------------------------------------------ */
 
-/* Those of the memory that was asked for. */
+/* The caps of the kind of memory that the property asks for. */
 static GstCaps *get_caps(GstBaseSink *base, GstCaps *filter) {
     const gint memory = SELF(base)->writer.memory;
     GstCaps *caps = memory == ANY_MEMORY
@@ -40,7 +40,7 @@ static GstCaps *get_caps(GstBaseSink *base, GstCaps *filter) {
     return both;
 }
 
-/* Frames tell the format, and the ring where they are. */
+/* The caps as text for the metadata, without the kind of memory. That is a property of the ring. */
 static gchar *text_of(const GstCaps *caps) {
     GstCaps *format = gst_caps_copy(caps);
     gst_caps_set_features_simple(format, NULL);
@@ -70,7 +70,7 @@ static gpuring_status publish(GpuringSink *self, gpuring_slot *slot, GstClockTim
     return gpuring_publish(self->writer.producer, slot, error);
 }
 
-/* Says so if the frame is smaller than the slot. */
+/* Sets the shape of the frame, if it is smaller than the slot. */
 static gpuring_status set_shape(GpuringSink *self, gpuring_slot *slot, const guint64 *shape,
                                 gpuring_error *error) {
     gpuring_field field = GPURING_FIELD;
@@ -89,7 +89,7 @@ static gpuring_status not_a_picture(GpuringSink *self, gpuring_error *error) {
     return GPURING_INVALID;
 }
 
-/* A frame of a GPU is kept until its copy is done, which is in the stream only. */
+/* A copy on the GPU is only enqueued here. So the sink keeps the buffer until the copy is done. */
 static gpuring_status copy_picture(GpuringSink *self, const gpuring_slot *slot, GstBuffer *buffer,
                                    gpuring_error *error) {
     const Layout *layout = &self->writer.layout;
@@ -114,7 +114,8 @@ static gpuring_status copy_picture(GpuringSink *self, const gpuring_slot *slot, 
     return status;
 }
 
-/* The GPU of the frame is that of the ring. */
+/* The ring has to be on the GPU of the frame. If the frame is on another GPU than before, the sink
+ * gives up its ring, and makes one there. */
 static gpuring_status prepare_gpu(GpuringSink *self, GstBuffer *buffer, gpuring_error *error) {
     Writer *writer = &self->writer;
     gint number;
@@ -142,7 +143,7 @@ static gpuring_status write_picture(GpuringSink *self, GstBuffer *buffer, gpurin
     return status;
 }
 
-/* More samples than a slot has room for go into several. */
+/* Samples that do not fit into one slot go into several. */
 static gpuring_status write_samples(GpuringSink *self, GstBuffer *buffer, gpuring_error *error) {
     const guint64 row = self->writer.layout.row_nbytes[0];
     const guint64 rate = (guint64)GST_AUDIO_INFO_RATE(&self->writer.layout.audio);

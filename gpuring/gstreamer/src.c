@@ -1,4 +1,5 @@
-/* gpuringsrc: frames of a ring, as buffers over its slots where that can be. */
+/* gpuringsrc: makes a buffer of each frame of a ring. Buffers point into the slots where
+ * possible. */
 #include "src.h"
 
 #include <gst/base/gstpushsrc.h>
@@ -46,8 +47,8 @@ static void drop_pool(GpuringSrc *self) {
     gst_clear_object(&self->pool);
 }
 
-/* Whether elements downstream take the caps. Some refuse them only with the first buffer, and say nothing
- * of them then. */
+/* Whether elements downstream accept the caps. Without this question some would fail only at the
+ * first buffer, and with an error that does not mention the caps. */
 static gboolean is_taken(const GpuringSrc *self) {
     GstCaps *caps = gst_pad_peer_query_caps(GST_BASE_SRC_PAD(self), self->content.caps);
     const gboolean some = !gst_caps_is_empty(caps);
@@ -55,7 +56,7 @@ static gboolean is_taken(const GpuringSrc *self) {
     return some;
 }
 
-/* Those of this frame, for it and for those after it. */
+/* Takes the caps of this frame, which hold until a frame has others. */
 static gboolean take_caps(GpuringSrc *self, const gpuring_slot *slot, gpuring_error *error) {
     gboolean is_new;
     if (!content_take(&self->content, self->stream.reader, self->stream.name, slot, &is_new, error))
@@ -122,7 +123,7 @@ static GstBuffer *on_gpu(GpuringSrc *self, const gpuring_slot *slot, gpuring_err
 
 static GstFlowReturn create(GstPushSrc *base, GstBuffer **buffer);
 
-/* It is passed over where the source goes on after a death. */
+/* Passes over a torn frame, and goes on with the next one. */
 static GstFlowReturn pass_over(GpuringSrc *self, const gpuring_error *error, GstBuffer **buffer) {
     gst_clear_buffer(&self->copied);
     post_info(GST_ELEMENT(self), error);
@@ -130,8 +131,8 @@ static GstFlowReturn pass_over(GpuringSrc *self, const gpuring_error *error, Gst
     return create(GST_PUSH_SRC(self), buffer);
 }
 
-/* Elements downstream know nothing of our stream, and nothing of a frame that its producer has not
- * written to its end. */
+/* Waits until the copy is done. Elements downstream cannot wait for our stream, and must not get a
+ * torn frame. */
 static GstFlowReturn finish_copy(GpuringSrc *self, GstBuffer **buffer) {
     gpuring_error error;
     gpuring_status status = wait_for_copies(&self->stream.gpu, self->stream.cancel,
@@ -226,8 +227,9 @@ static gboolean unlock_stop(GstBaseSrc *base) {
     return TRUE;
 }
 
-/* A frame is there when its producer has published it, which is as late as it is long. It waits while
- * the ring is not full. */
+/* The least latency is the duration of a frame, because a frame is published when it is complete.
+ * The greatest is that of all slots, because a frame may wait in the ring until the ring is
+ * full. */
 static gboolean query(GstBaseSrc *base, GstQuery *query) {
     GpuringSrc *self = SELF(base);
     if (gpu_answer(&self->stream.gpu, self->stream.device, query)) return TRUE;

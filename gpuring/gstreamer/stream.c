@@ -68,8 +68,8 @@ static gboolean has_producer(const gpuring_ring *ring) {
     return info.live_producers > 0;
 }
 
-/* How many sequences from this one on nobody can read any more who joins now. Of a subscription with
- * other members it is not known who had them. */
+/* How many sequences from this one on are gone for a consumer that joins now. 0 for a named
+ * subscription, because its other members may have had them. */
 static guint64 gone_from(const Stream *stream, const gpuring_ring *ring, gint64 from) {
     gpuring_info info = GPURING_INFO;
     if (stream->subscription || from < 0) return 0;
@@ -87,9 +87,9 @@ static gpuring_status join_again(Stream *stream, gpuring_ring *ring, gint64 from
     return status;
 }
 
-/* After the end: a new ring of the name, or a new producer in the same one. There we have kept our
- * place, so that no frame is missed. Who was taken for dead joins again behind the last frame that it
- * had. */
+/* After the end of the stream: waits for a new ring of the name, or for a new producer in the same
+ * ring. In the same ring the source has stayed a member, so it misses no frame. If it was taken for
+ * dead, it joins again behind the last frame that it had. */
 static gpuring_status go_on(Stream *stream, gboolean is_dead, gpuring_error *error) {
     gpuring_ring *ring;
     watch(stream, FALSE); /* it stays readable */
@@ -110,8 +110,9 @@ static gpuring_status go_on(Stream *stream, gboolean is_dead, gpuring_error *err
     return GPURING_OK;
 }
 
-/* is_dead: it is we who were taken for dead, because this process was stopped. The other side is lost
- * though a producer lives. If that one has only just come, the second answer is another one. */
+/* *is_dead: whether this consumer was taken for dead, because its process was stopped. Then the
+ * answer is GPURING_PEER_LOST although a producer lives. That producer may also have joined after
+ * the first answer, so the second answer decides. */
 static gpuring_status acquire(Stream *stream, gpuring_slot *slot, gboolean *is_dead,
                               gpuring_error *error) {
     gpuring_status status = reader_acquire(stream->reader, slot, error);

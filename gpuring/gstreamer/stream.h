@@ -1,4 +1,4 @@
-/* The frames of rings of one name: over restarts, if that is asked for. */
+/* The frames of the ring of a name. With `follows` they go on in the next ring of that name. */
 #pragma once
 
 #include "reader.h"
@@ -20,9 +20,9 @@ typedef struct Stream {
 
 void stream_init(Stream *stream, GstElement *element);
 void stream_clear(Stream *stream);
-/* Waits for the next frame, and before that for the ring. */
+/* Waits for the ring, if it has none yet, and then for the next frame. */
 gpuring_status stream_acquire(Stream *stream, gpuring_slot *slot, gpuring_error *error);
-/* Leaves the ring, when the buffers over its slots are freed. */
+/* Leaves the ring as soon as all buffers that point into its slots are freed. */
 void stream_leave(Stream *stream);
 
 /* Everything was read. */

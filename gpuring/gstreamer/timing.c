@@ -10,7 +10,8 @@ static GstClockTime running_time_now(GstBaseSrc *base) {
     return now;
 }
 
-/* The first frame, and the first one after a restart, plays at once, whatever its pts is. */
+/* Begins a segment, so that the next frame plays at once, whatever its pts is: the first frame, or
+ * the first one after a restart. */
 static void begin_segment(Timing *timing, GstBaseSrc *base, GstClockTime pts) {
     GstSegment *segment = &timing->segment;
     const GstClockTime played =
@@ -28,7 +29,7 @@ void timing_set(Timing *timing, GstBaseSrc *base, GstBuffer *buffer, GstClockTim
                 GstClockTime duration) {
     GST_BUFFER_PTS(buffer) = pts;
     GST_BUFFER_DURATION(buffer) = duration;
-    /* What has no time gets that of its arrival. */
+    /* A frame without a pts gets the time of its arrival. */
     gst_base_src_set_do_timestamp(base, !GST_CLOCK_TIME_IS_VALID(pts));
     if (!GST_CLOCK_TIME_IS_VALID(pts)) return;
     if (timing->segment.format != GST_FORMAT_TIME || pts < timing->segment.position)

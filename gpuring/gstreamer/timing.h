@@ -1,4 +1,4 @@
-/* When frames play: the times of buffers, and the segments in which they lie. */
+/* When frames play: the timestamps of buffers, and their segments. */
 #pragma once
 
 #include <gst/base/gstbasesrc.h>
@@ -9,6 +9,6 @@ typedef struct Timing {
 } Timing;
 
 void timing_init(Timing *timing);
-/* A pts that goes back begins a segment. */
+/* Sets the times of a buffer. If its pts is lower than the one before, a new segment begins. */
 void timing_set(Timing *timing, GstBaseSrc *base, GstBuffer *buffer, GstClockTime pts,
                 GstClockTime duration);

@@ -2,11 +2,11 @@
 
 #include <errno.h>
 
-static const gint64 SLICE_NS = 100 * 1000 * 1000; /* after that a wait for a name looks up */
-/* Most copies are done so soon. Whoever waits for longer looks now and then. */
+static const gint64 SLICE_NS = 100 * 1000 * 1000; /* how often a wait for a ring checks `cancel` */
+/* Most copies are done within this time. A longer wait sleeps for NAP between two looks. */
 static const gint64 SPIN_US = 50;
 static const GstClockTime NAP = 100 * GST_USECOND;
-static const double LONGEST_S = 1e12; /* a longer timeout is none: its microseconds would not fit */
+static const double LONGEST_S = 1e12; /* a longer one has no end: its microseconds would overflow */
 
 gboolean wait_for_fd(GstPoll *cancel, GstClockTime timeout) {
     gint n;
@@ -15,7 +15,8 @@ gboolean wait_for_fd(GstPoll *cancel, GstClockTime timeout) {
     return n >= 0;
 }
 
-/* The descriptor of `watched` is readable whenever there is more to do, which is not waited for here. */
+/* Sleeps for NAP, or until `cancel`. `watched` is left out of the poll: it is readable when a frame
+ * or a slot is there, which would end the sleep at once. */
 static gboolean nap(GstPoll *cancel, GstPollFD *watched) {
     if (watched->fd >= 0) gst_poll_fd_ctl_read(cancel, watched, FALSE);
     const gboolean goes_on = wait_for_fd(cancel, NAP);

@@ -23,7 +23,7 @@ static gint code_of(gpuring_status status) {
     }
 }
 
-/* gst-launch shows the second text of what is no error, and that alone. So that has the words, too. */
+/* Of warnings and infos gst-launch shows the second text only. So that one has the words, too. */
 static void post(GstElement *element, GstMessageType type, const gpuring_error *error) {
     const gchar *name = gpuring_status_name(error->status);
     gchar *more = type == GST_MESSAGE_ERROR ? g_strdup(name)

@@ -1,18 +1,18 @@
-/* Errors as gpuring.h has them, on the bus. */
+/* Posts errors of gpuring.h on the bus. */
 #pragma once
 
 #include <gpuring.h>
 #include <gst/gst.h>
 
-/* The streaming thread is to stop: nothing has failed. */
+/* unlock() was called, so the streaming thread has to return. Nothing has failed. */
 #define CANCELLED ((gpuring_status)-1)
 
 void tell(gpuring_error *error, gpuring_status status, const char *format, ...)
     G_GNUC_PRINTF(3, 4);
 /* Posts a message with the words of the library. */
 void post_error(GstElement *element, const gpuring_error *error);
-/* What the streaming thread returns for a status of the library. Posts it if it is an error. */
+/* What the streaming thread returns for a status of the library. An error is posted. */
 GstFlowReturn flow_of(GstElement *element, gpuring_status status, const gpuring_error *error);
-/* Whether the element was told the name of its ring. If not, it is posted. */
+/* Whether the element has the name of its ring. If not, an error is posted. */
 gboolean has_name(GstElement *element, const gchar *name);
 void post_info(GstElement *element, const gpuring_error *error);

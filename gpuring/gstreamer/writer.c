@@ -39,7 +39,7 @@ static gpuring_status join(Writer *writer, gpuring_error *error) {
     return GPURING_OK;
 }
 
-/* The GPU under which a ring is used. */
+/* The GPU on which the ring is used. */
 static gint device_of(const Writer *writer) {
     return writer->layout.is_on_gpu ? writer->gpu.number : GPURING_DEVICE_DEFAULT;
 }
@@ -52,7 +52,7 @@ static gpuring_status make(Writer *writer, gpuring_replace replace, gpuring_erro
                      replace, &writer->ring, error);
 }
 
-/* Whether the slots hold our frames, and where they are. */
+/* Whether the frames fit into the slots. If so, notes where each plane lies. */
 static gboolean fits(Writer *writer, gpuring_error *error) {
     if (is_on_gpu(writer->ring) == writer->layout.is_on_gpu)
         return layout_place(&writer->layout, &(Slots){writer->ring, NULL}, error);
@@ -66,12 +66,13 @@ static gboolean fits(Writer *writer, gpuring_error *error) {
     return FALSE;
 }
 
-/* Frames of another program that runs are not mixed with ours, unless that was asked for. A ring of the
- * dead is used, so that its readers go on. It makes way if its slots do not hold our frames. */
+/* The name is taken. If a running program writes that ring, this fails, because frames of two
+ * programs would be mixed. If its creator is dead, the ring is used, so that its readers go on. If
+ * the frames do not fit into its slots, a new ring replaces it. */
 static gpuring_status take_over(Writer *writer, gpuring_error *error) {
     gpuring_info info = GPURING_INFO;
     const gpuring_status status = attach_ring(writer->name, 0, device_of(writer), &writer->ring, error);
-    /* Some memory of a GPU goes with its creator, and another ring may be going just now. */
+    /* Its memory was on a GPU, and was freed with its creator.  Or another ring is being removed just now. */
     if (status == GPURING_PEER_LOST || status == GPURING_NOT_FOUND)
         return make(writer, GPURING_REPLACE_DEAD, error);
     if (status != GPURING_OK) return status;
@@ -93,8 +94,8 @@ static gpuring_status take_over(Writer *writer, gpuring_error *error) {
     return error->status;
 }
 
-/* After an unlock() a pause is waited out. The next pause may begin before this thread runs again, and
- * its unlock() is over by then. FALSE: it is to stop. */
+/* Called after an unlock(): waits while the pipeline is paused. The next pause may begin before this
+ * thread runs again, and its unlock() is over by then. FALSE: the element has to stop. */
 static gboolean may_go_on_after_pause(Writer *writer) {
     do
         if (gst_base_sink_wait_preroll(GST_BASE_SINK(writer->element)) != GST_FLOW_OK) return FALSE;
@@ -128,7 +129,7 @@ static gpuring_status await_readers(Writer *writer) {
     return GPURING_OK;
 }
 
-/* What the slots of our ring, or of one of the dead, cannot hold gets a new ring. */
+/* Finds or makes a ring into whose slots the frames fit. */
 static gpuring_status place(Writer *writer, gpuring_error *error) {
     gpuring_status status = GPURING_OK;
     if (writer->ring && fits(writer, error)) return GPURING_OK;

@@ -1,11 +1,12 @@
-/* A producer, and the ring that it writes: made here, or waited for. */
+/* A producer, and its ring, which it creates or waits for. */
 #pragma once
 
 #include "layout.h"
 #include "metadata.h"
 #include "words.h"
 
-/* Host memory, or GPURING_MEMORY_AUTO for frames of a GPU. */
+/* The property `memory`: frames may be in host memory or on a GPU. The ring then has host memory,
+ * or what GPURING_MEMORY_AUTO takes. */
 enum { ANY_MEMORY = -1 };
 
 typedef struct Writer {
@@ -33,13 +34,14 @@ typedef struct Writer {
 
 void writer_init(Writer *writer, GstElement *element);
 void writer_clear(Writer *writer);
-/* Has a ring that holds frames of `layout` and `text`, with its readers, and joins it. */
+/* Finds or makes a ring for frames of `layout` and `text`, waits for its readers, and joins it. */
 gpuring_status writer_prepare(Writer *writer, gpuring_error *error);
-/* Before a frame of a GPU is copied: the copy of the one before is done, so that it can be freed. */
+/* Waits until the copy of the last frame on the GPU is done, and frees that frame. Call it before
+ * the next one is copied. */
 gpuring_status writer_await_copy(Writer *writer, gpuring_error *error);
-/* Behind it. FULL: the frame is dropped. */
+/* Claims a slot. GPURING_FULL: the frame is dropped. */
 gpuring_status writer_claim(Writer *writer, gpuring_slot *slot, gpuring_error *error);
-/* Readers get the end of the stream. */
+/* Closes the producer, so that readers get the end of the stream. */
 void writer_leave(Writer *writer);
-/* And the ring is given up. */
+/* Does the same, and detaches from the ring. */
 void writer_give_up(Writer *writer);

@@ -1,4 +1,4 @@
-/* gpuring for C++17: gpuring.h with owners, exceptions and spans. Header-only.
+/* gpuring for C++17: gpuring.h with RAII, exceptions and spans. Header-only.
  *
  *     gpuring::Ring ring("cam0", gpuring::seconds(10));
  *     gpuring::Consumer frames(ring);
@@ -6,7 +6,8 @@
  *         const auto pixels = frame->array<std::uint8_t>();
  *     }
  *
- * What gpuring.h says of threads, forks and signals holds here, too.
+ * What gpuring.h says about threads, forks and signals holds here, too. A function that has no
+ * comment does what the function of gpuring.h with that name does.
  */
 #pragma once
 
@@ -33,7 +34,7 @@
 
 namespace gpuring {
 
-/* What a call of gpuring.h has refused. */
+/* A call of gpuring.h has failed. */
 class Error : public std::runtime_error {
 public:
     explicit Error(const gpuring_error &error) : std::runtime_error(error.text), error_(error) {}
@@ -45,8 +46,8 @@ private:
     gpuring_error error_;
 };
 
-/* A timeout. std::nullopt waits for ever, and 0 or a negative one does not wait. As in Python an attach
- * does not wait if it is given none, and verbs then wait for ever. */
+/* A timeout. std::nullopt waits for ever. 0 or a negative timeout does not wait. If it is left out,
+ * verbs wait for ever, and an attach does not wait, as in Python. */
 using Timeout = std::optional<std::chrono::nanoseconds>;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
@@ -71,7 +72,7 @@ inline bool came(gpuring_status status, const gpuring_error &error) {
 }
 } // namespace detail
 
-/* Elements that lie one behind the other, of somebody else's memory. */
+/* Contiguous elements in memory that something else owns, as std::span of C++20. */
 template <class T> class Span {
 public:
     Span() = default;
@@ -88,10 +89,10 @@ private:
     std::size_t size_ = 0;
 };
 
-/* A ring. It stays attached until the last copy of this object goes. */
+/* A ring. It stays attached until the last copy of this object is destroyed. */
 class Ring {
 public:
-    /* Without a timeout the ring has to be there. */
+    /* Attaches. Without a timeout it does not wait for the ring. */
     explicit Ring(const std::string &name, const Timeout &timeout = std::chrono::nanoseconds(0))
         : Ring(name, detail::wait_for(timeout)) {}
     Ring(const std::string &name, const gpuring_attach_options &options) {
@@ -101,7 +102,7 @@ public:
         keep(ring);
     }
 
-    /* A new one, which is closed for all when the last copy of this object goes. */
+    /* Creates a ring. It is closed for all when the last copy of this object is destroyed. */
     static Ring create(const std::string &name, const gpuring_create_options &options) {
         gpuring_error error;
         gpuring_ring *ring = nullptr;
@@ -109,21 +110,22 @@ public:
         return Ring(ring);
     }
 
-    /* Takes the name from a ring, and nobody out of it. */
+    /* Removes the name of a ring. Its peers go on. */
     static void unlink(const std::string &name) {
         gpuring_error error;
         detail::check(gpuring_unlink(name.c_str(), &error), error);
     }
-    /* One that gpuring.h has handed out. It stays attached, too, when others detach it. */
+    /* A ring that a function of gpuring.h has returned. Others may detach it; this object keeps
+     * it. */
     static Ring of(gpuring_ring *ring) { return Ring(gpuring_retain(ring)); }
 
-    /* A durable one. */
+    /* Makes a durable subscription. */
     void subscribe(const std::string &subscription,
                    const gpuring_subscribe_options &options = GPURING_SUBSCRIBE_OPTIONS) {
         gpuring_error error;
         detail::check(gpuring_subscribe(get(), subscription.c_str(), &options, &error), error);
     }
-    /* Whether there was one of this name. */
+    /* Ends a durable subscription. Returns whether there was one of this name. */
     bool unsubscribe(const std::string &subscription) {
         gpuring_error error;
         bool found = false;
@@ -136,7 +138,8 @@ public:
         gpuring_get_info(get(), &info);
         return info;
     }
-    /* Throws std::out_of_range if there is none. */
+    /* A field of the slots; meta() is one of the metadata. Throws std::out_of_range if there is
+     * none. */
     gpuring_field field(const std::string &name = "array") const {
         gpuring_field field = GPURING_FIELD;
         if (gpuring_field_named(get(), name.c_str(), &field) != GPURING_OK)
@@ -159,27 +162,27 @@ private:
     void keep(gpuring_ring *ring) {
         ring_.reset(ring, [](gpuring_ring *each) { gpuring_detach(each, nullptr); });
     }
-    std::shared_ptr<gpuring_ring> ring_; /* its producers and consumers keep it */
+    std::shared_ptr<gpuring_ring> ring_; /* its producers and consumers have copies */
 };
 
 namespace detail {
 
-/* A slot of a peer. Its Byte is const if it is only read. */
+/* A slot of a peer. Byte is const for a consumer, which may only read. */
 template <class Peer, class Byte> class Slot {
 public:
     std::uint64_t seq() const noexcept { return slot_.seq; }
     const gpuring_slot &raw() const noexcept { return slot_; }
     bool restarted() const noexcept { return slot_.restarted; }
     Byte *data() const noexcept { return static_cast<Byte *>(slot_.data); }
-    /* For the CPU; NULL if only a GPU has the slot. */
+    /* The same bytes for the CPU; NULL if only a GPU can reach them. */
     Byte *host() const noexcept { return static_cast<Byte *>(slot_.host); }
     bool mapped() const noexcept { return slot_.mapped; }
     std::vector<std::uint64_t> shape() const {
         return {slot_.shape, slot_.shape + slot_.dimensions};
     }
 
-    /* A field as elements of type T, where data() is: on a GPU they are for kernels. Throws
-     * std::invalid_argument if T has another size. */
+    /* The elements of a field, as type T. They lie where data() points: on a GPU only kernels may
+     * use them. Throws std::invalid_argument if T has another size than the elements. */
     template <class T> auto array(const std::string &name = "array") const {
         check_open();
         const gpuring_field field = ring_.field(name);
@@ -193,7 +196,7 @@ public:
         }
         return Span<Element>(reinterpret_cast<Element *>(data() + field.offset), n);
     }
-    /* The place of a field of the metadata, to copy from or to: it need not be aligned. */
+    /* The address of a field of the metadata. It may be unaligned, so use memcpy. */
     Byte *meta(const gpuring_field &field) const noexcept {
         return static_cast<Byte *>(slot_.meta) + field.offset;
     }
@@ -226,13 +229,14 @@ protected:
     }
     Ring ring_;
     gpuring_slot slot_;
-    std::shared_ptr<Peer> peer_; /* until it is ended */
+    std::shared_ptr<Peer> peer_; /* NULL when the slot has ended */
 };
 
 } // namespace detail
 
-/* A slot to be written. It is abandoned if it is not published. array(), set_meta() and other verbs
- * throw GPURING_INVALID after that. Pointers into it are not to be used any more. */
+/* A slot to be written. Its destructor abandons it unless it was published. Once it is published,
+ * array(), set_meta() and other functions throw GPURING_INVALID, and pointers into it must not be
+ * used. */
 class WriteSlot : public detail::Slot<gpuring_producer, unsigned char> {
 public:
     WriteSlot(Ring ring, std::shared_ptr<gpuring_producer> producer, const gpuring_slot &slot)
@@ -267,8 +271,9 @@ public:
     }
 };
 
-/* A frame. It is released when it goes. array(), meta<T>() and other verbs throw GPURING_INVALID after
- * that. */
+/* A frame to be read. Its destructor releases it unless release() has done so. Once it is released,
+ * array(), meta<T>() and other functions throw GPURING_INVALID, and pointers into it must not be
+ * used. */
 class ReadSlot : public detail::Slot<gpuring_consumer, const unsigned char> {
 public:
     ReadSlot(Ring ring, std::shared_ptr<gpuring_consumer> consumer, const gpuring_slot &slot)
@@ -309,12 +314,12 @@ public:
         });
     }
 
-    /* The stream of the calls from now on, as in producer.on(stream).claim(). */
+    /* Sets the stream of all later calls. Use it as in producer.on(stream).claim(). */
     Producer &on(void *stream) {
         gpuring_producer_stream(get(), stream);
         return *this;
     }
-    /* Nothing if no slot was free in time. */
+    /* Waits for a slot. Returns nothing if none was free in time. */
     std::optional<WriteSlot> claim(const Timeout &timeout = {}) {
         gpuring_error error;
         gpuring_slot slot = GPURING_SLOT;
@@ -322,7 +327,7 @@ public:
             return std::nullopt;
         return std::make_optional<WriteSlot>(ring(), producer_, slot);
     }
-    /* Does not wait, and counts the frame as dropped if no slot is free. */
+    /* Does not wait. If no slot is free, returns nothing and counts the frame as dropped. */
     std::optional<WriteSlot> try_claim() {
         gpuring_error error;
         gpuring_slot slot = GPURING_SLOT;
@@ -336,8 +341,8 @@ public:
         return fd;
     }
     gpuring_producer *get() const noexcept { return producer_.get(); }
-    /* The one that it has joined. With `reattach` it is another one from the first slot after a
-     * restart on, and the one before stays valid for who has it. */
+    /* The ring that it has joined. With `reattach` a restart may change it, and the first slot of
+     * the new ring is restarted(). Copies of the earlier ring stay valid. */
     Ring ring() {
         gpuring_ring *now = gpuring_producer_ring(get());
         if (now != ring_.get()) ring_ = Ring::of(now);
@@ -346,7 +351,7 @@ public:
 
 private:
     Ring ring_;
-    std::shared_ptr<gpuring_producer> producer_; /* its slots keep it */
+    std::shared_ptr<gpuring_producer> producer_; /* its slots have copies */
 };
 
 class Consumer {
@@ -365,14 +370,15 @@ public:
         gpuring_consumer_stream(get(), stream);
         return *this;
     }
-    /* Nothing if no frame came in time. Throws at the end of the stream. */
+    /* Waits for the next frame; latest() waits for the newest. Returns nothing if none came in
+     * time. Throws GPURING_END_OF_STREAM at the end of the stream. */
     std::optional<ReadSlot> acquire(const Timeout &timeout = {}) {
         return taken(gpuring_acquire, timeout);
     }
     std::optional<ReadSlot> latest(const Timeout &timeout = {}) {
         return taken(gpuring_latest, timeout);
     }
-    /* The next frame, for which it waits. Nothing at the end of the stream. */
+    /* Waits for the next frame without a timeout. Returns nothing at the end of the stream. */
     std::optional<ReadSlot> next() {
         try {
             return acquire();
@@ -388,7 +394,7 @@ public:
         return fd;
     }
     gpuring_consumer *get() const noexcept { return consumer_.get(); }
-    /* As that of a producer. */
+    /* As Producer::ring. */
     Ring ring() {
         gpuring_ring *now = gpuring_consumer_ring(get());
         if (now != ring_.get()) ring_ = Ring::of(now);

@@ -109,8 +109,8 @@ class Slots:
 
 
 def uninterrupted(device: int, make: Callable[[], Made]) -> Made:
-    """Calls `make` where no Ctrl-C can come between an allocation and who frees it, with GPU
-    `device` current.  Returns what it returns, which has to undo itself when it is dropped.
+    """Calls `make` with GPU `device` current, so that no Ctrl-C can come between an allocation and
+    the object that frees it.  Returns what it returns, which has to undo itself when it is dropped.
 
     Python runs signal handlers in the main thread only.  So another thread makes it, and this one
     waits.  If the wait is interrupted, what was made is dropped.
@@ -148,10 +148,10 @@ def _undo(undo: Callable[[], None], device: int, pid: int) -> None:
 
 
 class _Use:
-    """The use that one handle of a ring makes of the memory.  Every array of the handle keeps it.
+    """The use of the memory by one handle of a ring.  Every array of the handle keeps it.
 
-    Other handles of the same process may use the same mapping, and each tells for itself when it
-    has ended.  The creator of a ring waits for that (ring/kept_memory.py).
+    Other handles of the same process may use the same mapping, and each use ends by itself.  The
+    creator of a ring waits for that (ring/kept_memory.py).
     """
 
     def __init__(self) -> None:

@@ -99,7 +99,6 @@ cdef extern from "core/ring.h" nogil:
 cdef extern from "core/process.h" nogil:
     struct gr_who:
         uint64_t pid
-    uint64_t gr_process_start(int, char *)
 
 cdef extern from "core/handles.h" nogil:
     void gr_close_aside(int)
@@ -278,15 +277,14 @@ cdef extern from "host/error.h" nogil:
     enum gpuring_status:
         GPURING_OK, GPURING_TIMEOUT, GPURING_FULL, GPURING_NOT_FOUND, GPURING_EXISTS, GPURING_INCOMPATIBLE
         GPURING_TOO_MANY_PEERS, GPURING_CLOSED, GPURING_END_OF_STREAM, GPURING_PEER_LOST
-        GPURING_PRODUCER_DIED, GPURING_FRAME_TORN, GPURING_NOT_PERMITTED, GPURING_NO_ROOM
-        GPURING_DEVICE, GPURING_INVALID, GPURING_SYSTEM
+        GPURING_PRODUCER_DIED, GPURING_NOT_PERMITTED, GPURING_DEVICE, GPURING_INVALID, GPURING_SYSTEM
     enum gpuring_sync:
         GPURING_SYNC_AUTO, GPURING_SYNC_EVENT, GPURING_SYNC_TIMELINE
     enum gpuring_gate:
         GPURING_GATE_AUTO, GPURING_GATE_STREAM, GPURING_GATE_HOST
     struct gpuring_error:
         gpuring_status status
-        int sys_errno, device_status
+        int sys_errno
         char text[512]
 
 cdef extern from "host/names.h" nogil:
@@ -314,7 +312,6 @@ cdef extern from "host/named.h" nogil:
     enum: GH_WORDS
     struct gh_stat "stat":
         uint32_t st_uid
-        int64_t st_size
     struct gh_named:
         char path[256]
         int place
@@ -387,7 +384,7 @@ cdef extern from "host/arrivals.h" nogil:
     int gh_watch_names(const char *)
     void gh_drain_names(int)
     struct gh_pace:
-        int64_t look_ns, longest_ns, rest_ns
+        int64_t look_ns
     void gh_begin_pace(gh_pace *, bint)
     void gh_missed(gh_pace *, bint)
     int64_t gh_rest_ns(gh_pace *, bint, int64_t)
@@ -397,7 +394,7 @@ cdef extern from "host/spec.h" nogil:
     struct gh_field:
         const char *name
         const char *dtype
-        uint64_t offset, itemsize, nbytes
+        uint64_t offset, nbytes
         uint32_t dimensions
         uint64_t shape[8]
     struct gh_spec:
@@ -443,10 +440,8 @@ cdef extern from "device/driver.h" nogil:
         gd_rows source, to
         size_t width, rows
     struct gd_driver:
-        uint32_t made_count
         int (*init)(unsigned) noexcept nogil
         int (*device_get_attribute)(int *, int, int)
-        int (*device_get_uuid)(void *, int)
         int (*primary_retain)(void **, int) noexcept nogil
         int (*ctx_get_device)(int *) noexcept nogil
         int (*ctx_set_current)(void *) noexcept nogil
@@ -476,8 +471,7 @@ cdef extern from "device/state.h" nogil:
     ctypedef size_t gd_stream
     enum: GD_WAIT, GD_AGAIN
     enum gd_where:
-        GD_ON_STREAM, GD_CAPTURED, GD_OTHER_DEVICE, GD_NO_CONTEXT, GD_OPEN_EVENT, GD_MAKE_EVENTS
-        GD_WORK_FAILED, GD_NOT_NOW, GD_REGISTER, GD_NO_MEMORY
+        pass
     struct gd_trouble:
         gd_where where
         int status
@@ -553,7 +547,6 @@ cdef extern from "memory/gpu.h" nogil:
     struct gm_refusal:
         int status
     const char *gm_told(char *, const gd_driver *, const gm_refusal *)
-    gpuring_status gm_load(gd_driver **, gpuring_error *)
     gpuring_status gm_fail_no_driver(const char *, gr_bool, gpuring_error *)
     gpuring_status gm_check_gpu(gd_driver *, int, gpuring_error *) noexcept
     int gm_gpu_of(gd_driver *, const uint8_t *) noexcept

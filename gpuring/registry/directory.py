@@ -89,8 +89,8 @@ def unsubscribe(name: str, epoch: bytes, header: Header, subscription: bytes) ->
 
 
 def unsubscribe_closed(name: str, subscription: bytes) -> bool:
-    """The same in a ring that was closed and keeps its name.  It must be of our own user, because
-    its owner can end this process.
+    """The same in a ring that was closed and keeps its name.  It must belong to our own user,
+    because its owner could kill this process (SIGBUS).
 
     False if the name is not that of such a ring, or if it has no such subscription.  Raises
     Missing, RingIncompatible, OSError.

@@ -3,8 +3,9 @@
 A ring NAME has the header `/gpuring.NAME` and, in host memory, its slots in `/gpuring.NAME+EPOCH`.
 A ring's name has no `+`, so the two cannot be confused, and a restarted ring never meets the slots
 of an earlier one.  A header that is about to take a ring's name, or has lost it and is still needed
-(earlier.py), is `/gpuring.NAME+RANDOM.header`.  If a ring's slots are mapped by a descriptor, the
-processes that hand it on have sockets in the directory `/gpuring+EPOCH` (sockets.py).
+(native/host/debts.h), is `/gpuring.NAME+RANDOM.header`.  If a ring's slots are mapped by a
+descriptor, the processes that hand it on have sockets in the directory `/gpuring+EPOCH`
+(sockets.py).
 
 Anybody may put anything under any name there.  So we look at what has a name before we open it
 (`look`), and we remove only files of our own.  docs/decisions/0012 has the rest.

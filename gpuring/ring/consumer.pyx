@@ -108,14 +108,15 @@ cdef class Consumer(Endpoint):
 
         Several frames may be held at once.
 
-        With reattach=True the end of the stream is a time without frames: this waits for another producer,
-        or moves to the next ring of that name (`Ring.consumer`).
+        With reattach=True this does not end with the stream: it waits for another producer, or
+        moves to the next ring of that name (`Ring.consumer`).
 
-        Raises RingTimeout, a TimeoutError, when the time is up, EndOfStream when everything was read and
-        the producers are gone or the ring is closed, PeerLost when the last producer died, ProducerDied
-        for each other one that died, if this consumer asked for that, FrameTorn if
-        frames that were released before turned out torn since, RingClosed if this consumer was closed,
-        DeviceError.  A call that raises leaves no frame held.
+        Raises RingTimeout, a TimeoutError, when the time is up, EndOfStream when everything was
+        read and the producers are gone or the ring is closed, PeerLost when the last producer died,
+        ProducerDied for each other producer that died, if this consumer asked for that
+        (`deaths=True`), FrameTorn if frames that were released before turned out torn since,
+        RingClosed if this consumer was closed, DeviceError.  A call that raises leaves no frame
+        held.
         """
         return self._one(ACQUIRE, "acquire", timeout, stream)
 
@@ -150,7 +151,7 @@ cdef class Consumer(Endpoint):
         """Every frame until the end of the stream.  Each is released when the loop moves on.
 
         With reattach=True the loop does not end with the stream: it waits for a new producer or a
-        new ring.  A FrameTorn (see `acquire`) ends the loop and not the consumer, so iterate again.
+        new ring.  A FrameTorn (see `acquire`) ends the loop, but you can iterate again.
         """
         return Frames(self)
 

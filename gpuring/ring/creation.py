@@ -47,54 +47,58 @@ def create(
 ) -> Ring:
     """Creates a ring that any process of this host can attach to by `name`, and owns it.
 
-    * `slots`: how many frames are in flight at most, 1 … 1024.
+    * `slots`: how many frames can be in flight, 1 … 1024.
     * `shape`, `dtype`: of a frame.  Or `fields={"y": ((1080, 1920), "u1"), …}` for several arrays
-      in one slot.  torch's dtypes, "bfloat16", "float8_e4m3fn" and "float8_e5m2" are taken too.
+      in one slot.  A dtype may also be one of torch's, "bfloat16", "float8_e4m3fn" or
+      "float8_e5m2".
     * `meta`: a structured dtype for metadata of each frame, such as `[("pts", "i8")]`.
-    * `device`: "cuda", "cuda:1" or an ordinal name a GPU, and None is the current one.  "host"
-      puts the slots into shared memory of the host, with NumPy arrays and the same protocol.  Of a
-      pinned ring it says how this process uses the slots, and None is by the CPU.
+    * `device`: "cuda", "cuda:1" or an ordinal name a GPU, and None is the current one.  "host" puts
+      the slots into shared memory of the host, with NumPy arrays and the same protocol.  For a
+      pinned ring it says how this process uses the slots, and with None the CPU uses them.
     * `sync`: how streams wait for each other.  "timeline" means 64-bit words that streams write and
-      wait for, and "event" means CUDA IPC events.  "auto" takes timeline where the GPU has it, and
-      otherwise event with gate "host".
+      wait for, and "event" means CUDA IPC events.  "auto" takes "timeline" if the GPU has it, and
+      otherwise "event" with gate "host".
     * `gate`: "stream", the default, makes streams wait.  "host" makes claim and acquire wait on the
       host, so that no stream ever waits for another process.
     * `memory`: how the slots on a GPU are shared; see the page "Which memory".  "ipc" is legacy
-      CUDA IPC, "vmm" lets consumers only read and takes new peers after the creator's death, and
-      "pool" is a pool of cudaMallocAsync.  "auto" takes ipc, in a container vmm where the GPU has
-      it, and on a GPU without ipc vmm or pinned.  "pinned" puts the slots into host memory for CPUs
-      and GPUs at once: each process says with `device=` how it uses them.  `ring.memory` says which
-      it is.  An array on a GPU, of any library, is memory of your own for the slots.  Nothing else
-      may use it as long as the ring is there.
-    * `producers`: of how many producers the stream is made, 1 … 4095.  The stream ends when so many
-      have come and gone and none is there.  A producer that was killed has gone, too; if one starts
-      in its place, the stream goes on.
+      CUDA IPC.  With "vmm" consumers can only read, and new peers can join after the creator's
+      death.  "pool" is a pool of cudaMallocAsync.  "pinned" puts the slots into host memory for
+      CPUs and GPUs at once: each process says with `device=` how it uses them.  "auto" takes "ipc",
+      but in a container "vmm" if the GPU has it, and on a GPU without "ipc" it takes "vmm" or
+      "pinned".  `ring.memory` says which one it is.  You may also pass an array on a GPU, of any
+      library.  Then the slots lie in its memory, and nothing else may use that as long as the ring
+      exists.
+    * `producers`: how many producers make the stream, 1 … 4095.  The stream ends when this many
+      have joined and gone, and none is there.  A producer that was killed has gone, too; if another
+      one starts in its place, the stream goes on.
     * `subscriptions`: names of lossless durable subscriptions (`Ring.subscribe`) that the ring has
       from its first frame on.
     * `max_peers`, `max_subscriptions`: how many there may be at the same time, 1 … 250.
-    * `mode`: permissions of the shared memory.  0o600, the default, keeps it to one user.
+    * `mode`: permissions of the shared memory, as of a file.  With 0o600, the default, only this
+      user has access.
     * `replace`: which ring of this name is replaced.  None, the default, replaces a ring whose
       creator is dead, so that a program that was killed can be started again.  True replaces any
       ring of yours, even one in use, and False replaces none.
 
-    Processes that are still in a replaced ring read what is there and get EndOfStream, as if its
-    creator had closed it.  They keep its memory until they leave.  The old ring is closed when
-    the new one is whole, so there has to be room for both.  A ring that nobody uses any more is
-    removed first.  The new ring takes over the durable subscriptions of the old one.  What
-    their members have not read there is counted as lost.
+    Consumers of a replaced ring read the frames that are there, and then get EndOfStream, as if its
+    creator had closed it.  Its memory stays until they leave.  The old ring is closed when the new
+    one is complete, so there has to be room for both.  But a ring that no process uses any more is
+    removed first.  The new ring takes over the durable subscriptions of the old one.  Frames that
+    their members have not read there count as lost.
 
     If several processes start at once with `replace=None`, one of them creates the ring, and the
     others get RingExists.  A ring that is damaged, or of another version of gpuring, is replaced
     if no process uses it.
 
-    A ring appears whole: a process that finds its name can attach to it.  Closing the returned Ring
-    closes the ring.  The others then read what is there and get EndOfStream.
+    The name appears when the ring is complete, so a process that finds it can attach.  Closing the
+    returned Ring closes the ring for all.  Consumers then read the frames that are there, and get
+    EndOfStream.
 
     Raises RingExists, TooManyPeers (more subscriptions than `max_subscriptions`), DeviceError (no
     usable GPU), RingError (no space in /dev/shm, RLIMIT_FSIZE, RLIMIT_AS), OSError (no descriptors
     left), TypeError or ValueError (arguments).  With `replace=True` also PermissionError (the ring
-    is another user's) and RingIncompatible (what has the name is not a file).  Nothing is left
-    behind by a call that raises.
+    is another user's) and RingIncompatible (the name is that of something else than a file).  A
+    call that raises leaves nothing behind.
     """
     shutdown.check()
     segment.check_name(name)

@@ -107,9 +107,10 @@ cdef class Endpoint(SlotOwner):
         also after a restart.  With gate="host" pass a short timeout instead of 0, because the GPU
         may not be done.
 
-        With reattach=True it is not readable at the end of a stream.  It becomes readable when another
-        producer joins, or when another ring may have come.  A file that another program makes in
-        /dev/shm looks like one, so it may be readable for nothing, at most 40 times a second.
+        With reattach=True it is not readable at the end of a stream.  It becomes readable when
+        another producer joins, or when there may be a new ring.  A file that another program makes
+        in /dev/shm looks like one, so it may become readable without reason, at most 40 times a
+        second.
 
         The first call starts a native thread, one for the process.  Raises OSError if there can be
         no thread or no descriptor, RingError in a forked child.
@@ -308,11 +309,11 @@ cdef class Endpoint(SlotOwner):
         A claim or acquire that waits in another thread ends with RingClosed.  May be called twice,
         and again after a Ctrl-C.
 
-        Raises RingTimeout, and stays open, if the membership lock cannot be had for 5 s (a stopped
-        process has it), or if a verb of another thread does not end within 5 s.  Raises DeviceError
-        if the GPU reports an error.  It has left the ring then if everything that was open could be
-        ended; otherwise it stays open.  Of several errors it raises one, whose notes name the
-        others.
+        Raises RingTimeout, and stays open, if the membership lock cannot be taken for 5 s (a
+        stopped process has it), or if a verb of another thread does not end within 5 s.  Raises
+        DeviceError if the GPU reports an error.  If everything that was open could be ended, it has
+        left the ring even so; otherwise it stays open.  If there are several errors, it raises one,
+        whose notes name the others.
         """
         if self._closed:
             return

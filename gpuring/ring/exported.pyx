@@ -20,8 +20,8 @@ cdef class Exported:
         """A DLPack capsule, which `torch.from_dlpack(slot)` asks for.
 
         * `stream`: the importer's stream.  It is made to wait for all work on the slot so far, and
-          publish or release waits for it.  None and 1 are the legacy default stream, and 2 is the
-          per-thread one.  -1 asks for no order at all.
+          the next user of the slot waits for it.  None and 1 are the legacy default stream, and 2
+          is the per-thread one.  With -1 nothing is ordered.
         * `max_version`: from (1, 0) on the capsule is versioned, and says whether it is read-only.
         * `dl_device`: None or the device of the slot.
         * `copy`: True makes a copy.  None and False make none.

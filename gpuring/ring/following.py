@@ -1,9 +1,9 @@
 """At the end of a stream: waiting until it goes on, here or in the next ring of that name.
 
-An endpoint with `reattach=True` waits its end out (`Endpoint._waits_out`): to it the end is a time
-without frames, and not an answer.  So does a consumer that has joined between two producers of a
-ring that somebody keeps.  Whatever waits uses this module: the verbs, those of asyncio, `select`
-and `align`.  A loop over frames is a loop around a verb.
+An endpoint with `reattach=True` does not report the end of the stream, but waits until the stream
+goes on (`Endpoint._waits_out`).  So does a consumer that has joined between two producers of a ring
+whose creator lives.  All waits use this module: the verbs, those of asyncio, `select` and `align`.
+A loop over frames calls a verb again and again.
 
     goes_on        a look: whether the verb is to be tried again.  It moves to the next ring
     wait           looks until the stream goes on, for a verb
@@ -166,11 +166,12 @@ def watch(endpoint: Follower, notifier: Notifier) -> None:
 
 
 class NamesNotifier(native.Notifier):
-    """The notifier of an endpoint that goes on over restarts.  At an end its descriptor also
-    becomes readable when a name has come into /dev/shm, which may be that of the next ring.
+    """The notifier of an endpoint that follows restarts.  At the end of the stream its descriptor
+    also becomes readable when there is a new name in /dev/shm, which may be that of the next ring.
 
-    Others may make many names there.  So after a look that came soon after another one, it is a
-    timer that has the next look made, as it is where the kernel does not report names.
+    Other programs may make many names there, and each would cost a look.  So after two looks in a
+    short time the descriptor ignores names, and a timer makes it readable.  It does the same where
+    the kernel does not report names.
     """
 
     def __init__(self) -> None:

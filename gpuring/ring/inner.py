@@ -1,9 +1,9 @@
 """What services, bridges and recordings may ask of a ring, beyond what users may.
 
-They are built on rings as a user's program is, and use no underscore name of another folder
-(tests/test_underscores.py).  Everything else that they need is in this module.  Three of its
-functions return objects of the layers below, whose own functions may then be called: the header, a
-peer, the memory.
+They use rings as a user's program does, and no name of another folder that begins with an
+underscore (tests/test_underscores.py).  Everything else that they need is in this module.  Three of
+its functions return objects of the layers below, whose own functions may then be called: the
+header, a peer, the memory.
 
 A class of theirs that derives from a producer, a consumer or a slot may override `_slot_type`,
 `_metas`, `_give_back`, `_finish` and `_end`, and call these of `super()`.

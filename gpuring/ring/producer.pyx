@@ -34,10 +34,11 @@ cdef class Producer(Endpoint):
           the slot.  None is the current stream.
         * `shape`: the shape of a frame that is smaller than the slot.  None is the slot's own shape.
 
-        Several slots may be claimed at once.  Readers get them in order of their sequences.
+        You may claim several slots before you publish one.  Readers get the frames in order of
+        their sequences.
 
-        With reattach=True a ring that was closed is like one that is full: this waits for the next ring
-        of that name and moves there (`Ring.producer`).
+        With reattach=True, if the ring was closed, this waits for the next ring of that name and
+        moves there (`Ring.producer`).
 
         Raises RingFull, a TimeoutError that says who is in the way, RingClosed, PeerLost if this peer was
         taken for dead, DeviceError, ValueError for a shape that does not fit.  A call that raises leaves
@@ -77,9 +78,9 @@ cdef class Producer(Endpoint):
     def try_claim(self, *, stream=None, shape=None):
         """Claims the next slot if one is free, and otherwise counts the frame as dropped and returns None.
 
-        It is for a producer that must not wait, such as a camera.  What it drops is counted in the
-        ring's statistics, for the producer and in all, and readers see it in `slot.lost` of the next
-        frame that they get.  `stream` and `shape` are those of `claim`.  Does not wait.  Raises what
+        It is for a producer that must not wait, such as a camera.  The ring's statistics count
+        dropped frames, for each producer and in all, and `slot.lost` of the next frame counts them
+        for readers.  `stream` and `shape` are those of `claim`.  Does not wait.  Raises what
         `claim` raises, except RingFull.
         """
         try:

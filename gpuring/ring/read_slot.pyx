@@ -27,15 +27,18 @@ cdef class ReadSlot(Slot):
 
     @property
     def lost(self):
-        """How many sequences this consumer has missed just before this one.  Those are the ones that it
-        was made to skip, none if it is lossless, and, if a bridge brings the frames from another host,
-        those that were lost on their way into this ring.  If this consumer has moved to a new ring
-        (`restarted`), they are also those that it came too late for.  Of several members the one that
-        came first counts these.
+        """How many sequences this consumer has missed just before this one.
 
-        Void sequences among them (abandoned claims, slots that a lossy consumer still held) count too,
-        because they cannot be distinguished then.  The first frame that a consumer gets says nothing about what was lost on the way
-        before it.
+        It counts sequences that were overwritten before this consumer could read them (none if it
+        is lossless), and frames that producers had no slot for (`Producer.try_claim`).  If a bridge
+        brings the frames from another host, it also counts those that were lost on their way into
+        this ring.  If this consumer has moved to a new ring (`restarted`), it counts those that it
+        came too late for.  If the subscription has several members, the first one of them that
+        comes counts these.
+
+        Void sequences (abandoned claims, slots that a lossy consumer still held) may be among them,
+        because they cannot be distinguished from lost frames any more.  For the first frame that a
+        consumer gets, losses on the way into this ring are not known.
         """
         return self.use.lost + self.use.upstream
 
@@ -101,8 +104,8 @@ cdef class ReadSlot(Slot):
         * `stream`: where to copy.  None is the slot's own stream.  See `use_on`.
 
         On a GPU ring the call returns before the copy is done, except if `out` is in host memory
-        that is not pinned.  `out` is complete when the stream has come past the copy.  If `out` is
-        on another GPU than the slot, the current stream of that GPU waits for the copy as well.
+        that is not pinned.  `out` is complete when the stream has done the copy.  If `out` is on
+        another GPU than the slot, the current stream of that GPU waits for the copy as well.
         You may release the slot right away, because the release comes after the copy.  Where the CPU
         uses the ring, the call waits for the copy, and takes no stream.
 
@@ -120,8 +123,8 @@ cdef class ReadSlot(Slot):
     def upload(self, out=None, *, field=None, stream=None):
         """Copies the frame into memory of the GPU, in stream order, and returns the array that has it.
 
-        * `out`: as for `copy_to`, on a GPU.  None makes a `cupy.ndarray`, or without CuPy a tensor of
-          torch, on the GPU under which the ring was attached.
+        * `out`: as for `copy_to`, on a GPU.  None makes a `cupy.ndarray`, or without CuPy a tensor
+          of torch, on the GPU for which the ring was attached.
         * `field`, `stream`: as for `copy_to`.
 
         It is for a pinned ring that was attached with a device, and works on GPU rings, too.  The

@@ -72,8 +72,8 @@ def _slots_of(name: str, header: Header, device: str | int | None) -> tuple[Memo
 class Ring(Described):
     """One process's handle on a ring.  `create` and `attach` make it.  It is a context manager.
 
-    It can be pickled, and so given to a process that is spawned.  That process attaches to the ring
-    by its name, and uses a pinned ring under the same device.
+    It can be pickled, and so passed to a process that is spawned.  That process attaches to the
+    ring by its name, and uses a pinned ring on the same device.
     """
 
     def __init__(
@@ -124,15 +124,16 @@ class Ring(Described):
 
         * `gate`: where this producer waits for others' GPU work, "stream" or "host".  None takes
           the ring's own `gate`.
-        * `reattach`: whether this producer goes on over restarts of a ring that another process has
-          created.  If that makes it again, or replaces it, the next claim waits for the new ring
-          within its timeout, and joins there.  The first slot there has `slot.restarted`.  A
-          producer of the ring's creator stays, and gets RingClosed if its ring was replaced.
-        * `spin`: for how many seconds a wait looks again and again, at the price of a core, before
-          it sleeps.  `math.inf` means that it never sleeps.  None takes GPURING_SPIN of the
-          environment.  Where that is not set, the time is adaptive, and at most 50 µs.
-        * `label`: what people see of it in messages and tools, at most 64 bytes of UTF-8.  None is
-          the name of the program.
+        * `reattach`: whether this producer follows restarts of a ring that another process has
+          created.  If that process closes or replaces the ring, the next claim waits for the new
+          ring of that name, for as long as its timeout, and joins it.  The first slot there has
+          `slot.restarted`.  In the process that has created the ring, the claim raises RingClosed
+          instead.
+        * `spin`: for how many seconds a wait spins before it sleeps, which takes a whole core.
+          `math.inf` means that it never sleeps.  None takes the environment variable GPURING_SPIN.
+          If that is not set, the time is adaptive, and at most 50 µs.
+        * `label`: its name in messages and tools, at most 64 bytes of UTF-8.  None is the name of
+          the program.
 
         Does not wait for frames.  Raises RingClosed if this handle or the ring was closed
         (another ring may have taken its name: attach again), TooManyPeers, DeviceError, RingTimeout
@@ -164,35 +165,35 @@ class Ring(Described):
         * `subscription`: consumers that join the same name share its frames, and each frame goes to
           one of them.  None makes an unnamed subscription for this consumer alone, which sees every
           frame.
-        * `lossless`: whether producers wait for the subscription.  Otherwise they may pass it.
-        * `start`: the first frame of a new subscription.  "next" is the next one to be claimed.
-          "oldest" is the oldest that is still in the ring; of N slots that gives at most N - 1
-          frames.  A sequence is raised to the oldest that is still there.  A consumer that joins
-          an existing subscription goes on where that is.
+        * `lossless`: whether producers wait for the subscription.  If not, they may overwrite
+          frames that it has not read, and `slot.lost` counts these.
+        * `start`: the first frame of a new subscription.  "next" is the next frame to be claimed.
+          "oldest" is the oldest frame that is still in the ring; with N slots that gives at most N
+          - 1 frames.  You may also give a sequence.  If that frame is gone, the subscription begins
+          with the oldest one.  A consumer that joins an existing subscription goes on where that
+          is.
         * `gate`: where this consumer waits for the producer's GPU work, "stream" or "host".  None
           takes the ring's own `gate`.
-        * `redeliver`: whether a frame that a member dies with goes to another member, or is
-          dropped.
-        * `reattach`: whether this consumer goes on over restarts.  At the end of the stream, or if
-          the last producer or the creator died, it then waits for another producer or for a ring of
-          the same name, and joins the same subscription there.  That holds for `acquire`, `latest`,
-          batches, loops, their asynchronous forms, `gpuring.select` and `gpuring.align`, each
-          within its timeout.  The first frame after that has `slot.restarted`.  Frames of the old
-          ring that it still holds stay valid until they are released.
+        * `redeliver`: whether a frame that a member held when it died goes to another member.
+          Otherwise it is dropped.
+        * `reattach`: whether this consumer follows restarts.  At the end of the stream, or if the
+          last producer or the creator died, it then waits for another producer, or for a new ring
+          of the same name, and joins the same subscription there.  That holds for `acquire`,
+          `latest`, batches, loops, their asynchronous forms, `gpuring.select` and `gpuring.align`,
+          each within its timeout.  The first frame after that has `slot.restarted`.  Frames of the
+          old ring that it still holds stay valid until they are released.
         * `durable`: makes the subscription stay when its last member leaves or dies, as `subscribe`
-          does, so that a program that is started again goes on at the frame after the last one that
-          it has released.  `patience` is that of `subscribe`.  A subscription that is durable
-          already stays so, whatever its members say.
-        * `deaths`: whether `acquire` raises ProducerDied for each producer that died, although
-          the stream goes on.  Otherwise only the death that ends the stream is reported, as
-          PeerLost.
-        * `spin`: for how many seconds a wait looks before it sleeps, as for `producer`.
-        * `label`: what people see of it, as for `producer`.
+          does.  So a program that is started again goes on behind the last frame that it has
+          released.  `patience` is that of `subscribe`.  A subscription that is durable already
+          stays durable, whatever its members ask for.
+        * `deaths`: whether `acquire` raises ProducerDied for each producer that died, although the
+          stream goes on.  Otherwise only the death that ends the stream is reported, as PeerLost.
+        * `spin`: for how many seconds a wait spins before it sleeps, as for `producer`.
+        * `label`: its name in messages and tools, as for `producer`.
 
-        A consumer that joins after the last producer has gone waits for the next one, as long as
-        the ring's creator lives, unless `create(producers=)` says how many there are in all.  But
-        if there are frames left that it begins with (`start`), it reads those, and then gets the
-        end of that stream.
+        If the last producer has gone already, the consumer waits for the next one, as long as the
+        ring's creator lives and the stream has only one producer (`create(producers=)`).  But if
+        there are frames left from `start` on, it reads those, and then gets the end of the stream.
 
         Does not wait for frames.  Raises RingClosed if this handle or the ring was closed (another
         ring may have taken its name: attach again), TooManyPeers, DeviceError, RingTimeout if the
@@ -226,20 +227,21 @@ class Ring(Described):
     ) -> None:
         """Makes a durable subscription, which needs no consumer, or makes an existing one durable.
 
-        It stays when its last member leaves or dies.  A consumer that joins it later goes on at the
-        frame after the last one that was released; the first consumer begins at `start`.  Producers
-        wait for a lossless one as for a slow reader, also while nobody reads.
+        It stays when its last member leaves or dies.  The first consumer begins at `start`, and a
+        consumer that joins it later goes on behind the last frame that was released.  Producers
+        wait for a lossless one as for a slow reader, even while it has no member.
 
         * `lossless`, `start`, `redeliver`: those of `consumer`.
         * `patience`: for how many seconds producers wait while it has no member.  Then it is given
-          up: they go on, and the next reader finds in `slot.lost` how many frames it has missed.
-          None is for ever, or as long as somebody has said before.  math.inf is for ever.
+          up: producers go on, and `slot.lost` of the next reader's first frame counts what was
+          missed.  math.inf is for ever.  None keeps the value that was set before, which is for
+          ever for a new one.
 
-        If another ring takes the name of this one, the subscription is one of that ring, too.  What
-        it had not read then is lost, unless a member is still there to read it, and is counted in
-        the same way.  Does not wait.  Raises RingClosed, TooManyPeers (max_subscriptions),
-        ValueError (it exists with another `lossless` or `redeliver`), RingTimeout if the membership
-        lock cannot be taken for 5 s.
+        If another ring takes the name of this one, that ring takes over the subscription.  Frames
+        that it has not read here are lost, unless it still has a member that can read them.  They
+        are counted in the same way.  Does not wait.  Raises RingClosed, TooManyPeers
+        (max_subscriptions), ValueError (it exists with another `lossless` or `redeliver`),
+        RingTimeout if the membership lock cannot be taken for 5 s.
         """
         self._check_open()
         encoded = encode(subscription)
@@ -255,11 +257,13 @@ class Ring(Described):
             raise diagnosis.cannot_join(self._name, self._header, result, encoded)
 
     def unsubscribe(self, subscription: str) -> bool:
-        """Makes a subscription go with its last member, and so at once if it has none.
+        """Makes a durable subscription an ordinary one.  It ends when its last member leaves, and
+        at once if it has none.
 
-        Returns whether there was one of this name.  What earlier rings of this name owed it is
-        forgotten.  Does not wait.  Raises RingClosed, RingTimeout if the membership lock cannot be
-        taken for 5 s, OSError (no descriptors left for what was owed; the subscription has ended).
+        Returns whether there was a subscription of this name.  Losses in earlier rings of this name
+        are not reported any more.  Does not wait.  Raises RingClosed, RingTimeout if the membership
+        lock cannot be taken for 5 s, OSError (no descriptors left to look at earlier rings; the
+        subscription has ended).
         """
         self._check_open()
         result, found = directory.unsubscribe(
@@ -292,7 +296,7 @@ class Ring(Described):
                 self.close()
 
     def watch(self) -> None:
-        """Has this process clear dead peers, although it has not joined the ring.
+        """Lets this process clear dead peers, although it has not joined the ring.
 
         This is for a process that only holds a ring open.  A process with a producer or consumer
         does so without this call.
@@ -309,17 +313,19 @@ class Ring(Described):
     def close(self) -> None:
         """Closes the producers and consumers made from this handle, and the handle.
 
-        The creator's close also closes the ring and removes its name.  The others read what is
-        there and then get EndOfStream.  If the creator is dead, the last process that leaves
-        removes the name, unless the ring is a bridge's.  If there are durable subscriptions, the
-        header keeps the name for the next ring, to which they go over.
+        If this process has created the ring, this also closes the ring for all and removes its
+        name.  Consumers then read the frames that are there, and get EndOfStream.  If the creator
+        is dead, the last process that leaves removes the name, unless a bridge fills the ring.  If
+        there are durable subscriptions, the header keeps the name, and the next ring takes them
+        over.
 
-        GPU memory is freed when no other handle has the ring.  This process looks whether that is
-        so when it makes or closes a ring, and when it ends.
-        Waits for this process's own GPU work on the slots.  May be called twice.
+        GPU memory is freed when no other handle has the ring.  This process checks that when it
+        makes or closes a ring, and when it ends.
 
-        Raises RingTimeout, and stays open, if a producer or consumer cannot leave the ring (see
-        `Producer.close`).  Raises other errors of theirs when everything is closed.
+        Waits for this process's own GPU work on the slots.  May be called twice.  Raises
+        RingTimeout, and stays open, if a producer or consumer cannot leave the ring (see
+        `Producer.close`).  Other errors of a producer or consumer are raised when everything is
+        closed.
         """
         if self._closed:
             return

@@ -76,7 +76,8 @@ def all_of(known: Iterable[weakref.ref[T]]) -> list[T]:
 
 @atexit.register
 def close_all() -> None:
-    """A process that ends cleanly leaves cleanly; whoever is killed is reaped by the others.
+    """Leaves all rings when the process ends cleanly.  A process that is killed is reaped by
+    others.
 
     Threads that wait in a verb get RingClosed.
     """

@@ -98,8 +98,8 @@ cdef class Slot(Exported):
         """Whether the stream began again with this frame (`reattach=True`).  This peer has waited for
         another producer or has moved to another ring, `ring` of the consumer or producer.
 
-        In another ring the sequences start over, slots have other addresses, and may have another
-        shape.  For a reader frames before this one may be missing.  `lost` counts those that were in
+        In another ring the sequences start over, and slots have other addresses and maybe another
+        shape.  A reader may have missed frames before this one.  `lost` counts those that were in
         the same ring as this one.
         """
         return self._restarted
@@ -112,9 +112,9 @@ cdef class Slot(Exported):
         A pinned ring that was attached with a device has CuPy's arrays, over the slot in host memory.
         Each access of the GPU then goes over the bus, so upload what it reads more than once.
 
-        On the host the array of a reader is read-only.  On a GPU the stream of claim or acquire already
-        waits for the work of those who used the slot before.  If you use the array on another stream,
-        order that stream yourself, or say `slot.use_on(stream)`.
+        On the host the array of a reader is read-only.  On a GPU the stream of claim or acquire
+        already waits for the work of those who used the slot before.  If you use the array on
+        another stream, call `slot.use_on(stream)`, or order that stream yourself.
 
         Raises TypeError if the slot has several fields (use `slot[name]`), RingError if the slot is no
         longer yours, DeviceError on a GPU without CuPy.
@@ -132,7 +132,7 @@ cdef class Slot(Exported):
     def meta(self):
         """The frame's metadata: a `numpy.void` over the header, `slot.meta["pts"]`.
 
-        It is a view: what is written here is in the ring at once.  Raises TypeError if the ring has no
+        It is a view: what you write here is in the ring at once.  Raises TypeError if the ring has no
         metadata (`ring.spec.meta` is None then), RingError if the slot is no longer yours.
         """
         self._seen = True
@@ -237,8 +237,8 @@ cdef class Slot(Exported):
     def field(self, name):
         """The field `name` of the slot, for other libraries: `torch.from_dlpack(slot.field("y"))`.
 
-        `slot["y"]` does not do for this on a GPU.  It is a plain array, so nobody learns of the
-        importer's stream.  Raises KeyError if there is no such field.
+        On a GPU do not use `slot["y"]` for this.  It is a plain array, so the slot does not learn
+        of the importer's stream.  Raises KeyError if there is no such field.
         """
         return SlotField(self, self._field_name(name))
 
@@ -267,12 +267,12 @@ cdef class Slot(Exported):
         return View(self, self._fields[name], array, read_only, stream, self._import_on)
 
     def use_on(self, stream):
-        """Says that the slot will be used on another stream, too.  Returns the slot.
+        """Call this before you use the slot on a further stream.  Returns the slot.
 
         That stream is made to wait for all work on the slot so far.  What it does until publish or
-        release is ordered before the next use of the slot by others.  Importing through DLPack does
-        this by itself.  Raises TypeError if the CPU uses the ring or `stream` is not a stream,
-        RingError if the slot is no longer yours, DeviceError.
+        release is ordered before the next use of the slot by others.  An import through DLPack does
+        this by itself.  Does not block.  Raises TypeError if the CPU uses the ring or `stream` is
+        not a stream, RingError if the slot is no longer yours, DeviceError.
         """
         self._check_open()
         if self._device is None and self._memory.device is None:

@@ -52,8 +52,9 @@ def select(endpoints: Iterable[AnyEndpoint], timeout: float | None = None) -> li
     RingTimeout (EndOfStream, PeerLost, RingClosed, …).  A producer is ready when `claim(0)` would.
     One with reattach=True is not ready at the end of its stream.  It is when the stream goes on, in
     its ring or in the next one of that name, for which this looks 20 times a second.
-    All that are ready are returned, and an empty list if the time is up.  The one that has been
-    first least recently comes first, so a program that serves only the first serves all in turn.
+    Returns all that are ready, or an empty list if the time is up.  The one whose last time at the
+    head of the list is the longest ago comes first.  So a program that serves only the first one
+    serves all in turn.
 
     Another member of the subscription may take the frame in between, so serve with timeout 0.  With
     gate="host" the GPU may not be done with the frame, so serve with a short timeout.

@@ -41,9 +41,9 @@ cdef class WriteSlot(Slot):
     def publish(self):
         """Hands the frame to the readers, in stream order: their streams wait for your work on the slot.
 
-        Never blocks.  Raises PeerLost if this peer was taken for dead,
-        DeviceError if the work could not be recorded (the frame is abandoned then), RingError if the slot
-        is no longer yours.
+        Never blocks.  Raises PeerLost if this peer was taken for dead, DeviceError if the work
+        could not be recorded (the frame is abandoned then), RingError if the slot is no longer
+        yours.
         """
         self._finish(PUBLISH, "publish")
 
@@ -85,9 +85,9 @@ cdef class WriteSlot(Slot):
 
         * `source`: an object that has DLPack or an array interface of NumPy or CUDA, of exactly the
           frame's shape and dtype.  If it is in GPU memory, the copy waits for the stream that its
-          library works on, and you may drop it or use it again right away.  If it is in host
-          memory, the copy is asynchronous only if that is pinned.  Then do not change it before it
-          is copied.
+          library works on, and you may drop it or use it again right away.  If it is in pinned host
+          memory, the copy is asynchronous: do not change it before it is copied.  If it is in other
+          host memory, you may change it when the call has returned.
         * `field`: the name of the field, if the slot has several.
         * `stream`: where to copy.  None is the slot's own stream.  See `use_on`.
 
@@ -102,7 +102,8 @@ cdef class WriteSlot(Slot):
         return copy_into(target, self._fields[name], source, ring=self._ring, stream=on, order=self._order)
 
     def allocate(self, field=None):
-        """A context manager: what CuPy computes inside is born in the slot, and not copied there.
+        """A context manager: CuPy puts what it computes inside into the slot, so it is not copied
+        there.
 
             with slot.allocate():
                 y = model(x)

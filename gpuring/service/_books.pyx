@@ -5,9 +5,9 @@ What may be touched here, and by whom:
 * `Calls` is what all threads and event loops of a process share of a client.  Each of its methods is one step.  It runs under the
   GIL and calls no Python function before its last change, so no other thread and no signal handler finds it half done.  It needs
   no lock.  Where a list is made, Python's collector may run, and with it any destructor; the books are in order there.
-* An `Entry` is in the books of one `Calls` for ever, and only that changes how it has ended.  Any thread may read it.  Who sends
-  the request writes `_sent_at`, and who receives writes `_answered_below`.  Who receives adds its parts, and one thread at a time
-  takes and releases them.  Each of both is one step.
+* An `Entry` is in the books of one `Calls` for ever, and only that changes how it has ended.  Any thread may read it.  The
+  thread that sends the request writes `_sent_at`.  The thread that receives writes `_answered_below`, and adds parts of the
+  answer.  One thread at a time takes and releases parts.  To add parts is one step, and so is to take or release them.
 
 A thread holds a turn for as long as it waits in a verb.  The turn to send is taken before the turn to receive, and whoever has
 the turn to receive takes no other one.  An event loop waits for neither turn; it only tries to take them.  Turns are reentrant,

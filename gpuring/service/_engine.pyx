@@ -84,14 +84,16 @@ cdef class Taker(TakesCalls):
         them.
 
         It waits up to `timeout` seconds for the first call.  None waits for ever, and 0 does not
-        wait.  But with the first call of a client the engine joins the ring of its answers.  That
-        takes up to 5 s, whatever `timeout` is, if a process that is stopped has the membership lock
-        of that ring, or has to hand its GPU memory on (memory="vmm" or "pool").  Then it waits up to `max_wait_s` more for the batch to fill.  None waits until it is
+        wait.  Then it waits up to `max_wait_s` more for the batch to fill.  None waits until it is
         full or the service is closed.  With "learn" it waits if it expects more calls, for at most
-        a quarter of the time that a batch takes however few calls it has.  It learns both from its
-        last batches, and `counts` says how long it waits.  On a GPU `stream` (default: the
+        a quarter of the fixed time that a batch takes however few calls it has.  It learns both
+        from its last batches, and `counts` says how long it waits.  On a GPU `stream` (default: the
         current one) waits for the requests.  It leaves out calls of dead clients and calls that
         have expired.
+
+        With the first call of a client the engine joins the ring of that client's answers.  That
+        takes up to 5 s, whatever `timeout` is, if a process that is stopped has the membership lock
+        of that ring, or has to hand over its GPU memory (memory="vmm" or "pool").
 
         Raises RingTimeout, DeviceError, EndOfStream when the service was closed and no call is left
         to take, and RingClosed when this server was closed.  If it raises, it has taken nothing.

@@ -1,8 +1,9 @@
 """How a client sends requests.
 
 `Sender` is the client's end of the request ring.  Only the thread that has the turn to send uses it.  If the service is
-replaced, this thread gives it another ring and another `Inbox` in one step (`_settle_in`).  Whoever does not have the turn
-reads `_mailbox` once, and goes on with what it has read.  What waits there is told by its own `Calls`, also afterwards.
+replaced, this thread gives it another ring and another `Inbox` in one step (`_settle_in`).  A thread that does not have the
+turn reads `_mailbox` once, and goes on with what it has read.  Threads and tasks that wait there are woken by the `Calls` of
+that mailbox, also afterwards.
 
 The turn to send is taken before the turn to receive (_books.pyx has more on both).
 """
@@ -101,8 +102,8 @@ cdef class Sender:
             with call.result() as answer: …
 
         It waits while the request ring is full, and while other threads use this client's room for
-        calls.  While there is no engine, it waits for up to `engine_s` seconds.  So it does while a
-        service that was closed is started again, or another one takes its place.
+        calls.  It also waits, for up to `engine_s` seconds, while there is no engine, and while a
+        service that was closed is started again or another one takes its place.
 
         * `timeout`: in seconds.  None waits for ever, 0 does not wait.
         * `expires_s`: engines leave the call out if none has taken it after so many seconds.
@@ -111,8 +112,8 @@ cdef class Sender:
 
         Raises:
 
-        * RingFull: the request ring is full.  Or so many calls are in flight that the caller has to
-          take or release one first; this is raised at once, with any `timeout`.
+        * RingFull: the request ring is full.  Or all `calls` of this client are in flight, and only
+          the caller can take or release one; this is raised at once, with any `timeout`.
         * PeerLost: there is no engine, or the service was closed and no other one has come.
         * RingClosed: this client was closed.
         * RingTimeout: another service has taken the place of a closed one, and for 5 s another

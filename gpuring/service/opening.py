@@ -70,23 +70,23 @@ def serve(
     * `request_meta`, `response_meta`: structured dtypes for metadata, as create()'s `meta=`.
     * `slots`: how many requests fit into the ring.  Requests that engines work on count, too.
     * `device`, `sync`, `gate`, `memory`, `mode`: as for create().
-    * `replace`: close and remove a service of this name, even one in use.  Without it a service
-      whose processes are all dead makes way.  So does one that nobody can join any more, because
-      its memory is "ipc" and its creator is dead.
-    * `answers`: "host" puts answers into host memory even if requests are on a GPU.  Those of a
-      pinned service always are.  With None
-      answers are where requests are.
+    * `replace`: close and remove a service of this name, even one in use.  Without it only a
+      service whose processes are all dead is replaced, or one that cannot be joined any more,
+      because its memory is "ipc" and its creator is dead.
+    * `answers`: "host" puts answers into host memory even if requests are on a GPU.  Answers of a
+      pinned service always are in host memory.  With None answers are where requests are.
     * `engine`: False only keeps the service open, so that engines can come and go
-      (docs/services.md).  Such a keeper makes the service and joins none: RingExists if others live
-      in one of that name.
+      (docs/services.md).  Such a keeper creates the service, and never joins one that is there: it
+      raises RingExists if a service of that name is in use.
     * `redeliver`: whether another engine gets the calls of an engine that dies.  If not, they are
       lost.
-    * `label`: what people see of this engine in messages and tools, at most 64 bytes of UTF-8.
-      None is the name of the program.  It distinguishes engines in several containers, where each
-      may have the pid 1.
+    * `label`: the name of this engine in messages and tools, at most 64 bytes of UTF-8.  None is
+      the name of the program.  It distinguishes engines in several containers, where each may have
+      the pid 1.
 
-    The creator owns the service: when it closes cleanly, the service ends.  Raises
-    RingIncompatible if the service is there with other terms, and what create() and attach() raise.
+    The creator owns the service: when it closes cleanly, the service ends.  Raises RingIncompatible
+    if the service has other shapes, dtypes or memory than was asked for, and what create() and
+    attach() raise.
     """
     check_service_name(name)
     labels.encode(label)  # a wrong one replaces no service
@@ -196,13 +196,13 @@ def connect(
 
     * `calls`: how many calls may be in flight, or answered and not released, at the same time.  The
       answers have a ring of their own, of calls × (1 + parts) + 4 slots.
-    * `parts`: how many parts of each answer may have come and not be released
+    * `parts`: how many parts of each answer may have come and not been released
       (`PendingCall.parts`).  With 0 engines can only give whole answers.
     * `engine_s`: how many seconds a call waits for an engine when there is none.
-    * `label`: what people see of this client, as for `serve`.
+    * `label`: the name of this client in messages and tools, as for `serve`.
 
-    Raises RingNotFound, RingIncompatible (the ring is not a service), TooManyPeers, PeerLost
-    (nobody can open the memory of a GPU service any more), and what create() raises.
+    Raises RingNotFound, RingIncompatible (the ring is not a service), TooManyPeers, PeerLost (the
+    memory of a GPU service cannot be opened any more), and what create() raises.
     """
     check_service_name(name)
     calls = between_one_and(_MAX_CALLS, calls, "calls")

@@ -268,8 +268,9 @@ class Enveloped(Endpoint):
     """An endpoint whose slots' `meta` is the user's part.  The compiled path reads and writes the
     other part.
 
-    Name it behind the compiled class, because the first base makes the object.  Python takes
-    Endpoint and Producer for the same: they have the same fields, but not the same C functions.
+    Name it behind the compiled class in the list of bases, because the first base makes the object.
+    Python takes Endpoint and Producer for compatible, because they have the same fields.  But they
+    do not have the same C functions.
     """
 
     def _metas(self) -> list[Any]:

@@ -47,8 +47,8 @@ class DataLoader(data.DataLoader[T_co]):
       nothing to do.  None, "host" or "cpu" leaves them where the workers have made them, as torch
       does.
 
-    What a worker makes on a GPU comes from there without a pass through host memory.  Such a worker
-    has to be spawned.
+    Tensors that a worker makes on a GPU do not pass through host memory.  Such a worker has to be
+    spawned.
 
     A batch has memory of its own, so it may be kept.  Tensors are laid out without gaps.  What
     cannot lie in a slot (sparse and quantized tensors, those that require a gradient) travels as in

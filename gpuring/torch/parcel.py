@@ -75,10 +75,10 @@ class Kind(NamedTuple):
 
 
 class Pickled:
-    """What torch's queue is to carry, pickled already.  It comes out as what it was.
+    """An object for torch's queue that is pickled already.  It comes out of the queue unpickled.
 
-    So what cannot be pickled, or has no room in /dev/shm, is an error of the batch.  In a queue it
-    would be one of the worker, or be dropped by a thread for which nobody waits.
+    So if it cannot be pickled, or there is no room in /dev/shm, that is an error of the batch.  In
+    a queue it would be an error of the worker, or a thread of the queue would drop it silently.
     """
 
     def __init__(self, data: bytes) -> None:

@@ -1,8 +1,8 @@
 """What each worker is at, in memory that the main process still has when the worker was killed.
 
-A worker writes down which task it takes from its queue, and which sample of it it loads.  The list
-of a task's samples does the latter, because torch's worker goes over it from one to the next.  What
-a dataset with `__getitems__` does with the list nobody knows, so it gets an ordinary one.
+A worker notes which task it takes from its queue, and which sample of the task it loads.  The list
+of a task's samples notes the latter, because torch's worker iterates over it.  A dataset with
+`__getitems__` may use the list in any way, so it gets an ordinary list.
 """
 
 from __future__ import annotations

@@ -2,13 +2,14 @@
 
 They are those of multiprocessing, with three differences.
 
-* What is small is written where it is put, if nobody else is writing, and the pipe has room.
-  Otherwise a thread writes it, and all that comes before it has done so.
-  The thread costs more than the copy of a small batch, because it takes the interpreter's lock.
-* What cannot be fetched from a worker that has died is an error of whoever reads the queue, also
-  where torch's thread for pinned memory reads it first.
-* A `get` with a timeout waits first, and takes then.  If a Ctrl-C comes while it waits, nothing was
-  taken.  If it comes elsewhere, nobody knows, and an iterator that went on might wait for ever.
+* `put` itself writes a small object, if no other thread is writing and the pipe has room.
+  Otherwise a thread of the queue writes it, until all that was put before is written.  That costs
+  more than the copy of a small batch, because the thread takes the interpreter's lock.
+* If an object cannot be fetched because its worker has died, `get` raises in the program's thread,
+  also if torch's thread for pinned memory has read the queue.
+* A `get` with a timeout waits first, and then takes an object.  If a Ctrl-C comes while it waits,
+  nothing was taken.  If it comes elsewhere, it is not known whether something was taken, and an
+  iterator that went on might wait for ever.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Streams that are being captured into a CUDA graph take nothing of the ring's.
 
 A write, a wait or a record there would be recorded and not done, and done again at each launch.  So
-the verbs refuse, enqueue nothing, and what was the user's stays his.
+the verbs refuse, enqueue nothing, and leave the slots as they were.
 """
 
 from __future__ import annotations
@@ -16,16 +16,9 @@ import pytest
 import gpuring
 from gpuring.arrays import copying
 from gpuring.ring import debug
-from tests.helpers.fake_driver import (
-    CAPTURE,
-    CAPTURE_ELSEWHERE,
-    INVALID,
-    C,
-    D,
-    P,
-    ctrl_c,
-    held_by,
-)
+from tests.helpers.ctrl_c import ctrl_c
+from tests.helpers.fake_driver import CAPTURE, CAPTURE_ELSEWHERE, INVALID, C, D, P
+from tests.helpers.rig import held_by
 
 KINDS = pytest.mark.parametrize("kind", ["timeline", "event"])
 MANY = pytest.mark.parametrize("many", [False, True])

@@ -1,7 +1,8 @@
 """Handle 2 is the per-thread default stream: another stream in each thread that uses it.
 
-A slot that one thread claims and another one publishes is recorded behind both.  For that of a
-thread which is not the caller's, the legacy default stream stands: it waits for the work of all.
+If one thread claims a slot and another one publishes it, the record comes behind the streams of
+both.  The stream of a thread other than the caller cannot be named.  The legacy default stream
+takes its place, because that waits for the work of all threads.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Creator and attacher see the same dtypes, whatever they are; what cannot be described is refused.
 
-`exactly` looks closer than NumPy's ==, which passes over titles in some releases, over the class of
-a scalar, and over whether a type is another library's.
+`exactly` compares more than NumPy's ==, which ignores titles in some releases, the class of a
+scalar, and whether a type belongs to another library.
 """
 
 from __future__ import annotations

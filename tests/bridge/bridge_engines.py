@@ -1,7 +1,8 @@
 """Two ends of a session without a bridge: what test_bridge_engines.py puts every engine into.
 
-The far end is in the test's own process.  The near end obeys it from a process of its own.  Over a
-pipe it tells, in order, what it sends over the channel, what has arrived, and how it has failed.
+The far end is in the test's own process.  The near end is in another process, and obeys the far
+end.  It reports over a pipe, in order, what it sends over the channel, what has arrived, and how it
+has failed.
 """
 
 from __future__ import annotations
@@ -179,7 +180,7 @@ class Session:
         return self
 
     def send(self, seq: int, to_index: int, nbytes: int, verb: str = "send") -> None:
-        """Has the near end write a frame into the slot of the same number, and send it.
+        """Lets the near end write a frame into the slot of the same number, and send it.
 
         `verb`: "fill" only writes it, and "send again" sends what is there.
         """

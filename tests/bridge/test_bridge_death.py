@@ -1,4 +1,4 @@
-"""Whatever dies at either end of a bridge, or ends, or is replaced, each frame comes or is counted.
+"""Whatever dies, ends or is replaced at either end of a bridge, each frame comes or counts as lost.
 
 Both "hosts" are this one, so the two rings have different names.
 """

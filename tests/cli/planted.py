@@ -1,9 +1,9 @@
 """Pipelines of real processes in which one process is planted that keeps all others waiting.
 
-Each is a function of PLANTED.  It gets `children` and a name for its ring, and is over when the
+Each is a function of PLANTED.  It gets `children` and a name for its ring, and ends when the
 processes end.  It returns who is to blame.
 
-    python -m tests.cli.planted       plants one of them at random and says which only when asked
+    python -m tests.cli.planted       plants one of them at random; you have to find out which one
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """`gpuring bench`: what it reports, what it refuses to report, and what a run is made of.
 
-Its figures are not judged here: no absolute time is asserted.
+The figures themselves are not checked here: no test asserts an absolute time.
 """
 
 from __future__ import annotations

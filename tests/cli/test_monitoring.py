@@ -1,4 +1,4 @@
-"""examples/monitoring: its alerts and its dashboard ask for what `gpuring metrics` gives.
+"""examples/monitoring: its alerts and its dashboard use metrics that `gpuring metrics` has.
 
 Prometheus' own promtool checks the rules and runs their tests, where it is installed.
 """

@@ -1,5 +1,5 @@
-"""The programs on the pages, and who runs them.  `test_blocks.py` looks whether each is run, and
-whether commands can be typed; what they print is held by their own tests.
+"""The programs on the pages, and the tests that run them.  `test_blocks.py` checks that each
+program is run, and that commands can be typed.  The tests of the commands check what they print.
 
     @block("waiting.md", 0)
     def test_…(code): …

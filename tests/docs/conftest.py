@@ -93,9 +93,9 @@ def handlers() -> Iterator[None]:
 def start(request, programs, monkeypatch):
     """Starts an example.
 
-    The test has the names of its examples' rings for itself, also among workers of pytest-xdist.
-    It is skipped where another program has them.
-    With `alone=False` it does not, and the example must not make a ring.
+    No other test may use the names of the example's rings meanwhile, also in another worker of
+    pytest-xdist.  The test is skipped if another program has them.  `alone=False` is for an example
+    that makes no ring.
     """
     if request.param == "host":
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # hides the GPU where there is one

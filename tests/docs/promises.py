@@ -4,8 +4,8 @@ A test quotes with `@promise("failure.md", "A reader of a torn frame is always t
 quotes is one or more whole sentences, or cells of one row with the bars between them.  Sentences
 that no test holds are quoted in no_promise.toml, with the reason.
 
-Sentences are those of paragraphs and of list items.  Headings, the first row of a table, code
-and pictures are none.
+Sentences are those of paragraphs and of list items.  Headings, the first row of a table, code and
+pictures do not count.
 """
 
 from __future__ import annotations

@@ -3,7 +3,8 @@
 * `Latch` holds a stream until the test lets it go: what is behind it cannot have run before.
 * `stamp` fills an array with words that follow from a sequence; `check` counts those that do not.
 
-A first launch loads its kernel, which can hang while some stream is held: call `warm_up()` before.
+The first launch of a kernel loads it, which can hang while some stream is held.  So call
+`warm_up()` first.
 """
 
 from __future__ import annotations
@@ -109,8 +110,8 @@ def count(wrong: Any, stream: Any = None) -> int:
 class Latch:
     """Holds streams on this device until `open()`, or for `limit_s` seconds at the most.
 
-    A context manager that opens it.  Asserting `not latch.expired` afterwards makes sure that it
-    was the test that let the streams go.
+    It is a context manager, whose end opens it.  Assert `not latch.expired` afterwards, to make
+    sure that the test has let the streams go, and not the time limit.
     """
 
     def __init__(self, limit_s: float = 10.0) -> None:
@@ -141,8 +142,8 @@ class Latch:
 def warm_up() -> None:
     """Compiles and loads all kernels on the current device and sees each of them work.
 
-    A process does that once for each device.  While other processes use the GPU, each of its waits
-    takes as long as their turns.
+    A process does this once for each device.  While other processes use the GPU, each wait takes as
+    long as their time slices.
     """
     _warm_up(frameworks.current_device())
 

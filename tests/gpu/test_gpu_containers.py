@@ -1,7 +1,7 @@
 """GPU rings between containers that share a /dev/shm and nothing else.
 
-Each process is process 1 of pid, ipc and mount namespaces of its own.  The ring lives where nobody
-can look up anybody else's pid, and goes on when its processes are killed with GPU work pending.
+Each process is process 1 of pid, ipc and mount namespaces of its own, so none of them can look up
+the pid of another one.  The ring goes on when processes are killed with GPU work pending.
 With GPURING_FIGURES=FILE the times that the survivors waited are appended there as JSON lines.
 """
 

@@ -2,8 +2,9 @@
 balance.
 
 Children are started a batch ahead, because a process with a CUDA context takes a second to come up.
-Each round kills one of them at a moment when a survivor waits for its GPU work, and measures how
-long the survivor waited, and for how much of that the kernel had not removed the victim yet.  With
+Each round kills one of them at a moment when a survivor waits for its GPU work.  It measures how
+long the survivor waited, and for how much of this time the kernel had not removed the victim yet.
+With
 GPURING_FIGURES=FILE the distributions are appended there as JSON lines.
 """
 

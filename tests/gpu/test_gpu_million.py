@@ -1,7 +1,7 @@
 """A million frames through one reader that never synchronises: whole, and its memory stays flat.
 
-Its host runs as far ahead of its GPU as it can, so that every event is recorded anew before anybody
-sees it complete: what is remembered of released frames has to be forgotten by other means.
+The host runs as far ahead of the GPU as it can, so each event is recorded again before it is seen
+complete.  So events do not tell when a released frame can be forgotten, and a checkpoint has to.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Rings on a GPU where CuPy is not installed: with torch alone, and with nothing at all.
 
-Each process is a child that cannot import CuPy, so this also shows something where it is there.
+Each process is a child that cannot import CuPy, so the tests also run where CuPy is installed.
 """
 
 from __future__ import annotations

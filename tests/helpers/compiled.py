@@ -38,10 +38,10 @@ def build(
 ) -> Path:  # fmt: skip
     """Compiles the program whose sources match in tests/native/programs; where it is then.
 
-    place: an empty folder that pytest has made.  Beside it lie the objects that builds share.
-    device: with device order, over the fake driver.  A file of the core that a program includes is
-    not compiled beside it.
-    api: with all of the library, and the real driver if there is one.
+    place: an empty folder that pytest has made.  The objects that builds share are beside it.
+    device: compiles the device order, too, over the fake driver.  api: compiles the whole library,
+    with the real driver if there is one.  A file of the core that a program includes is not
+    compiled by itself.
     """
     _need_sanitizers(place, flags)
     _copy(place, edits)

@@ -25,11 +25,11 @@ NOWHERE = {
 def may_come(code: CodeType, at: int) -> bool:
     """Whether an interrupt before this opcode shows anything.
 
-    At a return or a no-op it does not: CPython looks for signals when a call has come back, not
-    before the caller has the result, and its no-ops stand outside of try blocks.  Nor where an
-    `except` begins or ends.  CPython looks for no signals there, and its tables do not expect an
-    exception: the one that is being handled would stay so for the rest of the thread's life, and
-    keep its frames alive.
+    It does not at a return or a no-op.  CPython looks for signals when a call has returned, and not
+    between that and the moment when the caller has the result.  Its no-ops are outside of try
+    blocks.  It does not where an `except` begins or ends either.  CPython looks for no signals
+    there, and its exception tables do not cover these places: the exception that is being handled
+    would stay the current one for the rest of the thread's life, and keep its frames alive.
     """
     here, there = code.co_code[at], code.co_code[at + 2 : at + 3]
     ends = dis.opname[here] == "COPY" and there and dis.opname[there[0]] == "POP_EXCEPT"
@@ -37,10 +37,11 @@ def may_come(code: CodeType, at: int) -> bool:
 
 
 class Interrupt:
-    """Within it, KeyboardInterrupt at the k-th opcode that is run in the package's Python.
+    """Raises KeyboardInterrupt in its block, at the k-th opcode that is run in the package's
+    Python.
 
-    But not where `may_come` says no.  Nor where somebody was dropped: CPython would only print the
-    exception.  test_dropped.py has that.
+    It does not raise where `may_come` says no.  It does not raise in the end of a dropped object
+    either, where CPython would only print the exception.  test_dropped.py has that case.
     """
 
     IN_DROPS = False
@@ -121,8 +122,9 @@ def handler(code: CodeType, lasti: int) -> int | None:
 class Signal(Interrupt):
     """KeyboardInterrupt at the k-th place in the package's Python where CPython runs handlers.
 
-    That is the end of such an opcode, and here the beginning of the next one.  Where the two have
-    different handlers of exceptions, as at the end of a `with` that returns, it is left out.
+    CPython does so at the end of an opcode, and this raises at the beginning of the next one.
+    Places are left out where the two opcodes have different exception handlers, as at the end of a
+    `with` that returns.
     """
 
     def __init__(self, k: int) -> None:

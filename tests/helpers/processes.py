@@ -1,8 +1,8 @@
 """Real child processes.  They have a pipe and a deadline, and end with the test.
 
-To spawn one costs as much of the CPU as hundreds of quick tests, because it imports everything.  A
-server does that once.  It never has a ring or a GPU, so what it forks is as good as spawned.  To
-import CuPy does not start CUDA, so the children of the server may use a GPU.
+To spawn a process takes as much CPU time as hundreds of quick tests, because it imports everything.
+So a fork server imports everything once.  It never has a ring or a GPU, so the processes that it
+forks are as good as spawned ones.  The import of CuPy does not start CUDA, so they may use a GPU.
 """
 
 from __future__ import annotations
@@ -181,12 +181,12 @@ def _is_open(fd: int) -> bool:
 
 @contextlib.contextmanager
 def few_descriptors(more: int) -> Iterator[None]:
-    """This process has so many descriptors left.  Not for that of the tests: what earlier tests
-    have left to the garbage collector may be closed there at any time.
+    """Leaves this process only so many descriptors.  Do not call it in the process of the tests,
+    where the garbage collector may close descriptors of earlier tests at any time.
 
-    The kernel's accept takes a number before it looks whether anybody has connected, and gives it
-    back if nobody has.  The watchdog of an offered ring accepts now and then.  So a number may be
-    free again after all seemed to be taken, and each is looked at."""
+    The kernel's accept takes a number before it looks for a connection, and gives it back if there
+    is none.  The watchdog of an offered ring calls accept now and then.  So a number may become
+    free again after all seemed to be taken, and each number is checked."""
     limit, filled = resource.getrlimit(resource.RLIMIT_NOFILE), [os.dup(0) for _ in range(20)]
     end = filled[-1] + 1
     resource.setrlimit(resource.RLIMIT_NOFILE, (end, limit[1]))

@@ -289,9 +289,9 @@ class Actor:
         return seqs, seq
 
     def die(self, *, unnoticed: bool = True) -> None:
-        """The process dies: the kernel drops its locks, and nothing else happens.
+        """Lets the process die: the kernel drops its locks, and nothing else happens.
 
-        With `unnoticed` nobody can clear it, join or leave until `Segment.reap` or `unlock`.
+        With `unnoticed` no process can clear it, join or leave until `Segment.reap` or `unlock`.
         """
         if unnoticed and self.segment._lock < 0:
             self.segment._lock = self.segment.hold_lock()

@@ -1,6 +1,6 @@
 """The three cases in which a frame is called torn though it was written, and only these.
 
-docs/decisions/0011 says why.  That nothing else is called torn, test_device_kill.py holds.
+docs/decisions/0011 says why.  test_device_kill.py checks that no other frame is called torn.
 """
 
 from __future__ import annotations

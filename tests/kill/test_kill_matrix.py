@@ -1,7 +1,8 @@
 """The kill matrix (tests/native/programs/kill): every fault point, every role that comes to it.
 
-The mutants show that it can fail: each takes one line out of the recovery, and some survivor has
-to hang, lose a frame or find the ring worn.  bench/results/kill-matrix-host.json keeps a long run:
+The mutants show that it can fail.  Each takes one line out of the recovery, and then a survivor has
+to hang, lose a frame, or find that the ring has lost a slot.  bench/results/kill-matrix-host.json
+keeps a long run:
 
     gcc -O2 -pthread -DGR_FAULTS {gpuring/native/core,tests/native/programs/kill}/*.c -o build/kill
     build/kill --rounds 10000 --seed 2029 --json bench/results/kill-matrix-host.json
@@ -59,9 +60,10 @@ WITHOUT_LONG_TICKS: list[Edit] = [
 )
 @pytest.mark.slow
 def test_no_death_waits_for_the_tick_of_a_watchdog(tmp_path):
-    """Newcomers are told of by who wakes up, or goes to sleep, so the tick may be long.
+    """A thread that wakes up or goes to sleep reports newcomers to the watchdog, so the tick may be
+    long.
 
-    A short tick stays: 20 ms after a join that was not complete yet, or after LOCK was busy.
+    The short tick stays: 20 ms after a join that was not complete yet, or after LOCK was busy.
     """
     program = build(tmp_path, "kill/*.c", FAULTS, *WITHOUT_LONG_TICKS)
     done = run(program, "--rounds", 150, timeout=RUN_S)  # not all are reached

@@ -160,9 +160,11 @@ def unsubscribing(ring, u):
 
 
 def meddling(ring, rounds=1, ends=False):
-    """A thread of a peer that another thread leaves with: it may find that it is no peer any more.
+    """A thread that uses a peer while another thread leaves with it.  The peer may be gone at any
+    time.
 
-    What it gets it may keep, or end by itself.  It notes nothing: it can be taken from it.
+    It may keep a slot that it gets, or end it by itself.  It notes nothing in `me`, because the
+    slot can be taken away from it.
     """
 
     def script(me):

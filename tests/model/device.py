@@ -10,10 +10,10 @@ A process without a GPU is on a pinned ring.  Its CPU does what a stream does fo
 the process goes on when its queue is empty.  So it promises nothing.  All of it is gone as soon as
 it is killed.
 
-An access at the head of its queue may be running.  Wrong is: two accesses to one slot at once, one
-of them a write (10); a reader told that its frame is whole when it is not, or torn when its
-producer's GPU had finished it (11); a fence that falls or overtakes its promise (8); a stream, or a
-process, that waits for ever.
+An access at the head of its queue may be running.  These are violations: two accesses to one slot
+at once, one of them a write (10); a reader that is told that its frame is whole when it is not, or
+torn when its producer's GPU had finished it (11); a fence that falls or overtakes its promise (8);
+a stream, or a process, that waits for ever.
 """
 
 import time
@@ -340,10 +340,12 @@ class Device:
 
 
 def _clash(*accesses):
-    """May these two not run at once?  (what, seq, is the frame called torn?)
+    """Whether these two must not run at once.  Each is (what, seq, whether the frame is called
+    torn).
 
-    One overlap is harmless: a reader of a frame already marked torn (never written, its fence
-    was raised) may meet the write of an older frame.  It reads garbage, and is told so.
+    One overlap is harmless: a reader of a frame that is already marked torn (it was never written,
+    and its fence was raised) may overlap the write of an older frame.  It reads garbage, and is
+    told so.
     """
     if accesses[0][0] == accesses[1][0]:
         return accesses[0][0] == "write"

@@ -1,11 +1,11 @@
 """The doorbell: no sleeper misses its wake-up, whoever dies on the way to the bell.
 
-Why the other models may say "wait until a word changes".  The backstop of every futex sleep
-is left out on purpose, it would hide each mistake.  Words: `frame` (what the sleeper wants), one
-peer entry, bell and waiters; `wakes` is the kernel's: a futex sleeper sleeps until it moves.
-A second ring (`frame2`, …) is for who sleeps at several; `armed`, `fd`, `kicks`, `listed` and
-`mutex` are those of one process, whose notifier thread (core/notify.c) turns bells into
-descriptors.  Reapers work under LOCK, as in `membership.py`.
+This is why the other models may say "wait until a word changes".  The time limit of every futex
+sleep is left out on purpose, because it would hide each mistake.  The words are `frame` (what the
+sleeper wants), one peer entry, the bell and the waiters.  `wakes` stands for the kernel: a futex
+sleeper sleeps until it changes.  A second ring (`frame2`, …) is for an actor that sleeps at several
+bells.  `armed`, `fd`, `kicks`, `listed` and `mutex` belong to one process, whose notifier thread
+(core/notify.c) turns bells into descriptors.  Reapers work under LOCK, as in `membership.py`.
 """
 
 from .explore import Actor, World, explore

@@ -222,10 +222,10 @@ class Invariants:
         return None
 
     def _read_or_lost(self, m, books, u, missing=0, void=0):
-        """Each frame was read once, or told as lost once by somebody who lives, or is missing.
+        """Each frame was read once, or reported as lost once to a member that lives, or is missing.
 
-        Who dies may have counted, and leaves that to the next one all the same: then the count of
-        all members has it twice.
+        A member that dies may have counted a loss, and the next member counts it again.  Then the
+        sum over all members has it twice.
         """
         ring = self.ring
         every = max(seq(m[a]) for a in ring.slot) + 1 - m[ring.began[u]]

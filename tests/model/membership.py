@@ -1,8 +1,8 @@
 """Join, leave, reap, close: the verbs that change who is here.  All but close run under LOCK.
 
-LOCK and byte[p] are kernel locks: they fall when their holder dies, at that instant.  A verb may
-therefore be cut off anywhere under LOCK, and whoever comes next finds the words half-changed: hence
-every step can be repeated, and "entry FREE" is the last store.
+LOCK and byte[p] are kernel locks, which are dropped in the instant in which their holder dies.  So
+a verb may be cut off anywhere under LOCK, and the next holder finds the words half changed.
+Therefore every step can be repeated, and "entry FREE" is the last store.
 """
 
 from .steps import (

@@ -44,9 +44,11 @@ class Ring(Membership, Words):
     # ------------------------------------------------------------------ around every verb
 
     def _begin(self, me):
-        """[edge L] Counted first, then the entry: my process may be leaving in another thread.
+        """[edge L] Counts the verb first, and then looks at the entry: another thread of the
+        process may be leaving.
 
-        Left out for who has no other thread, and nobody who robs him: it would tell him nothing.
+        It is left out for a peer without another thread and without anybody who takes it for dead,
+        because the answer would always be the same.
         """
         if not me.shared:
             return
@@ -337,9 +339,9 @@ class Ring(Membership, Words):
             me.skipped = 0
 
     def _forget(self, me, s):
-        """Frame s is given back.  If only losses were met behind it, it was not met after all.
+        """Frame s is given back.  If only losses were met behind it, `high` goes back to s.
 
-        These are met again with it, and counted again then.
+        Then the frame and these losses are met again, and the losses are counted again.
         """
         behind = me.skipped if me.pos > s else 0
         if me.lossy and me.top == s + 1 + behind and self.fix("E5"):
@@ -479,7 +481,8 @@ class Ring(Membership, Words):
             raise Reaped
 
     def _promise(self, me, i, s):
-        """-> v.  work before the op is enqueued, fence when it is done; v never comes twice.
+        """-> v, which `work` has before the operation is enqueued, and `fence` when it is done.  No
+        value comes twice.
 
         0: nothing is promised.  A process that uses the slots by the CPU has done its work.
         """
@@ -525,9 +528,11 @@ class Ring(Membership, Words):
         yield from self._wait_for_fence(self.fence[p][i], me.value)
 
     def torn(self, i, p, producer_id, value):
-        """Was what `value` stands for never done, because that owner of p died before?
+        """Whether the GPU work that `value` stands for was never done, because that owner of p died
+        before.
 
-        Asked when fence[p][i] >= value was seen: reached, or raised after the mark was made.
+        It is asked when fence[p][i] >= value was seen.  Then the fence was reached, or was raised
+        after the mark had been made.
         """
         row = p if self.fix("T1") else 0
         if value == 0:  # a CPU has written it

@@ -84,10 +84,11 @@ def wait(*watch):
     """Sleep until one of the watched (address, value I saw) differs from what I saw.
 
     In the core this is the doorbell (`doorbell.py` shows that it loses no wake-up), and the verb
-    looks again from its label.  Explored as "enabled only when something differs": a fruitless
-    further look loads the same values, and a round of loads can be moved, or left out, without any
-    other actor noticing.  A watch list that is too short can only show up as a false alarm (a dead
-    end); what is watched and never read again, as a spin, which counts as a dead end too.
+    looks again from its label.  The explorer lets the actor go on only when something differs.
+    Another look before that would load the same values, and a round of loads can be moved or left
+    out without any other actor noticing.  If the list of watched words is too short, that can only
+    show up as a false alarm (a dead end).  A word that is watched and never read again shows up as
+    a spin, which counts as a dead end, too.
     """
     return WAIT, watch
 

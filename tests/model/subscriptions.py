@@ -1,7 +1,8 @@
 """Subscriptions: where they begin, and how long they stay.  All of it runs under LOCK.
 
-Read it beside gpuring/native/core/subscriptions.c.  Nobody but LOCK's holder writes the words of a
-subscription, nor the take words of one that is durable and has no member: `load_all`.
+Read it beside gpuring/native/core/subscriptions.c.  Only the holder of LOCK writes the words of a
+subscription, and the take words of a durable one without a member.  So `load_all` may read them in
+one step.
 """
 
 from .steps import NONE, fetch_add, fetch_and_not, fetch_or, load, load_all, lock, phase, seq, store

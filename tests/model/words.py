@@ -142,8 +142,8 @@ class Words:
         self.slots, self.subs, self.peers = slots, subs, peers
         self.off, self.clocks, self.redeliver = off, clocks, redeliver
         self.event = event  # sync "event": a fence that is behind may have been reached
-        # Peers have threads, or lose their locks while they live: off where there are none, the
-        # looks of a verb at its own entry only multiply states there.
+        # Whether peers have threads, or lose their locks while they live.  Without either this is
+        # off, because the looks of a verb at its own entry would only multiply the states.
         self.threads = threads
         self.counting = (
             counting  # `lost` is kept: off in most explorations, it only multiplies states

@@ -27,8 +27,8 @@ MUTANTS: dict[str, Edit] = {
     ),
     "gr_load_acquire(fence_of(me->ring, index, me->self.number)) < next": (
         "claim.c",
-        # Only of producers: the number of a consumer could not be given to another one, and the
-        # program's consumers that come and go would run out of numbers first.
+        # Only for producers.  Otherwise the number of a consumer could not be used again, and the
+        # program's consumers, which come and go, would run out of numbers first.
         'GR_FAULT("publish: recorded");',
         "gr_store_relaxed(work_of(me->ring, index, me->self.number), value - 1);",
     ),

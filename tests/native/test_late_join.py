@@ -1,7 +1,7 @@
 """A peer that joins while nobody looks is watched by those that wait for it (programs/late_join.c).
 
-What would make up for it is taken away: the watchdog's ticks, and the look of a wait that is longer
-than a slice.
+Two things that would hide a mistake are taken away: the watchdog's ticks, and the look after each
+slice of a wait.
 """
 
 from __future__ import annotations

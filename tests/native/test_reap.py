@@ -435,10 +435,11 @@ def reap_for_ever(_pipe: Pipe, path: str) -> None:
 
 
 def test_a_reaper_that_comes_second_clears_no_newcomer(segment, children):
-    """A2, A3: he saw the dead peer, the first reaper freed its number, somebody joined with it.
+    """A2, A3: the second reaper saw the dead peer.  Then the first one freed its number, and a new
+    peer joined with that number.
 
-    LOCK is held while he looks, so that he is stopped between his look and his taking LOCK in many
-    of the rounds.
+    LOCK is held while the second reaper looks.  So in many of the rounds it is held up between its
+    look and the moment when it takes LOCK.
     """
     ring = segment(2)
     child = children(reap_for_ever, ring.path)

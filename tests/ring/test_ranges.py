@@ -1,6 +1,6 @@
 """GPURING_NVTX=1: each verb and each slice of the user's own is a range of NVTX.
 
-A module stands in for nvtx, and notes what it is told.
+A module takes the place of nvtx, and notes its calls.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`spin=` and GPURING_SPIN: a wait that spins for ever never sleeps, but can be interrupted, and
 ends in time.
 
-Whether a thread spins shows in its own CPU clock, and in that nobody rings for it.
+A thread that spins uses CPU time, and no other process makes a system call to wake it.
 """
 
 from __future__ import annotations

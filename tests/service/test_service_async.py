@@ -1,4 +1,4 @@
-"""Clients in event loops: any number of tasks, beside threads and other loops."""
+"""Clients in event loops: answers to any number of tasks, beside threads and other loops."""
 
 from __future__ import annotations
 
@@ -14,55 +14,15 @@ import pytest
 
 import gpuring
 from gpuring.service import tasks
-from tests.helpers.arrays import array_of, assign
 from tests.helpers.processes import PATIENCE_S
 from tests.helpers.promise import promise
 from tests.helpers.rings import bells, waiters
 from tests.service import services
+from tests.service.in_loops import ask, ask_here, finish, run, send_async, settled, soon
 from tests.service.services import answer, check, engine, holder, send, serve, up
 from tests.service.test_service_locks import watched
 
 assert watched  # a fixture
-
-
-@pytest.fixture
-def no_slices(monkeypatch):
-    """Whoever waits is woken: nobody looks again after a while."""
-    monkeypatch.setattr("gpuring.service._inbox.SLICE_S", 60)
-
-
-def run(name, main, calls=8, **terms):
-    """Runs `main` in a loop, with an engine and a client of this process."""
-    with serve(name, **terms) as server, gpuring.connect(name, calls=calls) as client:
-        asyncio.run(main(server, client))
-
-
-async def soon(what):
-    """Its result, which must come within the patience of a test."""
-    return await asyncio.wait_for(what, PATIENCE_S)
-
-
-async def settled():
-    """Lets every other task run until it waits."""
-    for _ in range(20):
-        await asyncio.sleep(0)
-
-
-async def finish(client, k, call, place=None):
-    # Longer than `soon`: a call looks once more when its time is up, whether it was woken or not.
-    with await call.result_async(2 * PATIENCE_S) as slot:
-        check(client, k, slot, place)
-
-
-async def send_async(client, k, place=None, timeout=PATIENCE_S):
-    with await client.request_async(timeout) as slot:
-        assign(array_of(slot), services.content(client.id, k))
-        slot.meta["k"] = k
-        return slot.call
-
-
-async def ask(client, k, place=None):
-    await finish(client, k, await send_async(client, k, place), place)
 
 
 # ---- answers -----------------------------------------------------------------------------------
@@ -205,13 +165,6 @@ def test_who_is_cancelled_cancels_the_call_and_hands_the_listening_on(name, no_s
     run(name, main, calls=2)
 
 
-async def ask_here(server, client, k):
-    """With an engine in this process."""
-    call = await send_async(client, k)
-    answer(server.take(timeout=10)[0])
-    await finish(client, k, call)
-
-
 def test_an_answer_whose_task_is_cancelled_in_the_same_turn_is_released(name):
     async def main(server, client):
         calls = [send(client, k) for k in range(2)]
@@ -329,85 +282,6 @@ def test_two_tasks_may_wait_for_one_call(name):
         first.release()
 
     run(name, main)
-
-
-# ---- requests ----------------------------------------------------------------------------------
-
-
-def test_tasks_send_in_the_order_in_which_they_came(name, no_slices):
-    """The request ring has one slot, and who waits is woken when the engine gives it back."""
-
-    async def main(server, client):
-        waits = [asyncio.create_task(ask(client, k)) for k in range(5)]
-        for k in range(5):
-            await settled()
-            (call,) = await soon(asyncio.to_thread(server.take, timeout=10))
-            assert int(call.meta["k"]) == k
-            answer(call)
-        await soon(asyncio.gather(*waits))
-
-    run(name, main, slots=1)
-
-
-def test_what_an_interrupt_leaves_of_a_task_keeps_nobody_waiting(name):
-    """It is still in the queue to send, or nobody has woken it."""
-
-    async def main(server, client):
-        async def ends():
-            mine = tasks.Task(asyncio.get_running_loop())
-            client._mailbox.tasks()._queue[mine.key] = mine
-
-        await asyncio.create_task(ends())
-        call = await send_async(client, 0)
-        wait = asyncio.create_task(finish(client, 0, call))
-        await settled()
-        call._sleepers.clear()
-        answer(server.take(timeout=10)[0])
-        await soon(wait)
-
-    run(name, main)
-
-
-def test_who_has_no_room_waits_for_a_release(name, no_slices):
-    async def main(server, client):
-        call = await send_async(client, 0)
-        wait = asyncio.create_task(send_async(client, 1))
-        await settled()
-        with pytest.raises(gpuring.RingFull, match="other tasks are waiting"):
-            await client.request_async(0.02)
-        answer(server.take(timeout=10)[0])
-        with await call as slot:
-            await settled()
-            assert not wait.done()
-            check(client, 0, slot)
-        call = await soon(wait)
-        answer(server.take(timeout=10)[0])
-        await finish(client, 1, call)
-
-    run(name, main, calls=1)
-
-
-@pytest.mark.parametrize("limit", ["slots", "calls"])
-def test_who_waits_to_send_may_be_cancelled_or_late(name, no_slices, limit):
-    async def main(server, client):
-        call = await send_async(client, 0)
-        with pytest.raises(gpuring.RingFull):
-            await client.request_async(0)
-        first, second = (asyncio.create_task(send_async(client, k)) for k in (1, 2))
-        await settled()
-        first.cancel()
-        with pytest.raises(gpuring.RingFull):
-            await client.request_async(0.02)
-        answer(server.take(timeout=10)[0])
-        await finish(client, 0, call)
-        call = await soon(second)
-        answer(server.take(timeout=10)[0])
-        await finish(client, 2, call)
-        assert first.cancelled()
-        assert client.in_flight == 0
-        assert waiters(client._mailbox._ring) == 0
-
-    run(name, main, **({"slots": 8, "calls": 8} | {limit: 1}))
 
 
 # ---- beside threads and other loops ------------------------------------------------------------

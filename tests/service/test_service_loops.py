@@ -12,10 +12,8 @@ import gpuring
 from gpuring.service import tasks
 from tests.helpers.promise import promise
 from tests.helpers.support import poll
+from tests.service.in_loops import finish, settled, soon
 from tests.service.services import answer, in_thread, receives, send, serve
-from tests.service.test_service_async import finish, no_slices, settled, soon
-
-assert no_slices  # a fixture
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from tests.helpers.processes import PATIENCE_S
 from tests.helpers.promise import promise
 from tests.helpers.support import open_files, poll, segments_of
 from tests.service import services
+from tests.service.in_loops import ask_here as ask_here_async
 from tests.service.services import (
     TERMS,
     answer,
@@ -28,7 +29,6 @@ from tests.service.services import (
     serve,
     up,
 )
-from tests.service.test_service_async import ask_here as ask_here_async
 
 
 @pytest.fixture

@@ -15,9 +15,9 @@ from tests.helpers.processes import PATIENCE_S
 from tests.helpers.promise import promise
 from tests.helpers.rings import readable
 from tests.helpers.support import poll, segments_of
+from tests.service.in_loops import ask_here as ask_here_async
+from tests.service.in_loops import send_async, settled, soon
 from tests.service.services import answer, ask_here, engine, finish, in_thread, send, serve, up
-from tests.service.test_service_async import ask_here as ask_here_async
-from tests.service.test_service_async import send_async, settled, soon
 from tests.service.test_service_replaced import finish_in, replaced
 
 assert replaced  # a fixture

@@ -40,7 +40,8 @@ class Become(BaseException):
 class Storm:
     """A kind of storm says who takes part, what happens to them, and what must be so at the end.
 
-    `counts` is what is told of it.  What `chance` decides in `torment` follows from the seed.
+    `counts` has the figures for its report.  What `chance` decides in `torment` follows from the
+    seed.
     """
 
     SECONDS = 3600.0

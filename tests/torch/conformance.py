@@ -5,7 +5,7 @@
 The file is test/test_dataloader.py of the torch version that is installed.  It is not kept here.
 `conformance.toml` lists the tests that cannot pass, each with the reason.  The run fails if any
 other test fails, and if a listed one passes.  --torch leaves torch's own class in place, which
-tells what this machine cannot pass anyway.
+shows the tests that cannot pass on this machine anyway.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """A made-up GPU that forked workers have as well (tests/memory/fake_gpu.py has the rest of it).
 
-Its memory is a mapping that processes share.  The torch of these tests may have no CUDA, so what
-gpuring.torch asks of that is answered here: a tensor is on the GPU if its bytes are in the mapping.
+Its memory is a mapping that processes share.  The torch of these tests may have no CUDA.  So this
+module takes the place of the functions that gpuring.torch calls there: a tensor is on the GPU if
+its bytes are in the mapping.
 """
 
 from __future__ import annotations

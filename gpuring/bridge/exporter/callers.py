@@ -70,15 +70,18 @@ class Callers(dict[bytes, Caller]):
         return frame, [part.buffer for part in parts]
 
     def stop_sending(self, caller: Caller) -> None:
-        """Before the near slots of a session are given back: nothing is sent from them any more.
+        """Makes sure that nothing more is sent from the near slots of a session.  Called before
+        these slots are given back.
 
-        The far side may still take what comes in this session.  It ends one after a shorter
-        silence than we do.  But if only its own messages are held up, it hears what was on the way
-        for as long as a slow link takes.  And a session may end by an error on this side alone.
-        Bytes of later frames would then arrive in front of our Bye, and be published.
+        The far side may still accept data of this session.  It usually ends a session earlier than
+        we do, because its limit of silence is shorter.  But if only its own messages are held up,
+        it goes on to receive what is under way on a slow link.  And an error may have ended the
+        session on this side alone.  Then bytes of later frames would arrive before our Bye, and be
+        published.
 
-        ZeroMQ does not give up what is for a connection that has ended before everything was read
-        that has come from there.  What comes from others meanwhile is heard later.
+        ZeroMQ keeps what it has to send over a connection that has ended, until all messages from
+        that connection were read.  So this reads messages.  Those of other callers are kept for
+        later.
         """
         channel = caller.channel
         if not channel.is_sending:

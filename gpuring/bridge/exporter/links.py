@@ -281,10 +281,12 @@ def _next_of(ring: Ring) -> Start:
 
 
 def _begin(link: Link, hello: wire.Hello, begin: int, waited: bool) -> None:
-    """What was lost before the first frame of a link whose subscription begins with this sequence.
+    """Sets what counts as lost before the first frame of a link, whose subscription begins with the
+    sequence `begin`.
 
-    An importer that comes from another ring, or has waited for this one, has nothing of it.  It is
-    welcomed so, and says so itself then until it has a frame.
+    An importer that was at another ring before, or that has `waited` for this one, has had no frame
+    of this ring.  The Welcome tells it so, and its next Hello says the same until it has had a
+    frame.
     """
     if not hello.epoch and not waited:
         link.begin_behind(begin - 1, 0)

@@ -131,9 +131,9 @@ def _check_books(load: Load, published: int, read: list[dict[str, int]]) -> None
 def rates_of(marks: list[list[int]]) -> np.ndarray[Any, Any]:
     """marks: per producer, the times in ns at which each STRIDE of frames was published.
 
-    The producers' counts are added on one grid.  The first third is left out: queues fill and
-    caches warm.  A stretch holds at least one stride of each producer on average; one that got no
-    core for a while is no reason to measure nothing.
+    The producers' counts are added on one grid.  The first third is left out, because queues fill
+    and caches warm up in that time.  A stretch holds at least one stride of each producer on
+    average.  So a producer that gets no core for a while does not prevent a measurement.
     """
     times = [np.asarray(each, float) for each in marks]
     begin, end = max(t[0] for t in times), min(t[-1] for t in times)

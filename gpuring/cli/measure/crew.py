@@ -254,8 +254,8 @@ def _set(environment: Mapping[str, str]) -> Iterator[None]:
 
 def _work(connection: Connection, environment: Mapping[str, str], only: _Order | None) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a terminal sends it to us too; the crew ends us
-    # A role may wait for a queue or a ring whose other users live on: no end of file and no lost
-    # peer would show it that nobody wants its result.
+    # A role may wait at a queue or a ring whose other users live on.  Then neither an end of file
+    # nor PeerLost tells it that its result is not wanted any more.
     threading.Thread(target=_end_with_parent, daemon=True).start()
     os.environ.update(environment)
     if only is not None:

@@ -29,11 +29,11 @@ def terminable() -> Iterator[None]:
 
 @contextmanager
 def uninterrupted() -> Iterator[None]:
-    """Both signals wait until the block is done; processes started in it never hear Ctrl-C.
+    """Both signals wait until the block is done.  Processes that are started in it ignore Ctrl-C.
 
-    A terminal sends Ctrl-C to children as well, which are the parent's to end.  They inherit a mask
-    and no handler; for the parent only a handler holds, since the signal may arrive in a thread of
-    some library, which has its own mask.
+    A terminal sends Ctrl-C to children as well, but the parent has to end them.  They inherit a
+    signal mask, and no handler.  The parent needs a handler, because the signal may arrive in a
+    thread of some library, which has its own mask.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

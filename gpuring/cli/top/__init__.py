@@ -2,8 +2,8 @@
 
 It reads the rings' headers only.  It needs no GPU, joins nothing and changes nothing.  In a
 terminal, g shows the graph of who waits for whom, and g again the tables.  Arrow keys, j, k, PgUp
-and PgDn scroll, and q or Ctrl-C ends it.  If its output goes into a
-pipe, it prints the tables once per interval.
+and PgDn scroll, and q or Ctrl-C ends it.  If its output goes into a pipe, it prints the tables once
+per interval.
 """
 
 from __future__ import annotations

@@ -80,7 +80,8 @@ static gpuring_status describe(gpuring_ring *ring, const gpuring_create_options 
     status = gh_read_spec(json, text.nbytes, &ring->spec, error);
     if (status == GPURING_INCOMPATIBLE)
         return gh_fail(error, GPURING_INVALID, "ring '%s': %s", ring->name, error->text);
-    /* The dtype of a structure is JSON, which may go on behind its end. */
+    /* A dtype that is a structure is JSON, and is put into the description as it is. If text
+     * follows the structure, the description has other fields than those that were given. */
     if (status == GPURING_OK &&
         (ring->spec.fields != options->field_count ||
          ring->spec.meta_fields != named(options->meta, options->meta_count)))
@@ -263,7 +264,7 @@ static gpuring_status make_header(gpuring_ring *ring, const struct gr_config *co
     if (status == GPURING_OK) status = use_slots(ring, making, error);
     if (status == GPURING_OK) {
         GR_FAULT("create: header made");
-        /* Before the subscriptions that come from an earlier ring. */
+        /* These come first: gh_take_name adds the subscriptions of a ring that is replaced. */
         for (uint32_t k = 0; status == GPURING_OK && k < options->subscription_count; k++)
             status = subscribe(ring, options->subscriptions[k], NULL, error);
         if (status == GPURING_OK) {

@@ -34,8 +34,9 @@ static void set_timer(const struct descriptor *of, int64_t ns) {
     timerfd_settime(of->timer, 0, &when, NULL);
 }
 
-/* Other programs may make many names. So after two looks that came soon after each other, the timer
- * decides when the next look is made, as it does where the kernel does not report names. */
+/* Other programs may make many names, and each would cost a look. So after two looks in a short
+ * time the descriptor ignores names, and the timer makes it readable. It does the same where the
+ * kernel does not report names. */
 void listen_to_names(struct descriptor *of) {
     if (of->fd < 0) return;
     const int64_t now = gr_now_ns();

@@ -4,7 +4,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* How often a wait for several endpoints looks, and a descriptor that was readable a moment ago. */
+/* The time between two looks of a wait for several endpoints. If a descriptor was readable less
+ * than this time ago, new names do not make it readable until the time is over. */
 #define LOOK_AGAIN_NS INT64_C(50000000)
 
 /* An epoll of the bell's descriptor, of names, and of a timer. */
@@ -15,11 +16,12 @@ struct descriptor {
 };
 #define NO_DESCRIPTOR {-1, -1, -1, false, 0}
 
-/* Made at the first call. bell: what becomes readable with frames. -1: errno. */
+/* The descriptor, which is made at the first call. bell: a descriptor that becomes readable with
+ * frames. -1: errno. */
 int descriptor_fd(struct descriptor *of, int bell);
 /* Called before each look at an end. A name that comes after this call makes it readable. */
 void listen_to_names(struct descriptor *of);
 /* Called when the stream goes on: names do not matter until the next end. */
 void hear_no_names(struct descriptor *of);
-/* forked: in a child, which shares it with its parent. */
+/* Closes it. forked: this is a forked child, which shares it with its parent. */
 void end_descriptor(struct descriptor *of, bool forked);

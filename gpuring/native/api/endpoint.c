@@ -240,8 +240,8 @@ gpuring_status endpoint_take_many(struct endpoint *end, enum gh_verb verb, int64
     }
     *got = k;
     if (k == call.got) return GPURING_OK;
-    /* A damaged frame ends the batch. The frames behind it go back. It goes back, too, if it is not
-     * the first one. Then the next call begins with it, and reports it. */
+    /* A damaged frame ends the batch, and the frames behind it are given back. If frames come
+     * before it, it is given back as well: the next call begins with it, and reports the damage. */
     const uint32_t first = k ? k : 1;
     struct gd_call rest;
     begin_call(end, &rest, 0, call.got - first, indices + first);

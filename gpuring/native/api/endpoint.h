@@ -6,7 +6,7 @@
 #include "left_behind.h"
 #include "membership.h"
 
-/* endpoint_leave, for it and all that it has left behind in earlier rings. */
+/* Leaves the ring, and the earlier rings that the endpoint has left behind. */
 gpuring_status endpoint_close(struct endpoint *end, gpuring_error *error);
 
 /* Claims or acquires a slot, or up to `wanted` of them. */

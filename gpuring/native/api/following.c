@@ -132,8 +132,8 @@ static bool is_for_good(gpuring_status status) {
            status == GPURING_UNSUPPORTED;
 }
 
-/* *moved: false if the next ring refuses. It was closed or is full, and there may be another one
- * soon. */
+/* *moved: false if the next ring cannot be joined, because it was closed or is full. There may be
+ * another one soon. */
 static gpuring_status move(struct endpoint *end, bool *moved, gpuring_error *error) {
     gpuring_ring *ring;
     *moved = false;
@@ -176,7 +176,7 @@ gpuring_status look_on(struct endpoint *end, bool *goes_on, gpuring_error *error
     if (end->follows) listen_to_names(&end->follows->descriptor);
     const enum gr_result result = gr_look(&end->peer.core, &seq, &culprit);
     *goes_on = false;
-    /* It is over, unless another member gives a frame back. */
+    /* The stream is over, but another member holds a frame, and may give it back. */
     if (result == GR_BLOCKED && culprit.reason == GR_BY_HOLDER) return GPURING_OK;
     if (!waits_out(end, result)) {
         if (!is_end(end, result)) end->late = -1;
@@ -195,7 +195,7 @@ gpuring_status wait_out(struct endpoint *end, int64_t deadline_ns, gpuring_error
     gpuring_status status;
     bool goes_on;
     begin_rest(end);
-    /* Without a descriptor or a thread it looks now and then. */
+    /* NULL if there is no descriptor or thread left. Then the wait looks now and then. */
     struct gr_notifier *joins = deadline_ns && is_consumer(end) ? gr_notifier_open() : NULL;
     end->joins = joins;
     for (;;) {

@@ -1,12 +1,13 @@
 /* At the end of a stream: waiting until it goes on, here or in the next ring of that name.
  *
- * An endpoint with `reattach` waits its end out: to it the end is a time without frames, and not an
- * answer. So does a consumer that has joined between two producers of a ring that somebody keeps. */
+ * An endpoint with `reattach` does not report the end of the stream, but waits until the stream
+ * goes on. So does a consumer that has joined between two producers of a ring whose creator
+ * lives. */
 #pragma once
 
 #include "opaque.h"
 
-/* The options with which it joins the next ring. NULL: no memory. label, subscription: copied. */
+/* Keeps a copy of the options, to join the next ring with them. NULL: no memory. */
 struct follower *follower_of_producer(const gpuring_producer_options *options);
 struct follower *follower_of_consumer(const gpuring_consumer_options *options,
                                       const char name[GH_SUBSCRIPTION]);
@@ -18,7 +19,7 @@ bool waits_out(const struct endpoint *end, enum gr_result result);
 gpuring_status wait_out(struct endpoint *end, int64_t deadline_ns, gpuring_error *error);
 /* The same without a wait. *goes_on: the verb is to be tried again. */
 gpuring_status look_on(struct endpoint *end, bool *goes_on, gpuring_error *error);
-/* Whether it has come to such an end, which is noted. */
+/* Whether the endpoint is at an end that it waits out. If so, this is noted. */
 bool rests(struct endpoint *end);
 
 /* The descriptor of an endpoint with a notifier. With `reattach` it also becomes readable when a

@@ -30,7 +30,7 @@ gpuring_status leave_behind(struct endpoint *end, struct endpoint *next, gpuring
     struct left_behind *left = open ? calloc(1, sizeof *left) : NULL;
     if (open && !left) return gh_fail_system(error, ENOMEM, end->ring->name);
     next->notifier = end->notifier;
-    /* Its listeners look at the other ring from now on. */
+    /* Those who poll its descriptor have to look at the other ring from now on. */
     if (end->notifier) gr_notifier_raise(end->notifier);
     if (end->joins) gr_notifier_raise(end->joins);
     end->notifier = NULL;
@@ -44,7 +44,7 @@ gpuring_status leave_behind(struct endpoint *end, struct endpoint *next, gpuring
             return status;
         }
     } else {
-        /* Nobody has its mutex, so the copy gets one of its own. */
+        /* No thread holds its mutex, so the copy may have a new one. */
         left->end = (struct endpoint){.ring = end->ring,
                                       .data = end->data,
                                       .host = end->host,

@@ -28,7 +28,7 @@ gpuring_status endpoint_unusable(const struct endpoint *end, enum gr_result resu
 
 /* ---- join and leave -------------------------------------------------------------------------- */
 
-/* The name of its program, if it was given no label. */
+/* NULL: the label is the name of the program. */
 static void set_label(struct gr_peer *peer, const char *label) {
     char padded[GH_LABEL] = {0};
     if (!label) label = program_invocation_short_name;
@@ -36,7 +36,8 @@ static void set_label(struct gr_peer *peer, const char *label) {
     gr_set_label(peer, padded);
 }
 
-/* Where its slots are. Virtual memory is mapped for this use of it. */
+/* Finds the address of the slots. Virtual memory may have to be mapped first, for reading only or
+ * also for writing. */
 static gpuring_status find_slots(struct endpoint *end, gpuring_error *error) {
     const gpuring_ring *ring = end->ring;
     uint64_t at = ring->registered;
@@ -76,8 +77,9 @@ struct endpoint_options {
     gpuring_gate gate;
 };
 
-/* After the core's join: its watchdog, its label, its slots, how it waits. result: that of the core.
- * If it is not GR_OK, the status says why, and there is nothing to leave. */
+/* Does what follows the core's join: starts the watchdog, sets the label, finds the slots, and sets
+ * how the peer waits. result: what the core's join has returned. If this fails, the peer has
+ * left. */
 static gpuring_status begin(struct endpoint *end, enum gr_result result,
                             const struct endpoint_options *options, gpuring_error *error) {
     int64_t spin_ns = options->spin_ns;

@@ -15,15 +15,15 @@ static inline bool asks_for_gpu(const struct gpu_asked *asked) {
     return asked->uuid || (asked->device != GPURING_DEVICE_DEFAULT &&
                            asked->device != GPURING_DEVICE_HOST);
 }
-/* Finds it, and notes it in the ring. GPURING_DEVICE, GPURING_INVALID. */
+/* Finds the GPU, and notes it in the ring. GPURING_DEVICE, GPURING_INVALID. */
 gpuring_status find_gpu(gpuring_ring *ring, const struct gpu_asked *asked, gpuring_error *error);
 
-/* The slots of a ring that others have. */
+/* Opens the slots of a ring that another process has created. */
 gpuring_status open_on_gpu(gpuring_ring *ring, const struct gpu_asked *asked, gpuring_error *error);
-/* The slots of a pinned ring, which are mapped, under a GPU. If that does not reach them, the ring
- * goes on without it, and its peers say so. */
+/* Registers the slots of a pinned ring, which are mapped already, with CUDA. If the GPU cannot
+ * reach them, the ring is used without, and the entries of its peers say so. */
 gpuring_status register_slots(gpuring_ring *ring, gpuring_error *error);
-/* From now on streams of this process are ordered with those of others. */
+/* Opens the device order: from now on streams of this process and of others wait for each other. */
 gpuring_status begin_order(gpuring_ring *ring, gpuring_error *error);
 /* Offers a descriptor of the slots to processes that attach. For a pinned ring this is done so that
  * they exchange pidfds with us. */

@@ -77,10 +77,10 @@ struct gpuring_consumer {
  * that it has. */
 gpuring_ring *begin_ring(const char *name, gpuring_error *error);
 void end_ring(gpuring_ring *ring);
-/* Frees what was closed here, and has no other user any more. */
+/* Frees the rings that were detached here, and that nothing needs any more. */
 void free_kept_rings(void);
-/* gpuring_attach without a wait. GPURING_NOT_FOUND: waiting may help; living: also if it returns
- * GPURING_PEER_LOST, because the ring does not live. */
+/* gpuring_attach without a wait. GPURING_NOT_FOUND: waiting may help. living: takes only a ring
+ * that is alive. Otherwise the call returns GPURING_PEER_LOST, and waiting may help, too. */
 gpuring_status try_to_attach(const char *name, const gpuring_attach_options *options, bool living,
                              gpuring_ring **found, gpuring_error *error);
 

@@ -177,14 +177,15 @@ static void keep_ring(gpuring_ring *ring) {
     pthread_mutex_unlock(&kept_lock);
 }
 
-/* Others may use the memory that it has made. Or a peer of a join that was refused could not leave
- * yet: without our locks it would be taken for dead. */
+/* Whether the handle has to stay. Other processes may still use memory that this ring has made. Or
+ * a join was refused, and its peer could not leave yet: without the locks of the handle it would be
+ * taken for dead. */
 static bool is_needed(const gpuring_ring *ring) {
     return gr_leave_late(ring->header) ||
            (ring->created && ring->slab && gr_attached(ring->header));
 }
 
-/* The first ring that is not needed, or that is a parent's. */
+/* Takes out of the list the first ring that is not needed, or that belongs to a parent process. */
 static gpuring_ring *take_unused(void) {
     gpuring_ring **at = &kept;
     while (*at && !gr_forked((*at)->header) && is_needed(*at)) at = &(*at)->next_kept;

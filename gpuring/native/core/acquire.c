@@ -81,8 +81,8 @@ void gr_count_lost(struct gr_peer *me, uint64_t n) {
 }
 void gr_count_before(struct gr_peer *me) { gr_count_lost(me, me->cursor.before); }
 
-/* For a producer that waits for this peer: notes where it was told that the stream is over, or that
- * it asks again. Relaxed: it is a diagnosis. */
+/* Notes in the header that the end of the stream was reported to this peer, or that it asks again.
+ * A producer that waits for the peer shows that. Relaxed: it is a diagnosis. */
 static void note_end(struct gr_peer *me, uint64_t pos, enum gr_result result) {
     const bool over = (result == GR_ENDED || result == GR_PEER_LOST) && !me->cursor.follows;
     if (over == me->cursor.ended) return;
@@ -90,7 +90,7 @@ static void note_end(struct gr_peer *me, uint64_t pos, enum gr_result result) {
     gr_store_relaxed(&me->ring->peer[me->self.number].ended_at, over ? pos : 0);
 }
 
-/* The first frame that is taken afterwards reports what is owed. */
+/* Notes that frame s is the one that reports what is owed, unless an earlier frame does so. */
 static void tells(struct gr_peer *me, uint64_t s) {
     if (gr_load_relaxed(&me->cursor.due) && !gr_load_relaxed(&me->cursor.due_with))
         gr_store_relaxed(&me->cursor.due_with, s);
@@ -163,9 +163,9 @@ static inline enum gr_result begin_taking(struct gr_peer *me) {
     return GR_PRODUCER_DIED;
 }
 
-/* How a verb ends, with a frame and without one. They are apart because a common end has to keep the
- * result, and the position, over the calls that only one of them makes: acquire took 26 ns with it,
- * and takes 22 ns (bench/tracing.py). */
+/* How a verb ends with a frame, and below how it ends without one. These are two functions because
+ * a common one would have to keep the result and the position over calls that only one of the ends
+ * makes: acquire took 26 ns then, and takes 22 ns now (bench/tracing.py). */
 
 __attribute__((cold, noinline)) static enum gr_result took_traced(struct gr_peer *me) {
     gr_trace(me, 0, GR_DID_ACQUIRE, me->last.seq, me->last.lost + me->last.upstream,

@@ -6,12 +6,12 @@
 
 enum gr_result gr_acquire(struct gr_peer *me);
 enum gr_result gr_latest(struct gr_peer *me);
-/* For a reader that comes here from another ring, before its first verb: what was there before its
- * subscription is lost. */
+/* For a reader that follows from another ring. Counts as lost what was in this ring before its
+ * subscription began. Call it before its first verb. */
 void gr_count_before(struct gr_peer *me);
-/* For a ring that a bridge fills: how much had been lost upstream when the ring was made. If the
- * join has made a subscription that begins with the ring, what was lost since then counts. Before
- * its first verb, too. */
+/* For a ring that a bridge fills. lost: how much had been lost upstream when the ring was made. If
+ * the join has made a subscription that begins with the ring, it counts what was lost upstream
+ * since then. Call it before its first verb. */
 static inline void gr_count_since(struct gr_peer *me, int64_t lost) {
     if (!me->cursor.first) return;
     me->cursor.counts_on = true;

@@ -129,8 +129,8 @@ void gr_set_link(struct gr_ring *ring, const struct gr_watermark *mark) {
 bool gr_link(const struct gr_ring *ring, struct gr_watermark *mark) {
     struct gr_head *head = ring->head;
     uint64_t turn = gr_load_acquire(&head->link_turn), first, seq;
-    /* The valid copy is written again only after a turn. A writer that is always faster is damage,
-     * and any answer is as good then. */
+    /* The valid copy is written again only after a turn. If the turn changes in each of 1000 tries,
+     * the header is damaged, and it does not matter what is returned. */
     for (int tries = 0; turn != 0 && tries < 1000; tries++) {
         read_copy(link_of(ring, turn), mark, &first);
         uint64_t now = gr_load_acquire(&head->link_turn);
@@ -162,7 +162,7 @@ void gr_set_clock(struct gr_ring *ring, const struct gr_ahead *clock) {
 bool gr_clock(const struct gr_ring *ring, struct gr_ahead *clock) {
     struct gr_head *head = ring->head;
     uint64_t turn = gr_load_acquire(&head->clock_turn);
-    /* A writer that is always faster is damage, and any answer is as good then. */
+    /* As in gr_link. */
     for (int tries = 0; turn != 0 && tries < 1000; tries++) {
         struct gr_clock *of = &head->clocks[turn % 2];
         clock->ahead_ns = (int64_t)gr_load_acquire(&of->ahead_ns);

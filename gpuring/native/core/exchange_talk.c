@@ -46,8 +46,8 @@ static uint64_t ino_of(int fd) {
     return fstat(fd, &at) == 0 ? (uint64_t)at.st_ino : 0;
 }
 
-/* There is room for it. welcome: the other side may be a peer, so it gets our message, and its own
- * is read. */
+/* The caller has made sure that there is room. welcome: the other side may be a peer, so it gets
+ * our message, and we read its message. */
 static void begin_talk(int fd, const struct gr_ring *ring, struct gr_who asked, bool welcome,
                        int slots) {
     if (welcome) gr_tell(fd, ring, slots);
@@ -65,12 +65,12 @@ static void forget_talk(uint32_t k) {
 
 static bool is_ours(const struct talk *talk) { return ino_of(talk->fd) == talk->ino; }
 
-/* One turn of the hearer, without gr_lock_handles. Nobody else ends talks meanwhile. True: it has
- * made room, and there was none. A process that closes everything just after a look here may lose
- * a message or a descriptor that it opens in the same moment.
+/* One turn of the hearer. The caller does not have gr_lock_handles. No other thread ends talks.
+ * True: the list was full, and is not full any more. If the program closes all its descriptors just
+ * after this has checked one, and opens others, a message or one of these may be lost.
  *
- * If there are many, the oldest make room. They have been answered, and those that were asked will
- * be asked again. */
+ * If there are many talks, the oldest are ended. Their clients have been answered, and processes
+ * that were asked for something will be asked again. */
 static bool hear_talks(void) {
     gr_lock_handles();
     bool room = false;

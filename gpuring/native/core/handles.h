@@ -8,8 +8,9 @@
 #include "ring.h"
 
 void gr_mind_forks(void);
-/* Closes what another process may have sent, or sent something to: that may take for ever (a TCP
- * socket that lingers, a file of a FUSE). So a thread of its own does it, if there can be one. */
+/* Closes a descriptor that another process has sent, or a socket to which it may have sent some.
+ * Such a close may take for ever (a TCP socket that lingers, a file of a FUSE). So a thread of its
+ * own does it, if one can be started. */
 void gr_close_aside(int fd);
 void gr_enlist(struct gr_ring *ring);
 void gr_disown(struct gr_ring *ring);

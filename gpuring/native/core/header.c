@@ -81,7 +81,8 @@ int gr_again(int fd, int flags) {
 static struct gr_ring *map(int fd, const struct gr_config *config, const struct gr_layout *layout) {
     int lock_fd = gr_again(fd, O_RDWR), map_fd = lock_fd < 0 ? -1 : gr_again(fd, O_RDWR),
         error = errno;
-    /* Shared: the creator asks whether any other handle is left before it frees what it owns. */
+    /* A shared lock, which each handle has. The creator asks for it before it frees what it
+     * owns. */
     if (map_fd >= 0 && gr_lock_byte(lock_fd, F_RDLCK, GR_ATTACHED_BYTE) != 0) {
         error = errno;
         close(map_fd);

@@ -19,15 +19,16 @@ uint32_t gr_process_count(void);
 /* Takes over the pidfd of a process of another pid namespace. */
 void gr_know(const struct gr_who *who, int pidfd);
 
-/* A look at the peers of all rings. It begins, sees the processes of these peers (NULL: this one
- * is not known), adds those for which there is room, and ends, which forgets the others. */
+/* The watchdog's look at the peers of all rings, in this order. gr_see_process is called for the
+ * process of each peer, and returns NULL if the process is not in the list. Then gr_add_process
+ * adds it, if there is room. gr_end_look forgets the processes that were not seen. */
 void gr_begin_look(void);
 struct gr_process *gr_see_process(const struct gr_who *who);
 struct gr_process *gr_add_process(const struct gr_who *who, int pidfd);
 void gr_end_look(void);
 
-/* Lists the pidfds that may still report an exit, and returns how many places that takes. The other
- * function takes what poll has reported, in as many places. */
+/* gr_list_pidfds lists the pidfds that may still report an exit, and returns how many there are.
+ * After the poll, gr_note_exits takes the same places, with what poll has reported. */
 uint32_t gr_list_pidfds(struct pollfd *polled);
 void gr_note_exits(const struct pollfd *polled, uint32_t n);
 

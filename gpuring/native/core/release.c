@@ -15,7 +15,7 @@ static enum gr_result leave_held(struct gr_peer *me, uint32_t index, uint64_t se
     return gr_cas(&take->word, claim_word(seq, me->self.number, GR_HELD), to) ? GR_OK : GR_REAPED;
 }
 
-/* Another frame will report what is owed. */
+/* The frame is given back, so a later frame has to report what is owed. */
 static void does_not_tell(struct gr_peer *me, uint64_t seq) {
     if (gr_load_relaxed(&me->cursor.due_with) == seq) gr_store_relaxed(&me->cursor.due_with, 0);
 }

@@ -87,17 +87,18 @@ static enum gr_result spin_on(struct gr_peer *me, gr_verb verb, int64_t now) {
     return GR_SIGNAL;
 }
 
-/* At the begin of a wait, and of each of its slices. */
+/* At the beginning of a wait, and of each of its slices. */
 static inline void trace_wait(struct gr_peer *me) {
     me->wait.traced = gr_traced(me->ring);
     if (me->wait.traced) gr_trace_wait(me, &me->last.culprit, false);
 }
-/* After a look that was blocked: somebody may trace the ring since the slice began, or no more. Both
- * ring the bell. */
+/* Called after a look that was blocked. The tracing of the ring may have been turned on or off
+ * since the slice began, which rings the bell. */
 static inline void trace_on(struct gr_peer *me) {
     if (gr_traced(me->ring) != me->wait.traced) trace_wait(me);
 }
-/* At its end, unless the verb has said so, which has got a slot. */
+/* Called at the end of a wait. If the verb has got a slot, it has written its own event, which ends
+ * the wait. */
 static inline enum gr_result trace_end(const struct gr_peer *me, enum gr_result result) {
     if (result != GR_OK && result != GR_SIGNAL && gr_traced(me->ring) &&
         (result != GR_BLOCKED || gr_now_ns() >= me->wait.deadline_ns))

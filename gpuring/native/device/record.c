@@ -64,9 +64,10 @@ enum gr_result gd_use_on(struct gd_peer *peer, uint32_t index, gd_stream stream,
 
 /* ---- promise and record ---------------------------------------------------------------------- */
 
-/* The id of `stream` that a record notes. To be cheap, a record takes the id that was last asked
- * for under that handle. If the handle has another stream since, that id is of no stream any more,
- * and differs from what is asked for later. That costs one wait too many and nothing else. */
+/* The id of `stream` that a record notes. To save a call of the driver, this is the id that the
+ * handle had when it was last asked for. If the handle belongs to another stream by now, that id
+ * belongs to no stream, and equals no id that is asked for later. That costs one wait too many, and
+ * nothing else. */
 static uint64_t id_for(const struct gd_device *device, struct gd_use *use, gd_stream stream) {
     if (stream == GD_PER_THREAD) return 0; /* another stream in each thread */
     if (use->asked != stream || use->asked_id == 0) {
@@ -142,8 +143,8 @@ static enum gr_result finish_all(struct gd_peer *peer, struct gd_call *call) {
     return gd_is_capture(status) ? gd_refuse(call, GD_NOT_NOW, 0, status) : GR_OK;
 }
 
-/* The handle of a default stream means that of the current device. So it is asked for the current
- * device, and for the ring's. The two differ if the stream was refused for that reason. */
+/* Whether the stream is idle. The handle of a default stream means the default stream of the
+ * current device. If the current device is not the ring's, both of these streams are asked. */
 static int query(const struct gd_device *device, gd_stream stream) {
     void *popped;
     int status = device->driver->stream_query((void *)stream);

@@ -143,8 +143,8 @@ struct gd_use {
      * recorded or settled. */
     bool unpaid;
     bool redelivered;
-    /* The five fields from here on are about a frame that is read. `lost` counts what was skipped
-     * just before it, and `upstream` what was lost before it came into the ring. */
+    /* The next five fields are set for a consumer only. `lost` counts what was skipped just before
+     * the frame, and `upstream` what was lost before it came into the ring. */
     uint32_t producer;
     uint64_t producer_id, value, lost, upstream;
     uint32_t ndim;      /* of a frame that is smaller than the slot, else 0 */
@@ -229,12 +229,13 @@ struct gd_call {
     /* From here to `torn` all is 0 when a call begins.
      * torns: number of released frames that are known to be torn, which `torn` names. */
     uint32_t torns;
-    /* All but that and `torn` is private, and kept from one slice to the next.
-     * got: number of slots so far. at: how many pending fences of the last one are dealt with. */
+    /* Everything except `torns` and `torn` is private to the verb, and kept from one slice to the
+     * next. got: number of slots so far. at: how many pending fences of the last slot are dealt
+     * with. */
     uint32_t got, at;
     unsigned ops;
-    /* This peer has the last one, but it is not ordered yet (or not settled yet, after a failed
-     * record). */
+    /* This peer has the last slot, but its streams are not ordered yet (or not settled yet, after a
+     * record that failed). */
     bool ordering;
     bool checked, failed;
     enum { GD_TRY, GD_SPIN, GD_SLEEP } stage; /* of host order */

@@ -28,8 +28,9 @@ static enum gr_result go_on(struct gd_peer *peer, struct gd_call *call, unsigned
                             gr_verb verb) {
     if (call->stage == GD_TRY) {
         if (call->deadline_ns == 0) {
-            /* A sleep reports joins to the watchdog. A caller that polls never sleeps, and may wait
-             * for a peer that is dead. */
+            /* The watchdog has to know the peer that is in the way, because that peer may die. A
+             * sleep reports joins to the watchdog. A caller that polls does not sleep, so this does
+             * it. */
             gr_tell_of_joins(peer->core.ring);
             return GR_BLOCKED;
         }
@@ -51,7 +52,7 @@ static inline enum gr_result in_host_order(struct gd_peer *peer, struct gd_call 
     return result == GR_BLOCKED ? go_on(peer, call, how, verb) : result;
 }
 
-/* The slot of the peer's last claim or acquire is ordered behind what is pending on it. */
+/* Orders the stream behind what is pending on the slot of the peer's last claim or acquire. */
 static inline enum gr_result in_device_order(struct gd_peer *peer, struct gd_call *call,
                                              unsigned how) {
     GR_FAULT("device: ordering");
@@ -76,7 +77,7 @@ static inline bool is_damaged(struct gd_peer *peer) {
     return gr_load_acquire(&slot->ndim) > GR_MAX_NDIM;
 }
 
-/* The slot of the peer's last claim or acquire is the caller's, who says that it is open. */
+/* Hands out the slot of the peer's last claim or acquire. The caller then marks it as open. */
 static inline void hand_out(struct gd_peer *peer, struct gd_call *call) {
     const uint32_t index = peer->core.last.index;
     struct gd_use *use = &peer->use[index];
@@ -256,7 +257,7 @@ enum gr_result gd_put_back(struct gd_peer *peer, uint32_t index, bool seen) {
     peer->use[index].open = false;
     if (peer->core.self.role == GR_PRODUCER) return gr_abandon(&peer->core, index, seq);
     const bool last = peer->core.last.reported && peer->core.last.seq == seq;
-    /* It was reported with a later frame, which is kept. */
+    /* The losses were reported with a later frame, which is kept. */
     if (peer->core.last.reported && !last) peer->core.last.lost = peer->core.last.upstream = 0;
     enum gr_result result = (seen ? gr_return : gr_give_back)(&peer->core, index, seq);
     /* Of the last frame it is in there already. */

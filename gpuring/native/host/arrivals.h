@@ -1,11 +1,11 @@
 /* Waiting for a name to come into /dev/shm, without looking for it again and again.
  *
- * The kernel reports every name that comes there (inotify). A wait sleeps until one comes, and then
- * looks for its own. Names of others cost it a look, too, and anybody may make ten thousand of
- * them. So while they come one after the other, the time between looks grows.
+ * The kernel reports every new name there (inotify). A wait sleeps until it reports one, and then
+ * looks for the name that it waits for. New names of others cost a look, too, and any program may
+ * make ten thousand of them. So the time between looks grows while names come one after the other.
  *
- * The kernel does not report if this user has as many watches as he may, or if the wait is not for
- * a new name. For these cases a wait also looks now and then.
+ * The kernel reports nothing if this user has the greatest allowed number of watches, or if the
+ * ring changes without a new name. For these cases a wait also looks now and then.
  */
 #pragma once
 
@@ -15,7 +15,7 @@
 /* A descriptor that becomes readable when a name comes into a folder, and stays so until
  * gh_drain_names. -1: errno, for example if this user has as many watches as he may. */
 int gh_watch_names(const char *folder);
-/* Takes what has come so far, at most as much as the kernel keeps. */
+/* Reads and forgets the reports so far, at most as many as the kernel keeps. */
 void gh_drain_names(int watch);
 
 enum { GH_FIRST_LOOK_NS = 10 * 1000 * 1000 };
@@ -30,11 +30,11 @@ struct gh_pace {
 };
 /* watched: whether the kernel reports names. */
 void gh_begin_pace(struct gh_pace *pace, bool watched);
-/* Called before a wait, when nothing was found. going: a ring was found that is about to go. Its end
- * may not be reported, so the next looks come fast again. */
+/* Called before a wait, when nothing was found. going: a ring was found that is about to be
+ * removed. The kernel may not report that, so the next looks come soon after each other again. */
 void gh_missed(struct gh_pace *pace, bool going);
-/* For how long to rest before the next look, after a wait that lasted so long. told: the arrival of
- * a name has ended the wait. */
+/* For how long to rest before the next look, after a wait of waited_ns. told: a new name has ended
+ * the wait. */
 int64_t gh_rest_ns(struct gh_pace *pace, bool told, int64_t waited_ns);
 
 /* All of it, for a caller that waits for a name and nothing else. */

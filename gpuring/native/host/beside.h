@@ -16,8 +16,8 @@ struct gh_beside {
 int gh_list_beside(const char *name, struct gh_beside *beside);
 void gh_end_beside(struct gh_beside *beside);
 
-/* Of a header that does not have its ring's name. The number is a new one, so that nobody can take
- * the name before. */
+/* The path of a header that does not have the name of its ring. `number` is random, so that no
+ * other process can take the path first. */
 void gh_aside_path(const char *name, const uint8_t number[16], char path[GH_PATH]);
 bool gh_is_aside(const char *path);
 

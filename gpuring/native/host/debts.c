@@ -67,8 +67,9 @@ static void end_earlier(struct earlier *list) {
     *list = (struct earlier){0};
 }
 
-/* 1: *ring is mapped, 0: it is no earlier ring, -1: errno. Another user's file could end this
- * process. A ring that is not closed is about to get its name, or its maker was killed before that. */
+/* 1: *ring is mapped. 0: the file is no earlier ring. -1: errno. A file of another user is left
+ * out, because its owner could crash this process. So is a ring that is not closed: it is about to
+ * get its name, or its maker was killed before that. */
 static int map(const char *path, uid_t owner, const struct gr_ring *later, struct gr_ring **ring) {
     gpuring_error error;
     struct gh_named named;
@@ -95,9 +96,9 @@ static int map(const char *path, uid_t owner, const struct gr_ring *later, struc
     return 0;
 }
 
-/* The closed rings that had the name before this one. None if this ring has lost the name itself,
- * because then later ones may be among them. If one cannot be opened, for lack of rights or of
- * descriptors, it must not count as settled: -1, errno. */
+/* Lists the closed rings that had the name before this one. If this ring has lost the name itself,
+ * the list is empty, because some of these rings may be later ones. -1, errno: one of them cannot
+ * be opened, for lack of rights or of descriptors, and must not count as settled. */
 static int begin_earlier(const char *name, struct gr_ring *ring, struct earlier *list) {
     struct stat ours;
     struct gh_beside beside;
@@ -175,7 +176,7 @@ static enum gr_result settle_one(struct gr_ring *one, uint32_t u, struct gr_ring
     if (result == GR_OK) result = gr_settle(ring, own, number_of(one), owed);
     if (result != GR_OK) return result;
     GR_FAULT("settle: counted");
-    /* If this fails, the next process that joins has it forgotten there. */
+    /* If this fails, the next process that joins makes the earlier ring forget it. */
     copy_name(one, u, name);
     result = gr_unsubscribe(one, name, &found);
     GR_FAULT("settle: forgotten");
@@ -280,13 +281,13 @@ gpuring_status gh_carry_over(const char *name, struct gr_ring *old, struct gr_ri
                                  .policy = policy_of(word) & GR_DROP ? GR_DROP : GR_REDELIVER,
                                  .from = GR_START_OLDEST,
                                  .patience_ns = gr_load_acquire(&old->sub[u].patience_ns)};
-        /* Only once: this cannot be interrupted. */
+        /* It waits for LOCK only once, because this wait cannot be interrupted. */
         if (known != GR_LOCK_TIMEOUT) known = gr_owed(old, u, &terms.owed);
         const bool lives = known != GR_OK; /* or nobody can tell */
         if (lives) terms.owed = 0;
         terms.earlier = lives ? 1 : number_of(old);
         copy_name(old, u, subscription);
-        /* A table that is too small refuses. Then it ends here. */
+        /* If the table of the new ring is too small, the subscription ends here. */
         const enum gr_result result = gr_subscribe(ring, subscription, &terms);
         if (result == GR_SYSTEM) return gh_fail_system(error, errno, name);
         *stays |= lives && result == GR_OK;

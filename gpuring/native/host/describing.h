@@ -4,11 +4,11 @@
 #include "../../include/gpuring.h"
 #include "text.h"
 
-/* Writes a description, as slot_layout.py does: of fields, their names, dtypes and shapes. A text
- * that is cut is no description; gh_read_spec checks the rest. false: a field has no name or dtype in
- * UTF-8, or too many dimensions. */
+/* Writes a description of the fields, with their names, dtypes and shapes, as slot_layout.py does.
+ * The caller checks that the text was not cut, and gh_read_spec checks everything else. false: a
+ * name or a dtype is missing or is not UTF-8, or a field has too many dimensions. */
 bool gh_describe(struct gh_text *json, const gpuring_field *fields, uint32_t n,
                  const gpuring_field *meta, uint32_t n_meta);
 
-/* A field of an array, whose elements have the caller's size. */
+/* Field k of the caller's array. Its elements have the size that the caller was compiled with. */
 const gpuring_field *gh_field_of(const gpuring_field *fields, uint32_t k);

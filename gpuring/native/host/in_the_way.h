@@ -5,9 +5,9 @@
 #include "error.h"
 #include "text.h"
 
-/* Whether each member of a subscription has seen the end of the stream, does not wait for it to go
- * on, and has asked for nothing since. A producer that waits for the subscription may wait for
- * ever. */
+/* Whether the end of the stream was reported to all members of a subscription, and none of them has
+ * asked for a frame since or follows restarts. A producer that waits for the subscription may then
+ * wait for ever. */
 bool gh_waits_in_vain(const struct gr_ring *ring, uint32_t u);
 /* Whether a claim has waited for such a subscription for a second. A reader that was about to ask
  * again has done so by then. *since_ns: 0 when the wait begins. */
@@ -20,7 +20,7 @@ bool gh_is_of_this_process(const struct gr_ring *ring, uint32_t p);
  * looked up: it is of another pid namespace, or /proc hides it. */
 bool gh_is_stopped(const struct gr_ring *ring, uint32_t p);
 
-/* Who says whether a peer's process is stopped. NULL: gh_is_stopped. */
+/* How it is found out whether a peer's process is stopped. NULL: by gh_is_stopped. */
 struct gh_looks {
     bool (*is_stopped)(void *context, const struct gr_ring *ring, uint32_t p);
     void *context;

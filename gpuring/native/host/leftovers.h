@@ -9,16 +9,19 @@ bool gh_is_kept(struct gr_ring *ring);
 /* How many peers of it live. Of a copy of a header, too. */
 uint32_t gh_live_peers(struct gr_ring *ring);
 
-/* Removes what is left of one ring, or slots without one. beside: what was there before, of which it
- * marks what is gone. wanted: the epoch that the ring must have, or NULL. keep_durable: the header
- * of a ring with durable subscriptions stays, and the next ring takes them from there. *removed:
- * whether the ring's own name is gone. Leaves alone what belongs to another user. Does not wait. */
+/* Removes what is left of one ring, or slots without a ring. Files of another user stay. Does not
+ * wait.
+ *
+ * beside: the files that were beside the header before; those that are removed are marked there.
+ * wanted: the epoch that the ring must have, or NULL. keep_durable: the header of a ring with
+ * durable subscriptions stays, so that the next ring can take them from it. *removed: whether the
+ * ring's own name is gone. */
 gpuring_status gh_remove_left(const char *name, struct gh_beside *beside, const uint8_t *wanted,
                               bool keep_durable, bool *removed, gpuring_error *error);
 /* The same for a ring of this epoch, or of any (NULL), if all are dead. */
 gpuring_status gh_remove_dead(const char *name, const uint8_t *epoch, bool *removed,
                               gpuring_error *error);
-/* The same for whoever makes a ring of this name. */
+/* The same for a process that is about to create a ring of this name. */
 gpuring_status gh_make_room(const char *name, gpuring_error *error);
 
 /* Whether the names of this ring go when the last process leaves it, because its creator is dead.

@@ -7,12 +7,12 @@
 
 /* Locks a byte until the descriptor is closed. 1, 0 if another has locked it, -1: errno. */
 int gh_lock(int fd, int byte);
-/* Waits for it for so long. Another process has the locks of this library for microseconds only,
- * unless it was stopped. */
+/* Waits up to patience_ns for the lock. Other processes keep it for microseconds only, unless they
+ * were stopped. */
 int gh_lock_within(int fd, int byte, int64_t patience_ns);
 int gh_unlock(int fd, int byte);
-/* Unlocks first. If another thread has forked meanwhile, the child has the descriptor, too. The lock
- * belongs to both descriptors, and closing one would leave it to the other. */
+/* Unlocks, and then closes. If another thread has forked meanwhile, the child also has the
+ * descriptor. Then a close alone would not end the lock, because it belongs to both descriptors. */
 void gh_unlock_and_close(int fd, int byte);
 /* Whether another process is about to take the file's name away, or has not given it yet. */
 bool gh_name_is_locked(int fd);

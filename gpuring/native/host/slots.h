@@ -9,8 +9,8 @@ void *gh_map(int fd, uint64_t nbytes);
 
 /* Opens and maps the slots of a ring that another process created, if user `owner` made them.
  *
- * Their name has the epoch of the ring, and everybody who may list /dev/shm can read it. So if the
- * real segment is gone, anybody may put another one there.
+ * The name of the slots contains the epoch of the ring, and any user can read it in /dev/shm. So if
+ * the real segment is gone, another user may have put a file of the same name there.
  *
  * *fd is the segment; the caller closes it. GPURING_NOT_FOUND: they are gone, and waiting may
  * help. */

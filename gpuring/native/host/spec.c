@@ -249,8 +249,8 @@ static bool read_canary(struct reader *reader) {
     return *nbytes == 0 || *nbytes == GH_ALIGNMENT || gh_wrong(&reader->json, "a canary is odd");
 }
 
-/* What else those who attach must know. Only the "lost" of a bridge is for us, if it is an
- * integer. */
+/* What else a process that attaches has to know. This library reads only "lost", which a bridge
+ * writes, and only if it is an integer. */
 static bool read_about(struct reader *reader) {
     struct gh_json *json = &reader->json;
     struct gh_spec *spec = reader->spec;

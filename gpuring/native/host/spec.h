@@ -39,7 +39,7 @@ bool gh_order_of(const char *dtype, char *order);
 /* GPURING_OK, GPURING_INCOMPATIBLE, or GPURING_SYSTEM: no memory. Otherwise gh_free_spec frees it. */
 gpuring_status gh_read_spec(const char *json, size_t nbytes, struct gh_spec *spec,
                             gpuring_error *error);
-/* That of an attached ring, which has to say the same as its header. */
+/* Reads the description of an attached ring, and checks that it agrees with the ring's header. */
 gpuring_status gh_open_spec(const char *name, const struct gr_ring *ring, struct gh_spec *spec,
                             gpuring_error *error);
 /* GPURING_INCOMPATIBLE if the slots have other sizes. */

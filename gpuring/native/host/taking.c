@@ -28,7 +28,7 @@
 /* The C library of old systems has no renameat2, and the kernel has had it since 3.15. */
 enum { NO_REPLACE = 1, EXCHANGE = 2 };
 
-/* 1, 0: the system cannot do that, as in a sandbox, -1: errno. */
+/* 1: done. 0: the system does not have the call, as in a sandbox. -1: errno. */
 static int renamed(const char *one, const char *other, unsigned how) {
     if (syscall(SYS_renameat2, AT_FDCWD, one, AT_FDCWD, other, how) == 0) return 1;
     return errno == EINVAL || errno == ENOSYS ? 0 : -1;
@@ -41,9 +41,9 @@ static gpuring_status tidied(const char *spare, const char *path, gpuring_error 
                    spare, path);
 }
 
-/* Makes the header with this spare name the ring's in one step, whatever has its name. keep: that
- * one gets the spare name, unless the system cannot exchange names. *done: false if none has it any
- * more. */
+/* Gives the header with the spare name the ring's name in one step, whatever has that name now.
+ * keep: the file that has it now gets the spare name. *done: false if no file has the spare name
+ * any more. */
 static gpuring_status rename_over(const char *spare, const char *path, bool keep, bool *done,
                                   gpuring_error *error) {
     int result = keep ? renamed(spare, path, EXCHANGE) : 0;
@@ -58,7 +58,7 @@ static gpuring_status rename_over(const char *spare, const char *path, bool keep
 static gpuring_status rename_if_free(const char *spare, const char *path, bool *done,
                                      gpuring_error *error) {
     int result = renamed(spare, path, NO_REPLACE);
-    /* It has two names until its spare one is tidied. */
+    /* The system cannot exchange names, so the header has two until the spare one is removed. */
     if (result == 0) result = link(spare, path) == 0 ? 1 : -1;
     *done = result > 0;
     if (*done || errno == EEXIST) return GPURING_OK;

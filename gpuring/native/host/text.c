@@ -56,8 +56,8 @@ bool gh_is_utf8(const char *text, size_t nbytes) {
     return true;
 }
 
-/* Control and format characters, separators other than the space, and what nobody has a picture
- * of. */
+/* Whether the character can be shown. Control and format characters cannot, nor separators other
+ * than the space, nor code points that have no glyph. */
 static bool is_shown(uint32_t c) {
     static const uint32_t hidden[][2] = {
         {0, 0x1f},           {0x7f, 0xa0},         {0xad, 0xad},       {0x600, 0x605},

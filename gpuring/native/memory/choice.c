@@ -96,7 +96,8 @@ gpuring_status gm_order(gpuring_sync sync, gpuring_gate gate, const char *no_tim
                        "sync=\"timeline\": %s. Use sync=\"event\" or sync=\"auto\"", no_timeline);
     *has_sync = sync == GPURING_SYNC_EVENT || !timeline ? GR_SYNC_EVENT : GR_SYNC_TIMELINE;
     *has_gate = gate == GPURING_GATE_HOST ? GR_GATE_HOST : GR_GATE_STREAM;
-    /* A stream that waits for the event of a killed process waits for ever. */
+    /* Without a timeline the host waits, because a stream that waits for the event of a killed
+     * process would wait for ever. */
     if (sync == GPURING_SYNC_AUTO && !timeline && gate == GPURING_GATE_AUTO)
         *has_gate = GR_GATE_HOST;
     return GPURING_OK;

@@ -10,13 +10,14 @@ const char *gm_lacks(struct gd_driver *driver, enum gr_memory kind, int device,
                      const char *release, char why[GM_WORDS]);
 const char *gm_lacks_timeline(struct gd_driver *driver, int device, char why[GM_WORDS]);
 
-/* What "auto" takes for a creator that is in a container or not, and why. no_ipc, no_vmm: what the
- * GPU lacks. */
+/* Which memory "auto" takes, and why. contained: the creator is in a container. no_ipc, no_vmm: why
+ * the GPU cannot have that kind; empty if it can. */
 enum gr_memory gm_auto(bool contained, const char *no_ipc, const char *no_vmm,
                        char why[2 * GM_WORDS]);
 /* Whether this process is in another pid namespace than the first one. false if unknown. */
 bool gm_is_contained(void);
 
-/* What was asked for, and what a ring on a GPU has. GPURING_DEVICE: no_timeline says why. */
+/* Which synchroniser and gate a ring on a GPU has, if these were asked for. GPURING_DEVICE: the GPU
+ * has no timeline, and no_timeline says why. */
 gpuring_status gm_order(gpuring_sync sync, gpuring_gate gate, const char *no_timeline,
                         enum gr_sync *has_sync, enum gr_gate *has_gate, gpuring_error *error);

@@ -6,8 +6,8 @@
 #define ALONE                                                                                      \
     "Allocate it alone, without a library's pool (in CuPy: cupy.cuda.using_allocator(None))"
 
-/* Guards the question whether a ring has the memory. The calls of the driver that are made under
- * this mutex wait for no stream. */
+/* Held while it is checked whether a ring has the memory, and until it is listed. The calls of the
+ * driver that are made under this mutex wait for no stream. */
 static pthread_mutex_t giving = PTHREAD_MUTEX_INITIALIZER;
 
 bool gm_has_given(uint64_t ptr) {

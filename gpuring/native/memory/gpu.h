@@ -2,7 +2,7 @@
  *
  * This folder has the memory of slots that a GPU uses: the decisions, the calls of the driver, and the
  * words for what is refused. Both callers of this library use it: the public functions
- * (native/api), and Python by way of native/slabs.pyx.
+ * (native/api), and Python by way of native/memory.pyx.
  *
  * No file needs one that stands below it in this list, and the rooms below need none of them:
  *

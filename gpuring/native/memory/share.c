@@ -109,7 +109,8 @@ void gm_unmap_virtual(struct gd_driver *driver, uint64_t ptr, uint64_t nbytes) {
 static bool fill_pool(struct gd_driver *driver, uint64_t nbytes, void *pool, uint64_t *ptr, int *fd,
                       uint8_t handle[GM_HANDLE], struct gm_refusal *refusal) {
     if (!DONE("cuMemAllocFromPoolAsync", driver->pool_alloc(ptr, nbytes, pool, NULL))) return false;
-    /* Others may use it at once. The pool can be exported, or its memory said, in this order only. */
+    /* Waits for the allocation, because other processes may use it at once. A pool must be exported
+     * before its memory. */
     if (DONE("cuStreamSynchronize", driver->stream_synchronize(NULL)) &&
         DONE("cuMemPoolExportToShareableHandle",
              driver->pool_export(fd, pool, CU_FILE_DESCRIPTOR, 0))) {

@@ -11,8 +11,8 @@
 /* Guards the list and the counts. No call of the driver is made under it. */
 static pthread_mutex_t list_lock = PTHREAD_MUTEX_INITIALIZER;
 static struct gm_slab *all;
-/* Under it memory is opened and mapped, so that this process has it once. The calls of the driver
- * that are made under it wait for no stream. */
+/* Held while memory is opened and mapped, so that this process opens it only once. The calls of the
+ * driver that are made under this mutex wait for no stream. */
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 
 enum { READ, WRITE };
@@ -236,7 +236,8 @@ static gpuring_status cannot_open(const struct gm_slab *slab, const struct gm_wa
                    words);
 }
 
-/* The memory that this process has under another GPU. owner: that of the memory. */
+/* Lets the GPU of `slab` reach memory that this process has already opened for another GPU. owner:
+ * the GPU that has the memory. */
 static bool reach(struct gm_slab *slab, struct gm_slab *of, int owner,
                   struct gm_refusal *refusal) {
     struct gd_driver *driver = slab->driver;
@@ -263,7 +264,8 @@ static bool open_as(struct gm_slab *slab, const struct gm_wanted *wanted,
     return true; /* virtual memory is mapped when it is used */
 }
 
-/* Memory of this process's own is there under its GPU. A pool is imported once. */
+/* Whether the memory need not be opened again, because this process has made it, or has imported
+ * its pool, which can be done only once. */
 static bool is_reached(const struct gm_slab *here, const struct gm_slab *slab) {
     return here && (slab->kind == GR_MEMORY_POOL || (slab->kind == GR_MEMORY_IPC && here->made));
 }
@@ -299,8 +301,8 @@ static bool needs_fd(const struct gm_slab *here, enum gr_memory kind) {
     return kind == GR_MEMORY_VMM || (kind == GR_MEMORY_POOL && !here);
 }
 
-/* Opens memory that this process does not have under that GPU. here: the same under another one, or
- * NULL. */
+/* Opens memory for a GPU for which this process has not opened it yet. here: the same memory,
+ * opened for another GPU, or NULL. */
 static gpuring_status open_under(struct gd_driver *driver, int device,
                                  const struct gm_wanted *wanted, struct gm_slab *here, int *fd,
                                  struct gm_slab **opened, gpuring_error *error) {

@@ -49,20 +49,22 @@ gpuring_status gm_make(struct gd_driver *driver, enum gr_memory kind, int device
 gpuring_status gm_open(struct gd_driver *driver, int device, const struct gm_wanted *wanted, int fd,
                        struct gm_slab **slab, gpuring_error *error);
 
-/* Its address, to read it only, or also to write. For all but virtual memory they are the same. */
+/* The address of the memory. Virtual memory has one address for reading only, and one for
+ * writing. */
 gpuring_status gm_view(struct gm_slab *slab, bool writable, uint64_t *ptr, gpuring_error *error);
 /* Counts one more user. */
 struct gm_slab *gm_get(struct gm_slab *slab);
 /* NULL is fine. */
 void gm_put(struct gm_slab *slab);
 
-/* For given.c. One that is not listed yet, which somebody has to list or to end. NULL, with an
- * error: there is no memory. */
+/* For given.c. Makes a slab that is not in the list. The caller has to list it or to end it. NULL
+ * with an error: no memory. */
 struct gm_slab *gm_begin(struct gd_driver *driver, enum gr_memory kind, int device,
                          const uint8_t epoch[16], gpuring_error *error);
 void gm_enlist(struct gm_slab *slab);
 void gm_end(struct gm_slab *slab);
-/* When the user's memory was exported: by its descriptor, or by its handle. */
+/* Uses the user's memory, once that was exported. Memory with a descriptor is mapped once more, as
+ * virtual memory. Memory with a handle is used where it is. */
 gpuring_status gm_hold_given(struct gm_slab *slab, gpuring_error *error);
-/* Who has the user's memory at this address, once more; or NULL. */
+/* The slab of the user's memory at this address, with one more user; or NULL. */
 struct gm_slab *gm_find_given(uint64_t ptr);

@@ -232,7 +232,8 @@ class Waits:
     def gpu(self, one: RingStats, seq: int | None = None) -> Step | None:
         """GPU work that is not done: the oldest of the ring, or what a sequence has to wait for.
 
-        None with events: their fences are raised by who looks at them, and nobody may have looked.
+        None with events: a fence rises only when some process asks the event, and none may have
+        done so.
         """
         work = [
             (hold.seq, peer.role == "consumer", hold.age_s, peer.number)

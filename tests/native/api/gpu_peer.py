@@ -1,7 +1,7 @@
-"""A process in Python at the other end of the puppet's ring, which does what it is told, too.
+"""A process in Python at the other end of the puppet's ring, which obeys commands, too.
 
-Commands come through a pipe as tuples, and each one is answered: with what it has found, or with
-the exception's name and text.  It fills and reads slots by the driver alone, so it needs no CuPy.
+Commands come through a pipe as tuples.  The answer is the result, or the exception's name and text.
+The process fills and reads slots by calls of the driver, so it needs no CuPy.
 """
 
 from __future__ import annotations
@@ -56,9 +56,6 @@ class GpuPeer:
         """On its stream."""
         at = self.slot.__cuda_array_interface__["data"][0]
         gpus.gpu(0).fill(at, byte, math.prod(SHAPE), self.stream.handle)
-
-    def fill_by_cpu(self, byte: int) -> None:
-        self.slot.copy_from(np.full(SHAPE, byte, "u1"))
 
     def publish(self, pts: int) -> None:
         self.slot.meta["pts"] = pts

@@ -10,8 +10,8 @@ import gpuring
 from gpuring.service import delivery, mailbox
 from tests.helpers.processes import PATIENCE_S
 from tests.native.device.instant_driver import attach_driver
+from tests.service.in_loops import settled
 from tests.service.services import answer, send, serve
-from tests.service.test_service_async import settled
 
 
 @pytest.fixture

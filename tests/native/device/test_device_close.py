@@ -7,7 +7,8 @@ import re
 import pytest
 
 import gpuring
-from tests.helpers.fake_driver import PER_THREAD, ctrl_c
+from tests.helpers.ctrl_c import ctrl_c
+from tests.helpers.fake_driver import PER_THREAD
 from tests.helpers.support import tear
 from tests.native.device.instant_driver import STREAM, at, fences, pay, raises_at
 

@@ -11,18 +11,9 @@ import pytest
 
 import gpuring
 from gpuring import native
-from tests.helpers.fake_driver import (
-    CONTEXT,
-    INVALID,
-    NO_CONTEXT,
-    PER_THREAD,
-    C,
-    D,
-    P,
-    follows,
-    held_by,
-)
+from tests.helpers.fake_driver import CONTEXT, INVALID, NO_CONTEXT, PER_THREAD, C, D, P, follows
 from tests.helpers.promise import promise
+from tests.helpers.rig import held_by
 
 # ---- how many calls ----------------------------------------------------------------------------
 

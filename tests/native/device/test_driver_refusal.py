@@ -6,8 +6,10 @@ import pytest
 
 import gpuring
 from tests.helpers import raw_verbs
-from tests.helpers.fake_driver import INVALID, C, P, ctrl_c, event_of, event_waits, held_by
+from tests.helpers.ctrl_c import ctrl_c
+from tests.helpers.fake_driver import INVALID, C, P, event_of, event_waits
 from tests.helpers.promise import promise
+from tests.helpers.rig import held_by
 
 
 def test_a_refused_wait_gives_the_frames_back(rig):

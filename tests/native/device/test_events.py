@@ -7,8 +7,9 @@ import pytest
 import gpuring
 from gpuring import native
 from tests.helpers import raw_verbs
-from tests.helpers.fake_driver import INVALID, C, D, P, event_of, event_waits, held_by
+from tests.helpers.fake_driver import INVALID, C, D, P, event_of, event_waits
 from tests.helpers.promise import promise
+from tests.helpers.rig import held_by
 
 
 @pytest.fixture

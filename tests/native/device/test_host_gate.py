@@ -11,9 +11,10 @@ import pytest
 
 import gpuring
 from tests.helpers import raw_verbs
-from tests.helpers.fake_driver import D, event_of, held_by
+from tests.helpers.fake_driver import D, event_of
 from tests.helpers.processes import PATIENCE_S
 from tests.helpers.promise import promise
+from tests.helpers.rig import held_by
 
 
 @promise(

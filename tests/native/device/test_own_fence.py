@@ -106,7 +106,7 @@ def test_a_record_behind_several_streams_is_on_the_first(rig):
 def test_a_new_stream_with_the_handle_of_a_destroyed_one_is_another(rig, kind, role, noticed):
     """CUDA uses handles again at once, while the work of the destroyed stream is pending.
 
-    noticed: it has been asked for its id since, by a claim or an acquire of another slot."""
+    noticed: a claim or an acquire of another slot has asked for the new stream's id since."""
     ring = rig(kind, slots=2)
     producer, consumer = ring.producer(stream=P), ring.consumer(stream=C)
     peer = {"producer": producer, "consumer": consumer}[role]

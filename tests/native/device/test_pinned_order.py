@@ -1,6 +1,6 @@
 """Peers with a GPU and peers without one in one ring: who waits for whom, and where.
 
-The driver is made up (fake_driver.py).  `finish` is its GPU getting to what was enqueued.
+The driver is made up (fake_driver.py).  `finish` lets its GPU do what was enqueued.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import pytest
 import gpuring
 from gpuring.cli.inspect import describe, gpus
 from gpuring.registry.survey import collect
-from tests.helpers.fake_driver import C, P, held_by, uuid_of
+from tests.helpers.fake_driver import C, P, uuid_of
 from tests.helpers.processes import PATIENCE_S
 from tests.helpers.promise import promise
+from tests.helpers.rig import held_by
 
 
 @pytest.fixture

@@ -9,7 +9,8 @@ import pytest
 import gpuring
 from gpuring.native.snapshot import snapshot
 from tests.helpers import raw_verbs
-from tests.helpers.fake_driver import INVALID, NOT_READY, PER_THREAD, ctrl_c
+from tests.helpers.ctrl_c import ctrl_c
+from tests.helpers.fake_driver import INVALID, NOT_READY, PER_THREAD
 from tests.helpers.promise import promise
 from tests.native.device.instant_driver import STREAM, fences
 

@@ -9,7 +9,8 @@ from functools import partial
 import pytest
 
 import gpuring
-from tests.helpers.fake_driver import held_by, signalled
+from tests.helpers.ctrl_c import signalled
+from tests.helpers.rig import held_by
 from tests.helpers.support import poll
 from tests.helpers.victim import unpay
 from tests.native.device.instant_driver import STREAM, pay

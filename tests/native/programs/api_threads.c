@@ -65,7 +65,7 @@ static void check(const gpuring_slot *slot) {
     for (uint64_t k = 0; k < slot_nbytes; k++) expect(data[k] == byte, "data", NULL);
 }
 
-/* By waiting in the library, or by poll() on its descriptor. */
+/* Reads until the end, and waits in the library or by poll() on its descriptor. */
 static void *reads(void *argument) {
     struct reader *me = argument;
     gpuring_error error;

@@ -1,8 +1,8 @@
 /* Hostile words and a hostile driver: a fuzzer of the verbs of device order, for the address and
  * undefined-behaviour sanitizers. Each input is a small ring of one of four kinds. Its shared words
- * are overwritten between the verbs and, at the fault points, inside them (fuzz.h). Meanwhile every
- * function of the driver now and then answers whatever it likes. No verb may crash, leave its
- * tables, hang, or return a result that it cannot have.
+ * are overwritten between the verbs and, at the fault points, inside them (fuzz.h). Every function
+ * of the driver now and then returns a random result. No verb may crash, index beyond its tables,
+ * hang, or return a result that is not one of its own.
  *
  *   device_fuzz --inputs 20000 --seed 1         --first K --inputs 1: input K again
  */

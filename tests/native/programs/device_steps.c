@@ -1,5 +1,5 @@
-/* Device order step by step: one thread, and a GPU that does a step when it is told to. It arranges
- * what load would meet only once in a long while. Usage: device_steps
+/* Device order step by step: one thread, and a GPU that does one step for each call. So it arranges
+ * situations that come up only rarely under load. Usage: device_steps
  */
 #define _GNU_SOURCE
 #include <sys/mman.h>
@@ -106,8 +106,8 @@ static void put_and_get(void) {
     REQUIRE(gd_release(&reader, &call, GD_WAIT) == GR_OK);
 }
 
-/* Remembering a frame calls this when the slot is free for others. Another release comes in
- * between. */
+/* Called in the middle of a release, when the slot is free for others and the frame is not
+ * remembered yet. Another release comes in between. */
 static int ask_and_release_another(void *stream, unsigned long long *id) {
     uint64_t held;
     if ((gd_stream)stream == readers && !reader.use[0].open && !gr_holds(&reader.core, 0, &held) &&

@@ -1,9 +1,9 @@
-/* A process is killed between two stores of a durable subscription, or a producer goes on there.
- * Whoever joins it then reads what is left. Each frame was read or is counted as lost, and nobody is
- * told of a frame that was read.
+/* A process is killed between two stores for a durable subscription, or a producer goes on at that
+ * moment. A member that joins afterwards reads what is left. Each frame was either read or is
+ * counted as lost, and no frame both.
  *
- * Usage: durable join|note|count|clear|tell|subscribe|acquire|latest. What happens, and where, is in the
- * functions of these names.
+ * Usage: durable join|note|count|clear|tell|subscribe|acquire|latest. What happens, and where, is
+ * in the functions of these names.
  */
 #define _GNU_SOURCE
 #include <signal.h>
@@ -62,7 +62,8 @@ static void join(struct gr_ring *ring) {
     come(ring, GR_LOSSY);
 }
 
-/* One that had lost frames is taken up, and these are owed or not (H16), or were told in vain (H21). */
+/* A subscription that has lost frames is taken up. At that moment the losses are owed or not (H16),
+ * or they were reported to a member that is dead (H21). */
 static void take_up_and_die(struct gr_ring *ring, const char *point) {
     subscribe(ring, GR_LOSSY);
     publish(SLOTS + 2);
@@ -74,14 +75,14 @@ static void count_and_die(struct gr_ring *ring) { take_up_and_die(ring, "owed: c
 static void clear_and_die(struct gr_ring *ring) { take_up_and_die(ring, "owed: resume cleared"); }
 static void tell_and_die(struct gr_ring *ring) { take_up_and_die(ring, "join: loss counted"); }
 
-/* It is announced, and a claim may have missed that (H18). */
+/* A subscription is announced, and a claim may not have seen that (H18). */
 static void subscribe_and_die(struct gr_ring *ring) {
     publish(2);
     here = "join: masked", frames = 2, there = "join: announced";
     subscribe(ring, GR_LOSSLESS);
 }
 
-/* A frame is taken that has just been overwritten (H19). */
+/* A member takes a frame that has just been overwritten (H19). */
 static void acquire_and_die(struct gr_ring *ring) {
     subscribe(ring, GR_LOSSY);
     come(ring, GR_LOSSY);
@@ -90,7 +91,7 @@ static void acquire_and_die(struct gr_ring *ring) {
     gr_acquire(&reader);
 }
 
-/* A frame was given back, and a newer one is read (H19). */
+/* A member has given back a frame, and reads a newer one (H19). */
 static void latest_and_die(struct gr_ring *ring) {
     subscribe(ring, GR_LOSSY);
     come(ring, GR_LOSSY);

@@ -111,7 +111,7 @@ static int ctx_synchronize(void) {
     if (captures()) return CU_CAPTURE;
     while (!fc_idle(fc_here, fc_process())) {
         if (!atomic_load(&fc_here->has_gpu)) {
-            /* Nothing can go on, and no other thread is there. */
+            /* No operation can go on, and there is no other thread that could change that. */
             if (!fc_step(fc_here)) return FC_STUCK;
         } else nanosleep(&(struct timespec){.tv_nsec = 10 * 1000}, NULL);
     }

@@ -30,7 +30,8 @@ static void take(_Atomic int *lock) {
 }
 static void drop(_Atomic int *lock) { atomic_store_explicit(lock, 0, memory_order_release); }
 
-/* A lock of this process's threads. Whoever has the world's lock, or waits for it, has this one. */
+/* A lock among the threads of this process. A thread that has the world's lock, or waits for it,
+ * has this one. */
 static _Atomic int here;
 
 void fc_lock(struct fc_world *world) {
@@ -42,10 +43,10 @@ void fc_unlock(struct fc_world *world) {
     drop(&here);
 }
 
-/* Keeps it. A process that ends while another of its threads has the world's lock would take that
- * one along. */
+/* Takes the lock for good, so that no other thread of this process has the world's lock when the
+ * process ends. */
 void fc_end_calls(void) { take(&here); }
-/* The GPU's thread may have had it, and is not in the child. */
+/* The GPU's thread may have had the lock at the fork, and is not in the child. */
 static void fork_child(void) { drop(&here); }
 
 uint64_t fc_chance(struct fc_world *world, uint64_t n) { /* splitmix64; under the lock */
@@ -232,7 +233,7 @@ int fc_put(gd_stream handle, struct fc_op op, bool ours) {
 
 static uint64_t content(uint64_t seq, int k) { return (seq * FC_WORDS + (uint64_t)k) * 0x9e3779b97f4a7c15u; }
 
-/* Whether another kernel is using that slot. A write spoils the readings that it meets. */
+/* Whether another kernel is using that slot. A write spoils the reads that are under way. */
 static bool meets(struct fc_world *world, struct fc_stream *but, uint32_t slot, enum fc_kind kind, bool spoil) {
     bool met = false;
     for (int s = 0; s < FC_STREAMS; s++) {

@@ -35,7 +35,7 @@ enum fc_function {
 };
 
 enum { FC_NOT_READ = 0, FC_READING, FC_WHOLE, FC_BROKEN }; /* what a reading of a frame found */
-/* Of a frame; PAID: the GPU has done its fence operation. */
+/* What has become of a frame. PAID: the GPU has done its fence operation. */
 enum { FC_WRITTEN = 1, FC_PAID = 2, FC_PUBLISHED = 4 };
 
 struct fc_world;
@@ -55,8 +55,8 @@ void fc_end_calls(void);
 void fc_leave(void);
 int fc_process(void);
 
-/* Sets the ring whose words the steps of this process read and write; NULL: none. Whoever steps
- * must have it mapped. */
+/* Sets the ring whose words the steps of this process read and write; NULL: none. A process that
+ * makes steps must have the ring mapped. */
 void fc_serve_ring(const struct gr_ring *ring);
 bool fc_step(struct fc_world *world); /* false: nothing could run */
 void fc_start(struct fc_world *world);
@@ -75,7 +75,7 @@ void fc_begin_capture(gd_stream stream);
 void fc_end_capture(gd_stream stream);
 int fc_write(gd_stream stream, uint32_t slot, uint64_t seq);
 int fc_read(gd_stream stream, uint32_t slot, uint64_t seq);
-/* Fc_read is for the reader that is this process. */
+/* As fc_read, for a reader that is another process. */
 int fc_read_as(gd_stream stream, uint32_t slot, uint64_t seq, int reader);
 void fc_set_device(int device);
 /* The next fence operations that this thread enqueues are for frame seq (0: for none). */

@@ -2,9 +2,9 @@
  * undefined-behaviour sanitizers. Half of the inputs are files to attach to; the others are live
  * rings whose shared words are overwritten between the verbs and, at the fault points, inside them.
  * Every table is moved into a heap block of its exact size, so AddressSanitizer reports every index
- * that leaves its table, even where the mapping goes on. A verb that does not return is a hang. No
- * watchdog runs, so that an input is the same each time; its look at peers is called as one of the
- * verbs.
+ * beyond its table, even where the mapping goes on. A verb that does not return counts as a hang.
+ * No watchdog runs, so that an input gives the same result each time. Its look at peers is called
+ * as one of the verbs.
  *
  *   gcc -std=gnu11 -g -O1 -DGR_FAULTS -fsanitize=address,undefined -fno-sanitize-recover=all \
  *       -pthread tests/native/programs/fuzz.c $(find gpuring/native/core -name '*.c' ! -name watchdog.c ! -name pidfds.c) -o fuzz
@@ -24,7 +24,7 @@
 #include <unistd.h>
 
 #include "core.h"
-/* For their steps; the other files are linked. */
+/* Included for their static functions. The other files are linked. */
 #include "../../../gpuring/native/core/pidfds.c"
 #include "../../../gpuring/native/core/watchdog.c"
 
@@ -32,7 +32,7 @@
 
 /* ---- verbs ----------------------------------------------------------------------------------- */
 
-static void read_everything(struct gr_ring *r) { /* like snapshot() in _snapshot.pyx */
+static void read_everything(struct gr_ring *r) { /* as snapshot() of native/snapshot.pyx does */
     volatile uint64_t sum = gr_frontier(r), reaps = gr_load_acquire(&r->head->reaps);
     for (uint64_t k = 0; k < GR_DEATHS && k < reaps; k++) sum += r->head->deaths[(reaps - 1 - k) % GR_DEATHS].pid;
     for (uint32_t i = 0; i < r->slots; i++) {

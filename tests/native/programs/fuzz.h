@@ -1,5 +1,5 @@
-/* What the fuzzers make their inputs of: numbers, rings whose tables have borders, and hostile
- * words.
+/* What the fuzzers have in common: random numbers, rings whose tables are heap blocks of their
+ * exact size, and hostile words.
  */
 #pragma once
 
@@ -101,8 +101,8 @@ static uint64_t any_value(uint64_t old, uint64_t other, uint64_t near_seq) {
     default: return claim_word(seq, owner, below(5));
     }
 }
-/* Writes two words that agree with each other and with nothing else: a frame that is ready, and
- * open to its readers. */
+/* Writes two words that agree with each other and with no other word: they say that a frame is
+ * ready, and open to its readers. */
 static void forge(struct gr_ring *r, uint64_t seq) {
     uint32_t i = below(r->slots);
     r->slot[i].word = claim_word(seq, below(4), GR_READY);

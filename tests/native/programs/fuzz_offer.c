@@ -1,8 +1,8 @@
 /* Hostile clients and servers: a fuzzer of the sockets at which descriptors are handed on
- * (core/exchange_*.c), for the address and undefined-behaviour sanitizers. Clients connect, say anything
- * with any descriptors, or nothing, and go; servers that pass for peers do the same. The watchdog's
- * steps are called as verbs, so an input is the same each time. After each input no descriptor may
- * be left, and an honest client must get the slots.
+ * (core/exchange_*.c), for the address and undefined-behaviour sanitizers. Clients connect, send
+ * random bytes with random descriptors or nothing, and go. Servers that pass for peers do the same.
+ * The watchdog's steps are called as verbs, so an input gives the same result each time. After each
+ * input no descriptor may be left open, and an honest client must get the slots.
  *
  *   gcc -std=gnu11 -g -O1 -DGR_FAULTS -fsanitize=address,undefined -fno-sanitize-recover=all \
  *       -pthread tests/native/programs/fuzz_offer.c $(find gpuring/native/core -name '*.c' …) -o fuzz
@@ -27,8 +27,8 @@
 #include <unistd.h>
 
 #include "core.h"
-/* For their steps; the other files are linked. No thread begins, so an input is the same each
- * time. */
+/* Included for their static functions. The other files are linked. No thread is started, so an
+ * input gives the same result each time. */
 #define pthread_create(...) EAGAIN
 #include "../../../gpuring/native/core/exchange_talk.c"
 #include "../../../gpuring/native/core/pidfds.c"

@@ -50,7 +50,7 @@ static void prepare(void) {
 
 static void nap(void) { nanosleep(&(struct timespec){.tv_nsec = 1000 * 1000}, NULL); }
 
-/* Until the reader says so, there is nothing of a ring in this process. */
+/* Attaches to the ring only when the reader says so. */
 static void publish_and_hang(int go, int done) {
     char byte, text[256];
     const char *why;
@@ -94,7 +94,7 @@ static void read_frame(gd_stream stream, pid_t child) {
     REQUIRE(gr_torn(ring, index, me.use[index].producer, me.use[index].producer_id, me.use[index].value));
 }
 
-/* It dies before the reader waits, but nobody has seen that yet. */
+/* The producer dies before the reader waits, and no process has noticed that yet. */
 static void await_frame(gd_stream stream, pid_t child) {
     struct gd_call call;
     uint32_t index;

@@ -1,11 +1,11 @@
-/* Importers that are killed, at every fault point and at random: each near frame comes once, and in
+/* Importers are killed, at every fault point and at random. Each near frame must come once, and in
  * order.
  *
- * The near ring is arithmetic: which near sequences there are, which of them are void, and where one
- * near ring ends and another one begins. Near rings are short, and each begins again with low
- * sequences. An importer claims slots in advance, sets origins, publishes, and sets the link. It is
- * killed, and the next one goes on with what gr_link says. The reader, here in the parent, goes
- * through the same arithmetic, and compares every frame, and what was lost before it.
+ * There is no near ring. A function computes which near sequences there are, which of them are
+ * void, and where one near ring ends and another one begins. Near rings are short, and each begins
+ * again with low sequences. An importer claims slots in advance, sets origins, publishes, and sets
+ * the link. It is killed, and the next one goes on with what gr_link says. The reader, here in the
+ * parent, goes through the same arithmetic, and compares every frame, and what was lost before it.
  *
  * Usage: link [kills [seed]]. Prints as JSON at which fault points importers died.
  */

@@ -1,8 +1,8 @@
-/* A program in plain C that does with gpuring.h what it is told: one command a line, one answer a line.
- * tests/native/api drives it, and has Python at the other end of its rings.
+/* A program in plain C that obeys commands by calling gpuring.h: one command a line, one answer a
+ * line. tests/native/api drives it, and uses Python at the other end of its rings.
  *
- * An answer is the name of a status and a space, and then what there is to say, or the words of the
- * error. Endpoints have numbers, in the order in which they have joined; so have open slots of each.
+ * An answer is the name of a status, a space, and then the results or the words of the error.
+ * Endpoints are numbered in the order in which they have joined, and so are the open slots of each.
  */
 #define _POSIX_C_SOURCE 200809L
 #include <inttypes.h>
@@ -22,8 +22,8 @@ static uint32_t joined;
 gpuring_error error;
 
 #ifdef GR_FAULTS
-/* Stops at the named place until somebody has this process go on, or at the so-and-so many-th one.
- * The wait for a lock counts as none. */
+/* Stops this process at the named fault point, or at the n-th one, until it gets SIGCONT. The fault
+ * point of a wait for a lock does not count. */
 static const char *stop_at = "";
 static long halt_in, fork_in;
 
@@ -52,7 +52,7 @@ void gr_fault(const char *name) {
 #ifdef GR_FAULTS
 #include "../../../gpuring/native/host/leftovers.h"
 
-/* Whether its ring can be found by nobody any more, and says so. */
+/* Answers whether its ring cannot be found by any name any more. */
 static void do_knows(void) {
     const struct gr_ring *header = *(struct gr_ring **)ring; /* its first member */
     printf("%d", gr_load_acquire(&header->head->magic) == 0);

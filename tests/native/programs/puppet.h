@@ -20,7 +20,7 @@ extern struct endpoint ends[MOST];
 extern gpuring_ring *ring;
 extern gpuring_error error;
 
-/* Of rings that are created or attached, and of peers that join, from now on. */
+/* Options for rings that are created or attached, and for peers that join, from now on. */
 struct place {
     gpuring_memory memory;
     int device;

@@ -1,4 +1,4 @@
-/* What the puppet does on a GPU, by the driver as a user's program has it. */
+/* The puppet's commands on a GPU. They call the driver as a user's program does. */
 #define _POSIX_C_SOURCE 200809L
 #include <dlfcn.h>
 #include <time.h>
@@ -99,7 +99,7 @@ static void do_free(void) {
     printf("%s", wrong ? "wrong" : "GPURING_OK");
 }
 
-/* OFFSET NBYTES: what of it the next ring is given. */
+/* OFFSET NBYTES: the part of that memory that the next ring is given. */
 static void do_give(void) {
     const uint64_t at = own + (uint64_t)number();
     place.given = (void *)(uintptr_t)at;

@@ -1,4 +1,4 @@
-/* What a program does wrong with gpuring.h, what it does behind a fork, and what one does that was
+/* The puppet's commands that misuse gpuring.h, that fork, and that do what a program does that was
  * built with an older header. */
 #define _POSIX_C_SOURCE 200809L
 #include "puppet.h"

@@ -1,4 +1,4 @@
-/* What the puppet does with its ring: how it comes and goes, and what it says of itself. */
+/* The puppet's commands that create, attach, detach and describe its ring. */
 #include "puppet.h"
 
 static void do_attach(void) {
@@ -92,7 +92,8 @@ static void tell_info(const gpuring_ring *of) {
 
 static void do_info(void) { tell_info(ring); }
 
-/* ENDPOINT: its ring. Without one: that of the last time, which is used again. */
+/* ENDPOINT: describes its ring. Without an endpoint: describes the ring of the last call once
+ * more. */
 static void do_told(void) {
     static const gpuring_ring *told;
     const char *number = word();

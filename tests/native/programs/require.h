@@ -1,8 +1,8 @@
 /* REQUIRE(condition) ends a test program whose condition is untrue, and says which condition that
  * is, and where. REQUIRE(condition, "format", ...) also says more, as printf does.
  *
- * The program says it on stderr and aborts. A program with other duties defines NOT_SO, with the
- * arguments of printf, before it includes this file.
+ * The program says it on stderr and aborts. A program that has to do something else first defines
+ * NOT_SO, with the arguments of printf, before it includes this file.
  */
 #pragma once
 

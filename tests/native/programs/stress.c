@@ -146,7 +146,7 @@ static void *churn(void *unused) {
     return NULL;
 }
 
-/* Turns it on and off, and reads what it gets. */
+/* Turns tracing on and off, and reads the events. */
 static void *trace(void *argument) {
     static struct gr_trace_event events[256];
     uint64_t last[32] = {0}, got = 0;

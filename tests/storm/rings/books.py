@@ -19,7 +19,6 @@ import numpy as np
 from .writers import MOST_AT_ONCE
 
 FOREVER = 1 << 62
-WRITERS = ("writer", "awaitingwriter", "otherwriter")
 SHARED = ("anchor", "jobs")
 LOSSY = ("lossy", "newest")
 

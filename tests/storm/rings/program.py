@@ -1,8 +1,8 @@
 """A process of a storm: when a signal may strike it, and how it goes on.
 
-SIGINT raises KeyboardInterrupt and SIGTERM SystemExit, wherever the main thread is, in the library
-most of the time.  Only while it writes on its paper is a signal kept back until that is done, for
-else the books would be wrong and not the library.
+SIGINT raises KeyboardInterrupt and SIGTERM SystemExit, wherever the main thread is.  Most of the
+time that is in the library.  Only while the process writes on its paper, a signal waits until that
+is done.  Otherwise the books could be wrong although the library is right.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Ways to take frames, as programs do, and what a program does that was interrupted while it did.
 
-What a program has is in `slot`, `second` or `batch` from the moment on in which the verb has
-returned.  So whatever an interrupt finds there was handed out, and nothing else was.
+As soon as a verb has returned, its result is in `slot`, `second` or `batch`.  So exactly the frames
+that an interrupt finds there were handed out.
 """
 
 from __future__ import annotations
@@ -98,11 +98,11 @@ class Reader:
         self.program.step()
 
     def salvage(self) -> None:
-        """Gives back what an interrupt has left in its hands.
+        """Gives back what the reader still has after an interrupt.
 
-        What it has not looked at, and does not have any more, its `with` block has given back, be
-        it of a slot or of a batch, and a loop has released.  A loop may have released one frame
-        that it never had.
+        If it has not looked at a frame, and does not have it any more, then the `with` block of a
+        slot or a batch has given it back, or a loop has released it.  A loop may have released one
+        frame that the reader never had.
         """
         for slot in (self.slot, self.second, *self.batch):
             if slot is None:

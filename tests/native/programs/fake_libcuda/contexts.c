@@ -1,4 +1,4 @@
-/* What the environment says; devices and contexts. */
+/* The variables of the environment, devices, and contexts. */
 #define _GNU_SOURCE
 #include "fake_libcuda.h"
 

@@ -11,9 +11,9 @@
  *
  * It stands for hardware, and has only what gpuring and its tests call.
  *
- *   contexts  what the environment says; devices and contexts
+ *   contexts  the variables of the environment, devices, and contexts
  *   streams   streams, copies on them, and events
- *   memory    memory, and what of it other processes open
+ *   memory    memory, and how other processes open it
  */
 #pragma once
 
@@ -38,7 +38,7 @@ typedef unsigned long long ull;
 /* Those that were pushed. */
 extern _Thread_local uintptr_t stack[64];
 extern _Thread_local int depth;
-/* Adds the call to the log. Not 0: it is refused. */
+/* Adds the call to the log. Not 0: the call has to return this, because it is refused. */
 int called(const char *name, const void *stream);
 #define CALLED_ON(stream)                                                                          \
     do {                                                                                           \

@@ -1,4 +1,4 @@
-/* Memory, and what of it other processes open. */
+/* Memory, and how other processes open it. */
 #define _GNU_SOURCE
 #include "fake_libcuda.h"
 
@@ -63,7 +63,8 @@ struct gd_ipc_handle handle_of(int fd, size_t nbytes) {
     memcpy(&handle, &made, sizeof made);
     return handle;
 }
-/* NULL: its process is gone, or it is our own, which the driver does not open again. */
+/* NULL: the process that made the handle is gone, or is this one. CUDA does not open a handle in
+ * the process that made it. */
 void *open_handle(const struct gd_ipc_handle *handle, struct handle *found) {
     char path[64];
     memcpy(found, handle, sizeof *found);

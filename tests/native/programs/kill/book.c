@@ -2,7 +2,7 @@
  * balance.
  *
  * A new condition on frames is a new line in balances(). It may use what processes wrote around
- * their calls, and never the ring, because the ring is what is judged.
+ * their calls. It must not use the ring, because the ring is what is tested.
  */
 #include "kill.h"
 
@@ -37,7 +37,7 @@ bool balances(uint64_t frontier) {
         bool gone = f->released; /* released by a member that may have died over it */
         unsigned long long at = s;
         EXPECT(f->lone <= 1 && f->shared <= 1, "frame %llu: %u %u", at, f->lone, f->shared);
-        /* No deaths: no process came to the point. */
+        /* If there were no deaths, no process has come to the point. */
         EXPECT(f->mortal <= f->given + now.deaths + !now.deaths, "frame %llu", at);
         EXPECT(!(f->shared && f->mortal) || f->redelivered || f->given, "frame %llu", at);
         EXPECT(!(f->shared && f->released == RELEASED), "frame %llu", at);

@@ -1,4 +1,4 @@
-/* The kill matrix on host memory: what the survivors have after a death at every fault point.
+/* The kill matrix on host memory: a process dies at each fault point, and the survivors must go on.
  *
  * A round: four survivors in processes of their own (producer, lossless reader, member of a shared
  * subscription, lossy reader) keep a stream going through a ring of 2 to 4 slots. A victim plays
@@ -54,11 +54,13 @@ bool comes(enum role role, const char *point);
 enum { UNPUBLISHED, IN_FLIGHT, PUBLISHED };
 enum { RELEASING = 1, RELEASED };
 
-/* About one sequence. It is written around the calls, so a death shows what was in flight. */
+/* What is known of one sequence. Processes write it before and after their calls, so it shows in
+ * which call a process died. */
 struct frame {
     _Atomic uint8_t published;
     _Atomic uint8_t lone, shared;            /* confirmed by the survivors */
-    /* By members that may die: confirmed, given back, released. */
+    /* How often members that may die have got the frame, have given it back, and have released
+     * it. */
     _Atomic uint8_t mortal, given, released;
     _Atomic uint8_t redelivered;             /* some member of `shared` was told so */
 };
@@ -85,11 +87,11 @@ void clear_book(uint64_t frontier);
 bool balances(uint64_t frontier);
 void complain(const char *format, ...);
 
-/* In a process of a round: it complains and ends. */
+/* For a process of a round: complains, and ends the process. */
 #define NOT_SO(...) (complain(__VA_ARGS__), _exit(3))
 #include "../require.h"
 
-/* In the parent: the round has failed. */
+/* For the parent: if the condition is false, the round has failed. */
 #define EXPECT(condition, ...)                                                                     \
     if (!(condition)) return complain("not so: " #condition " " __VA_ARGS__), false
 
@@ -100,7 +102,8 @@ struct self {
     const char *target; /* NULL: it is to survive */
     unsigned k, hits;
     bool victim, stop, sleepy, impatient;
-    /* Not in the verb of its role: a joiner, for one, also rings bells when it leaves. */
+    /* The process is not in the verb of its role now, and must not die at its point. A joiner, for
+     * example, also rings bells when it leaves. */
     bool elsewhere;
     struct survivor *survivor;
     uint64_t last; /* the last frame of a subscription of its own */

@@ -27,9 +27,10 @@ static void die(void) {
     for (;;) pause();
 }
 
-/* It kills, and otherwise it delays at random. The windows between two stores are nanoseconds wide,
- * and what has to happen in them (a producer passing a reader, for one) would else not happen once
- * in a thousand rounds. */
+/* Called at each fault point. Kills the process if this is its point, and otherwise sleeps at
+ * random. The time between two stores is some nanoseconds. Without these sleeps, what has to happen
+ * in between (for example that a producer passes a reader) would not happen once in a thousand
+ * rounds. */
 void gr_fault(const char *name) {
     if (self.target && !self.elsewhere && atomic_load(&book->armed_ns) && strcmp(name, self.target) == 0) {
         bool late = gr_now_ns() > atomic_load(&book->armed_ns) + K_PATIENCE_NS;
@@ -41,9 +42,9 @@ void gr_fault(const char *name) {
     else if (chance(64) == 0) sched_yield();
 }
 
-/* When this survivor has recovered: at the end of the longest pause in the laps after the death.
- * The first frame after the death would not do, because there may be a frame or two before the
- * place where the dead peer is in its way. */
+/* Notes when this survivor has recovered: at the end of the longest pause in the laps after the
+ * death. The first frame after the death says too little, because there may be a frame or two
+ * before the slot where the dead peer is in the way. */
 void progress(void) {
     struct survivor *s = self.survivor;
     int64_t died = atomic_load(&book->died_ns), at = gr_now_ns();
@@ -70,7 +71,7 @@ void keep_one(void) {
     REQUIRE(gr_subscribe(ring, kept, &terms) == GR_OK);
 }
 
-/* A crowd would need much memory for its events. */
+/* Not with a crowd, whose events would need much memory. */
 void trace_it(void) {
     static struct gr_tracer *tracer; /* of the last round */
     const char *why;
@@ -140,7 +141,7 @@ static void join_kept(struct gr_peer *guest) {
     REQUIRE(gr_join_consumer(ring, kept, GR_LOSSLESS, GR_REDELIVER, GR_START_NEXT, 0, guest) == GR_OK);
 }
 
-/* Is a member of the durable subscription for a moment, and reads nothing. */
+/* Joins the durable subscription, reads nothing, and leaves. */
 static void visit(void) {
     static struct gr_peer guest;
     join_kept(&guest);
@@ -149,7 +150,8 @@ static void visit(void) {
     self.elsewhere = true;
 }
 
-/* A ring that nobody has made owes it a frame. Who was killed on this way left it to this one. */
+/* Settles a frame that an earlier ring owes. There is no such ring; only its number is used. If
+ * another process was killed in these steps, this one does the rest. */
 static void settle_kept(void) {
     uint32_t unused, u = gr_find_subscription(ring, kept, &unused);
     if (gr_being_settled(ring, u)) REQUIRE(gr_settled(ring, u) == GR_OK);
@@ -159,7 +161,7 @@ static void settle_kept(void) {
     REQUIRE(gr_being_settled(ring, u) == 0);
 }
 
-/* Reads a frame of it, with which it is told what was lost. */
+/* Reads a frame of the durable subscription, which reports what was lost. */
 static void read_kept(struct gr_peer *guest) {
     self.elsewhere = false;
     settle_kept();
@@ -172,7 +174,8 @@ static void read_kept(struct gr_peer *guest) {
     leave(guest);
 }
 
-/* It ends by itself only if its point is not reached, or if the ring was closed. */
+/* The life of a process that has to die. It ends by itself only if it does not come to its point,
+ * or if the ring was closed. */
 void mortal(enum role role, const char *target) {
     struct gr_peer *me = nobody();
     self.role = role;

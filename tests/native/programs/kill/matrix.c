@@ -35,8 +35,8 @@ static const char *const comes_to[ROLES][12] = {
     [SLEEPER] = {"sleep:", "claim: looked", "claim: claimed", "acquire: looked", "acquire: confirmed"},
 };
 
-/* How often a round misses its point depends on the machine. A point that was missed in all rounds
- * of the plan gets as many again, and more patience. */
+/* It depends on the machine how often a process does not come to its point in a round. A point that
+ * was missed in all planned rounds gets as many rounds again, and more patience. */
 enum { MOST_LAPS = 5 };
 
 struct round now;

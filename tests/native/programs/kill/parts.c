@@ -31,7 +31,7 @@ struct gr_peer *nobody(void) {
 }
 void settle_in(struct gr_peer *me) { (void)me; }
 
-/* Another thread of a leaver: it never ends what it gets. */
+/* Another thread of a process that leaves. It takes slots, and never ends them. */
 static void *meddle(void *argument) {
     struct gr_peer *me = argument;
     enum gr_result result = me->self.role == GR_PRODUCER ? gr_claim(me) : gr_acquire(me);
@@ -84,7 +84,7 @@ void audit(void) {
     }
     for (uint32_t p = 0; p < ring->max_peers; p++)
         REQUIRE(gr_join_producer(ring, &peers[p]) == GR_OK && peers[p].self.number == p, "number %u", p);
-    /* One after another, none given back: no slot was lost. */
+    /* Claims all slots one after the other, and gives none back: so no slot was lost. */
     for (uint32_t i = 0; i < ring->slots; i++) {
         enum gr_result result = gr_claim(&peers[0]);
         REQUIRE(result == GR_OK && peers[0].last.pendings == 0, "claim %u: %d", i, result);

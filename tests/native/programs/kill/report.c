@@ -10,7 +10,8 @@
 struct samples { int64_t *ns; size_t count; };
 
 static unsigned killed[MAX_POINTS][ROLES], missed[MAX_POINTS][ROLES];
-/* Newcomers have figures of their own, because watchdogs look for them at a tick. */
+/* Deaths of newcomers have figures of their own, because a watchdog may find a newcomer only at its
+ * next tick. */
 static struct samples recovery[MAX_POINTS], known, newcomers;
 
 /* Notes whether the victim died at its point or never came to it. */
@@ -91,7 +92,7 @@ int report(FILE *json, uint64_t rounds, uint64_t seed, double seconds) {
     return unreached;
 }
 
-/* Tells of a round that failed: which one, the first complaint, and what the ring looks like. */
+/* Prints which round has failed, the first complaint, and the words of the ring. */
 void report_failure(uint64_t seed) {
     fprintf(stderr, "round %llu of seed %llu: %s dies at \"%s\" (%s, hit %u, %u slots, %u idle peers, joins %s): %s\n",
             LL now.number, LL seed, role_names[now.role], points[now.point],

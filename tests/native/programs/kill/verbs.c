@@ -62,7 +62,7 @@ bool produce(struct gr_peer *me) {
     return true;
 }
 
-/* What this process last had in each slot, and was told is whole. No death makes it torn
+/* The last frame in each slot that this process has had, and that was whole. No death makes it torn
  * afterwards, except that of a later owner of the producer's number. */
 static struct { uint32_t producer; uint64_t id, value; } had[MAX_SLOTS];
 

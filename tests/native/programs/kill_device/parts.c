@@ -60,7 +60,8 @@ static void use_ring(void) {
     fc_enter(world, &driver);
     for (int k = 0; k < 2; k++) streams[k] = fc_stream(0, chance(2));
     fc_set_device(0);
-    /* Only who uses the GPU comes to "device: unfinished", and a corpse has to come to its point. */
+    /* A process that does not use the GPU never comes to "device: unfinished", and a corpse has to
+     * come to its point. */
     bool on_gpu = self.target && strcmp(self.target, "device: unfinished") == 0;
     by_cpu = kind_of_ring() == PINNED && !on_gpu && chance(2);
     if (by_cpu) return;
@@ -103,8 +104,8 @@ void depart(void) {
     fc_leave();
 }
 
-/* While one thread dies in a verb, the watchdog may be asking the fake driver (fc_gpu_gone). No death
- * does a real driver any harm. */
+/* Called before a process dies in a verb. Its watchdog may be in a call of the fake driver
+ * (fc_gpu_gone), whose lock it would keep. A real driver has no such lock. */
 void before_death(void) { fc_end_calls(); }
 
 static bool anybody(void) {
@@ -137,7 +138,7 @@ void audit(void) {
     }
     if (gr_load_sc(&head->closed)) return;
     REQUIRE(gr_join_producer(ring, &peers[0]) == GR_OK);
-    /* One after another, none given back: no slot was lost. */
+    /* Claims all slots one after the other, and gives none back: so no slot was lost. */
     for (uint32_t i = 0; i < ring->slots; i++) {
         enum gr_result result = gr_claim(&peers[0]);
         REQUIRE(result == GR_OK && peers[0].last.pendings == 0, "claim %u: %d", i, result);

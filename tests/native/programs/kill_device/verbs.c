@@ -1,10 +1,11 @@
 /* A turn of a producer and of a consumer through the verbs of device/, and what each writes into
  * the book.
  *
- * What a reader was told of a frame (torn or not) is compared with what its kernel found, once the
- * GPU is done. A frame that was not whole must be called torn. One whose producer's GPU has done
- * its fence operation must not, but for the first case of docs/failure.md: a reader that is slow
- * may look when the next owner of the producer's number has died, too.
+ * What the library said of a frame (torn or not) is compared with what the reader's kernel found,
+ * once the GPU is done. A frame that was not whole must be called torn. A frame whose producer's
+ * GPU has done its fence operation must not. The only exception is the first case of
+ * docs/failure.md: a slow reader may look when the next owner of the producer's number has died,
+ * too.
  */
 #include "device_kill.h"
 
@@ -46,8 +47,8 @@ static gd_stream some_stream(struct gd_peer *me, const struct gd_call *call, uin
     return other;
 }
 
-/* What the CPU does, it has done before it goes on. The GPU does it here, for a process that waits:
- * no fault point lies in between. */
+/* For a process that uses the slots by the CPU. It waits here until the fake GPU has done the work,
+ * so the work is complete before the next fault point, as that of a CPU is. */
 static bool is_read(uint64_t seq) { return fc_reading(world, fc_process(), seq) != FC_READING; }
 static bool is_written(uint64_t seq) { return fc_frame(world, seq) & FC_WRITTEN; }
 static void await(bool (*done)(uint64_t seq), uint64_t seq) {
@@ -102,7 +103,7 @@ static bool is_hidden(uint64_t seq) {
     return (gr_load_acquire(&mark->id) & ~GR_MARKING) > producer[seq].id;
 }
 
-/* The reader is told that the frame is torn. */
+/* Writes into the book that this reader knows the frame to be torn. */
 static void tell(uint64_t seq) {
     told[seq] = true;
     hidden[seq] = is_hidden(seq);
@@ -117,7 +118,7 @@ static void look_while_held(struct gd_peer *me, uint32_t index, uint64_t seq) {
             "frame %llu, which is held, is whole and called torn", LL seq);
 }
 
-/* Is told of frames that turned out torn after their release. */
+/* Takes the report of frames that turned out torn after their release. */
 static void hear(struct gd_peer *me) {
     uint64_t seqs[16];
     size_t n;

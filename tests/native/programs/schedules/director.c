@@ -52,7 +52,7 @@ void step(void) {
     give_way();
 }
 
-/* Who naps waits for somebody, and the other one is the only one who can come. */
+/* An actor that naps waits for the other one, because there are only two. */
 int __wrap_nanosleep(const struct timespec *nap, struct timespec *left);
 int __wrap_nanosleep(const struct timespec *nap, struct timespec *left) {
     (void)nap, (void)left;
@@ -75,7 +75,7 @@ static void begin(struct actor *actor, void (*act)(void)) {
     actor->context.uc_link = &director;
     makecontext(&actor->context, live, 0);
 }
-/* Until it stops before a step, has to wait, or has ended. */
+/* Runs the actor until it stops before a step, has to wait, or has ended. */
 static void run(struct actor *actor, uint64_t steps) {
     actor->steps = steps;
     actor->stopped = false;
@@ -98,7 +98,7 @@ static void open_ring(void) {
     close(fd);
 }
 
-/* Whether each of them came so far that it stopped. */
+/* Plays one schedule. The results say whether each actor came to its stop. */
 static void play(bool *one_stopped, bool *other_stopped) {
     open_ring();
     scene->set();

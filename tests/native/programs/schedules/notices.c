@@ -4,12 +4,12 @@
 #include <poll.h>
 #include <pthread.h>
 
-/* The actors are one thread, so who cannot have the mutex lets the other one go on. */
+/* The actors are one thread, so an actor that cannot take the mutex lets the other one go on. */
 static int lock(pthread_mutex_t *mutex) {
     while (pthread_mutex_trylock(mutex) != 0) give_way();
     return 0;
 }
-/* What comes after it comes after the other one's turn, or before it. */
+/* Another place for a switch: the other actor may have its turn before the next step, or not. */
 static int unlock(pthread_mutex_t *mutex) {
     pthread_mutex_unlock(mutex);
     step();

@@ -79,7 +79,7 @@ static void nobody_waits(void) {
     for (int k = 0; k <= SLOTS; k++) REQUIRE(publish(), "a subscription without a member holds the producer up");
 }
 
-/* Another thread has left with the peer, and has not told the one. */
+/* Another thread has left with the peer, and this thread does not know that. */
 static void set_left(void) {
     REQUIRE(gr_join_producer(mine, &second) == GR_OK && gr_leave(&second) == GR_OK);
 }
@@ -160,7 +160,7 @@ static void come_back(void) {
     join(mine, &reader, GR_LOSSLESS);
 }
 
-/* One member is told what was lost, and has the frame that tells it. */
+/* A member has the frame that reports what was lost. */
 static void set_told(void) {
     subscribe(GR_LOSSY, SLOTS + 2);
     join(mine, &second, GR_LOSSY);

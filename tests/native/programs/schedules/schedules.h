@@ -1,10 +1,11 @@
-/* Two actors use the core, and stop between any two of its steps: the one is stopped before each of
- * its steps, the other goes on from there, stops before each of its own, and the one goes on. In
- * some scenes the one is killed instead. What must hold is checked at the end of each schedule.
+/* Two actors use the core, and are switched between any two of its steps. The first is stopped
+ * before each of its steps in turn. Then the second runs, and is stopped before each of its own
+ * steps in turn. Then the first goes on, or, in some scenes, is killed. At the end of each schedule
+ * a scene checks what must hold.
  *
- * The model (tests/model) explores the protocol. This is the C code itself, with one schedule
- * after the other in one thread, so a failure comes again. A step follows the one before it, so
- * what weak memory orders allow is not tried.
+ * The model (tests/model) explores the protocol. This is the C code itself, with one schedule after
+ * the other in one thread, so a failure comes again. A step follows the one before it, so what weak
+ * memory orders allow is not tried.
  *
  * director.c plays the schedules of a scene, and says which one was wrong. scenes.c and notices.c
  * have the scenes. steps.h makes an access to an atomic word a step.
@@ -32,7 +33,7 @@ extern struct gr_ring *mine, *theirs;
 void give_way(void);
 void step(void);
 
-/* In the parent: the schedule was wrong. */
+/* Reports, in the parent, that a schedule has failed. */
 void complain(const char *format, ...);
 #define NOT_SO(...) complain(__VA_ARGS__)
 #include "../require.h"

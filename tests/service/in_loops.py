@@ -1,0 +1,52 @@
+"""What tests of clients in event loops share."""
+
+from __future__ import annotations
+
+import asyncio
+
+import gpuring
+from tests.helpers.arrays import array_of, assign
+from tests.helpers.processes import PATIENCE_S
+from tests.service import services
+from tests.service.services import answer, check, serve
+
+
+def run(name, main, calls=8, **terms):
+    """Runs `main` in a loop, with an engine and a client of this process."""
+    with serve(name, **terms) as server, gpuring.connect(name, calls=calls) as client:
+        asyncio.run(main(server, client))
+
+
+async def soon(what):
+    """Its result, which must come within the patience of a test."""
+    return await asyncio.wait_for(what, PATIENCE_S)
+
+
+async def settled():
+    """Lets every other task run until it waits."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def finish(client, k, call, place=None):
+    # Longer than `soon`: a call looks once more when its time is up, whether it was woken or not.
+    with await call.result_async(2 * PATIENCE_S) as slot:
+        check(client, k, slot, place)
+
+
+async def send_async(client, k, place=None, timeout=PATIENCE_S):
+    with await client.request_async(timeout) as slot:
+        assign(array_of(slot), services.content(client.id, k))
+        slot.meta["k"] = k
+        return slot.call
+
+
+async def ask(client, k, place=None):
+    await finish(client, k, await send_async(client, k, place), place)
+
+
+async def ask_here(server, client, k):
+    """With an engine in this process."""
+    call = await send_async(client, k)
+    answer(server.take(timeout=10)[0])
+    await finish(client, k, call)
