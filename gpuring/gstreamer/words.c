@@ -53,6 +53,10 @@ gboolean has_name(GstElement *element, const gchar *name) {
     return FALSE;
 }
 
+void post_warning(GstElement *element, const gpuring_error *error) {
+    post(element, GST_MESSAGE_WARNING, error);
+}
+
 void post_info(GstElement *element, const gpuring_error *error) {
     post(element, GST_MESSAGE_INFO, error);
 }

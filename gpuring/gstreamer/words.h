@@ -15,4 +15,5 @@ void post_error(GstElement *element, const gpuring_error *error);
 GstFlowReturn flow_of(GstElement *element, gpuring_status status, const gpuring_error *error);
 /* Whether the element has the name of its ring. If not, an error is posted. */
 gboolean has_name(GstElement *element, const gchar *name);
+void post_warning(GstElement *element, const gpuring_error *error);
 void post_info(GstElement *element, const gpuring_error *error);

@@ -9,7 +9,9 @@
 void writer_leave(Writer *writer) {
     if (writer->producer) gst_poll_remove_fd(writer->cancel, &writer->watched);
     gst_poll_fd_init(&writer->watched);
-    gpuring_close_producer(writer->producer, NULL); /* waits for what it has copied */
+    gpuring_error error; /* the close waits for what it has copied */
+    if (gpuring_close_producer(writer->producer, &error) != GPURING_OK)
+        post_warning(writer->element, &error); /* readers do not get the end yet */
     writer->producer = NULL;
     gst_clear_buffer(&writer->copied);
 }

@@ -237,6 +237,8 @@ cdef extern from "core/members.h" nogil:
     void gr_set_label(const gr_peer *, const char *)
     gr_result gr_leave(gr_peer *)
     bint gr_leaves_late(const gr_peer *)
+    bint gr_leave_late(gr_ring *)
+    void gr_drop_all(gr_ring *)
     void gr_stop(gr_peer *, bint)
     gr_result gr_close(gr_ring *)
 

@@ -231,6 +231,18 @@ cdef class Header:
         self.to_write()
         gr_retire(self.ring)
 
+    def drop_all(self):
+        """Drops all peers of this handle, when those that are known have left: joins that a Ctrl-C has cut short."""
+        gr_drop_all(self.ring)
+
+    def leave_late(self):
+        """Leaves for peers of this handle that were dropped while another process had the membership lock.  Returns whether
+        there are some that cannot leave yet.  Does not wait."""
+        cdef bint later
+        with nogil:
+            later = gr_leave_late(self.ring)
+        return later
+
     def disown(self):
         """Gives up this handle's locks.  The mapping lives as long as arrays over it."""
         gr_disown(self.ring)

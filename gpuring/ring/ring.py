@@ -361,8 +361,10 @@ class Ring(Described):
             return
         if self._device is not None and not shutdown.all_of(self._endpoints.values()):
             self._device.close()  # otherwise when the last endpoint is gone, which may still use it
-        if self._created:
-            kept_memory.keep(self._header, self._memory)
+        if not errors:  # else what could not be ended is torn, as after a death
+            self._header.drop_all()
+        if self._created or self._header.leave_late():
+            kept_memory.keep(self._header, self._memory, created=self._created)
         else:
             go_with_us = native.goes_with_the_last(self._name, self._header)
             self._memory.close(others=True, then=self._header.disown)

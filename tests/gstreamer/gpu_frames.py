@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import uuid
 from collections.abc import Iterator
 from typing import Any
 
@@ -67,6 +68,14 @@ def read_all(pipe: Pipe, driver: str, name: str) -> list[tuple[Picture, int, str
     with gpuring.attach(name, timeout=PATIENCE_S, device="cuda") as ring, ring.consumer() as frames:
         pipe.send(ring.memory)
         return list(frames_of(ring, frames))
+
+
+def read_told_gpu(pipe: Pipe, driver: str, name: str) -> int:
+    """Tells on which GPU the ring is, by the last byte of its UUID, and reads all frames."""
+    hide_cupy(driver)
+    with gpuring.attach(name, timeout=PATIENCE_S, device="cuda") as ring, ring.consumer() as frames:
+        pipe.send(uuid.UUID(ring.stats().gpu).bytes[-1])
+        return len(list(frames_of(ring, frames)))
 
 
 def read_until_lost(pipe: Pipe, driver: str, name: str) -> None:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tests.gstreamer.gpu import calls_log, driver, environment, fake_gpu, name, registries
-from tests.gstreamer.gpu_frames import read_late, write_late
+from tests.gstreamer.gpu_frames import read_late, read_told_gpu, write_late
 from tests.gstreamer.pictures import pictures, planes_of
 from tests.helpers.processes import poll
 
@@ -112,6 +112,35 @@ def test_frames_of_another_context(driver, name, launch, tmp_path, calls_log):
     if driver == "fake":
         assert calls_of(calls_log, source.pid, "cuCtxCreate_v2") == 3
     assert first.read_bytes() == last.read_bytes()
+
+
+# ---- the second GPU ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("driver", ["fake"], indirect=True)
+@pytest.mark.parametrize("gpu", [0, 1])
+def test_frames_are_on_the_gpu_that_the_source_was_told(driver, name, launch, children, gpu):
+    """There the sink behind it makes its ring."""
+    source = launch(f"{noise(12)} ! cudaupload ! gpuringsink ring={name}-a readers=1 memory=auto")
+    middle = launch(
+        f"gpuringsrc ring={name}-a cuda-device-id={gpu} ! gpuringsink ring={name}-b readers=1"
+    )
+    reader = children(read_told_gpu, driver, f"{name}-b", method="spawn")
+    assert reader.receive() == gpu + 1  # as fake_libcuda numbers them
+    assert reader.result() == 12
+    source.end()
+    middle.end()
+
+
+@pytest.mark.parametrize("driver", ["fake"], indirect=True)
+def test_the_next_element_shares_the_context_of_the_second_gpu(driver, name, launch, calls_log):
+    """It would make one of its own if it was given another one."""
+    target = launch(
+        f"gpuringsrc ring={name} cuda-device-id=1 ! cudadownload cuda-device-id=1 ! fakesink"
+    )
+    launch(f"{noise(3)} ! cudaupload ! gpuringsink ring={name} readers=1 memory=auto").end()
+    target.end()
+    assert calls_of(calls_log, target.pid, "cuCtxCreate_v2") == 2  # of nvcodec, to look at the GPUs
 
 
 # ---- waits ---------------------------------------------------------------------------------------

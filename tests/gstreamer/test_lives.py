@@ -18,6 +18,7 @@ from gpuring.registry import locks
 from tests.helpers.commands import gpuring as command
 from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.rings import put, small_ring
+from tests.helpers.support import locked
 
 META = [("pts", "i8"), ("caps", "S512")]
 GRAY = "video/x-raw,format=GRAY8,width=64,height=36,framerate=25/1"
@@ -105,6 +106,23 @@ def writes_and_dies_with_a_claim(pipe, name):
         producer.claim(PATIENCE_S)
         pipe.send()
         pipe.receive()
+
+
+@pytest.mark.slow
+def test_a_sink_that_cannot_leave_its_ring_says_so(name, launch):
+    """Another process has the membership lock when the last frame was written."""
+    with small_ring(name, slots=2, shape=(36, 64, 3)) as ring, ring.consumer() as frames:
+        sink = launch(
+            "videotestsrc num-buffers=4 ! video/x-raw,format=RGB,width=64,height=36 "
+            f"! gpuringsink ring={name} create=false", "-v",
+        )  # fmt: skip
+        poll(lambda: any(peer.waiting for peer in ring.stats().producers))
+        with locked(name):
+            for _ in range(4):
+                frames.acquire(PATIENCE_S).release()
+            said = sink.end()
+    assert "WARNING: from element" in said
+    assert "GPURING_TIMEOUT" in said
 
 
 def test_the_words_of_a_dead_producer_are_on_the_bus(name, launch, children):

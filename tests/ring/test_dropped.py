@@ -249,6 +249,25 @@ def test_who_drops_waits_for_nobody_and_the_watchdog_leaves(name, ring, make):
     assert ring._header.reaps == 0  # it left, and did not die
 
 
+@PEERS
+def test_who_left_late_has_not_died_though_its_ring_was_closed_first(name, ring, make):
+    """Its handle stays until it has left, and goes when the next ring is closed."""
+    there = gpuring.attach(name)
+    dropped = make(there)
+    number, fd = dropped.peer, there._header.lock_fd
+    with locked(name):
+        del dropped
+        gc.collect()
+        there.close()
+        assert number in ring._header.live_peers()
+    poll(lambda: number not in ring._header.live_peers())
+    assert ring._header.reap() == []
+    assert ring._header.reaps == 0
+    assert there._header.lock_fd == fd
+    gpuring.attach(name).close()
+    assert there._header.lock_fd < 0
+
+
 def test_the_last_producer_that_left_late_is_the_end_of_the_stream(name, ring):
     with ring.consumer() as frames:
         producer = ring.producer()

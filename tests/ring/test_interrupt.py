@@ -231,6 +231,25 @@ def test_an_interrupted_join_leaves_nobody_who_is_not_known(name, role):
         assert traces(name) == [], interrupt.where
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("role", ["producer", "consumer"])
+def test_an_interrupted_join_is_no_death_where_its_traceback_outlives_the_ring(name, role):
+    """As in `with ring: ring.producer()`."""
+    with small_ring(name, 2) as ring:
+        for interrupt in interrupts():
+            mine = gpuring.attach(name)
+            with interrupt:
+                try:
+                    getattr(mine, role)()
+                except KeyboardInterrupt:
+                    mine.close()
+                    raise
+            mine.close()
+            assert ring._header.reap() == [], interrupt.where
+            assert ring._header.reaps == 0, interrupt.where
+            assert ring._header.live_peers() == [], interrupt.where
+
+
 @pytest.mark.parametrize("joins", [False, True], ids=["", "somebody joins meanwhile"])
 @pytest.mark.parametrize("role", ["producer", "consumer"])
 def test_an_interrupted_close_can_be_repeated(name, role, joins):

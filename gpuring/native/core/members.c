@@ -278,6 +278,14 @@ bool gr_leave_late(struct gr_ring *ring) {
     return false;
 }
 
+/* Whatever else this handle has in the ring is of joins that were cut short, and nobody uses it. */
+void gr_drop_all(struct gr_ring *ring) {
+    for (uint32_t p = 0; p < ring->max_peers; p++) {
+        uint64_t id = gr_load_acquire(&ring->mine[p]);
+        if (id) gr_store_release(&ring->unleft[p], id);
+    }
+}
+
 /* [edge C, closer] partner: claim, which looks at `closed` again after its swap, and turns void
  * (H9: a frame was published after the end). Readers look at the slots after they have seen
  * `closed`. */

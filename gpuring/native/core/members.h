@@ -17,6 +17,8 @@ static inline bool gr_leaves_late(const struct gr_peer *me) {
     return gr_load_acquire(&me->ring->unleft[me->self.number]) == me->self.id;
 }
 bool gr_leave_late(struct gr_ring *ring); /* for the watchdog, and who gives the handle up */
+/* Drops all peers of a handle that is given up, when its owner has closed those that it knows. */
+void gr_drop_all(struct gr_ring *ring);
 /* From any thread: a claim or acquire in progress ends with GR_REAPED. */
 void gr_stop(struct gr_peer *me, bool stop);
 enum gr_result gr_close(struct gr_ring *ring);

@@ -124,7 +124,8 @@ struct gr_ring {
     struct gr_ring *next, *prev; /* all handles of the process */
     bool unwatchable; /* it has a peer that must be looked at every tick */
     /* By number: the id of a peer that nobody has any more, and that has not left yet because
-     * somebody else had LOCK. 0: none. Writers: gr_leave and gr_leave_late, in any thread. */
+     * somebody else had LOCK. 0: none. Writers: gr_leave, gr_drop_all and gr_leave_late, in any
+     * thread. */
     gr_word unleft[GR_MAX_PEERS];
     /* By number: the id of a peer of another pid namespace whose process has exited, as its pidfd
      * has said. Writer: the watchdog. */
