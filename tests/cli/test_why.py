@@ -371,6 +371,16 @@ def test_an_importer_that_is_stopped_is_told_on_its_own_host(name, children):
         poll(lambda: [each.label for each in jams(look(f"{name}-far"))[0].steps[0].waiting])
 
 
+def test_an_importer_that_is_stopped_is_to_blame_though_nobody_reads_its_ring(name, children):
+    pytest.importorskip("zmq")
+
+    def unread(one):
+        return dataclasses.replace(one, peers=one.producers) if one.link else one
+
+    with PLANTED["an_importer_that_is_stopped"](children, name) as blame:
+        poll(lambda: [blamed(jam) for jam in jams(map(unread, look(name)))] == [blame])
+
+
 def test_a_bridge_that_has_no_connection_is_told_on_the_far_host(name, command):
     pytest.importorskip("zmq")
     from tests.bridge.bridges import bridged
