@@ -13,7 +13,7 @@ import datetime
 import json
 from collections.abc import Sequence
 
-from gpuring.cli.services import Service, of_dead, service, service_of
+from gpuring.cli.services import Service, deaths, of_dead, service, service_of
 from gpuring.cli.text import columns, counted, nbytes, of_memory, seconds, table, wrap
 from gpuring.memory.kinds import ON_HOST, OUTLIVE
 from gpuring.printable import printable
@@ -75,8 +75,8 @@ def describe(one: RingStats, width: int | None = None, chain: Jam | None = None)
     if held_up := [line for sub in one.subscriptions if (line := far(sub))]:
         parts.append("\n".join(wrap(line, width, "  ") for line in held_up))
     parts.append(_peers(one, whole, width) if one.peers else "No process is in it now.")
-    if one.deaths:
-        parts.append("\n".join(wrap(death(each, one), width, "  ") for each in one.deaths))
+    if died := deaths(one):
+        parts.append("\n".join(wrap(death(each, one), width, "  ") for each in died))
     if waits := waiting(one, chain):
         parts.append(wrap(waits, width, "  "))
     return "\n\n".join(parts)

@@ -78,6 +78,18 @@ def of_dead(dead: Death, one: RingStats) -> str:
     return "keeper" if one.about and one.about["kept"] and dead.pid == one.creator_pid else "engine"
 
 
+def deaths(one: RingStats) -> tuple[Death, ...]:
+    """The deaths that people are told of.  An engine is told once, and not as its presence, too."""
+    if not one.is_service:
+        return one.deaths
+    engines = {each.pid for each in one.deaths if each.role == "consumer"}
+    return tuple(
+        each
+        for each in one.deaths
+        if each.role == "consumer" or each.voided or each.pid not in engines
+    )
+
+
 def of_clients(found: Iterable[RingStats]) -> dict[str, str]:
     """The rings of living clients, in which their answers are, and the services of these."""
     rings = {one.name: one for one in found}

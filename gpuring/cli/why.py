@@ -101,6 +101,11 @@ WORDS = {
         "Ring {ring} has no producer, and readers have waited {since}",
         "Start a producer",
     ),
+    "no near producer": (
+        "A bridge brings ring {origin} into ring {ring}. No producer is left there, and readers "
+        "have waited {since}",
+        "Start a producer of ring {origin}. The bridge goes on by itself then",
+    ),
     "no engine": (
         "Service {ring} has no engine, and clients have waited {since}",
         "Start an engine",
@@ -251,6 +256,7 @@ def _filled(words: str, end: Culprit) -> str:
         if end.patience_s is None
         else f". Producers go on by themselves in {seconds(end.patience_s)}",
         doing=_doing(end),
+        origin=end.origin,
         command=end.command,
         again="Start the program again that created it"
         if end.command is None

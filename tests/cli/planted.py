@@ -345,6 +345,20 @@ def an_importer_that_is_stopped(children: Children, name: str) -> Iterator[Blame
 
 
 @contextlib.contextmanager
+def a_far_ring_whose_near_ring_has_no_producer(children: Children, name: str) -> Iterator[Blame]:
+    """The far ring has this name."""
+    from tests.bridge.bridges import WAIT_S, bridged
+
+    near = f"{name}-near"
+    with small_ring(near) as ring, bridged(near, name, slots=4):
+        gpuring.attach(name, timeout=WAIT_S).close()
+        up(children(reads_on, name, "viewer"))
+        with ring.producer() as producer:
+            put(producer, 1)
+        yield Blame("no near producer")
+
+
+@contextlib.contextmanager
 def an_importer_that_was_killed(children: Children, name: str) -> Iterator[Blame]:
     """Somebody reads on in its ring, and producers of the near ring wait for it."""
     from gpuring import bridge
@@ -465,6 +479,7 @@ PLANTED: dict[str, Callable[..., Any]] = {
         *(an_importer_that_is_stopped, a_bridge_without_its_exporter),
         *(an_importer_that_was_killed, a_select_that_has_lost_all_producers),
         a_select_that_has_lost_the_producer_of_one_ring,
+        a_far_ring_whose_near_ring_has_no_producer,
         *(a_stopped_camera, a_ring_without_producers, a_circle),
         *(a_ring_whose_creator_was_killed, a_ring_in_which_all_are_dead),
     )

@@ -284,6 +284,23 @@ def test_the_end_of_the_stream_a_timeout_and_ctrl_c(name, tmp_path):
     assert not (tmp_path / "d").exists()
 
 
+@pytest.mark.slow
+def test_it_says_once_that_no_frame_comes_and_why(name, tmp_path):
+    with (
+        gpuring.create(name, **OPTIONS, device="host") as ring,
+        ring.producer() as producer,
+        running("tap", name, "--out", tmp_path, "--count", 1) as process,
+    ):
+        told = line_with(process, "no new frame within 2 s")
+        assert "sequence 4 has not been published yet" in told
+        assert "It waits on" in told
+        poll(lambda: any(peer.waiting for peer in ring.stats().peers))
+        producer.claim().publish()
+        _, more = process.communicate(timeout=DEADLINE_S)
+        assert (process.returncode, "no new frame" in more) == (0, False)
+    assert sorted(saved(tmp_path)) == [4]
+
+
 def test_it_waits_for_the_ring(name, tmp_path):
     with running("tap", name, "--out", tmp_path, "--count", 1, "--timeout", 30) as process:
         assert line_with(process, "waiting") == f"gpuring tap: waiting for {name}\n"

@@ -41,7 +41,7 @@ def blamed(jam):
 
 @pytest.mark.parametrize("plant", PLANTED)
 def test_it_names_the_culprit(name, children, command, plant):
-    if "bridge" in plant or "importer" in plant:
+    if "bridge" in plant or "importer" in plant or "far" in plant:
         pytest.importorskip("zmq")
     with PLANTED[plant](children, name) as blame:
         # on a busy machine others may be slow first
@@ -369,6 +369,16 @@ def test_an_importer_that_is_stopped_is_told_on_its_own_host(name, children):
         assert blamed(jam) == blame
         assert [(step.ring, step.wants) for step in jam.steps] == [(f"{name}-far", "frame")]
         poll(lambda: [each.label for each in jams(look(f"{name}-far"))[0].steps[0].waiting])
+
+
+def test_an_importer_that_is_stopped_is_to_blame_though_nobody_reads_its_ring(name, children):
+    pytest.importorskip("zmq")
+
+    def unread(one):
+        return dataclasses.replace(one, peers=one.producers) if one.link else one
+
+    with PLANTED["an_importer_that_is_stopped"](children, name) as blame:
+        poll(lambda: [blamed(jam) for jam in jams(map(unread, look(name)))] == [blame])
 
 
 def test_a_bridge_that_has_no_connection_is_told_on_the_far_host(name, command):

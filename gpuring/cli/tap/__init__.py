@@ -21,6 +21,7 @@ from gpuring.cli.trouble import CommandError, need
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingTimeout
 from gpuring.recording.message import Frame, RecordedRing, copier
 from gpuring.recording.places import place_of
+from gpuring.registry.jams import STUCK_S
 from gpuring.ring import inner
 from gpuring.slot_layout import Field
 
@@ -91,14 +92,21 @@ def _tap(args: argparse.Namespace) -> int:
         copy = copier(RecordedRing.of(ring, names))
         saved = torn = 0
         reason, status = "", 0
+        patience_s = args.timeout or STUCK_S
         pace = _Pace(args.every, args.rate)
         try:
             while not args.count or saved < args.count:
                 pace.wait()
                 try:
-                    frame = take(frames, args.timeout, copy, pace)
+                    frame = take(frames, patience_s, copy, pace)
                 except FrameTorn:
                     torn += 1
+                    continue
+                except RingTimeout as error:
+                    if args.timeout:
+                        raise
+                    complain(f"gpuring tap: {error}. It waits on; Ctrl-C ends it")
+                    patience_s = None
                     continue
                 if frame is not None:
                     *files, _ = writer.write(frame)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from gpuring.cli.inspect import death, gpus, peer_state, waiting
 from gpuring.cli.ls import state
 from gpuring.cli.owners import explained, myself
-from gpuring.cli.services import service
+from gpuring.cli.services import deaths, service
 from gpuring.cli.text import counted, nbytes, seconds, table, wrap
 from gpuring.printable import printable
 from gpuring.registry.stats import PeerStats, RingStats, SubscriptionStats
@@ -97,7 +97,7 @@ def _deaths(before: Look | None, now: Look, width: int | None) -> tuple[list[Lin
     """The last deaths in each ring: those of lately, and earlier ones."""
     lately, earlier = [], []
     for name, one in _in_order(before, now):
-        for dead in one.deaths[:DEATHS_SHOWN]:
+        for dead in deaths(one)[:DEATHS_SHOWN]:
             told = wrap(f"{name}: {death(dead, one)}", width, "  ")
             if dead.age_s < _LATELY_S:
                 lately.append(Line(told, "red"))

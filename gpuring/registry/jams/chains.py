@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
+from gpuring.printable import printable
 from gpuring.registry import importers
 from gpuring.registry.jams.records import Culprit, Jam, Key, Step, key_of
 from gpuring.registry.jams.waits import Waits
@@ -93,10 +94,17 @@ class _Chain:
         one = self._waits.rings[last.ring]
         if last.wants == "frame" and not one.creator_alive:
             reason = "no creator"
+        elif last.wants == "frame" and one.link is not None:
+            reason = "no near producer"
         command = None if one.creator_alive else importers.of_far_ring(one)
         # A producer is missing, whichever subscription waits for it.
         name = None if last.wants == "frame" else last.subscription
-        nobody = Culprit(reason, last.ring, name, last.seq, (), last.age_s, command=command)
+        origin = None
+        if one.link is not None:
+            origin = f"{printable(one.link.ring)} of {printable(one.link.host)}"
+        nobody = Culprit(
+            reason, last.ring, name, last.seq, (), last.age_s, origin=origin, command=command
+        )
         return Jam(path, (nobody,))
 
     def _beyond(self, peer: PeerStats, path: tuple[Step, ...]) -> Jam:

@@ -45,8 +45,9 @@ class Culprit:
     "keeps" (it holds a frame and asks for the next one), "writes" (it has claimed and does not
     publish), "answers" (it has a call), "reads" (it does not read its answers), "gpu" (its work
     there is not done), "circle" (they wait for each other).  Else: "far" (it is on another host),
-    "no reader", "no producer", "no engine"; "no exporter" (the reader is that of a bridge); "no
-    session" (the bridge that fills the ring is not connected); "no creator" (no producer, and its
+    "no reader", "no producer", "no engine"; "no near producer" (of the ring on another host whose
+    frames a bridge brings); "no exporter" (the reader is that of a bridge); "no session" (the
+    bridge that fills the ring is not connected); "no creator" (no producer, and its
     creator is dead); "dead ring" (nobody lives who was in it)."""
     ring: str
     subscription: str | None
@@ -57,6 +58,8 @@ class Culprit:
     """Since when, in seconds."""
     patience_s: float | None = None
     """In how many seconds producers go on without it, where that is known."""
+    origin: str | None = None
+    """The ring whose frames a bridge brings into that ring, and its host: "cam0 of HOST"."""
     command: str | None = None
     """What starts it again, if it is the importer of a bridge.  `PORT` stands there for the port at
     which the exporter listens, which no header has."""
