@@ -89,7 +89,8 @@ def table(
     shown = list(range(len(headings)))
     least = {} if least is None else least
     widths = [
-        max(least.get(headings[k], 0), *(len(row[k]) for row in (headings, *rows))) for k in shown
+        max(least.get(column[0], 0), *map(len, column))
+        for column in zip(headings, *rows, strict=True)
     ]
     least.update(zip(headings, widths, strict=True))
 

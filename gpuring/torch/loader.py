@@ -12,6 +12,7 @@ from __future__ import annotations
 import collections
 import copy
 import itertools
+import os
 import reprlib
 from multiprocessing.connection import wait
 from typing import Any, TypeVar
@@ -35,6 +36,12 @@ T_co = TypeVar("T_co", covariant=True)
 
 DEATH_S = 1.0
 """For so long a worker whose connections have ended may still seem to be alive."""
+
+NOT_STARTED = (
+    "What it has written says why. A worker that is not forked imports the program again: what "
+    'begins a loop stands under `if __name__ == "__main__":`, and the dataset in a file that can '
+    "be imported."
+)
 
 
 class DataLoader(data.DataLoader[T_co]):
@@ -141,6 +148,7 @@ class _ToWorker:
 
 class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
     def __init__(self, loader: DataLoader[Any]) -> None:
+        self._owner = os.getpid()
         on_gpu = loader.device is not None
         slots = min((loader.prefetch_factor or 0) + 1, 1024)  # one is being copied
         self._inlet = Inlet(loader._need, loader.num_workers, slots, loader.device)
@@ -246,7 +254,7 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
 
     def _deaths(self) -> str:
         """What the workers that did not end cleanly were at, and what they have not delivered."""
-        said = []
+        said, has_failed = [], False
         for number, worker in enumerate(self._workers):
             if worker.exitcode:
                 missing = [task for task, info in self._task_info.items() if info == (number,)]
@@ -262,6 +270,9 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
                 ]
                 if unfinished:
                     said.append(f"Its GPU had not made what came as {self._named(unfinished)}.")
+                has_failed |= self._has_failed_to_start(number)
+        if has_failed:
+            said.append(NOT_STARTED)
         return " ".join(said)
 
     def _named(self, tasks: list[int]) -> str:
@@ -269,8 +280,13 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
             f"batch {task} (samples {reprlib.repr(self._asked.get(task))})" for task in tasks
         )
 
+    def _has_failed_to_start(self, worker: int) -> bool:
+        return self._workers[worker].exitcode == 1 and self._progress.place(worker).task < 0
+
     def _was_at(self, worker: int, missing: list[int]) -> str:
         """`missing`: the batches that it had not delivered."""
+        if self._has_failed_to_start(worker):
+            return "was starting"
         task, before, step, phase = self._progress.place(worker)
         if task not in missing:
             return "was at no sample"
@@ -286,6 +302,8 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         return f"was at one of the samples of batch {task}"
 
     def _shutdown_workers(self) -> None:
+        if self._owner != os.getpid():  # the copy of a forked child, such as another loop's worker
+            return
         # When the interpreter ends, all rings are closed anyway, and torch's thread for pinned
         # memory may have stopped for ever in the middle of a batch.
         goes_on = _utils is not None and _utils.python_exit_status is False

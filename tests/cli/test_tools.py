@@ -244,6 +244,12 @@ def test_tables_fit_and_cut_nothing_off(name, children, tool, width, command, mo
     assert whole.count("object-") == whole.count("tracking") >= 1, text
 
 
+@pytest.mark.parametrize("row", [("cam0",), ("cam0", "1", "2")])
+def test_a_row_has_a_cell_for_each_heading(row):
+    with pytest.raises(ValueError, match="zip"):
+        text.table(("NAME", "PID"), [("cam1", "7"), row])
+
+
 def test_who_looks_narrowly_is_told_which_columns_are_left_out(name):
     headings, rows = ("NAME", "PID", "LONG", "MORE"), [("a" * 12, "123456", "b c d", "e")]
     everything = text.table(headings, rows, right=("PID",), drop=("MORE", "LONG"))

@@ -11,7 +11,7 @@ from collections import namedtuple
 from dataclasses import dataclass
 from multiprocessing import resource_sharer
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -34,6 +34,16 @@ class Numbered(Dataset[Any]):
 
     def __getitem__(self, k: int) -> Any:
         return torch.full(self._shape, k % 251, dtype=torch.uint8), k
+
+
+class Forgets(Numbered):
+    """A worker that was forked drops its copies of what the main process has kept."""
+
+    kept: ClassVar[list[Any]] = []
+
+    def __getitem__(self, k: int) -> Any:
+        self.kept.clear()
+        return super().__getitem__(k)
 
 
 class Structures(Numbered):

@@ -129,6 +129,40 @@ def test_a_worker_that_waited_for_a_task_was_at_no_sample():
     assert re.match(r"Worker 1 \(pid \d+\) was at no sample, and had", batches._deaths())
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("without", ["a main guard", "a dataset in a file"])
+def test_a_worker_that_cannot_start_is_told_what_it_needs(without, tmp_path):
+    program = """
+from torch.utils.data import Dataset
+from gpuring.torch import DataLoader
+from tests.torch.datasets import Numbered
+class Here(Dataset):
+    __len__, __getitem__ = lambda self: 4, lambda self, k: k
+DATA
+next(iter(DataLoader(data, 2, num_workers=1, multiprocessing_context="spawn")))
+"""
+    in_file = without == "a main guard"
+    program = program.replace("DATA", f"data = {'Numbered' if in_file else 'Here'}()")
+    (tmp_path / "it.py").write_text(program)
+    command = [sys.executable, tmp_path / "it.py"] if in_file else [sys.executable, "-c", program]
+    done = subprocess.run(
+        command, env=environment(), check=False, capture_output=True, text=True, timeout=PATIENCE_S
+    )
+    assert done.returncode == 1
+    (said,) = re.findall(r"^RuntimeError: DataLoader worker .*$", done.stderr, re.M)[-1:]
+    assert "was starting, and had not delivered batch 0" in said
+    assert 'under `if __name__ == "__main__":`' in said
+
+
+def test_a_worker_leaves_the_workers_of_another_loop_alone(capfd):
+    """It has a copy of that loop's iterator, if it was forked."""
+    kept = datasets.Forgets.kept  # nothing else has the iterator, so that it goes in the worker
+    kept.append(iter(DataLoader(datasets.Numbered(), 2, num_workers=1)))
+    assert len([*DataLoader(datasets.Forgets(), 10, num_workers=1)]) == 4
+    assert len([*kept.pop()]) == 20
+    assert capfd.readouterr().err == ""
+
+
 @pytest.mark.parametrize("pinned", [False, pytest.param(True, marks=pytest.mark.gpu)])
 def test_a_worker_that_dies_while_a_batch_is_fetched_from_it_is_named(pinned, monkeypatch):
     """The first batch has no slot, so its tensors are fetched from the worker.  That seems to be

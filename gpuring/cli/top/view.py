@@ -162,7 +162,7 @@ def _rings(
         )
         styles.append("" if one.creator_alive else "red")
     for name in now.unreadable:
-        rows.append((printable(name), now.owners[name], *["?"] * 9, "unreadable"))
+        rows.append((printable(name), now.owners[name], *["?"] * (len(RINGS) - 3), "unreadable"))
         styles.append("red")
     drop = RINGS_DROP if set(now.owners.values()) - {myself()} else ("OWNER", *RINGS_DROP)
     laid = table(RINGS, rows, right=RINGS_RIGHT, drop=drop, width=width, least=widths.rings)
