@@ -105,6 +105,22 @@ def test_a_shape_that_does_not_fit_is_refused_once(name, puppet, extent, wanted)
         assert c("acquire", 0, 0, 4).count("shape=") == 4
 
 
+def test_a_batch_ends_before_a_shape_that_does_not_fit(name, puppet):
+    """All frames around it come, and none comes twice."""
+    c = puppet()
+    with gpuring.create(
+        name, slots=4, shape=(4, 6), dtype="u1", device="host"
+    ) as ring, ring.producer() as producer:  # fmt: skip
+        c.ok("attach", name, 0)
+        c.ok("consume", "c", NEXT, "")
+        for _ in range(4):
+            producer.claim(5, shape=(2, 2)).publish()
+        poke(ring, "slot", "shape", 13, 2)
+        assert c("acquire", 0, 0, 4).count("shape=2,2") == 2
+        assert c.refused("acquire", 0, 0, 4)[0] == "INCOMPATIBLE"
+        assert c("acquire", 0, 0, 4).count("shape=2,2") == 1
+
+
 def test_batches(name, puppet):
     c = puppet()
     with small_ring(name, slots=8) as ring, ring.consumer() as frames:
