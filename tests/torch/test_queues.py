@@ -53,7 +53,7 @@ def test_nobody_waits_at_a_pipe_that_takes_no_more_than_it_has_to(made):
     for nbytes in range(select.PIPE_BUF - 40, select.PIPE_BUF + 10):
         putting = threading.Thread(target=made.put, args=(bytes(nbytes),))
         putting.start()
-        putting.join(PATIENCE_S)
+        putting.join(10)
         waits = putting.is_alive()
         assert made.get(timeout=PATIENCE_S) == bytes(nbytes)
         assert not waits
