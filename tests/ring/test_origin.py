@@ -113,6 +113,16 @@ def test_what_was_lost_upstream_counts(ring, lossless):
         assert agrees(ring, frames, 4)
 
 
+def test_what_was_lost_upstream_since_the_ring_was_made_counts_from_its_beginning(name):
+    with create_far(name, FROM, about={"lost": 3}, **HOST) as ring, ring.producer() as producer:
+        with ring.consumer(start="oldest") as first:
+            bring(producer, 8)
+            assert losses(first, 1) == [5]
+        with ring.consumer() as late:
+            bring(producer, 9)
+            assert losses(late, 1) == [0]
+
+
 def test_a_lossy_reader_that_is_overtaken_has_both(ring):
     with ring.producer() as producer, ring.consumer(lossless=False) as frames:
         bring(producer, 0)

@@ -140,6 +140,18 @@ def test_a_claim_that_waits_for_readers_who_were_told_the_end_raises(name):
             publish(second, 9)
 
 
+def test_a_claim_waits_for_readers_who_go_on_after_the_end(name):
+    with make(name) as ring, ring.consumer(reattach=True) as reader:
+        ring.producer().close()
+        with pytest.raises(gpuring.RingTimeout):
+            reader.acquire(0)
+        with ring.producer() as second:
+            publish(second, *range(SLOTS))
+            with pytest.raises(gpuring.RingFull) as full:
+                second.claim(0)
+    assert "seen the end of the stream" not in str(full.value)
+
+
 def test_what_finds_no_slot_is_counted_and_the_next_frame_says_so(name):
     with make(name) as ring, ring.producer() as camera, ring.consumer() as reader:
         for k in range(SLOTS + 3):

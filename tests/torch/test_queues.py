@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import multiprocessing
 import queue
+import select
 import threading
 from typing import Any
 
@@ -44,6 +46,23 @@ def test_what_a_pipe_has_no_room_for_stays_in_order(made, first):
     assert [made.get(timeout=PATIENCE_S) for _ in things] == things
     with pytest.raises(queue.Empty):
         made.get(timeout=0)
+
+
+def test_nobody_waits_at_a_pipe_that_takes_no_more_than_it_has_to(made):
+    fcntl.fcntl(made._writer.fileno(), fcntl.F_SETPIPE_SZ, select.PIPE_BUF)
+    for nbytes in range(select.PIPE_BUF - 40, select.PIPE_BUF + 10):
+        putting = threading.Thread(target=made.put, args=(bytes(nbytes),))
+        putting.start()
+        putting.join(10)
+        waits = putting.is_alive()
+        assert made.get(timeout=PATIENCE_S) == bytes(nbytes)
+        assert not waits
+
+
+def test_a_closed_queue_takes_nothing(made):
+    made.close()
+    with pytest.raises(ValueError, match="closed"):
+        made.put("small")
 
 
 @pytest.mark.deadline(10)

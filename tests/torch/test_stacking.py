@@ -20,6 +20,7 @@ KINDS = {
     "expanded": PLAIN[:1].expand(3, 11, 7),
     "conjugate": torch.complex(PLAIN, PLAIN).conj(),
     "negative": torch.complex(PLAIN, PLAIN).conj().imag,
+    "negative without gaps": torch._neg_view(PLAIN),
     "scalar": torch.tensor(3.0),
     "empty": torch.zeros(0, 3),
 }

@@ -50,6 +50,20 @@ def at_its_end(c, name):
         yield
 
 
+def test_a_producer_waits_for_a_consumer_that_goes_on_after_the_end(name, puppet):
+    """It does not count among those who have seen the end."""
+    c = puppet()
+    with small_ring(name) as ring:
+        follows(c, name)
+        ring.producer().close()
+        waits(c)
+        with ring.producer() as producer:
+            put(producer, ring.slots)
+            with pytest.raises(gpuring.RingFull) as full:
+                producer.claim(0)
+    assert "seen the end of the stream" not in str(full.value)
+
+
 @pytest.mark.parametrize("dies", [False, True], ids=["closed", "killed"])
 def test_a_consumer_goes_on_in_the_next_ring(name, puppet, dies):
     c, camera = puppet(), puppet()

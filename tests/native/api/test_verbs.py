@@ -14,7 +14,7 @@ from gpuring import config, native, slot_layout
 from gpuring.registry import segment
 from tests.helpers.compiled import CC, PROGRAMS, ROOT
 from tests.helpers.rings import put, small_ring
-from tests.helpers.support import poke, poll
+from tests.helpers.support import create_far, poke, poll
 from tests.native.api.conftest import STRICT
 
 S = 1_000_000_000
@@ -105,6 +105,22 @@ def test_a_shape_that_does_not_fit_is_refused_once(name, puppet, extent, wanted)
         assert c("acquire", 0, 0, 4).count("shape=") == 4
 
 
+def test_a_batch_ends_before_a_shape_that_does_not_fit(name, puppet):
+    """All frames around it come, and none comes twice."""
+    c = puppet()
+    with gpuring.create(
+        name, slots=4, shape=(4, 6), dtype="u1", device="host"
+    ) as ring, ring.producer() as producer:  # fmt: skip
+        c.ok("attach", name, 0)
+        c.ok("consume", "c", NEXT, "")
+        for _ in range(4):
+            producer.claim(5, shape=(2, 2)).publish()
+        poke(ring, "slot", "shape", 13, 2)
+        assert c("acquire", 0, 0, 4).count("shape=2,2") == 2
+        assert c.refused("acquire", 0, 0, 4)[0] == "INCOMPATIBLE"
+        assert c("acquire", 0, 0, 4).count("shape=2,2") == 1
+
+
 def test_batches(name, puppet):
     c = puppet()
     with small_ring(name, slots=8) as ring, ring.consumer() as frames:
@@ -148,6 +164,19 @@ def test_a_lossy_reader_is_told_what_it_has_lost(name, puppet):
         status, text = c.refused("latest", 1, 0, 0)
         assert status == "INVALID"
         assert "lossy" in text
+
+
+def test_what_a_bridge_has_lost_since_its_ring_was_made_counts(name, puppet):
+    c = puppet()
+    origin = {"host": "camera-host", "ring": "cam0"}
+    with create_far(
+        name, origin, about={"lost": 3}, slots=4, shape=4, dtype="u1", device="host"
+    ) as ring, ring.producer() as producer:  # fmt: skip
+        c.ok("attach", name, 0)
+        c.ok("consume", "c", OLDEST, "")
+        with producer.claim(5) as slot:
+            slot._set_origin(1000, 5_000_000_000, 8)
+        assert c.ok("acquire", 0, 0, 0)["lost"] == "5"
 
 
 def test_members_of_one_subscription_share_its_frames(name, puppet):
