@@ -155,4 +155,14 @@ class Packing:
             stacked: torch.Tensor = collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
             return stacked
 
-        return collate.collate(samples, collate_fn_map={**known, torch.Tensor: stack})
+        def number(batch: Any, *, collate_fn_map: Any = None) -> Any:
+            if {*map(type, batch)} == {int} and torch.empty(0).is_cpu:  # torch's default device
+                room = drafts[HOST].room(Kind(torch.int64, (len(batch),)))
+                if room is not None and stacking.fill(batch, room[1]):
+                    return room[1]
+            return collate.collate_int_fn(batch, collate_fn_map=collate_fn_map)
+
+        ours: dict[Any, Any] = {torch.Tensor: stack}
+        if known.get(int) is collate.collate_int_fn:
+            ours[int] = number
+        return collate.collate(samples, collate_fn_map={**known, **ours})

@@ -12,7 +12,7 @@ pytest.importorskip("torch")
 
 import torch
 from torch.utils.data import default_collate
-from torch.utils.data._utils import worker
+from torch.utils.data._utils import collate, worker
 
 import gpuring
 from gpuring.torch.outlet import ring_name
@@ -54,6 +54,9 @@ def sent(obj: Any) -> Any:
     return ForkingPickler.loads(ForkingPickler.dumps(obj))
 
 
+PLACED = torch.ones(2)
+
+
 def unpacked(parcel: Any, frame: Any) -> Any:
     rest, pieces, places = parcel.layout
     memory = [over(torch.from_numpy(frame), piece.begin, piece.kind) for piece in pieces]
@@ -82,10 +85,45 @@ def test_the_default_collate_stacks_into_the_slot(packs, monkeypatch):
     samples = [(torch.full((3, 4), k), k) for k in range(5)]
     parcel, frame = packs(default_collate, samples)
     assert len(stacked) == 1
-    assert copied == [(5,)]  # the labels, which are numbers
+    assert copied == []  # the labels, which are numbers, were written there
     images, labels = unpacked(parcel, frame)
     assert images.shape == (5, 3, 4)
     assert images[:, 0, 0].tolist() == labels.tolist() == [0, 1, 2, 3, 4]
+
+
+LARGEST = (1 << 63) - 1
+
+
+@pytest.mark.parametrize("numbers", [[3, -1, 2], [-LARGEST - 1, LARGEST], [1, 2.5], [1, True]])
+def test_numbers_are_as_torch_makes_them(packs, numbers):
+    expected = default_collate(numbers)
+    found = unpacked(*packs(default_collate, numbers))
+    assert found.dtype == expected.dtype
+    assert torch.equal(found, expected)
+
+
+@pytest.mark.parametrize("wrong", [LARGEST + 1, None], ids=["too large", "no number"])
+def test_what_torch_makes_no_number_of_is_its_error(packs, wrong):
+    with pytest.raises(Exception, match=r"\w") as theirs:
+        default_collate([1, wrong])
+    with pytest.raises(type(theirs.value)) as ours:
+        packs(default_collate, [1, wrong])
+    assert str(ours.value) == str(theirs.value)
+
+
+def test_numbers_go_to_the_device_of_torchs_context(packs):
+    with torch.device("meta"):
+        numbers, _ = unpacked(*packs(default_collate, [(1, PLACED), (2, PLACED)]))
+    assert numbers.is_meta
+
+
+def test_numbers_that_the_user_collates_are_left_to_that(packs, monkeypatch):
+    def text(batch: Any, *, collate_fn_map: Any) -> str:
+        return " ".join(map(str, batch))
+
+    monkeypatch.setitem(collate.default_collate_fn_map, int, text)
+    numbers, _ = unpacked(*packs(default_collate, [(1, PLACED), (2, PLACED)]))
+    assert numbers == "1 2"
 
 
 def test_tensors_are_aligned(packs):
