@@ -72,3 +72,11 @@ def between_one_and(most: int, value: Any, what: str) -> int:
     if not 1 <= checked <= most:
         raise ValueError(f"{what} must be 1 … {most}, not {checked}")
     return checked
+
+
+def permissions(value: Any, what: str) -> int:
+    """`value` as the permission bits of a file.  Raises TypeError, ValueError."""
+    checked = integer(value, what)
+    if not 0 <= checked <= 0o777:
+        raise ValueError(f"{what} must be permission bits such as 0o600, not {checked!r}")
+    return checked

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,7 +20,7 @@ from gpuring.errors import DeviceError
 from gpuring.memory import Given, frameworks, gpus
 from gpuring.native import dlpack
 from gpuring.native.gpu import DONE, Event, Gpu, Refused
-from gpuring.slot_layout import Field
+from gpuring.slot_layout import ARRAY, Field
 
 Order = Callable[[int, Sequence[int]], None]
 """order(stream, others): `stream` waits for all work so far on `others`."""
@@ -122,20 +123,17 @@ def _wait_for_copy(
         for each in others:
             _follow(stream, gpu, each, gpu)
 
-    with gpus.current(gpu):
-        stream = current(gpu)
-        found = _open(other, stream, gpu, behind)
-        _check(ring, field, frame, found, what)
-        layout = _layout_of(found, frame.dtype.itemsize)
-        slot, into = frame.ctypes.data, not into_slot
-        try:
-            _copy(gpus.gpu(gpu), found.pointer, slot, layout, stream, into=into)
-            gpus.gpu(gpu).synchronize(stream)
-        except Refused as error:
-            where = "from" if into_slot else "to"
-            raise DeviceError(
-                f"ring {ring!r}: the copy {where} GPU {gpu} failed ({error})"
-            ) from error
+    stream = current(gpu)
+    found = _open(other, stream, gpu, behind)
+    _check(ring, field, frame, found, what)
+    layout = _layout_of(found, frame.dtype.itemsize)
+    slot, into = frame.ctypes.data, not into_slot
+    try:
+        _copy(gpus.gpu(gpu), found.pointer, slot, layout, stream, into=into)
+        gpus.gpu(gpu).synchronize(stream)
+    except Refused as error:
+        where = "from" if into_slot else "to"
+        raise DeviceError(f"ring {ring!r}: the copy {where} GPU {gpu} failed ({error})") from error
 
 
 def _follow(stream: int, home: int, other: int, gpu: int) -> None:
@@ -174,7 +172,7 @@ def _open(source: Any, stream: int | None, home: int | None, order: Order) -> _O
             raise TypeError(f"an array of DLPack device type {device} cannot be copied")
         gpu = int(number) if device in _ON_GPU else None
         theirs = None if gpu is None else stream or LEGACY_DEFAULT
-        opened = dlpack.DLPackImport(_capsule(source, theirs))
+        opened = dlpack.DLPackImport(_capsule(source, theirs, gpu))
         if stream is not None and theirs is not None and theirs <= PER_THREAD and gpu != home:
             assert home is not None
             assert gpu is not None
@@ -201,11 +199,14 @@ def _open(source: Any, stream: int | None, home: int | None, order: Order) -> _O
     )
 
 
-def _capsule(source: Any, stream: int | None) -> Any:
-    try:
-        return source.__dlpack__(stream=stream, max_version=(1, 0))
-    except TypeError:  # older libraries do not know max_version
-        return source.__dlpack__(stream=stream)
+def _capsule(source: Any, stream: int | None, gpu: int | None) -> Any:
+    """Asks while the GPU of the array is the current one.  Else torch refuses, and CuPy orders
+    `stream` behind the work of another GPU."""
+    with nullcontext() if gpu is None else frameworks.on_gpu(source, gpu):
+        try:
+            return source.__dlpack__(stream=stream, max_version=(1, 0))
+        except TypeError:  # older libraries do not know max_version
+            return source.__dlpack__(stream=stream)
 
 
 def _from_cuda_interface(
@@ -239,12 +240,18 @@ def _packed(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
     return tuple(reversed(strides))
 
 
+def _fits(shape: Sequence[int], whole: Sequence[int]) -> bool:
+    return len(shape) == len(whole) and all(0 < n <= m for n, m in zip(shape, whole, strict=True))
+
+
 def _check(ring: str, field: Field, frame: Any, other: _Other, what: str) -> None:
     """Raises TypeError or ValueError if the copy would have to cast or broadcast, or if it would
     write what is read-only."""
     if other.shape != frame.shape:
         raise ValueError(
             f"ring {ring!r}: the frame has shape {frame.shape}, the {what} {other.shape}"
+            + f". A smaller frame is claimed with claim(shape={other.shape})"
+            * (what == "source" and field.name == ARRAY and _fits(other.shape, frame.shape))
         )
     if other.kind is not None:
         if other.kind != kind_of(field):

@@ -16,9 +16,11 @@ stream, 2: the per-thread one).  All others belong to one device."""
 
 
 def current(device: int) -> int:
-    """The handle of the current stream for GPU `device` (frameworks.py).  Raises DeviceError."""
+    """The handle of the current stream for GPU `device`, which need not be the current GPU
+    (frameworks.py).  Raises DeviceError."""
     ask, _ = frameworks.current_stream(device)
-    return handle(ask())
+    with gpus.current(device):  # CuPy has one for each GPU, and tells that of the current one
+        return handle(ask())
 
 
 def handle(stream: Any) -> int:

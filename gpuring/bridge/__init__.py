@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Literal
 
 from gpuring import native
-from gpuring.arguments import between_one_and, integer, seconds_from
+from gpuring.arguments import Octal, between_one_and, integer, permissions, seconds_from
 from gpuring.bridge.exporter.supervisor import Export
 from gpuring.bridge.importer.supervisor import Import
 from gpuring.bridge.network.addresses import PORT, hostname, ring_of, to_listen_at
@@ -99,6 +99,7 @@ def import_(
     key: str | Path | None = None,
     timeout: float = 3.0,
     give_up: float | None = None,
+    mode: int = Octal(0o600),
 ) -> Import:
     """Fills a ring on this host with the frames of a ring on another one, until it is closed.
 
@@ -122,6 +123,7 @@ def import_(
     * `timeout`: after how many seconds of silence the other side counts as gone, 0.1 or more.
     * `give_up`: the importer ends after so many seconds without a session.  That includes the time
       in which there is no ring there, or the exporter ends each session at once.  None: never.
+    * `mode`: permissions of the ring here, as for `create`.
 
     Returns an `Import`, a context manager that ends the bridge with its block.  Does not wait, so
     attach to the ring here with a timeout.  Raises RingExists if the ring is in use on this host,
@@ -151,6 +153,7 @@ def import_(
         "engine": engine,
         "key": _key(key, "import"),
         "timeout_s": seconds_from(0.1, timeout, "timeout"),
+        "mode": permissions(mode, "mode"),
         "give_up_s": None if give_up is None else seconds_from(0, give_up, "give_up"),
     }
     slots = between_one_and(native.MAX_SLOTS, slots, "slots")

@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from gpuring import bridge
 from gpuring.bridge.network.addresses import PORT
-from gpuring.cli.options import add_owner, device, nbytes, positive, seconds, slots
+from gpuring.cli.options import (
+    add_owner,
+    device,
+    nbytes,
+    permissions,
+    positive,
+    seconds,
+    slots,
+)
+from gpuring.cli.trouble import in_options
 
 if TYPE_CHECKING:
     from gpuring.bridge.supervisor import Bridge
@@ -121,6 +130,13 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="end after S seconds without the exporter or its ring (default: never)",
     )
+    parser.add_argument(
+        "--mode",
+        type=permissions,
+        default=0o600,
+        metavar="0600",
+        help="permissions of the ring here, in octal (default: 0600, for one user)",
+    )
     _add_common(parser, "where the ring here is: host, cuda (default) or cuda:N")
     parser.set_defaults(how=_import)
 
@@ -152,16 +168,28 @@ def _keygen(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     asked = ("listen", "key", "insecure", "patience", "timeout", "device", "owner")
     options = {name: getattr(args, name) for name in asked}
-    return _stay(lambda: bridge.export(args.name, **options))
+    return _stay(args, lambda: bridge.export(args.name, **options))
 
 
 def _import(args: argparse.Namespace) -> int:
     asked = ("name", "slots", "device", "policy", "in_flight", "engine", "key", "timeout")
-    options = {name: getattr(args, name) for name in asked}
-    return _stay(lambda: bridge.import_(args.address, give_up=args.give_up, **options))
+    options = {name: getattr(args, name) for name in (*asked, "give_up", "mode")}
+    return _stay(args, lambda: bridge.import_(args.address, **options))
 
 
-def _stay(make: Callable[[], Bridge]) -> int:
+class _InOptions(logging.Formatter):
+    """Lines of the log, with the options of the commands of both sides where they speak of
+    arguments: an importer tells what its exporter has said."""
+
+    def __init__(self, args: argparse.Namespace) -> None:
+        super().__init__("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S")
+        self._options = {*vars(args), "owner"}
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return in_options(super().formatMessage(record), self._options)
+
+
+def _stay(args: argparse.Namespace, make: Callable[[], Bridge]) -> int:
     """Keeps a bridge until Ctrl-C or SIGTERM.  Raises RingError if it cannot go on."""
     came: list[int] = []
 
@@ -175,7 +203,7 @@ def _stay(make: Callable[[], Bridge]) -> int:
         signal.signal(signal.SIGINT, end)
     handler = logging.StreamHandler()
     handler.addFilter(lambda record: record.levelno < logging.ERROR)  # those are raised, too
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s", "%Y-%m-%d %H:%M:%S"))
+    handler.setFormatter(_InOptions(args))
     log = logging.getLogger("gpuring.bridge")
     log.addHandler(handler)
     log.setLevel(logging.INFO)

@@ -1,9 +1,9 @@
 """Say in one line whether a service can be asked, for load balancers and for people.
 
 The exit status is 0 if an engine of the service is ready, 1 if none is, and 3 if there is no such
-service or it cannot be read.  It reads the header of the service.  If no engine is ready it reads
-those of other rings, too, and says if an engine waits for one of them.  It needs no GPU, joins
-nothing and changes nothing.
+service or it cannot be read.  It reads the header of the service.  If no engine is ready, or one
+has had a call for long, it reads those of other rings, too, and says who has the call and for what
+it waits.  It needs no GPU, joins nothing and changes nothing.
 """
 
 from __future__ import annotations
@@ -12,9 +12,10 @@ import argparse
 import dataclasses
 import json
 
-from gpuring.cli.options import positive
+from gpuring.cli.options import positive, seconds
 from gpuring.cli.trouble import CannotLook, message
 from gpuring.errors import RingError
+from gpuring.registry.jams import STUCK_S
 from gpuring.service import health
 
 
@@ -28,12 +29,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="an engine is ready if it has waited for calls, or taken some, within the last S "
         "seconds (default: 10); longer than the longest batch takes",
     )
+    parser.add_argument(
+        "--after",
+        type=seconds,
+        default=STUCK_S,
+        metavar="S",
+        help="name an engine that has had a call for S seconds and sends nothing (default: 2)",
+    )
     parser.add_argument("--json", action="store_true", help="print everything known, as JSON")
 
 
 def run(args: argparse.Namespace) -> int:
     try:
-        found = health(args.name, args.within)
+        found = health(args.name, args.within, args.after)
     except (RingError, OSError) as error:
         raise CannotLook(message(error, ())) from None
     if args.json:

@@ -27,7 +27,6 @@ from gpuring.registry.processes import state
 _AGAIN_S = 0.05
 """After such a time a second look has to find the same."""
 _STACK = "`py-spy dump --pid {pid}` shows where it is"
-_AGAIN = "Start the program again that created it"
 _GO_ON = "If you end it (`kill {pid}`), the others go on without it"
 _ELSEWHERE = (
     " PID is its pid on the host: it is in another pid namespace, such as that of a container, and "
@@ -79,9 +78,9 @@ WORDS = {
     "far": (
         "The other side of a bridge has taken nothing from subscription '{name}' of ring {ring} "
         "{since}",
-        "Run `gpuring why` on that host. If its importer is gone, start it again, or end its "
-        "subscription with `gpuring unsubscribe {ring} {quoted}`, or wait until the exporter's "
-        "--patience is over",
+        "Run `gpuring why` on that host. If its importer is gone, start it there again: "
+        "`{command}`, with PORT and the options as before. Or end its subscription with `gpuring "
+        "unsubscribe {ring} {quoted}`, or wait until the exporter's --patience is over",
     ),
     "no reader": (
         "Subscription '{name}' of ring {ring} has no reader, and has kept it waiting {since}",
@@ -109,13 +108,13 @@ WORDS = {
     "no creator": (
         "The process that created ring {ring} is dead, the ring has no producer, and readers have "
         "waited {since}",
-        f"{_AGAIN}. Readers with `reattach=True` go on in its new ring, and all others have to be "
+        "{again}. Readers with `reattach=True` go on in its new ring, and all others have to be "
         "started again. If it fails because the ring exists, end the readers first, and remove the "
         "ring with `gpuring clean {ring}`",
     ),
     "dead ring": (
         "All processes of ring {ring} are dead, and nothing has happened there {since}",
-        f"{_AGAIN}. If it fails because the ring exists, or if nobody needs the ring any more, "
+        "{again}. If it fails because the ring exists, or if nobody needs the ring any more, "
         "`gpuring clean {ring}` removes what is left of it",
     ),
 }
@@ -252,6 +251,10 @@ def _filled(words: str, end: Culprit) -> str:
         if end.patience_s is None
         else f". Producers go on by themselves in {seconds(end.patience_s)}",
         doing=_doing(end),
+        command=end.command,
+        again="Start the program again that created it"
+        if end.command is None
+        else f"Start `{end.command}` again, with PORT and the options as before",
     )
 
 

@@ -231,6 +231,11 @@ static gboolean unlock_stop(GstBaseSink *base) {
     return TRUE;
 }
 
+static GstStateChangeReturn change_state(GstElement *element, GstStateChange change) {
+    g_atomic_int_set(&SELF(element)->writer.is_paused, change == GST_STATE_CHANGE_PLAYING_TO_PAUSED);
+    return GST_ELEMENT_CLASS(gpuring_sink_parent_class)->change_state(element, change);
+}
+
 enum {
     PROP_RING = 1, PROP_SLOTS, PROP_CREATE, PROP_TIMEOUT, PROP_READERS, PROP_DROP, PROP_DROPPED,
     PROP_MEMORY
@@ -356,6 +361,7 @@ static void gpuring_sink_class_init(GpuringSinkClass *class) {
                                               cuda_is_here() ? &cuda_template : &host_template);
     gst_type_mark_as_plugin_api(memory_type(), 0);
     element->set_context = set_context;
+    element->change_state = change_state;
     base->start = start;
     base->stop = stop;
     base->unlock = unlock;

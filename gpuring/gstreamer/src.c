@@ -66,11 +66,15 @@ static gboolean take_caps(GpuringSrc *self, const gpuring_slot *slot, gpuring_er
     GST_OBJECT_UNLOCK(self);
     if (is_new) drop_pool(self);
     if (!is_new || (is_taken(self) && gst_base_src_negotiate(GST_BASE_SRC(self)))) return TRUE;
-    tell(error, GPURING_INVALID, "ring '%s': the elements downstream do not accept %s%s",
-         self->stream.name, *self->content.text ? self->content.text : "what the slots hold",
-         self->content.layout.is_on_gpu
-             ? " in memory of a GPU. Put cudadownload behind gpuringsrc, if they are for host memory"
-             : "");
+    gchar *caps = gst_caps_to_string(self->content.caps);
+    tell(error, GPURING_INVALID,
+         "ring '%s': the elements downstream do not accept %s. Put %s behind gpuringsrc, if they %s",
+         self->stream.name, caps,
+         self->content.layout.is_on_gpu  ? "cudadownload"
+         : self->content.layout.is_video ? "videoconvert"
+                                         : "audioconvert",
+         self->content.layout.is_on_gpu ? "are for host memory" : "take another format");
+    g_free(caps);
     return FALSE;
 }
 
@@ -179,6 +183,7 @@ static GstFlowReturn create(GstPushSrc *base, GstBuffer **buffer) {
                              &(Slots){self->stream.reader->ring, self->content.field}, &slot,
                              &nbytes, &error)) {
         reader_release(self->stream.reader, &slot, NULL);
+        if (GST_PAD_IS_FLUSHING(GST_BASE_SRC_PAD(base))) return GST_FLOW_FLUSHING; /* it takes no caps */
         post_error(GST_ELEMENT(self), &error);
         return GST_FLOW_NOT_NEGOTIATED;
     }

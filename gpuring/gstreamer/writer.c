@@ -72,8 +72,9 @@ static gboolean fits(Writer *writer, gpuring_error *error) {
 static gpuring_status take_over(Writer *writer, gpuring_error *error) {
     gpuring_info info = GPURING_INFO;
     const gpuring_status status = attach_ring(writer->name, 0, device_of(writer), &writer->ring, error);
-    /* Its memory was on a GPU, and was freed with its creator. */
-    if (status == GPURING_PEER_LOST) return make(writer, GPURING_REPLACE_DEAD, error);
+    /* Its memory was on a GPU, and was freed with its creator.  Or another ring is being removed just now. */
+    if (status == GPURING_PEER_LOST || status == GPURING_NOT_FOUND)
+        return make(writer, GPURING_REPLACE_DEAD, error);
     if (status != GPURING_OK) return status;
     gpuring_get_info(writer->ring, &info);
     const gboolean is_free = !info.creator_alive && info.live_producers == 0;
@@ -93,9 +94,13 @@ static gpuring_status take_over(Writer *writer, gpuring_error *error) {
     return error->status;
 }
 
-/* Called after an unlock(): waits while the pipeline is paused. FALSE: the element has to stop. */
+/* Called after an unlock(): waits while the pipeline is paused. The next pause may begin before this
+ * thread runs again, and its unlock() is over by then. FALSE: the element has to stop. */
 static gboolean may_go_on_after_pause(Writer *writer) {
-    return gst_base_sink_wait_preroll(GST_BASE_SINK(writer->element)) == GST_FLOW_OK;
+    do
+        if (gst_base_sink_wait_preroll(GST_BASE_SINK(writer->element)) != GST_FLOW_OK) return FALSE;
+    while (g_atomic_int_get(&writer->is_paused));
+    return TRUE;
 }
 
 static gpuring_status open_ring(Writer *writer, gpuring_error *error) {

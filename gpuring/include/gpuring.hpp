@@ -14,6 +14,9 @@
 #if __cplusplus < 201703L
 #error "gpuring.hpp needs C++17: pass -std=c++17 or a later one"
 #endif
+#ifndef __cpp_exceptions
+#error "gpuring.hpp reports errors by exceptions: without them include gpuring.h, whose calls return a status"
+#endif
 
 #include <chrono>
 #include <cstdint>
@@ -140,19 +143,22 @@ public:
     gpuring_field field(const std::string &name = "array") const {
         gpuring_field field = GPURING_FIELD;
         if (gpuring_field_named(get(), name.c_str(), &field) != GPURING_OK)
-            throw std::out_of_range("the slots have no field " + name);
+            throw std::out_of_range(missing("the slots have no field", name));
         return field;
     }
     gpuring_field meta(const std::string &name) const {
         gpuring_field field = GPURING_FIELD;
         if (gpuring_meta_named(get(), name.c_str(), &field) != GPURING_OK)
-            throw std::out_of_range("the metadata has no field " + name);
+            throw std::out_of_range(missing("the metadata has no field", name));
         return field;
     }
     gpuring_ring *get() const noexcept { return ring_.get(); }
 
 private:
     explicit Ring(gpuring_ring *ring) { keep(ring); }
+    std::string missing(const char *what, const std::string &name) const {
+        return std::string("ring '") + info().name + "': " + what + " '" + name + "'";
+    }
     void keep(gpuring_ring *ring) {
         ring_.reset(ring, [](gpuring_ring *each) { gpuring_detach(each, nullptr); });
     }
@@ -181,8 +187,7 @@ public:
         check_open();
         const gpuring_field field = ring_.field(name);
         if (field.itemsize != sizeof(T))
-            throw std::invalid_argument("an element of " + name + " has " +
-                                        std::to_string(field.itemsize) + " bytes");
+            throw std::invalid_argument(differs("an element of '", field, field.itemsize, sizeof(T)));
         using Element = std::conditional_t<std::is_const_v<Byte>, const T, T>;
         std::size_t n = field.nbytes / sizeof(T);
         if (slot_.dimensions) {
@@ -205,6 +210,12 @@ public:
 protected:
     Slot(Ring ring, std::shared_ptr<Peer> peer, const gpuring_slot &slot)
         : ring_(std::move(ring)), slot_(slot), peer_(std::move(peer)) {}
+    std::string differs(const char *what, const gpuring_field &field, std::uint64_t nbytes,
+                        std::size_t asked) const {
+        return std::string("ring '") + ring_.info().name + "': " + what + field.name + "' has " +
+               std::to_string(nbytes) + " bytes (" + field.dtype + "), and the type in C++ has " +
+               std::to_string(asked);
+    }
     void check_open() const {
         if (!peer_) throw Error({GPURING_INVALID, 0, 0, "the slot was ended before"});
     }
@@ -213,7 +224,7 @@ protected:
         check_open();
         const gpuring_field field = ring_.meta(name);
         if (field.nbytes != sizeof(T))
-            throw std::invalid_argument(name + " has " + std::to_string(field.nbytes) + " bytes");
+            throw std::invalid_argument(differs("the metadata '", field, field.nbytes, sizeof(T)));
         return field;
     }
     Ring ring_;
@@ -231,7 +242,12 @@ public:
     WriteSlot(Ring ring, std::shared_ptr<gpuring_producer> producer, const gpuring_slot &slot)
         : Slot(std::move(ring), std::move(producer), slot) {}
     WriteSlot(WriteSlot &&) noexcept = default;
-    WriteSlot &operator=(WriteSlot &&) = delete;
+    /* The slot that it was is abandoned. */
+    WriteSlot &operator=(WriteSlot &&other) noexcept {
+        const WriteSlot before(std::move(*this));
+        Slot::operator=(std::move(other));
+        return *this;
+    }
     ~WriteSlot() {
         if (peer_) gpuring_abandon(peer_.get(), &slot_, nullptr);
     }
@@ -263,7 +279,12 @@ public:
     ReadSlot(Ring ring, std::shared_ptr<gpuring_consumer> consumer, const gpuring_slot &slot)
         : Slot(std::move(ring), std::move(consumer), slot) {}
     ReadSlot(ReadSlot &&) noexcept = default;
-    ReadSlot &operator=(ReadSlot &&) = delete;
+    /* The frame that it was is released. */
+    ReadSlot &operator=(ReadSlot &&other) noexcept {
+        const ReadSlot before(std::move(*this));
+        Slot::operator=(std::move(other));
+        return *this;
+    }
     ~ReadSlot() {
         if (peer_) gpuring_release(peer_.get(), &slot_, nullptr);
     }

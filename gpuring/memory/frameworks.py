@@ -11,6 +11,7 @@ import importlib
 import math
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -97,6 +98,19 @@ def _capsule_of_cupy() -> Any:
     except (ImportError, AttributeError, KeyError):
         return None
     return capsule if '"intptr_t (void)"' in repr(capsule) else None
+
+
+def on_gpu(array: Any, device: int) -> AbstractContextManager[Any]:
+    """A block in which GPU `device`, where `array` lies, is the current one for its library.
+
+    torch has to be told itself.  While the GPU that it was told to use has no context, torch only
+    remembers it, and does not look which one is the current one.
+    """
+    tensor = getattr(sys.modules.get("torch"), "Tensor", None)
+    if tensor is not None and isinstance(array, tensor):
+        block: AbstractContextManager[Any] = sys.modules["torch"].cuda.device(device)
+        return block
+    return gpus.current(device)
 
 
 class Span:

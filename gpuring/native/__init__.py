@@ -125,7 +125,7 @@ from gpuring.native.taking import (
     tidy_sockets,
 )
 from gpuring.native.tracer import Tracer
-from gpuring.native.waits import MAX_WAITED, look, ready, select
+from gpuring.native.waits import MAX_WAITED, look, ready, select, show_waiting
 
 __all__ = [
     "BLOCKED", "BY_FENCE", "BY_HOLDER", "BY_NO_FRAME", "BY_PRODUCER", "BY_SUBSCRIPTION", "CLOSED",
@@ -142,7 +142,7 @@ __all__ = [
     "is_kept", "is_kept_aside", "is_left", "is_name", "join_consumer", "join_producer", "lock",
     "look", "make_slots", "make_way", "may_owe", "name_is_locked", "now_ns", "offer", "on_blocked",
     "open_slots", "read_header", "read_spec", "ready", "refuse_room", "remove_dead", "remove_file",
-    "remove_left", "remove_name", "remove_own", "seconds", "select", "settle", "slots_path",
-    "spin_ns", "subscribe", "take_name", "tidy_sockets", "unlock", "unnamed", "unnamed_file",
-    "unsubscribe",
+    "remove_left", "remove_name", "remove_own", "seconds", "select", "settle", "show_waiting",
+    "slots_path", "spin_ns", "subscribe", "take_name", "tidy_sockets", "unlock", "unnamed",
+    "unnamed_file", "unsubscribe",
 ]  # fmt: skip

@@ -160,6 +160,9 @@ cdef extern from "core/trace.h" nogil:
 
 cdef extern from "core/bell.h" nogil:
     int64_t gr_now_ns()
+    enum: GR_SLEEPING
+    void gr_announce(const gr_peer *, uint64_t)
+    void gr_withdraw(const gr_peer *, uint64_t)
 
 cdef extern from "core/lock.h" nogil:
     int GR_CREATOR_BYTE, GR_NAME_BYTE, GR_SETTLING_BYTE

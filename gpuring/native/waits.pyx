@@ -34,6 +34,14 @@ def ready(Peer peer not None, int64_t spin_ns=0):
     return result != GR_BLOCKED or gd_would_report(&peer.gd)
 
 
+def show_waiting(Peer peer not None, bint waits):
+    """Lets others see whether the owner of a peer waits, which sleeps elsewhere than at the ring's bell."""
+    if waits:
+        gr_announce(&peer.gd.core, GR_SLEEPING)
+    else:
+        gr_withdraw(&peer.gd.core, GR_SLEEPING)
+
+
 def select(list peers not None, timeout):
     """Waits until one of several peers has an answer, or until the time is up.  Returns for each whether it has one.
 

@@ -17,6 +17,7 @@ import contextlib
 import errno
 import os
 import re
+import stat
 from pathlib import Path
 
 import posix_ipc
@@ -107,6 +108,14 @@ def owner(segment: str) -> int:
     """The user id of the file that has the name.  -1 if none has."""
     try:
         return os.stat(path_of(segment), follow_symlinks=False).st_uid  # noqa: PTH116
+    except FileNotFoundError:
+        return -1
+
+
+def mode(segment: str) -> int:
+    """The permission bits of the file that has the name.  -1 if none has."""
+    try:
+        return stat.S_IMODE(os.stat(path_of(segment), follow_symlinks=False).st_mode)  # noqa: PTH116
     except FileNotFoundError:
         return -1
 

@@ -52,7 +52,7 @@ class PeerStats:
     age_s: float
     """Seconds since it joined."""
     waiting: bool
-    """Whether it sleeps in claim or acquire."""
+    """Whether it sleeps in claim, acquire or select."""
     frames: int
     """How many frames it has published, or acquired."""
     lost: int

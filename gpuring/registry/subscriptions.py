@@ -8,6 +8,7 @@ way, takes the name from here.
 from __future__ import annotations
 
 import hashlib
+import re
 
 from gpuring import native
 
@@ -48,3 +49,8 @@ def read_elsewhere(reader: str) -> str:
 
 def is_read_elsewhere(name: str) -> bool:
     return name.startswith(native.ELSEWHERE)
+
+
+def elsewhere(name: str) -> str | None:
+    """The reader on another host.  None: the name was too long, and has only its beginning."""
+    return None if re.search("~[0-9a-f]{8}$", name) else name.removeprefix(native.ELSEWHERE)

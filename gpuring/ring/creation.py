@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy.typing as npt
 
 from gpuring import arguments, native, slot_layout
-from gpuring.arguments import Octal, between_one_and, integer
+from gpuring.arguments import Octal, between_one_and
 from gpuring.arrays.copying import memory_of
 from gpuring.memory import kinds
 from gpuring.memory.host import HostMemory
@@ -151,9 +151,7 @@ def create_of(
         raise TypeError(f"subscriptions must be several names, such as [{subscriptions!r}]")
     if replace is not None:
         replace = arguments.flag(replace, "replace", "True, False or None")
-    mode = integer(mode, "mode")
-    if not 0 <= mode <= 0o777:
-        raise ValueError(f"mode must be permission bits such as 0o600, not {mode!r}")
+    mode = arguments.permissions(mode, "mode")
     if sync not in ("auto", "event", "timeline"):
         raise ValueError(f'sync must be "auto", "event" or "timeline", not {sync!r}')
     if gate not in (None, *native.GATES):

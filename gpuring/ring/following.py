@@ -17,7 +17,7 @@ import contextlib
 import math
 import select
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gpuring import native
@@ -120,6 +120,18 @@ def resting(endpoints: Iterable[AnyFollower]) -> list[AnyFollower]:
     for each in ended:
         _begin(each)
     return [each for each in ended if not goes_on(each)]
+
+
+@contextlib.contextmanager
+def shown_waiting(endpoints: Collection[Follower]) -> Iterator[None]:
+    """Others see that these wait.  Meanwhile one that waits for several sleeps for them, too."""
+    try:
+        for each in endpoints:
+            native.show_waiting(each._peer, True)
+        yield
+    finally:
+        for each in endpoints:
+            native.show_waiting(each._peer, False)
 
 
 def _begin(endpoint: Follower) -> None:

@@ -124,6 +124,10 @@ cdef class Slot(Exported):
             return self._whole
         return self._shown(ARRAY, self._over(self._only()))
 
+    @array.setter
+    def array(self, value):
+        raise AttributeError("the array of a slot is written in place: slot.array[...] = value, or slot.copy_from(value)")
+
     @property
     def meta(self):
         """The frame's metadata: a `numpy.void` over the header, `slot.meta["pts"]`.
@@ -217,6 +221,13 @@ cdef class Slot(Exported):
             raise self._has_no_field(name)
         return self._shown(name, self._over(name))
 
+    def __setitem__(self, name, value):
+        """Raises TypeError: what a slot holds is written in place."""
+        raise TypeError(
+            f"a field of a slot is written in place: slot[{name!r}][...] = value, or "
+            f"slot.copy_from(value, field={name!r})"
+        )
+
     def __iter__(self):
         """Raises TypeError: a slot is one frame, and a loop over it would ask for a field 0."""
         raise TypeError("a slot is one frame and cannot be looped over: call latest() or acquire() for each frame")
@@ -236,7 +247,7 @@ cdef class Slot(Exported):
         if name is None:
             if ARRAY not in self._fields:
                 names = ", ".join(repr(each) for each in self._fields)
-                raise TypeError(f"ring {self._ring!r} has the fields {names}: say which")
+                raise TypeError(f"ring {self._ring!r} has the fields {names}: say which with field=")
             return ARRAY
         if not isinstance(name, str) or name not in self._fields:
             raise self._has_no_field(name)

@@ -80,13 +80,15 @@ def select(endpoints: Iterable[AnyEndpoint], timeout: float | None = None) -> li
         for endpoint in looked_at:
             endpoint._recover()
         seconds = 0.0 if ready else min(left_s(deadline), LOOK_AGAIN_S if resting else math.inf)
-        if looked_at:
-            peers = [endpoint._peer for endpoint in looked_at]
-            there = native.select(peers, None if seconds == math.inf else seconds)
-            answering = itertools.compress(looked_at, there)
-            ready += [each for each in answering if not following.rests(each)]
-        else:
-            time.sleep(seconds)
+        there: list[bool] = []
+        with following.shown_waiting(resting if seconds else ()):
+            if looked_at:
+                peers = [endpoint._peer for endpoint in looked_at]
+                there = native.select(peers, None if seconds == math.inf else seconds)
+            else:
+                time.sleep(seconds)
+        answering = itertools.compress(looked_at, there)
+        ready += [each for each in answering if not following.rests(each)]
         if ready or time.monotonic() >= deadline:
             break
     if ready:

@@ -118,7 +118,7 @@ cdef class Taker(TakesCalls):
         cdef Patience patience = self._patience
         cdef Py_ssize_t most = batch_size(max_batch, self.header.ring.slots)
         cdef double now, until, patience_s = seconds(timeout, "timeout"), fill_s = 0
-        cdef bint learn = type(max_wait_s) is str and max_wait_s == "learn"
+        cdef bint found, learn = type(max_wait_s) is str and max_wait_s == "learn"
         if not learn:
             fill_s = fill_seconds(max_wait_s)
         now = now_s()
@@ -136,10 +136,10 @@ cdef class Taker(TakesCalls):
             while not len(batch):
                 if now - self._delivery._tidied >= TIDY_S:
                     self._delivery.tidy()
-                self._fill(batch, most, TAKE_SLICE_S if until == FOREVER else min(TAKE_SLICE_S, max(0.0, until - now)), stream)
+                found = self._fill(batch, most, TAKE_SLICE_S if until == FOREVER else min(TAKE_SLICE_S, max(0.0, until - now)), stream)
                 if not len(batch):
                     now = now_s()
-                    if now >= until:
+                    if now >= until and not found:  # behind what was left out there may be a call
                         raise RingTimeout(f"service {self.name!r}: no call within {patience_s:g} s")
             if self.learns:
                 now = self._learn(batch, most)
@@ -195,7 +195,8 @@ cdef class Taker(TakesCalls):
         return 0
 
     cdef int _fill(self, batch, Py_ssize_t n, double timeout, stream) except -1:
-        """Adds up to n calls, or none if none comes within `timeout` seconds.  `batch` is a Batch, which is a list."""
+        """Adds up to n calls, or none if none comes within `timeout` seconds.  `batch` is a Batch, which is a list.  Returns
+        whether there was any, also if it was left out."""
         cdef Request *envelope
         cdef Taken call
         cdef ReadSlot slot
@@ -203,7 +204,7 @@ cdef class Taker(TakesCalls):
         try:
             slots = inner.acquire_many(self._requests, n, timeout, stream)
         except FrameTorn:  # requests of a dead client that were answered already, so nothing is lost
-            return 0
+            return 1
         if not slots:
             return 0
         now = now_ns()
@@ -226,7 +227,7 @@ cdef class Taker(TakesCalls):
                     self._end_cancelled(call)
                 else:
                     PyList_Append(batch, call)
-        return 0
+        return 1
 
     cdef int _end(self, Taken call, str ending) except -1:
         """Called when the answer was sent, or nobody is there to get it."""

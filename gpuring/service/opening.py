@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Literal, TypeVar
@@ -12,7 +13,7 @@ from gpuring import arguments, native
 from gpuring.arguments import Octal, between_one_and, integer
 from gpuring.deadlines import deadline_of
 from gpuring.errors import PeerLost, RingClosed, RingExists, RingIncompatible, RingNotFound
-from gpuring.registry import labels, leftovers
+from gpuring.registry import labels, leftovers, segment
 from gpuring.ring.creation import create_of
 from gpuring.ring.ring import attach_any
 from gpuring.service.client import Client
@@ -146,7 +147,15 @@ def _join(name: str, deadline: float, join: Callable[[Ring], _Member]) -> _Membe
     """Attaches to a service and joins it.  It waits for the service until the deadline.  If the
     service is closed between the two steps, it waits for the next one."""
     while True:
-        ring = attach_any(name, deadline)
+        try:
+            ring = attach_any(name, deadline)
+        except PermissionError as error:
+            if (whose := segment.owner(segment.header_name(name))) in (-1, 0, os.geteuid()):
+                raise  # its mode does not let us in
+            raise PermissionError(
+                f"service {name!r} belongs to user {whose}, not to user {os.geteuid()}. All "
+                "engines and clients of a service have one user: run this program as that user"
+            ) from error
         try:
             return join(ring)
         except RingClosed as error:

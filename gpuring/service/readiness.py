@@ -9,7 +9,7 @@ from gpuring.errors import RingIncompatible
 from gpuring.native import seconds
 from gpuring.printable import printable
 from gpuring.registry import directory, segment, survey
-from gpuring.registry.jams import jams
+from gpuring.registry.jams import STUCK_S, jams
 from gpuring.registry.stats import PeerStats
 from gpuring.service.wire import ENGINES
 from gpuring.slot_layout import Spec
@@ -37,16 +37,20 @@ class Health:
     """For how many seconds the oldest of these has waited.  0 if there is none."""
 
 
-def health(name: str, within_s: float = 10.0) -> Health:
+def health(name: str, within_s: float = 10.0, after_s: float = STUCK_S) -> Health:
     """Looks whether the service `name` can be asked.  It joins nothing, and needs no GPU.
 
     An engine is ready if it has waited for calls, or taken some, within the last `within_s`
     seconds.  So an engine that warms up is not ready yet, and an engine that hangs is not ready any
     more.  Let `within_s` be at least 2 seconds, and longer than the longest batch takes.
 
+    `why` names each engine that is not ready.  It also names one that has had a call for `after_s`
+    seconds and has not sent a part of the answer meanwhile.  That one may hang, and counts as ready
+    until `within_s` is over.
+
     Raises RingNotFound, RingIncompatible if the ring is not a service, TypeError, ValueError.
     """
-    within_s = seconds(within_s, "within_s")
+    within_s, after_s = seconds(within_s, "within_s"), seconds(after_s, "after_s")
     header = directory.look(segment.check_name(name))
     try:
         about = Spec.from_bytes(header.spec).about or {}
@@ -70,25 +74,32 @@ def health(name: str, within_s: float = 10.0) -> Health:
         why = "it was closed"
     elif not engines:
         why = "it has no engine"
-    elif not ready:
-        why = "; ".join(
-            f"the engine {printable(peer.label)} (pid {peer.pid}) {why}"
-            for peer, why in engines.items()
-        )
-        elsewhere = {
-            step.why: None
-            for jam in jams(survey.ls(), name=name)
-            for step in jam.steps
-            if step.ring != name
-        }
-        why = "; ".join((why, *elsewhere))
     else:
-        why = f"{ready} of {len(engines)} engines ready"
+        told = [
+            f"the engine {printable(peer.label)} (pid {peer.pid}) {trouble}"
+            for peer, trouble in engines.items()
+            if trouble
+        ]
+        told = [f"{ready} of {len(engines)} engines ready", *told] if ready else told
+        had_s = max((hold.age_s for peer in engines for hold in peer.holding), default=0.0)
+        if not ready or had_s >= after_s:
+            told += _stuck(name, after_s if ready else 0.0)
+        why = "; ".join(dict.fromkeys(told))
     if waiting:
         queue = "1 call waits" if waiting == 1 else f"{waiting} calls wait, the oldest"
         why += f"; {queue} for {oldest_s:.3g} s"
     ok = ready > 0 and not seen.closed
     return Health(name, ok, why, ready, len(engines), waiting, oldest_s)
+
+
+def _stuck(name: str, after_s: float) -> list[str]:
+    """Which engine has had a call for how long, for what it waits in other rings, and what ends
+    that.  Not that nobody takes calls, which their number says."""
+    found = jams(survey.ls(), after_s, name)
+    steps = [step for jam in found for step in jam.steps]
+    told = [step.why for step in steps if step.ring != name or step.seq is not None]
+    ends = (end.command for jam in found for end in jam.culprits)
+    return told + [f"start `{command}` again" for command in ends if command]
 
 
 def _trouble(engine: PeerStats, within_s: float) -> str:

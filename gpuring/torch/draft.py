@@ -87,8 +87,8 @@ class Draft:
         return begin if plain else -1
 
     def needed(self) -> int:
-        """So many bytes the slot must have, before anything is copied there.  What was collated
-        there and left out counts, too."""
+        """So many bytes the slot must have, also if some of the leaves lie there.  What was
+        collated there and left out counts, too."""
         each = zip(self.kinds, self.begins, strict=True)
         missing = sum(aligned(_nbytes(kind)) for kind, begin in each if begin < 0)
         return aligned(self._end) + missing
@@ -96,12 +96,9 @@ class Draft:
     def lay(self) -> bool:
         """Copies into the slot what does not lie there yet.  False: there is no slot, or no room in
         it."""
-        large_ones_first = sorted(
-            range(len(self.kinds)), key=lambda k: self.kinds[k].nbytes < SMALL_NBYTES
-        )
-        for k in large_ones_first:
-            if self.begins[k] >= 0:
-                continue
+        missing = [k for k, begin in enumerate(self.begins) if begin < 0]
+        missing.sort(key=lambda k: self.kinds[k].nbytes < SMALL_NBYTES)  # large ones first
+        for k in missing:
             room = self.room(self.kinds[k])
             if room is None:
                 return False

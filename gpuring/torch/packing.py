@@ -82,7 +82,6 @@ class Packing:
             if not leaves:
                 return Pickled(rest)
             used = drafts.add(leaves)
-            needed = [draft.needed() for draft in used]
             parcel = self._laid(rest, used)
             if parcel is not None:
                 return parcel
@@ -91,7 +90,7 @@ class Packing:
                 places.wait(place)  # waits for ever, unless its work was done
             loose = Pickled.of(kept)
             drafts.abandon()
-            parts = map(self._asks_for_room, used, needed)
+            parts = map(self._asks_for_room, used)
             return Parcel(self._inlet, _worker(), tuple(parts), Layout(rest), loose)
         finally:
             drafts.abandon()
@@ -130,9 +129,9 @@ class Packing:
             except RingError:  # there is none yet
                 pass
 
-    def _asks_for_room(self, draft: Draft, nbytes: int) -> Part:
-        """What the main process is told of a draft that needed so many bytes."""
-        place, outlet = draft.place, self._outlets.get(draft.place)
+    def _asks_for_room(self, draft: Draft) -> Part:
+        """What the main process is told of a draft that had no room."""
+        place, outlet, nbytes = draft.place, self._outlets.get(draft.place), draft.needed()
         self._generations.setdefault(place, 0)
         if outlet is not None and outlet.nbytes < nbytes:
             outlet.close()

@@ -154,7 +154,10 @@ class Parcel(NamedTuple):
         return inlets[self.inlet].open(self, pinned=True)
 
 
-class _Packer(ForkingPickler):
+class _Packer(pickle.Pickler):
+    dispatch_table = ForkingPickler(io.BytesIO()).dispatch_table
+    """A view of multiprocessing's reducers, which a ForkingPickler makes anew for each batch."""
+
     def __init__(self, file: io.BytesIO, is_leaf: Callable[[Any], bool]) -> None:
         super().__init__(file, pickle.HIGHEST_PROTOCOL)
         self.leaves: list[Any] = []

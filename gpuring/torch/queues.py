@@ -3,8 +3,8 @@
 They are those of multiprocessing, with three differences.
 
 * `put` itself writes a small object, if no other thread is writing and the pipe has room.
-  Otherwise a thread of the queue writes it.  That costs more than the copy of a small batch,
-  because the thread takes the interpreter's lock.
+  Otherwise a thread of the queue writes it, until all that was put before is written.  That costs
+  more than the copy of a small batch, because the thread takes the interpreter's lock.
 * If an object cannot be fetched because its worker has died, `get` raises in the program's thread,
   also if torch's thread for pinned memory has read the queue.
 * A `get` with a timeout waits first, and then takes an object.  If a Ctrl-C comes while it waits,
@@ -14,6 +14,7 @@ They are those of multiprocessing, with three differences.
 
 from __future__ import annotations
 
+import collections
 import copy
 import functools
 import pickle
@@ -41,7 +42,6 @@ class Queue(queues.Queue):  # type: ignore[type-arg]
     """Whether all that its reader has done since it set this to False is a wait."""
     passes_errors_on = False
     """Whether a result that cannot be fetched is given to its reader as `Unfetched`."""
-    _thread: Any
     _closed: bool
     _sem: Any
     _wlock: Any
@@ -51,15 +51,22 @@ class Queue(queues.Queue):  # type: ignore[type-arg]
     _to_read: select.poll | None = None
     _to_write: select.poll | None = None
 
+    def _reset(self, after_fork: bool = False) -> None:
+        super()._reset(after_fork)  # type: ignore[misc]
+        self._unwritten = collections.deque[None]()
+        """Has an entry for each message that the thread has still to write."""
+        self._send_bytes = functools.partial(_write, self._writer, self._unwritten)
+
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:
         """Raises what pickle raises."""
         data = _pickled(obj)
         if not self._written(data):
+            self._unwritten.append(None)
             super().put(Pickled(bytes(data)), block, timeout)
 
     def _written(self, data: Any) -> bool:
         # Behind what the thread has still to write it must stay.
-        if self._thread is not None or len(data) > _ROOM or self._closed:
+        if self._unwritten or len(data) > _ROOM or self._closed:
             return False
         if self._to_write is None:
             self._to_write = select.poll()
@@ -120,6 +127,12 @@ class FromThread:
         if isinstance(batch, Unfetched):
             raise batch.error
         return number, batch
+
+
+def _write(writer: Any, unwritten: collections.deque[None], data: Any) -> None:
+    """What a queue's thread does with a message.  It knows nothing of the queue, which ends it."""
+    writer.send_bytes(data)
+    unwritten.pop()
 
 
 def _pickled(obj: Any) -> Any:

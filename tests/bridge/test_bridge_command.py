@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 from collections.abc import Iterator
@@ -10,8 +11,10 @@ from collections.abc import Iterator
 import pytest
 
 import gpuring
+from gpuring.registry import segment
 from tests.helpers import commands
 from tests.helpers.commands import exporting, line_with
+from tests.helpers.processes import SOMEBODY
 from tests.helpers.support import poll
 
 pytest.importorskip("zmq")
@@ -72,6 +75,21 @@ def test_a_killed_importer_goes_on_where_it_was(name, near):
         poll(lambda: not near.stats().subscriptions)
         run.send_signal(signal.SIGINT)
         assert run.wait(WAIT_S) == 0
+
+
+def test_an_importer_that_is_started_again_with_another_mode_makes_a_ring_of_that_mode(name, near):
+    there = f"{name}-far"
+    with exporting(near.name) as (_, where):
+        options = (*IMPORT, f"{where}/{near.name}", "--as", there, "--device", "host")
+        with commands.running(*options) as first:
+            with gpuring.attach(there, timeout=WAIT_S) as far, far.consumer():
+                first.kill()
+                first.wait()
+                poll(lambda: len(far.stats().peers) == 1)
+            with commands.running(*options, "--mode", "0660") as second:
+                poll(lambda: segment.mode(segment.header_name(there)) == 0o660)
+                second.send_signal(signal.SIGINT)
+                assert second.wait(WAIT_S) == 0
 
 
 @pytest.mark.slow
@@ -157,6 +175,19 @@ def test_an_exporter_says_that_it_waits_for_its_ring(name):
         assert f"No ring or service named '{name}-near': this host has " in told
         with gpuring.create(f"{name}-near", slots=2, shape=4, dtype="u1", device="host"):
             line_with(run, f"ring '{name}-near' is there now")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a ring away")
+def test_both_sides_say_by_which_option_a_ring_of_another_user_is_exported(name, near):
+    header = segment.path_of(segment.header_name(near.name))
+    os.chown(header, SOMEBODY, -1)
+    with contextlib.ExitStack() as stack, exporting(near.name) as (out, address):
+        stack.callback(os.chown, header, os.geteuid(), -1)  # or nobody removes it
+        options = ("--as", f"{name}-far", "--device", "host")
+        with commands.running(*IMPORT, f"{address}/{near.name}", *options) as into:
+            told = f"belongs to user {SOMEBODY} (mode 0600), not to user 0."
+            for side in (out, into):
+                assert f"with --owner {SOMEBODY}, or" in line_with(side, told)
 
 
 def test_an_exporter_says_at_once_that_its_port_is_in_use_and_goes_on_when_it_is_free(name):

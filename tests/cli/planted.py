@@ -83,6 +83,20 @@ def reads_on(pipe: Pipe, name: str, subscription: str) -> None:
             pass
 
 
+def selects(pipe: Pipe, name: str, other: str) -> None:
+    """Waits for frames of two rings at once, and for the next rings of their names."""
+    with (
+        gpuring.attach(name) as ring,
+        gpuring.attach(other) as another,
+        ring.consumer(label="both", reattach=True) as here,
+        another.consumer(label="both", reattach=True) as there,
+    ):
+        pipe.send()
+        while True:
+            for frames in gpuring.select([here, there]):
+                frames.acquire(0).release()
+
+
 def keeper(pipe: Pipe, name: str, subscription: str) -> None:
     """Keeps a slot, and goes on reading."""
     with gpuring.attach(name) as ring, ring.consumer(subscription, label=subscription) as frames:
@@ -116,6 +130,13 @@ def writer(pipe: Pipe, name: str) -> None:
         with producer.claim():
             pipe.send()
             pipe.receive()
+
+
+def imports(pipe: Pipe, address: str, name: str) -> None:
+    from gpuring import bridge
+
+    with bridge.import_(address, name=name, slots=4, device="host"):
+        pipe.receive()
 
 
 def asks(pipe: Pipe, name: str) -> None:
@@ -324,6 +345,26 @@ def an_importer_that_is_stopped(children: Children, name: str) -> Iterator[Blame
 
 
 @contextlib.contextmanager
+def an_importer_that_was_killed(children: Children, name: str) -> Iterator[Blame]:
+    """Somebody reads on in its ring, and producers of the near ring wait for it."""
+    from gpuring import bridge
+    from tests.bridge.bridges import WAIT_S
+
+    far = f"{name}-far"
+    with small_ring(name), bridge.export(name, listen="127.0.0.1:0") as out:
+        importer = children(imports, f"{out.address}/{name}", far)
+        gpuring.attach(far, timeout=WAIT_S).close()
+        viewer = up(children(reads_on, far, "viewer"))
+        up(children(camera, name))
+        importer.kill()
+        try:
+            yield Blame("no creator")
+        finally:
+            viewer.kill()
+            gpuring.unlink(far)
+
+
+@contextlib.contextmanager
 def a_bridge_without_its_exporter(children: Children, name: str) -> Iterator[Blame]:
     """It was killed: its subscription is still there."""
     with small_ring(name) as ring:
@@ -362,6 +403,36 @@ def a_ring_whose_creator_was_killed(children: Children, name: str) -> Iterator[B
 
 
 @contextlib.contextmanager
+def a_select_that_has_lost_the_producer_of_one_ring(
+    children: Children, name: str
+) -> Iterator[Blame]:
+    with small_ring(f"{name}-b"):
+        made_it = up(children(creator, name))
+        both = up(children(selects, name, f"{name}-b"))
+        up(children(camera, f"{name}-b"))
+        try:
+            made_it.kill()
+            yield Blame("no creator")
+        finally:
+            both.kill()
+            gpuring.unlink(name)
+
+
+@contextlib.contextmanager
+def a_select_that_has_lost_all_producers(children: Children, name: str) -> Iterator[Blame]:
+    made = [up(children(creator, each)) for each in (name, f"{name}-b")]
+    both = up(children(selects, name, f"{name}-b"))
+    try:
+        for child in made:
+            child.kill()
+        yield Blame("no creator")
+    finally:
+        both.kill()
+        gpuring.unlink(name)
+        gpuring.unlink(f"{name}-b")
+
+
+@contextlib.contextmanager
 def a_ring_in_which_all_are_dead(children: Children, name: str) -> Iterator[Blame]:
     made_it, viewer = up(children(creator, name)), up(children(busy, name, "viewer"))
     try:
@@ -392,6 +463,8 @@ PLANTED: dict[str, Callable[..., Any]] = {
         a_service_whose_only_engine_was_killed,
         *(a_dead_process_that_nobody_clears, a_bridge_whose_other_side_does_not_read),
         *(an_importer_that_is_stopped, a_bridge_without_its_exporter),
+        *(an_importer_that_was_killed, a_select_that_has_lost_all_producers),
+        a_select_that_has_lost_the_producer_of_one_ring,
         *(a_stopped_camera, a_ring_without_producers, a_circle),
         *(a_ring_whose_creator_was_killed, a_ring_in_which_all_are_dead),
     )

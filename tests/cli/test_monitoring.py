@@ -147,4 +147,5 @@ def test_what_is_stuck_is_a_metric_with_who_is_to_blame(name, children):
             "peer": str(peer), "label": "page.py",
         }  # fmt: skip
         os.kill(page.pid, signal.SIGCONT)
+        page.send()  # it leaves
         poll(lambda: not stuck(name))

@@ -67,9 +67,12 @@ def peers(text, name):
     """The ring's rows of the table of peers, by subscription ("–": the producer)."""
     lines = text.splitlines()
     (at,) = [n for n, line in enumerate(lines) if "SUBSCRIPTION" in line]
-    head, start = cells(lines[at]), lines.index(f"{name}:") + 1
+    head = cells(lines[at])
+    start = next(n for n, line in enumerate(lines[at:], at) if line.startswith(f"{name}: ")) + 1
     found = {}
     for line in lines[start:]:
+        if line.startswith("  ") and len(cells(line)) == 1:  # the line of the ring goes on
+            continue
         if len(cells(line)) != len(head):
             break
         row = dict(zip(head, cells(line), strict=True))
@@ -105,6 +108,18 @@ def test_once_shows_lag_lost_and_holds(name, children, command):
     assert seen["slow"]["HOLDS"] == "nothing"
     assert (seen["–"]["FRAMES"], seen["–"]["PID"]) == ("6", str(child.pid))
     assert seen["–"]["KIND"] == "producer"
+
+
+def test_top_says_who_is_in_a_ring_where_nobody_waits(name, command):
+    def line_of_the_ring():
+        text = command("top", "--once", "--interval", 0.01, name).stdout
+        return [line for line in text.splitlines() if line.startswith(f"{name}:")]
+
+    with gpuring.create(name, slots=4, **HOST) as ring:
+        with ring.consumer(), ring.consumer():
+            assert line_of_the_ring() == [f"{name}: no producer and 2 consumers"]
+        with ring.producer():
+            assert line_of_the_ring() == [f"{name}: 1 producer and no consumer"]
 
 
 def test_a_terminal_of_80_columns_shows_who_loses_frames_and_what_was_dropped(

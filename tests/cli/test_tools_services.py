@@ -158,7 +158,7 @@ def test_top_shows_clients_and_engines(name, command):
         for text in (shown, named):
             assert row_of(text, name).endswith("open, service, 1 call in flight")
             lines = text.splitlines()
-            at = lines.index(f"{name}:") + 1
+            at = lines.index(f"{name}: 1 engine and 1 client") + 1
             kinds = [line.split()[1:3] for line in lines[at : at + 2]]
             assert kinds == [["engine", str(os.getpid())], ["client", str(os.getpid())]]
         call.cancel()

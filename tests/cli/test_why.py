@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -19,9 +20,10 @@ import gpuring
 from gpuring.cli.inspect import describe
 from gpuring.cli.why import advice
 from gpuring.cli.why import told as told_of
-from gpuring.registry import survey
+from gpuring.registry import importers, survey
 from gpuring.registry.jams import jams
 from gpuring.registry.stats import NO_SESSION_S
+from gpuring.registry.subscriptions import read_elsewhere
 from tests.cli.planted import PLANTED, Blame, a_bridge_whose_other_side_does_not_read, reader, up
 from tests.helpers.processes import PATIENCE_S, SOMEBODY
 from tests.helpers.rings import put, small_ring
@@ -323,6 +325,28 @@ def test_who_keeps_a_far_ring_waiting_that_is_not_here_is_asked_over_there(name,
     with a_bridge_whose_other_side_does_not_read(children, name):
         (jam,) = poll(lambda: [j for j in jams(look(name, far)) if blamed(j).reason == "far"])
         assert far in blamed(jam).subscription
+
+
+def test_the_command_that_starts_an_importer_again_is_told_on_both_hosts(name, children, command):
+    pytest.importorskip("zmq")
+    far = f"{name}-far"
+
+    def commanded(ring):
+        """Those who are to blame and can be started again, as a host with this ring sees it."""
+        alone = [one for one in look(name) if one.name == ring]
+        return [end for jam in jams(alone) for end in jam.culprits if end.command]
+
+    wanted = f"`gpuring bridge import {socket.gethostname()}:PORT/{name} --as {far}"
+    with PLANTED["an_importer_that_was_killed"](children, name):
+        for seen, more in ((far, " --slots 4 --device host`"), (name, "`")):
+            (end,) = poll(lambda: commanded(seen))  # noqa: B023
+            assert f"{wanted}{more}" in advice(end)
+
+
+def test_a_name_that_was_cut_off_is_not_told_in_a_command():
+    assert importers.of_near_ring("cam0", read_elsewhere("vm/cam0")).endswith(":PORT/cam0")
+    assert importers.of_near_ring("cam0", read_elsewhere("vm/far")).endswith("/cam0 --as far")
+    assert importers.of_near_ring("cam0", read_elsewhere(f"vm/{'far' * 50}")).endswith(" --as NAME")
 
 
 def test_how_much_patience_is_left_is_told(name):

@@ -21,6 +21,7 @@ from tests import ROOT
 from tests.helpers import rings
 from tests.helpers.arrays import array_of
 from tests.helpers.compiled import BUILD_S, needs_compiler
+from tests.helpers.processes import until
 from tests.helpers.support import poll
 
 pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S)]
@@ -99,14 +100,15 @@ def test_a_camera_in_cpp_a_consumer_in_c_and_one_in_python(name, run):
 
 @pytest.mark.parametrize(
     ("dtype", "meta", "why"),
-    [("u1", [("at", "i8")], "the metadata has no field pts"),
-     ("<u2", [("pts", "i8")], "an element of array has 2 bytes")],
+    [("u1", [("at", "i8")], "the metadata has no field 'pts'"),
+     ("<u2", [("pts", "i8")],
+      "an element of 'array' has 2 bytes (<u2), and the type in C++ has 1")],
 )  # fmt: skip
 def test_a_camera_says_why_a_ring_does_not_suit_it(name, run, dtype, meta, why):
     done(run(f"{command('c++ -std=c++17 camera.cpp')} {WARNINGS}"))
     with gpuring.create(name, slots=2, shape=(4, 6), dtype=dtype, meta=meta, device="host"):
         camera = run(f"{command('./camera').replace('cam0', name)} 10")
-        assert camera.communicate(timeout=60)[0] == f"{why}\n"
+        assert camera.communicate(timeout=60)[0] == f"ring '{name}': {why}\n"
         assert camera.returncode == 1
 
 
@@ -219,14 +221,15 @@ def test_what_the_page_says_of_uploads_is_built(run, tmp_path):
 def test_frames_that_are_uploaded_as_the_page_says_reach_python(name, run, tmp_path):
     build_uploads(run, tmp_path)
     uploads = run(f"./uploads {name}")
-    with gpuring.attach(name, timeout=20) as ring, ring.consumer("all") as frames:
+    until(Path("/dev/shm", f"gpuring.{name}").exists, uploads)
+    with gpuring.attach(name) as ring, ring.consumer("all") as frames:
         for k in range(900):
-            with frames.acquire(20) as slot:
+            with frames.acquire() as slot:  # it raises PeerLost if that program dies
                 assert slot.meta["pts"] == k
                 assert array_of(slot).tolist() == [7] * 1000
         assert done(uploads) == ""
         with pytest.raises(gpuring.EndOfStream):
-            frames.acquire(20)
+            frames.acquire()
 
 
 @pytest.mark.gpu
@@ -244,7 +247,7 @@ def test_a_kernel_finds_the_edges_that_python_draws(name, run, memory, sync):
         memory=memory, sync=sync,
     ) as ring:  # fmt: skip
         program = run(command("./edges").replace("cam0", name))
-        poll(lambda: ring.stats().subscriptions)
+        until(lambda: ring.stats().subscriptions, program)
         with ring.producer() as producer:
             for k in range(10):
                 image[:, 10 * k : 10 * k + 5] = 255  # a bar, which has two edges, the first one one

@@ -1,4 +1,7 @@
-"""What a reader pastes first works: the programs of the front page, and the guide's first ones."""
+"""What a reader pastes first works: the programs of the front page, and the guide's first ones.
+
+No wait has a time of its own: a program that starts CUDA on a busy machine takes long.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +17,8 @@ import pytest
 import gpuring
 from gpuring.memory import frameworks
 from tests import ROOT
-from tests.helpers.processes import PATIENCE_S
-from tests.helpers.support import poll, segments_of
+from tests.helpers.processes import until
+from tests.helpers.support import segments_of
 
 COLUMNS = 88
 """So wide is the code that the site shows on a screen of 1280 pixels."""
@@ -75,13 +78,13 @@ def test_the_front_page_is_not_cut_off():
 def test_the_front_page(start, name):
     """A reader sees the images get brighter.  When the camera is told to end, the loop ends."""
     camera = start(FRONT, "camera.py")
-    poll(Path("/dev/shm", f"gpuring.{name}.cam0").exists)
+    until(Path("/dev/shm", f"gpuring.{name}.cam0").exists, camera)
     watch = start(FRONT, "watch.py")
     seen = [watch.stdout.readline().split() for _ in range(5)]
     camera.send_signal(signal.SIGINT)
-    _, trouble = camera.communicate(timeout=PATIENCE_S)
+    _, trouble = camera.communicate()
     assert trouble.splitlines()[-1] == "KeyboardInterrupt"
-    rest, trouble = watch.communicate(timeout=PATIENCE_S)
+    rest, trouble = watch.communicate()
     assert (watch.returncode, trouble) == (0, "")
     seen += [line.split() for line in rest.splitlines()]
     assert [words for words in seen if len(words) != 3] == []
@@ -95,13 +98,14 @@ def test_the_front_page(start, name):
 def test_sigterm_ends_the_front_page_while_it_waits(start, name, programs, before):
     """The camera in claim, and its watcher in acquire."""
     camera = start(FRONT, "camera.py", before=before)
-    with gpuring.attach(f"{name}.cam0", timeout=PATIENCE_S) as ring:
+    until(Path("/dev/shm", f"gpuring.{name}.cam0").exists, camera)
+    with gpuring.attach(f"{name}.cam0") as ring:
         slow = ring.consumer("slow")  # takes nothing, so the camera waits for it
         watch = start(FRONT, "watch.py", before=before)
-        poll(lambda: sum(peer.waiting for peer in ring.stats().peers) == 2)
+        until(lambda: sum(peer.waiting for peer in ring.stats().peers) == 2, watch)
         for process in (watch, camera):
             programs.terminate(process)
-            _, trouble = process.communicate(timeout=PATIENCE_S)
+            _, trouble = process.communicate()
             assert (process.returncode, trouble) == (143, "")
         slow.acquire(10).release()
     assert segments_of(name) == []
@@ -109,11 +113,11 @@ def test_sigterm_ends_the_front_page_while_it_waits(start, name, programs, befor
 
 def test_nothing_is_left_of_a_camera_that_is_killed_when_its_watcher_has_left(start, name):
     camera = start(FRONT, "camera.py")
-    poll(Path("/dev/shm", f"gpuring.{name}.cam0").exists)
+    until(Path("/dev/shm", f"gpuring.{name}.cam0").exists, camera)
     watch = start(FRONT, "watch.py")
     watch.stdout.readline()
     camera.kill()
-    _, trouble = watch.communicate(timeout=PATIENCE_S)
+    _, trouble = watch.communicate()
     assert trouble.splitlines()[-1].startswith("gpuring.errors.PeerLost: ")
     assert segments_of(name) == []
 
@@ -123,11 +127,11 @@ def test_the_first_example_of_the_guide(start, first):
     """In whichever order the two are started."""
     programs = {file: GUIDE[file] for file in ("send.py", "change.py")}
     processes = {file: start(programs, file) for file in sorted(programs, key=lambda x: x != first)}
-    out, trouble = processes["send.py"].communicate(timeout=PATIENCE_S)
+    out, trouble = processes["send.py"].communicate()
     assert (processes["send.py"].returncode, trouble) == (0, "")
     shown = re.search(r"^\$ python examples/two_scripts.*?\n(.*?)^```$", _guide(), re.M | re.S)[1]
     assert out == shown
-    _, trouble = processes["change.py"].communicate(timeout=PATIENCE_S)
+    _, trouble = processes["change.py"].communicate()
     assert (processes["change.py"].returncode, trouble) == (0, "")
 
 

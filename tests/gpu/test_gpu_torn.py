@@ -149,6 +149,7 @@ def finish_and_vanish(pipe, name, unread):
     kernels = tools()
     stream = library.new_stream()
     producer = gpuring.attach(name, timeout=20).producer()
+    pipe.send("joined")
     for _ in range(FRAMES - unread):
         with stream, producer.claim(30) as slot:
             kernels.stamp(slot, slot.seq, stream)
@@ -180,6 +181,7 @@ def test_with_events_no_frame_is_torn_whose_work_was_done(name, children, place,
     ) as ring:
         reader = Reader(ring.consumer())
         child = children(finish_and_vanish, name, unread)
+        assert child.receive() == "joined"  # a process that starts CUDA may take long for that
         for _ in range(FRAMES - unread):
             reader.read(synchronise=synchronise)
         reader.stream.synchronize()

@@ -1,22 +1,28 @@
-/* What gst-launch cannot show of gpuringsrc: pauses RING
+/* What gst-launch cannot show of an element: pauses PIPELINE
  *
- * Plays the ring, and says what each line of its input asks for:
+ * Plays a pipeline that has the element by the name `it`, and says what each line of its input asks
+ * for:
  *
  *     frames N   waits until N buffers have come in all
  *     latency    its answer to a latency query
- *     lost       how many frames were lost
  *     keep       keeps the next buffer
  *     free       frees it
+ *     hold       holds the next question whether caps are taken, until the pipeline is stopped
+ *     ready      waits until one is held, stops the pipeline, and tells the errors on its bus
  *     pause, play, stop
+ *     flicker    plays and pauses again, as fast as it can, and plays then
+ *
+ * Any other line names a property that is a number.
  */
 #include <gst/gst.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 static GMutex lock;
 static GCond more;
 static guint64 frames;
-static gboolean is_to_keep;
+static gboolean is_to_keep, is_to_hold, is_held;
 static GstBuffer *kept;
 
 static GstPadProbeReturn count(GstPad *pad, GstPadProbeInfo *info, gpointer data) {
@@ -51,6 +57,40 @@ static void free_kept(void) {
     puts("free");
 }
 
+static GstPadProbeReturn hold(GstPad *pad, GstPadProbeInfo *info, gpointer data) {
+    (void)data;
+    if (GST_QUERY_TYPE(GST_PAD_PROBE_INFO_QUERY(info)) != GST_QUERY_CAPS) return GST_PAD_PROBE_OK;
+    g_mutex_lock(&lock);
+    is_held = is_to_hold;
+    g_cond_signal(&more);
+    g_mutex_unlock(&lock);
+    while (is_held && !GST_PAD_IS_FLUSHING(pad)) g_usleep(1000);
+    return GST_PAD_PROBE_OK;
+}
+
+static void hold_next(void) {
+    g_mutex_lock(&lock);
+    is_to_hold = TRUE;
+    g_mutex_unlock(&lock);
+    puts("hold");
+}
+
+static void stop_held(GstElement *pipeline) {
+    GstBus *bus = gst_element_get_bus(pipeline);
+    GstMessage *message;
+    guint errors = 0;
+    g_mutex_lock(&lock);
+    while (!is_held) g_cond_wait(&more, &lock);
+    g_mutex_unlock(&lock);
+    gst_element_set_state(pipeline, GST_STATE_READY);
+    while ((message = gst_bus_pop_filtered(bus, GST_MESSAGE_ERROR))) {
+        errors++;
+        gst_message_unref(message);
+    }
+    printf("errors %u\n", errors);
+    gst_object_unref(bus);
+}
+
 static void tell_latency(GstPad *pad) {
     GstQuery *query = gst_query_new_latency();
     gboolean is_live = FALSE;
@@ -70,15 +110,26 @@ static void go_to(GstElement *pipeline, GstState state) {
     printf("%s\n", gst_element_state_get_name(state));
 }
 
+static void flicker(GstElement *pipeline) {
+    guint k;
+    for (k = 0; k < 1000; k++) {
+        gst_element_set_state(pipeline, GST_STATE_PAUSED);
+        gst_element_set_state(pipeline, GST_STATE_PLAYING);
+    }
+    puts("flicker");
+}
+
 int main(int argc, char **argv) {
-    char line[64], text[256];
-    guint64 wanted, lost;
+    char line[64];
+    guint64 wanted, found;
+    alarm(60); /* nothing here may take so long */
     gst_init(&argc, &argv);
-    g_snprintf(text, sizeof text, "gpuringsrc name=src ring=%s ! fakesink sync=false", argv[1]);
-    GstElement *pipeline = gst_parse_launch(text, NULL);
-    GstElement *src = gst_bin_get_by_name(GST_BIN(pipeline), "src");
-    GstPad *pad = gst_element_get_static_pad(src, "src");
+    GstElement *pipeline = gst_parse_launch(argv[1], NULL);
+    GstElement *it = gst_bin_get_by_name(GST_BIN(pipeline), "it");
+    GstPad *pad = it->pads->data;
     gst_pad_add_probe(pad, GST_PAD_PROBE_TYPE_BUFFER, count, NULL, NULL);
+    gst_pad_add_probe(pad, GST_PAD_PROBE_TYPE_QUERY_DOWNSTREAM | GST_PAD_PROBE_TYPE_PUSH, hold, NULL,
+                      NULL);
     setvbuf(stdout, NULL, _IOLBF, 0);
     gst_element_set_state(pipeline, GST_STATE_PLAYING);
     while (fgets(line, sizeof line, stdin)) {
@@ -86,17 +137,19 @@ int main(int argc, char **argv) {
         else if (strcmp(line, "latency\n") == 0) tell_latency(pad);
         else if (strcmp(line, "keep\n") == 0) keep_next();
         else if (strcmp(line, "free\n") == 0) free_kept();
+        else if (strcmp(line, "hold\n") == 0) hold_next();
+        else if (strcmp(line, "ready\n") == 0) stop_held(pipeline);
+        else if (strcmp(line, "flicker\n") == 0) flicker(pipeline);
         else if (strcmp(line, "pause\n") == 0) go_to(pipeline, GST_STATE_PAUSED);
         else if (strcmp(line, "play\n") == 0) go_to(pipeline, GST_STATE_PLAYING);
         else if (strcmp(line, "stop\n") == 0) go_to(pipeline, GST_STATE_NULL);
         else {
-            g_object_get(src, "lost", &lost, NULL);
-            printf("lost %" G_GUINT64_FORMAT "\n", lost);
+            g_object_get(it, g_strchomp(line), &found, NULL);
+            printf("%s %" G_GUINT64_FORMAT "\n", line, found);
         }
     }
     gst_element_set_state(pipeline, GST_STATE_NULL);
-    gst_object_unref(pad);
-    gst_object_unref(src);
+    gst_object_unref(it);
     gst_object_unref(pipeline);
     return 0;
 }

@@ -173,6 +173,17 @@ def test_audio_of_more_channels_than_the_slots_hold_is_told_of(name, launch):
     assert "its slots hold array (1024) <i2, not S16LE audio of 2 channels" in said
 
 
+def test_elements_that_take_another_format_are_told_what_converts_it(name, launch):
+    fields = {"y": ((4, 8), "u1"), "uv": ((2, 4, 2), "u1")}
+    with gpuring.create(name, slots=2, fields=fields, device="host") as ring:
+        target = launch(f"gpuringsrc ring={name} ! video/x-raw,format=I420 ! fakesink")
+        poll(lambda: ring.stats().subscriptions)
+        with ring.producer() as producer:
+            producer.claim(PATIENCE_S).publish()
+        said = target.end(1)
+    assert re.search(r"do not accept .*NV12.* Put videoconvert behind gpuringsrc", said)
+
+
 def test_a_frame_of_more_channels_than_its_shape_has_is_told_of(name, launch):
     """Two channels of its 2048 rows would end behind the slot."""
     meta = [("caps", "S512")]
@@ -240,10 +251,14 @@ def test_a_shape_that_does_not_tell_the_caps_asks_for_them(
         assert f"{guess}. Say with caps= what the slots hold" in target.end(1)
 
 
-@pytest.mark.parametrize(("timebase", "times"), [("1/50", ["060000000", "080000000"]), ("0/1", [])])
-def test_a_pts_of_python_has_the_unit_that_is_given(timebase, times, name, launch):
+@pytest.mark.parametrize(
+    ("timebase", "dtype", "times"),
+    [("1/50", "i8", ["060000000", "080000000"]), ("0/1", "i8", []), ("1/1000000000", "f8", [])],
+)
+def test_a_pts_of_python_has_the_unit_that_is_given(timebase, dtype, times, name, launch):
+    """Only integers have one."""
     with gpuring.create(
-        name, slots=4, shape=(4, 8), dtype="u1", meta=[("pts", "i8")], device="host"
+        name, slots=4, shape=(4, 8), dtype="u1", meta=[("pts", dtype)], device="host"
     ) as ring:
         target = launch(
             f"gpuringsrc ring={name} timebase={timebase} ! fakesink silent=false sync=false", "-v"

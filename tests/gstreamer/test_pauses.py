@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -17,6 +18,7 @@ from tests.helpers.processes import PATIENCE_S, poll
 SOURCE = Path(__file__).with_name("pauses.c")
 FRAME_NS = 40_000_000
 CAPS = b"video/x-raw,format=GRAY8,width=8,height=4,framerate=25/1"
+OTHER_CAPS = b"video/x-raw,format=GRAY8,width=4,height=4,framerate=25/1"
 
 
 @pytest.fixture(scope="module")
@@ -41,26 +43,40 @@ def ring(name) -> Iterator[gpuring.Ring]:
 
 
 @pytest.fixture
-def player(ring, program, plugins):
-    process = subprocess.Popen(
-        [program, ring.name], env=os.environ | plugins, text=True, bufsize=1,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+def play(program, plugins):
+    """Starts a pipeline.  What it returns asks the program."""
+    started = []
+
+    def play(pipeline):
+        process = subprocess.Popen(
+            [program, pipeline], env=os.environ | plugins, text=True, bufsize=1,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+        )  # fmt: skip
+        started.append(process)
+
+        def ask(what):
+            process.stdin.write(f"{what}\n")
+            return process.stdout.readline().rstrip()
+
+        return ask
+
+    yield play
+    for process in started:
+        process.kill()
+        process.communicate(timeout=PATIENCE_S)
+
+
+@pytest.fixture
+def player(ring, play):
+    ask = play(f"gpuringsrc name=it ring={ring.name} ! fakesink sync=false")
     poll(lambda: ring.stats().subscriptions)
-
-    def ask(what):
-        process.stdin.write(f"{what}\n")
-        return process.stdout.readline().rstrip()
-
-    yield ask
-    process.kill()
-    process.communicate(timeout=PATIENCE_S)
+    return ask
 
 
-def publish(producer, frames, timeout=PATIENCE_S):
+def publish(producer, frames, timeout=PATIENCE_S, caps=CAPS):
     for k in frames:
         with producer.claim(timeout) as slot:
-            slot.meta["pts"], slot.meta["caps"] = k * FRAME_NS, CAPS
+            slot.meta["pts"], slot.meta["caps"] = k * FRAME_NS, caps
 
 
 def test_a_pause_holds_up_the_producer_and_loses_nothing(ring, player):
@@ -96,6 +112,15 @@ def test_a_stopped_pipeline_leaves_the_ring_and_plays_again(ring, player):
             poll(lambda: ring.stats().subscriptions)
 
 
+def test_a_stop_while_caps_change_is_no_error(ring, player):
+    with ring.producer() as producer:
+        publish(producer, [0])
+        assert player("frames 1") == "frames 1"
+        assert player("hold") == "hold"
+        publish(producer, [1], caps=OTHER_CAPS)
+        assert player("ready") == "errors 0"
+
+
 @pytest.mark.parametrize(("before", "is_lent"), [(0, False), (10, True)])
 def test_a_buffer_kept_after_the_stop_keeps_the_ring_only_if_it_lies_in_a_slot(
     before, is_lent, ring, player
@@ -112,3 +137,46 @@ def test_a_buffer_kept_after_the_stop_keeps_the_ring_only_if_it_lies_in_a_slot(
         assert player("free") == "free"
         assert not ring.stats().subscriptions
         publish(producer, range(10))
+
+
+def test_a_sink_says_how_many_frames_it_has_dropped(ring, play):
+    """As many as the ring says."""
+    picture = CAPS.decode()
+    with ring.consumer():
+        ask = play(
+            f"videotestsrc num-buffers=10 ! {picture} ! "
+            f"gpuringsink name=it ring={ring.name} create=false drop=true"
+        )
+        poll(lambda: ask("dropped") == "dropped 6")
+        assert ring.stats().dropped == 6
+
+
+@pytest.mark.parametrize("waits", ["for a slot", "for its reader"])
+def test_a_sink_that_waits_can_be_paused_and_played_in_quick_succession(waits, ring, play):
+    with contextlib.ExitStack() as readers:
+        if waits == "for a slot":
+            frames = readers.enter_context(ring.consumer())
+        ask = play(
+            f"videotestsrc ! {CAPS.decode()} ! "
+            f"gpuringsink name=it ring={ring.name} create=false readers=1"
+        )
+        if waits == "for a slot":
+            poll(lambda: ring.stats().producers and ring.stats().producers[0].waiting)
+        assert ask("flicker") == "flicker"
+        if waits == "for its reader":
+            frames = readers.enter_context(ring.consumer())
+        for _ in range(10):
+            frames.acquire(PATIENCE_S).release()
+
+
+def test_a_reader_gets_the_end_from_a_pipeline_that_has_ended_and_was_not_stopped(ring, play):
+    with ring.consumer() as frames:
+        ask = play(
+            f"videotestsrc num-buffers=2 ! {CAPS.decode()} ! "
+            f"gpuringsink name=it ring={ring.name} create=false"
+        )
+        for _ in range(2):
+            frames.acquire(PATIENCE_S).release()
+        with pytest.raises(gpuring.EndOfStream):
+            frames.acquire(PATIENCE_S)
+        assert ask("dropped") == "dropped 0"  # it lives

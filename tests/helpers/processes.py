@@ -14,6 +14,7 @@ import multiprocessing
 import os
 import resource
 import signal
+import subprocess
 import threading
 import time
 import traceback
@@ -222,6 +223,17 @@ def poll(condition: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
         assert time.monotonic() < deadline, f"not so after {patience_s} s"
         time.sleep(0.001)
     return value
+
+
+def until(condition: Callable[[], Any], process: subprocess.Popen[str]) -> Any:
+    """Looks until a process has made the condition true, however long that takes it, and returns
+    its value.  The deadline of the test ends one that hangs."""
+    while True:
+        ended = process.poll() is not None
+        if value := condition():
+            return value
+        assert not ended, f"{process.args} ended with {process.returncode}, and it is not so"
+        time.sleep(0.001)
 
 
 def other_threads_sleep() -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import socket
+import subprocess
 import threading
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 import gpuring
-from tests.helpers.processes import few_descriptors
+from tests.helpers.processes import few_descriptors, until
 from tests.helpers.support import Pipe
 
 
@@ -82,3 +83,11 @@ def has_few_descriptors_beside_a_thread(_pipe: Pipe) -> None:
 
 def test_no_descriptor_is_left_beside_a_thread_that_accepts(children: Any) -> None:
     children(has_few_descriptors_beside_a_thread).result()
+
+
+def test_a_wait_for_what_a_program_does_ends_with_the_program(tmp_path: Path) -> None:
+    made = tmp_path / "made"
+    with subprocess.Popen(["touch", made], text=True) as program:
+        until(made.exists, program)
+        with pytest.raises(AssertionError, match="ended with 0, and it is not so"):
+            until((tmp_path / "other").exists, program)

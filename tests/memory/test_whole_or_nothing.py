@@ -30,11 +30,13 @@ HANDLE = (SLOTS * NBYTES).to_bytes(8, "little").ljust(64, b"\0")
 
 @pytest.fixture(autouse=True)
 def quick(gpu: Gpu) -> Iterator[None]:
-    """Or each of a thousand looks goes through all that other tests have left."""
+    """Or each of a thousand looks goes through all that other tests have left.
+
+    It stays frozen, as the modules do (conftest.py): thawed, they would slow all later tests down.
+    """
     gc.collect()
     gc.freeze()
     yield
-    gc.unfreeze()
     assert cuda._owned == set()
 
 

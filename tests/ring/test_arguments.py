@@ -175,6 +175,37 @@ def test_a_field_that_cannot_be_a_key_is_none(ring):
                 slot.field(wrong)
 
 
+def test_an_array_of_a_slot_is_not_put_in_its_place(ring, name):
+    with (
+        ring.producer() as producer,
+        producer.claim(0) as slot,
+        pytest.raises(AttributeError, match=r"slot\.array\[\.\.\.\] = value"),
+    ):
+        slot.array = slot.array
+    fields = {"y": ((4, 6), "u1"), "uv": ((2, 3, 2), "u1")}
+    with (
+        gpuring.create(f"{name}-f", slots=2, fields=fields, device="host") as planes,
+        planes.producer() as producer,
+        producer.claim(0) as slot,
+    ):
+        with pytest.raises(TypeError, match=r"slot\['y'\]\[\.\.\.\] = value"):
+            slot["y"] = slot["y"]
+        with pytest.raises(TypeError, match="say which with field="):
+            slot.copy_from(slot["y"])
+
+
+@pytest.mark.parametrize(("shape", "helps"), [((1, 3), True), ((3, 1), False), ((3,), False)])
+def test_a_smaller_frame_is_told_how_it_is_claimed(name, shape, helps):
+    with (
+        gpuring.create(name, slots=2, shape=(2, 3), dtype="u1", device="host") as ring,
+        ring.producer() as producer,
+        producer.claim(0) as slot,
+        pytest.raises(ValueError, match=r"the frame has shape \(2, 3\)") as raised,
+    ):
+        slot.copy_from(np.zeros(shape, "u1"))
+    assert (f"claim(shape={shape})" in str(raised.value)) is helps
+
+
 def test_a_slot_cannot_be_looped_over(ring):
     with (
         ring.producer() as producer,

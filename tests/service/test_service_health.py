@@ -5,15 +5,19 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import socket
 import threading
 
 import pytest
 
 import gpuring
 from gpuring.cli import main
+from tests.cli.planted import an_importer_that_was_killed
+from tests.helpers.processes import PATIENCE_S
 from tests.helpers.promise import promise
 from tests.helpers.rings import put, small_ring
 from tests.helpers.support import poll
+from tests.service.parts import part, read
 from tests.service.services import engine, in_thread, send, serve, up
 from tests.service.test_service_batch import running
 
@@ -101,6 +105,53 @@ def test_an_engine_that_hangs_is_not_ready_any_more(name):
         del taken
 
 
+@promise(
+    "services.md",
+    "Both name each engine that is not ready, also if others are.",
+    "They also name an engine that has had a call for 2 seconds, or as long as `after_s` says, and "
+    "has sent no part of the answer meanwhile.",
+    "The command has `--within` and `--after` for these times.",
+    "So an engine that hangs is named after 2 seconds, and is not ready any more after 10.",
+)
+def test_an_engine_that_has_had_a_call_for_long_is_named_while_it_still_counts_as_ready(
+    name, children, capsys
+):
+    with serve(name, label="first") as server, gpuring.connect(name, label="web") as client:
+        call = send(client, 0)
+        taken = server.take(timeout=10)
+        assert gpuring.health(name, after_s=60).why == "1 of 1 engines ready"
+        here = f"(pid {os.getpid()})"
+        told = f"web {here} waits for an answer of service {name}: first {here} has had its call"
+        poll(lambda: told in gpuring.health(name, within_s=60, after_s=0.05).why)
+        assert gpuring.health(name, within_s=60, after_s=0.05).ok
+        assert main(["health", name, "--within", "60", "--after", "0.05"]) == 0
+        assert told in capsys.readouterr().out
+        poll(lambda: told in gpuring.health(name, within_s=60).why)  # 2 s is the default
+        worker = up(children(engine, name, None, {"label": "second"}))
+        worker.stop()
+        stopped = f"1 of 2 engines ready; the engine second (pid {worker.pid}) is stopped"
+        poll(lambda: gpuring.health(name, within_s=60, after_s=60).why == stopped)
+        del taken
+        call.cancel()
+
+
+def test_an_engine_that_sends_parts_is_not_named(name):
+    def had_s():
+        return max(hold.age_s for peer in server.stats().peers for hold in peer.holding)
+
+    with serve(name) as server, gpuring.connect(name, parts=2) as client:
+        parts = send(client, 0).parts(PATIENCE_S)
+        (call,) = server.take(timeout=PATIENCE_S)
+        poll(lambda: "has had its call" in gpuring.health(name, after_s=had_s()).why)
+        poll(lambda: had_s() > 0.2)
+        part(call, 0)
+        assert read(parts, 1) == [0]
+        assert parts.ready is False  # releases it
+        poll(lambda: gpuring.health(name, after_s=had_s()).why == "1 of 1 engines ready")
+        call.end()
+        assert read(parts) == []
+
+
 def writes_down(pipe, name, log):
     """An engine that publishes each request in a ring, which is full."""
     with serve(name) as server, gpuring.attach(log) as ring, ring.producer() as producer:
@@ -127,6 +178,39 @@ def test_it_says_for_which_ring_an_engine_waits(name, children):
         call.cancel()
 
 
+def looks_up(pipe, name, ring):
+    """An engine that reads a frame of a ring for each request."""
+    with (
+        serve(name) as server,
+        gpuring.attach(ring) as it,
+        it.consumer(reattach=True) as frames,
+    ):
+        pipe.send("up")
+        with server.take():
+            frames.acquire()
+
+
+def test_it_says_how_to_start_an_importer_for_which_an_engine_waits(name, children):
+    pytest.importorskip("zmq")
+    near, far = f"{name}-near", f"{name}-near-far"
+    with (
+        an_importer_that_was_killed(children, near),
+        serve(name, engine=False),
+        gpuring.connect(name) as client,
+    ):
+        up(children(looks_up, name, far))
+        call = send(client, 0)
+        why = poll(lambda: said_without(far, name))
+        assert f"start `gpuring bridge import {socket.gethostname()}:PORT/{near} --as {far} " in why
+        call.cancel()
+
+
+def said_without(ring, name):
+    """What is said of a service once its engine waits for the ring."""
+    found = gpuring.health(name, within_s=0.05)
+    return not found.ok and f"waits for a frame of ring {ring}" in found.why and found.why
+
+
 @promise(
     "services.md",
     "An engine is ready if it lives, is not stopped, and has waited for calls or taken some within "
@@ -139,7 +223,7 @@ def test_engines_that_are_stopped_or_dead_are_not_ready(name, children):
         one, other = (up(children(engine, name)) for _ in range(2))
         poll(lambda: gpuring.health(name).why == "2 of 2 engines ready")
         one.stop()
-        assert gpuring.health(name).why == "1 of 2 engines ready"
+        assert gpuring.health(name).why.startswith("1 of 2 engines ready; ")
         other.kill()
         found = gpuring.health(name)
         assert not found.ok

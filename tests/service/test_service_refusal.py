@@ -12,7 +12,7 @@ import gpuring
 from tests.helpers.promise import promise
 from tests.helpers.support import open_files, poll
 from tests.service import services
-from tests.service.services import answer, ask_here, check, in_thread, send, serve
+from tests.service.services import answer, ask_here, check, finish, in_thread, send, serve
 
 
 @promise(
@@ -47,12 +47,44 @@ def test_room_that_calls_that_were_given_up_need_is_told(name):
         with pytest.raises(gpuring.RingFull, match=told):
             client.request(0)
         with pytest.raises(gpuring.RingTimeout):
-            server.take(timeout=0)  # passes over one of them
+            server.take(timeout=0)  # passes over them
         kept = send(client, 2)
+        with pytest.raises(gpuring.RingTimeout):
+            send(client, 3).result(0)
         told = r"1 of them was given up.*\. Take a result and release it first"
         with pytest.raises(gpuring.RingFull, match=told):
             client.request(0)
         kept.cancel()
+
+
+def expires(client, k):
+    send(client, k, expires_s=0)
+
+
+def is_cancelled(client, k):
+    send(client, k).cancel()
+
+
+def is_of_one_who_left(client, k):
+    with gpuring.connect(client.name) as another:
+        send(another, k)
+
+
+@pytest.mark.parametrize(
+    ("left_out", "counted"),
+    [(expires, "expired"), (is_cancelled, "cancelled"), (is_of_one_who_left, "dropped")],
+)
+def test_a_call_behind_those_that_are_left_out_is_there_at_once(name, left_out, counted):
+    with serve(name) as server, gpuring.connect(name, calls=4) as client:
+        for k in range(3):
+            left_out(client, k)
+        call = send(client, 7)
+        with server.take(timeout=0) as (taken,):
+            answer(taken)
+        finish(client, 7, call)
+        assert getattr(server.counts, counted) == 3
+        with pytest.raises(gpuring.RingTimeout):
+            server.take(timeout=0)
 
 
 @promise(

@@ -37,8 +37,6 @@ def quick(monkeypatch):
     monkeypatch.setattr("gpuring.service._inbox.SLICE_S", 0.005)
     gc.collect()
     gc.freeze()  # the collector is asked often, and need not look at what was there before
-    yield
-    gc.unfreeze()
 
 
 @pytest.fixture

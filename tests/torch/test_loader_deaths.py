@@ -151,6 +151,7 @@ def test_a_worker_that_dies_while_a_batch_is_fetched_from_it_is_named(pinned, mo
             next(batches)
     finally:
         killer.join()
+        batches._workers[0].join(PATIENCE_S)  # it ends later than its connections
         signal.signal(signal.SIGCHLD, of_torch)
     assert not failed
 

@@ -55,6 +55,18 @@ def test_nobody_waits_while_another_process_writes(made):
     assert made.get(timeout=PATIENCE_S) == "small"
 
 
+@pytest.mark.deadline(10)
+def test_once_the_thread_has_written_what_is_small_is_written_at_once_again(made):
+    with made._wlock:
+        made.put("by the thread")
+    assert made.get(timeout=PATIENCE_S) == "by the thread"
+    with made._wlock:  # the thread has done with it
+        pass
+    for k in range(100):
+        made.put(k)
+        assert made.get(timeout=0) == k
+
+
 def test_what_cannot_be_pickled_is_an_error_of_who_puts_it(made):
     with pytest.raises((AttributeError, TypeError)):
         made.put(threading.Lock())

@@ -14,7 +14,7 @@ from gpuring import slot_layout
 from gpuring.bridge.stats import LABEL_OF_SUPERVISOR
 from gpuring.bridge.supervisor import Bridge, leave, log
 from gpuring.errors import RingError, RingExists, RingIncompatible, RingNotFound
-from gpuring.registry import directory, stats, survey
+from gpuring.registry import directory, segment, stats, survey
 from gpuring.ring import inner
 from gpuring.ring.attaching import attach
 from gpuring.ring.creation import create_of
@@ -53,6 +53,7 @@ class Import(Bridge):
         except (RingError, OSError, TypeError):
             return None
         fits = (ring.memory == "host") == (device == "host") and ring.slots == self._slots
+        fits = fits and segment.mode(segment.header_name(name)) == self._options["mode"]
         if fits and inner.link(ring)[0]:
             if not inner.take_over(ring):
                 ring.close()
@@ -114,6 +115,7 @@ class Import(Bridge):
                 name,
                 slots=self._slots,
                 device=self._options["device"],
+                mode=self._options["mode"],
                 replace=None if before is None else True,
             )
         except RingExists:  # somebody has made it since we began

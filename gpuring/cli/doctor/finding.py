@@ -15,8 +15,8 @@ class Finding:
     """One check's answer.
 
     fail: rings do not work as they should.  warn: some rings do not, or not with every program.
-    Both say what to do about it.  skip: the check was not made, and another finding says what is
-    missing.
+    Both say what to do about it.  skip: the check was not made, because something is missing that
+    need not be there.  It says what, or another finding does.
     """
 
     level: Level

@@ -79,9 +79,8 @@ def bridge(seen: Network) -> Finding:
     """Which engine a bridge from or to this machine would take."""
     what = "bridge"
     if not seen.zmq:
-        return Finding(
-            "ok", what, "pyzmq is not installed, so bridges to other hosts cannot be used"
-        )
+        found = "pyzmq is not installed: gpuring bridge cannot carry rings to other hosts"
+        return Finding("skip", what, found, "pip install 'gpuring[bridge]'")
     plain = f"ZeroMQ over TCP (pyzmq {seen.zmq})"
     if seen.nixl_error:
         fix = "pip install --force-reinstall 'gpuring[rdma13]', or 'gpuring[rdma12]' for CUDA 12"

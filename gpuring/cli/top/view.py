@@ -189,7 +189,7 @@ def _peers(before: Look | None, now: Look, width: int | None, widths: Widths) ->
             dropped = drops(before, now, name)
             chain = now.chains.get(name)
             why = waiting(one, chain, dropped=dropped) if one.held_up or dropped else ""
-            starts[len(rows)] = f"{name}: {why}".rstrip()
+            starts[len(rows)] = f"{name}: {why or _members(one)}"
         rows += [row for row, _ in of_ring]
         styles += [style for _, style in of_ring]
     drop = TROUBLE_DROP if "red" in styles else PEERS_DROP
@@ -235,6 +235,15 @@ def _peers_of(
             row += (_lag(one, sub), str(sub.lost), *[NONE] * 3, "nothing")
             rows.append((row, "yellow"))
     return rows
+
+
+def _members(one: RingStats) -> str:
+    """Who is there, in words."""
+    if (whole := service(one)) is not None:
+        return whole.members
+    consumers = len(one.peers) - len(one.producers)
+    told = [(len(one.producers), "producer"), (consumers, "consumer")]
+    return " and ".join(counted(n, what) if n else f"no {what}" for n, what in told)
 
 
 def _kind(peer: PeerStats | None, sub: SubscriptionStats | None) -> str:

@@ -42,11 +42,27 @@ static gpuring_status check_dtypes(const gpuring_field *fields, uint32_t count,
     return GPURING_OK;
 }
 
+static gpuring_status check_shapes(const gpuring_field *fields, uint32_t count,
+                                   gpuring_error *error) {
+    for (uint32_t k = 0; k < count; k++) {
+        const gpuring_field *field = gh_field_of(fields, k);
+        for (uint32_t d = 0; d < field->dimensions; d++)
+            if (!field->shape[d])
+                return gh_fail(error, GPURING_INVALID, "field '%s': shape[%u] is 0, not positive",
+                               field->name, (unsigned)d);
+    }
+    return GPURING_OK;
+}
+
 static gpuring_status describe(gpuring_ring *ring, const gpuring_create_options *options,
                                char *json, size_t room, gpuring_error *error) {
     struct gh_text text = gh_begin_text(json, room);
+    if (!options->field_count)
+        return gh_fail(error, GPURING_INVALID,
+                       "ring '%s': a slot needs at least one field. `fields` and `field_count` say which",
+                       ring->name);
     if (!options->fields != !options->field_count || !options->meta != !options->meta_count ||
-        (options->field_count && !HAS_SIZE(options->fields, shape)) ||
+        !HAS_SIZE(options->fields, shape) ||
         (options->meta_count && !HAS_SIZE(options->meta, shape)) ||
         !gh_describe(&text, options->fields, options->field_count, options->meta,
                      options->meta_count))
@@ -59,6 +75,7 @@ static gpuring_status describe(gpuring_ring *ring, const gpuring_create_options 
                        "ring '%s': its fields take more than %zu bytes as JSON", ring->name, room);
     gpuring_status status = check_dtypes(options->fields, options->field_count, error);
     if (status == GPURING_OK) status = check_dtypes(options->meta, options->meta_count, error);
+    if (status == GPURING_OK) status = check_shapes(options->fields, options->field_count, error);
     if (status != GPURING_OK) return status;
     status = gh_read_spec(json, text.nbytes, &ring->spec, error);
     if (status == GPURING_INCOMPATIBLE)

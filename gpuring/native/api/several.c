@@ -26,11 +26,11 @@ struct several {
     uint32_t n;
 };
 
-/* Moves on the endpoints whose next ring is there. Returns how many still wait for theirs; `peers`
- * has the others. */
-static uint32_t look_at_all(struct several *several, struct gr_peer **peers, uint32_t *number,
-                            uint32_t *n, bool *any) {
-    uint32_t resting = 0;
+/* Moves on the endpoints whose next ring is there. Returns how many still wait for theirs, which are
+ * in `resting`; `peers` has the others. */
+static uint32_t look_at_all(struct several *several, struct gr_peer **resting,
+                            struct gr_peer **peers, uint32_t *number, uint32_t *n, bool *any) {
+    uint32_t rest_n = 0;
     *n = 0;
     for (uint32_t k = 0; k < several->n; k++) {
         struct endpoint *end = several->end[k];
@@ -40,30 +40,33 @@ static uint32_t look_at_all(struct several *several, struct gr_peer **peers, uin
         if (rest && look_on(end, &goes_on, &error) != GPURING_OK) several->ready[k] = true;
         else if (rest) rest = !goes_on;
         *any |= several->ready[k];
-        if (rest) resting++;
+        if (rest) resting[rest_n++] = &end->peer.core;
         else {
             number[*n] = k;
             peers[(*n)++] = &end->peer.core;
         }
     }
-    return resting;
+    return rest_n;
 }
 
 static bool wait_for_any(struct several *several, int64_t deadline) {
-    struct gr_peer *peers[GR_MAX_WAITED];
+    struct gr_peer *peers[GR_MAX_WAITED], *resting[GR_MAX_WAITED];
     uint32_t number[GR_MAX_WAITED], n;
     const int64_t begun = gr_now_ns();
     for (;;) {
         bool found[GR_MAX_WAITED] = {false}, any = false;
-        const uint32_t resting = look_at_all(several, peers, number, &n, &any);
-        const int64_t now = gr_now_ns(), again = resting ? now + LOOK_AGAIN_NS : INT64_MAX;
+        const uint32_t rest_n = look_at_all(several, resting, peers, number, &n, &any);
+        const int64_t now = gr_now_ns(), again = rest_n ? now + LOOK_AGAIN_NS : INT64_MAX;
         const int64_t until = any ? 0 : again < deadline ? again : deadline;
+        /* They sleep at no bell of theirs, and others are to see that they wait. */
+        for (uint32_t k = 0; k < rest_n; k++) gr_announce(resting[k], GR_SLEEPING);
         if (n) {
             while (gr_select(peers, n, begun, until, found) == GR_SIGNAL) continue;
         } else if (until > now) {
             const struct timespec nap = {.tv_nsec = until - now};
             nanosleep(&nap, NULL);
         }
+        for (uint32_t k = 0; k < rest_n; k++) gr_withdraw(resting[k], GR_SLEEPING);
         for (uint32_t k = 0; k < n; k++) /* one that has come to its end meanwhile rests */
             if (found[k] && !rests(several->end[number[k]])) several->ready[number[k]] = any = true;
         if (any || gr_now_ns() >= deadline) return any;

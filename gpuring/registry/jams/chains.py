@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Iterator
 
+from gpuring.registry import importers
 from gpuring.registry.jams.records import Culprit, Jam, Key, Step, key_of
 from gpuring.registry.jams.waits import Waits
 from gpuring.registry.stats import PeerStats, RingStats
@@ -89,12 +90,14 @@ class _Chain:
             left_s = self._waits.patience_left_s(last.ring, last.subscription)
             nobody = Culprit(reason, last.ring, last.subscription, last.seq, (), last.age_s, left_s)
             return Jam(path, (nobody,))
-        if last.wants != "frame":
-            return _ended(reason, path, ())
-        if not self._waits.rings[last.ring].creator_alive:
+        one = self._waits.rings[last.ring]
+        if last.wants == "frame" and not one.creator_alive:
             reason = "no creator"
+        command = None if one.creator_alive else importers.of_far_ring(one)
         # A producer is missing, whichever subscription waits for it.
-        return Jam(path, (Culprit(reason, last.ring, None, last.seq, (), last.age_s),))
+        name = None if last.wants == "frame" else last.subscription
+        nobody = Culprit(reason, last.ring, name, last.seq, (), last.age_s, command=command)
+        return Jam(path, (nobody,))
 
     def _beyond(self, peer: PeerStats, path: tuple[Step, ...]) -> Jam:
         """What keeps a process waiting whose move it is in the last step."""
@@ -135,8 +138,12 @@ class _Chain:
 
 
 def _ended(reason: str, path: tuple[Step, ...], peers: tuple[PeerStats, ...]) -> Jam:
-    last = path[-1]
-    end = Culprit(reason, last.ring, last.subscription, last.seq, peers, last.age_s)
+    last, command = path[-1], None
+    if reason == "far" and last.subscription is not None:
+        command = importers.of_near_ring(last.ring, last.subscription)
+    end = Culprit(
+        reason, last.ring, last.subscription, last.seq, peers, last.age_s, command=command
+    )
     return Jam(path, (end,))
 
 

@@ -57,6 +57,9 @@ class Culprit:
     """Since when, in seconds."""
     patience_s: float | None = None
     """In how many seconds producers go on without it, where that is known."""
+    command: str | None = None
+    """What starts it again, if it is the importer of a bridge.  `PORT` stands there for the port at
+    which the exporter listens, which no header has."""
 
 
 @dataclass(frozen=True)

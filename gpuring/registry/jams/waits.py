@@ -42,8 +42,7 @@ class Waits:
                 ]
                 found.append(self._untaken(one))
             else:
-                sleepers = (peer for peer in one.peers if peer.waiting and peer.alive)
-                found += [self._wait(one, peer) for peer in sleepers]
+                found += self._sleepers(one)
             yield from (step for step in found if step is not None)
 
     def _dead(self, one: RingStats) -> Step:
@@ -56,6 +55,10 @@ class Waits:
         who = ", ".join([f"its creator (pid {one.creator_pid})", *inside])
         why = f"All processes of ring {one.name} are dead: {who}"
         return Step(one.name, "life", (), (), None, None, age_s, why)
+
+    def _sleepers(self, one: RingStats) -> list[Step | None]:
+        """What the peers of a ring wait for, each that sleeps in a verb."""
+        return [self._wait(one, peer) for peer in one.peers if peer.waiting and peer.alive]
 
     def _wait(self, one: RingStats, peer: PeerStats) -> Step | None:
         """What a peer waits for that sleeps in a verb.  None: for nothing that somebody owes it."""
@@ -285,7 +288,9 @@ class Waits:
         """What keeps the far ring of a bridge waiting, if it is on this host, too."""
         for one in self.rings.values():
             if one.link and (one.link.ring, one.link.epoch) == (near.name, near.epoch):
-                return self.slot(one) or self.importer(one)
+                found = [self.slot(one), self.importer(one)]
+                found += [self._dead(one)] if one.state == "dead" else self._sleepers(one)
+                return next((step for step in found if step is not None), None)
         return None
 
 

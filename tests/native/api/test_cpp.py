@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+import gpuring
 from gpuring import config
+from tests import ROOT
 from tests.helpers.processes import PATIENCE_S, poll, watches_names
 from tests.helpers.rings import put, small_ring, waiters
 from tests.helpers.support import segments_of
@@ -104,6 +108,92 @@ int main(int, char **argv) {
 def test_a_slot_of_cpp_is_not_used_after_its_end(name, tmp_path):
     with small_ring(name, meta=[("pts", "i8")]):
         assert run_cpp(TWICE, name, tmp_path) == 0
+
+
+MOVES = """
+#include <gpuring.hpp>
+int main(int, char **argv) {
+    const gpuring::Ring ring(argv[1]); // of two slots
+    gpuring::Producer producer(ring);
+    gpuring::Consumer frames(ring);
+    std::optional<gpuring::WriteSlot> slot = producer.claim();
+    const auto first = slot->seq();
+    slot = producer.claim(); // the first one is abandoned
+    slot->publish();
+    std::optional<gpuring::ReadSlot> newest = frames.acquire();
+    if (newest->seq() != first + 1) return 1;
+    producer.claim()->publish();
+    if (producer.claim(gpuring::seconds(0))) return 2;
+    newest = frames.acquire(); // the one before is released
+    if (newest->seq() != first + 2) return 3;
+    if (!producer.claim(gpuring::seconds(0))) return 4;
+    newest.reset();
+    std::vector<gpuring::ReadSlot> window;
+    for (int k = 0; k < 2; k++) {
+        producer.claim()->publish();
+        window.push_back(std::move(*frames.acquire()));
+    }
+    window.erase(window.begin());
+    return window[0].seq() == first + 5 && producer.claim(gpuring::seconds(0)) ? 0 : 5;
+}
+"""
+
+
+def test_a_slot_of_cpp_that_another_one_is_assigned_to_is_ended(name, tmp_path):
+    with small_ring(name, slots=2):
+        assert run_cpp(MOVES, name, tmp_path) == 0
+
+
+METADATA = """
+#include <cstdio>
+#include <gpuring.hpp>
+struct Metadata {
+    std::int64_t pts;
+    float exposure;
+    double gain;
+};
+int main(int, char **argv) {
+    const std::int64_t pts = 7;
+    gpuring_field image = GPURING_FIELD;
+    gpuring_create_options options = GPURING_CREATE_OPTIONS;
+    image.name = "array", image.dtype = "u1", image.dimensions = 1, image.shape[0] = 4;
+    options.fields = &image, options.field_count = 1;
+    MAKE
+    const auto ring = gpuring::Ring::create(argv[1], options);
+    if (ring.info().meta_nbytes != sizeof(Metadata)) return 1;
+    gpuring::Producer producer(ring);
+    auto slot = producer.claim();
+    WRITE
+    slot->publish();
+    std::puts("published");
+    std::fflush(stdout);
+    std::getchar();
+}
+"""
+
+
+def test_metadata_is_written_as_a_struct_with_its_padding(name, tmp_path):
+    """As the page shows it."""
+    shown = re.findall(r"^```cpp\n(.*?)^```$", (ROOT / "docs" / "c.md").read_text(), re.M | re.S)
+    (make,) = (each for each in shown if "struct Metadata" in each)
+    (write,) = (each for each in shown if each.startswith("const Metadata now"))
+    make = make.partition("};\n")[2]  # the struct is at the head of the program
+    build_cpp(METADATA.replace("MAKE", make).replace("WRITE", write), tmp_path)
+    command = [tmp_path / "it", name]
+    with subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as program:
+        try:
+            assert program.stdout.readline() == "published\n"
+            with gpuring.attach(name) as ring, ring.consumer(start="oldest") as frames:
+                assert ring.spec.meta.fields["gain"] == (np.dtype("f8"), 16)
+                with frames.acquire(0) as slot:
+                    seen = [slot.meta[each].item() for each in ("pts", "exposure", "gain")]
+            assert seen == [7, pytest.approx(0.01), 2.0]
+            program.communicate("", timeout=PATIENCE_S)
+            assert program.returncode == 0
+        finally:
+            program.kill()
 
 
 FOLLOWS = """
@@ -294,11 +384,19 @@ def test_a_ring_that_a_restart_has_led_to_can_be_joined_by_others(name, tmp_path
     assert segments_of(name) == []
 
 
-def test_an_older_cpp_is_told_which_one_it_takes(tmp_path):
+@pytest.mark.parametrize(
+    ("option", "told"),
+    [
+        ("-std=c++14", "gpuring.hpp needs C++17"),
+        ("-fno-exceptions", "without them include gpuring.h"),
+    ],
+)
+def test_a_compiler_is_told_what_the_header_takes(option, told):
     if CXX is None:
         pytest.skip("no compiler")
-    command = [CXX, "-std=c++14", "-fsyntax-only", *config.cflags(), "-include", "gpuring.hpp"]
+    command = [CXX, "-std=c++17", option, "-fsyntax-only", *config.cflags()]
+    command += ["-include", "gpuring.hpp"]
     command += ["-x", "c++", "/dev/null"]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
     assert done.returncode != 0
-    assert "gpuring.hpp needs C++17" in done.stderr
+    assert told in done.stderr

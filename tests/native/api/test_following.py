@@ -307,6 +307,21 @@ def test_an_end_that_comes_during_a_select_is_waited_out(name, puppet):
         c.leaves()
 
 
+def test_others_see_that_a_select_waits_for_an_end_to_be_over(name, puppet):
+    c = puppet()
+    with small_ring(name) as ring:
+        follows(c, name)
+        with ring.producer() as producer:
+            put(producer, 1, 1)
+        reads(c, 1)
+        c.tell("select", FOREVER, 0)
+        poll(lambda: ring.stats().peers[0].waiting)
+    with small_ring(name) as ring, ring.producer() as producer:
+        put(producer, 1, 2)
+        assert c.hear() == "GPURING_OK 1"
+        c.leaves()
+
+
 def test_a_durable_consumer_keeps_its_place_over_its_own_death(name, puppet):
     c = puppet()
     with small_ring(name, slots=8) as ring, ring.producer() as producer:

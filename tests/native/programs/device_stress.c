@@ -9,8 +9,8 @@
  *
  * The fake is compiled without the thread sanitizer: it stands for hardware, and must order nothing
  * for the library. Compiled with -DGR_FAULTS the program lingers at the fault points, such as the
- * one between promise and record. Usage: device_stress [frames per producer [seconds until it
- * counts as hung]]
+ * one between promise and record. Usage: device_stress [frames per producer [seconds without a claim
+ * until it counts as hung]]
  */
 #define _GNU_SOURCE
 #include <sched.h>
@@ -36,6 +36,7 @@ static struct gd_driver driver;
 static struct gd_device device;
 static struct gr_ring *ring;
 static uint64_t frames_each = 2500;
+static unsigned patience_s = 280;
 static bool gate_host;
 static _Atomic uint64_t published_sum, lonely_sum, shared_sum, refusals;
 static _Atomic uint8_t seen[FC_SEQS];
@@ -243,6 +244,7 @@ static void *produce(void *barrier) {
         enum gr_result result = go_and_open(&me, &call, gd_claim);
         if (result == GR_DEVICE) continue;
         REQUIRE(result == GR_OK && call.got >= 1);
+        alarm(patience_s); /* it does not hang */
         n += call.got;
         for (uint32_t k = 0; k < call.got; k++)
             write_frame(stream, indices[k], me.use[indices[k]].seq);
@@ -455,7 +457,8 @@ static void run_ring(unsigned sync, bool host, bool refusals_too) {
 
 int main(int argc, char **argv) {
     if (argc > 1) frames_each = strtoull(argv[1], NULL, 10);
-    alarm(argc > 2 ? (unsigned)atoi(argv[2]) : 280);
+    if (argc > 2) patience_s = (unsigned)atoi(argv[2]);
+    alarm(patience_s);
     world = fc_new(false);
     fc_enter(world, &driver);
     fc_expect_whole(world);

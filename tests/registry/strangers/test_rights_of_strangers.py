@@ -13,7 +13,7 @@ import pytest
 import gpuring
 from gpuring.registry import directory, leftovers, locks
 from gpuring.registry import segment as segments
-from tests.helpers import raw_verbs
+from tests.helpers import commands, raw_verbs
 from tests.helpers.promise import promise
 from tests.helpers.support import LOCK_BYTE, lock, segments_of
 from tests.registry.strangers import NOBODY, OPTIONS, SHM, TERMS, outcome
@@ -174,6 +174,39 @@ def test_root_too_leaves_rings_of_others_alone(name, stranger, monkeypatch, mode
     child.send()
     assert child.result() is False
     assert segments_of(name) == []
+
+
+def serve_and_keep(pipe, name):
+    with gpuring.serve(name, **TERMS, mode=0o666):
+        pipe.send()
+        pipe.receive()
+
+
+def test_a_service_of_another_user_asks_for_no_argument_that_connect_lacks(name, stranger):
+    child = stranger(serve_and_keep, name)
+    child.receive()
+    with pytest.raises(PermissionError, match=f"belongs to user {NOBODY}, not") as refused:
+        gpuring.connect(name)
+    assert "`" not in str(refused.value)
+    child.send()
+    child.result()
+
+
+def opens(pipe, name):
+    return outcome(lambda: gpuring.attach(name))
+
+
+@pytest.mark.parametrize(
+    ("mode", "opened"), [((), "PermissionError"), (("--mode", "0666"), "done")]
+)
+def test_who_may_open_the_far_ring_of_a_bridge(name, stranger, mode, opened):
+    pytest.importorskip("zmq")
+    far = f"{name}-far"
+    with gpuring.create(name, **OPTIONS), commands.exporting(name) as (_, address):
+        options = ("--as", far, "--device", "host", *mode)
+        with commands.running("bridge", "import", f"{address}/{name}", *options):
+            gpuring.attach(far, timeout=60).close()
+            assert stranger(opens, far).result() == opened
 
 
 def make_and_die(pipe, name):
