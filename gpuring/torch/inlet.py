@@ -94,7 +94,7 @@ class Inlet:
         self._device = device
         self._rings: dict[tuple[int, int], _Ring] = {}
         self._layouts: dict[int, Layout] = {}
-        """Of the last frames of each worker."""
+        """The layout of each worker's last batch."""
         self._lock = threading.RLock()  # reentrant: a signal handler may drop the iterator
         self._pid = os.getpid()
         self._closed = False

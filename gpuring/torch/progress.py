@@ -73,7 +73,7 @@ class Place(NamedTuple):
 
     task: int
     before: int
-    """So many samples it had loaded in this epoch, before those of the task."""
+    """How many samples it had loaded in this epoch, before those of the task."""
     step: int
     """… and so many of the task."""
     phase: int

@@ -32,11 +32,11 @@ Events = npt.NDArray[np.uint64]
 """One row an event: turn, time_ns, what, who, and four words that depend on its kind."""
 
 POLL_S = 0.01
-"""So often events are collected.  A peer's table holds 4096."""
+"""The time between two collections of events.  A peer's table holds 4096."""
 LOOK_S = 0.1
-"""So often headers are looked at, for names of peers and for rings that were replaced."""
+"""The time between two looks at headers, for names of peers and for rings that were replaced."""
 _RESTART_S = 1.0
-"""For so long a ring that was there is waited for, because it may be replaced just now."""
+"""For how long a ring that was there is waited for, because it may be about to be replaced."""
 _WORDS = EVENT_NBYTES // 8
 
 
@@ -123,7 +123,7 @@ class Collector:
         self.names = names
         self.rings: list[TracedRing] = []
         self.trouble: dict[str, str] = {}
-        """Of those that could not be traced, by name."""
+        """Why rings could not be traced, by their names."""
         self.threads: dict[tuple[int, int], str] = {}
         """What threads are called, by pid and thread id."""
         self._asked: set[int] = set()

@@ -30,7 +30,7 @@ class PeerState:
 @dataclass
 class RingState:
     index: int
-    """Of all that are traced."""
+    """Its place in the list of traced rings."""
     name: str
     title: str
     """Its name, apart from that of an earlier ring."""

@@ -58,7 +58,8 @@ class Load:
 
     @property
     def setting(self) -> dict[str, Any]:
-        """Of a figure.  There were figures of batches once."""
+        """The setting of a figure.  It has `batch`, because stored results may have figures of
+        batches."""
         keys = ("kernel", "slots", "nbytes", "consumers", "lossless", "members", "producers")
         return {key: getattr(self, key) for key in keys} | {"batch": 1}
 
