@@ -87,8 +87,8 @@ class Draft:
         return begin if plain else -1
 
     def needed(self) -> int:
-        """So many bytes the slot must have, also if some of the leaves lie there.  What was
-        collated there and left out counts, too."""
+        """How many bytes the slot must have, even if some of the leaves lie there already.  What
+        was collated there and left out counts, too."""
         each = zip(self.kinds, self.begins, strict=True)
         missing = sum(aligned(_nbytes(kind)) for kind, begin in each if begin < 0)
         return aligned(self._end) + missing

@@ -125,8 +125,8 @@ class Inlet:
                     self._rings.popitem()[1].ring.close()
 
     def torn(self, worker: int) -> set[tuple[int, int]]:
-        """Of a worker that was killed: the frames that were copied and that its GPU had not made,
-        by place and sequence.  Waits for the copies."""
+        """For a worker that was killed: the frames that were copied although its GPU had not
+        written them, by place and sequence.  Waits for the copies."""
         torn: set[tuple[int, int]] = set()
         with self._lock:
             for (of, place), ring in self._rings.items():

@@ -103,7 +103,7 @@ class Piece(NamedTuple):
     begin: int
     """Its first byte there."""
     kind: Kind
-    """That of its only leaf.  If it has several, or an array of NumPy, it is bytes."""
+    """The kind of its only leaf.  If it has several, or an array of NumPy, it is bytes."""
 
 
 class Layout(NamedTuple):
@@ -113,8 +113,8 @@ class Layout(NamedTuple):
     """A batch without its leaves."""
     pieces: tuple[Piece, ...] = ()
     places: tuple[tuple[int, int, Kind | None], ...] = ()
-    """Of each leaf the number of its piece, its first byte there, and what it is.  None: it is the
-    piece."""
+    """For each leaf: the number of its piece, its first byte there, and what it is.  None: it is
+    the piece."""
 
 
 class Part(NamedTuple):

@@ -30,7 +30,7 @@ def _join() -> None:
 
 
 class _Samples(list[Any]):
-    """Those of a task.  Whoever goes over them has it written down."""
+    """The samples of a task.  To iterate over them notes which one is loaded."""
 
     def __iter__(self) -> Iterator[Any]:
         words = _mine

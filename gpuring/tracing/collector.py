@@ -50,7 +50,7 @@ class TracedRing:
     header: Header
     begun_ns: int
     fences: Fences | None
-    """Of a ring whose slots a GPU uses."""
+    """The fences of a ring whose slots a GPU uses."""
     title: str
     """Its name, and whether it has taken the place of another ring of the trace."""
     known: Known = field(default_factory=Known)
@@ -153,7 +153,7 @@ class Collector:
         self.ended_ns = native.now_ns()
 
     def _rest(self, until: float) -> None:
-        """Until that time, on the clock of time.monotonic, it looks at fences only."""
+        """Looks at fences only, until that time on the clock of time.monotonic."""
         while left := left_s(until):
             on_gpu = self._look_at_fences()
             time.sleep(min(left, fences.LOOK_S) if on_gpu else left)
