@@ -77,7 +77,7 @@ def bytes_of(array: Any) -> Any:
 
 
 def _bytes_at(array: Any, nbytes: int) -> Any:
-    """So many bytes, from the first one of `array` on."""
+    """The first `nbytes` bytes of `array`."""
     device = (dlpack.DL_CUDA, array.device.id)
     capsule = dlpack.dlpack_export(array, array.data.ptr, device, (nbytes,), _BYTES, 0, False)
     return load_torch().from_dlpack(capsule)

@@ -8,8 +8,8 @@ from collections.abc import Iterable
 
 
 def readable(descriptors: Iterable[int], seconds: float) -> set[int]:
-    """Those that can be read, or are at their end.  Waits for one, for so long at most, which may
-    be for ever: math.inf.  They may be larger than select() takes."""
+    """The descriptors that can be read, or are at their end.  Waits for one for up to `seconds`;
+    math.inf is for ever.  Their numbers may be larger than select() takes."""
     poll = select.poll()
     for each in descriptors:
         poll.register(each, select.POLLIN)

@@ -23,7 +23,8 @@ BUSY_S = 0.00005
 """How long a loop rests while something is in flight, and nobody tells it when that is done."""
 
 POLLING_S = 0.0005
-"""For so long a loop looks after frames alone, while its engine has to be polled all the time."""
+"""While an engine has to be polled all the time, a loop looks at its other sockets only so
+often."""
 
 _LINES, _LINES_S = 100, 10.0
 """How many lines are logged in how many seconds."""

@@ -20,8 +20,8 @@ from gpuring.bridge.worker import Fatal, SupervisorPipe
 _PR_SET_PDEATHSIG = 1
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt, in <malloc.h>
 _KEPT = 64 << 20
-"""So many bytes of free memory stay with a worker.  By default they go back to the system when a
-message is over, and for the next one the system has to clear as many pages again."""
+"""How many bytes of free memory stay with a worker.  By default they go back to the system when a
+message is over, and the system has to clear as many pages again for the next one."""
 _MAPPED = 4 << 20
 """Memory from this length on is not kept.  A message has at most 1 MiB."""
 

@@ -150,7 +150,7 @@ def _who_uses(name: str) -> str:
 
 
 def _of_whole(header: Header) -> tuple[bool, str]:
-    """Of a ring that can be read: whether it goes, and why or why not."""
+    """For a ring that can be read: whether it goes, and why or why not."""
     peers = len(header.live_peers())
     creator = f"its creator (pid {header.creator_pid})"
     if native.is_kept(header):

@@ -106,7 +106,7 @@ def waiting(one: RingStats, chain: Jam | None = None, *, dropped: bool = False) 
 
 
 def unregistered(peer: PeerStats) -> str:
-    """Of a peer whose GPU does not reach the slots of a pinned ring."""
+    """What to say of a peer whose GPU does not reach the slots of a pinned ring."""
     return (
         f"peer {peer.number} waits for each of its copies: the slots are not registered with its "
         f"GPU, {peer.unregistered}"

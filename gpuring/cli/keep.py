@@ -175,7 +175,7 @@ def _made(args: argparse.Namespace) -> gpuring.Ring | gpuring.Server:
 
 
 def _given(args: argparse.Namespace, names: Collection[str]) -> dict[str, Any]:
-    """Those that were given, so that the others have the defaults of the library."""
+    """The options that were given, so that the others have the defaults of the library."""
     return {name: value for name in names if (value := getattr(args, name)) is not None}
 
 

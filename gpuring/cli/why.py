@@ -123,7 +123,7 @@ WORDS = {
         "`gpuring clean {ring}` removes what is left of it",
     ),
 }
-"""Of each reason: who is to blame, and what to do."""
+"""For each reason: who is to blame, and what to do."""
 _STATE = {"dead ring": "dead"}
 """What a ring is that is not stuck."""
 

@@ -101,7 +101,7 @@ class Slots:
     slots: int
     slot_nbytes: int
     epoch: bytes = b""
-    """That of the ring.  A process finds by it what it has."""
+    """The epoch of the ring.  A process finds by it the memory that it has already."""
 
     @property
     def nbytes(self) -> int:

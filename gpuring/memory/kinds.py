@@ -136,6 +136,6 @@ def under(slots: PinnedMemory, device: str | int | None) -> Memory:
 
 
 def hand_on(header: Header, memory: Memory) -> None:
-    """Has this process give the memory to those who attach to the ring, if the kind needs it."""
+    """Lets this process hand the memory to those who attach to the ring, if the kind needs it."""
     if memory.descriptor >= 0:
         native.offer(header, memory.descriptor)

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Array = npt.NDArray[Any]
 
 ENCODING = "gpuring"
-"""Of the messages, and of the schemas."""
+"""The encoding of the messages, and of the schemas."""
 
 HEAD = np.dtype(
     [
@@ -48,7 +48,7 @@ REDELIVERED, RESTARTED, HAS_ORIGIN = 1, 2, 4
 """Bits of `flags`."""
 
 _ALIGNMENT = 64
-"""Of the arrays in a message."""
+"""The alignment of the arrays in a message."""
 
 _UNIX_NS = time.time_ns() - native.now_ns()
 """The time of 1970 on the clock of rings.  It is measured once, so that the times of one process

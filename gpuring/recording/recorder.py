@@ -198,7 +198,7 @@ class Recorder:
                 self._files.finish()
 
     def _ready(self) -> list[Source]:
-        """Those that have a frame.  None if a chunk is due, or if this was ended."""
+        """The sources that have a frame.  None if a chunk is due, or if this was ended."""
         by = {source.frames: source for source in self._going_on}
         patience_s = min(_LOOK_S, self._files.chunk_due_s - time.monotonic())
         try:

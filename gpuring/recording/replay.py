@@ -53,7 +53,7 @@ class Replay:
 
     @property
     def rings(self) -> list[Ring]:
-        """Those that are open now."""
+        """The rings that are open now."""
         return [ring for _, ring, _ in self._made.values()]
 
     def wait_for_readers(self, number: int) -> None:

@@ -27,7 +27,8 @@ __all__ = [
 ]  # fmt: skip
 
 _POLLED_S = 0.02
-"""Who polls does not have /proc read for each time.  What was read is good for so long."""
+"""For how long an answer of /proc is used again.  So a caller that polls does not read /proc each
+time."""
 _MAX_LOOKS = 1000
 
 Culprit = tuple[int, "int | None", "int | None", int, int]
@@ -110,7 +111,7 @@ def waits_for_itself(peer: Peer) -> bool:
 
 
 def waiting_for_itself(ring: str, peer: Peer) -> str:
-    """Of such a wait, in words."""
+    """The words for such a wait."""
     return (
         f"ring {ring!r}: this wait may never end: {culprit(peer)}. It has no timeout, and this "
         "process has no other thread of Python that could end it. Publish or release first, or "

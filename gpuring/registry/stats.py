@@ -135,11 +135,11 @@ class SubscriptionStats:
     durable: bool
     """Whether it stays when its last member leaves or dies (`Ring.subscribe`)."""
     patience_s: float | None
-    """Of a durable one: for how many seconds producers wait for it while it has no member.  None:
+    """For how many seconds producers wait for a durable subscription while it has no member.  None:
     for ever, or it is not durable."""
     unread_s: float | None
-    """Of a durable one: for how many seconds it has had no member.  None: it has one, or it is not
-    durable."""
+    """For how many seconds a durable subscription has had no member.  None: it has one, or it is
+    not durable."""
     given_up: bool
     """Whether its patience was over, so that producers do not wait for it any more."""
     far: str
@@ -250,7 +250,7 @@ class RingStats:
     dropped: int
     """How many frames producers have dropped because no slot was free (`Producer.try_claim`)."""
     producers_in_all: int
-    """Of how many producers the stream is made, as `create(producers=)` said."""
+    """How many producers make the stream, as `create(producers=)` said."""
     producers_left: int
     """How many producers have left cleanly so far."""
     producers_died: int

@@ -19,8 +19,8 @@ _PROC = Path("/proc")
 
 
 def users(names: Iterable[str]) -> dict[str, dict[int, str]]:
-    """Of each ring the processes that have its header mapped: their pids, and how they were
-    started.  Rings of which none is known are not there."""
+    """For each ring: the processes that have its header mapped, with their pids and how they were
+    started.  A ring of which none is known is left out."""
     rings: dict[tuple[bytes, bytes], str] = {}
     for name in names:
         with contextlib.suppress(OSError):

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gpuring.native import Notifier, Peer
 
 LOOK_AGAIN_S = 0.05
-"""Who waits for several endpoints looks this often whether those at their end go on."""
+"""A wait for several endpoints looks this often whether those at their end go on."""
 _NEVER_NS = 2**63 - 1
 
 
@@ -115,7 +115,8 @@ async def wait_async(endpoint: Follower, at_most_s: float) -> None:
 
 
 def resting(endpoints: Iterable[AnyFollower]) -> list[AnyFollower]:
-    """Those that are still at an end that they wait out.  The others have moved, if they had to."""
+    """The endpoints that are still at an end that they wait out.  The others have moved, if they
+    had to."""
     ended = [each for each in endpoints if rests(each)]
     for each in ended:
         _begin(each)
@@ -205,13 +206,13 @@ class NamesNotifier(native.Notifier):
         self._timer.set(LOOK_AGAIN_S if soon or names is None else LOOK_S)
 
     def arm(self, peer: Peer, at_end: bool = False) -> bool:
-        """As that of the base class.  If this is no end, names make nothing readable any more."""
+        """As in the base class.  If this is no end, names make nothing readable any more."""
         if self._listens and not at_end:
             self._hear_no_names()
         return super().arm(peer, at_end)
 
     def set(self) -> None:
-        """As that of the base class.  Whoever is about to leave needs no watch."""
+        """As in the base class.  An endpoint that is about to leave needs no watch."""
         self._hear_no_names()
         super().set()
 

@@ -216,7 +216,7 @@ def set_shape(slot: WriteSlot, shape: tuple[int, ...] | None) -> None:
 
 
 def set_origin(slot: WriteSlot, seq: int, time_ns: int, lost: int) -> None:
-    """Of a bridge: the frame was `seq` of another ring, and was first published at `time_ns` of
+    """For a bridge: the frame was `seq` of another ring, and was first published at `time_ns` of
     CLOCK_REALTIME.  `lost` is how many were lost upstream before it, in all.  Raises ValueError,
     RingError if the slot is no longer yours, PeerLost."""
     slot._set_origin(seq, time_ns, lost)

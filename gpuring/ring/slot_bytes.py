@@ -20,7 +20,7 @@ def frame(memory: Memory, spec: Spec, index: int) -> Any:
 
 
 def canary(memory: Memory, spec: Spec, index: int) -> Any:
-    """Those of its canary.  A reader, too, restores a canary that it found written over."""
+    """The bytes of a slot's canary.  A reader, too, restores a canary that it found overwritten."""
     behind = Field("", (spec.slot_nbytes - _end(spec),), np.dtype("u1"), _end(spec))
     return memory.array(index, behind, behind.shape, writable=True)
 

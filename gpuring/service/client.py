@@ -68,7 +68,7 @@ class Client(Sender, Unique):
         self._options, self._engine_s = options, options.engine_s
         self._queues: Queues = {}
         self._readable: select.epoll | None = None
-        """Of the descriptors of all its mailboxes.  None: fileno() was not called."""
+        """Watches the descriptors of all its mailboxes.  None: fileno() was not called."""
         self._late = 0  # in the services that it has left
         self._whole = Whole(f"service {ring.name!r}: a client", "it leaves the service")
         box = Mailbox(ring, terms, options, self._queues, self._whole)

@@ -37,7 +37,7 @@ class ClientMetrics:
     calls: int
     """How many calls of this client it has taken."""
     queue_s: float
-    """For how many seconds they had waited, all together."""
+    """The sum of the seconds that these calls had waited."""
     compute_s: float
     """Their share of `Metrics.compute_s`, in seconds.  All calls of a batch have the same share."""
 
@@ -47,11 +47,11 @@ class Metrics:
     """What an engine has measured.  Times are in seconds."""
 
     batch_size: Histogram
-    """Of each batch, how many calls it had."""
+    """How many calls each batch had."""
     queue_s: Histogram
-    """Of each call, how long ago it had been sent when the engine had its batch."""
+    """How long each call had waited: from when it was sent until the engine had its batch."""
     compute_s: Histogram
-    """Of each batch whose `with` block has ended, how long that was after the engine had it.  A GPU
+    """How long each batch took: from when the engine had it until its `with` block ended.  A GPU
     may still be at work then."""
     clients: Mapping[int, ClientMetrics]
     """By `call.client`.  Clients that have left may be missing."""

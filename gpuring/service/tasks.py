@@ -133,7 +133,7 @@ class Tasks(_inbox.LoopTasks):
         self._soon(0)
 
     def _look_later(self) -> None:
-        """Has the loop look after a slice, unless it will anyway."""
+        """Lets the loop look after a slice, unless it will anyway."""
         if self._tick is None or self._tick.when() < self._loop.time():
             self._tick = self._loop.call_later(_inbox.SLICE_S, self._look)
             self._looks_at = time.monotonic() + _inbox.SLICE_S
@@ -217,7 +217,7 @@ class Tasks(_inbox.LoopTasks):
         return None
 
     def _soon(self, pause_s: float) -> None:
-        """Has the loop look again after `pause_s` seconds."""
+        """Lets the loop look again after `pause_s` seconds."""
         if self._next is not None:
             self._next.cancel()
         loop = self._loop

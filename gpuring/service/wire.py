@@ -138,7 +138,7 @@ def request_of(ring: Ring) -> Spec:
 
 
 def differences(*pairs: tuple[str, object, object]) -> Iterator[tuple[str, str, str]]:
-    """Those whose two sides differ, in words."""
+    """The name and the two sides, in words, of each pair whose sides differ."""
     for what, *sides in pairs:
         if sides[0] != sides[1]:
             one, other = (in_words(x) if isinstance(x, Spec) else repr(x) for x in sides)

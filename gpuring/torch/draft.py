@@ -87,8 +87,8 @@ class Draft:
         return begin if plain else -1
 
     def needed(self) -> int:
-        """So many bytes the slot must have, also if some of the leaves lie there.  What was
-        collated there and left out counts, too."""
+        """How many bytes the slot must have, even if some of the leaves lie there already.  What
+        was collated there and left out counts, too."""
         each = zip(self.kinds, self.begins, strict=True)
         missing = sum(aligned(_nbytes(kind)) for kind, begin in each if begin < 0)
         return aligned(self._end) + missing
@@ -162,12 +162,13 @@ _NOWHERE = torch.empty(0, dtype=torch.uint8)
 
 
 def _nbytes(kind: Kind) -> int:
-    """Of its room.  What is empty has some, so that there is no frame without bytes."""
+    """How many bytes it takes in a slot.  An empty tensor takes some, too, so that no frame is
+    empty."""
     return kind.nbytes or 1
 
 
 class Drafts(dict[int, Draft]):
-    """Those of a batch, by place."""
+    """The drafts of a batch, by place."""
 
     def __init__(self, outlets: Mapping[int, Outlet | None]) -> None:
         super().__init__()
@@ -185,13 +186,13 @@ class Drafts(dict[int, Draft]):
         return [draft for draft in self.values() if draft.numbers]
 
     def abandon(self) -> None:
-        """What was not published."""
+        """Abandons the claims of drafts that were not published."""
         for draft in self.values():
             draft.abandon()
 
 
 def layout_of(rest: bytes, drafts: list[Draft]) -> Layout:
-    """Of a batch that was laid."""
+    """The layout of a batch that lies in slots."""
     pieces: list[Piece] = []
     places: dict[int, tuple[int, int, Kind | None]] = {}
     for frame, draft in enumerate(drafts):

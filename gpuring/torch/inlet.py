@@ -94,7 +94,7 @@ class Inlet:
         self._device = device
         self._rings: dict[tuple[int, int], _Ring] = {}
         self._layouts: dict[int, Layout] = {}
-        """Of the last frames of each worker."""
+        """The layout of each worker's last batch."""
         self._lock = threading.RLock()  # reentrant: a signal handler may drop the iterator
         self._pid = os.getpid()
         self._closed = False
@@ -125,8 +125,8 @@ class Inlet:
                     self._rings.popitem()[1].ring.close()
 
     def torn(self, worker: int) -> set[tuple[int, int]]:
-        """Of a worker that was killed: the frames that were copied and that its GPU had not made,
-        by place and sequence.  Waits for the copies."""
+        """For a worker that was killed: the frames that were copied although its GPU had not
+        written them, by place and sequence.  Waits for the copies."""
         torn: set[tuple[int, int]] = set()
         with self._lock:
             for (of, place), ring in self._rings.items():

@@ -35,7 +35,7 @@ from gpuring.torch.starting import Start
 T_co = TypeVar("T_co", covariant=True)
 
 DEATH_S = 1.0
-"""For so long a worker whose connections have ended may still seem to be alive."""
+"""For how long a worker whose connections have ended may still seem to be alive."""
 
 NOT_STARTED = (
     "What it has written says why. A worker that is not forked imports the program again: what "
@@ -153,7 +153,7 @@ class _OverWorkers(dataloader._MultiProcessingDataLoaderIter):
         slots = min((loader.prefetch_factor or 0) + 1, 1024)  # one is being copied
         self._inlet = Inlet(loader._need, loader.num_workers, slots, loader.device)
         self._taken = [collections.deque[Any](maxlen=slots) for _ in range(loader.num_workers)]
-        """Of each worker the last batches that were taken from it, with their parts."""
+        """For each worker: the last batches that were taken from it, with their parts."""
         self._asked: dict[int, Any] = {}
         """The samples of the batches that workers may be at."""
         packing = Packing(

@@ -65,7 +65,7 @@ class Packing:
         self._outlets: dict[int, Outlet | None] = {}
         """None: this process cannot use that GPU."""
         self._contents: tuple[Any, ...] = ()
-        """Of the last batch that lay in slots: what its layout is made of."""
+        """What the layout of the last batch in slots is made of."""
 
     def __call__(self, samples: Any) -> Any:
         progress.enter(progress.COLLATES)

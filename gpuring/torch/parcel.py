@@ -30,7 +30,7 @@ Leaf = torch.Tensor | np.ndarray
 """What may lie in a slot."""
 
 inlets: weakref.WeakValueDictionary[str, Any] = weakref.WeakValueDictionary()
-"""Those of this process by name (inlet.py).  A parcel finds its own here."""
+"""The inlets of this process, by name (inlet.py).  A parcel finds its inlet here."""
 
 ALIGNMENT = 256
 """Bytes.  A tensor begins at a multiple of it, as in memory that CUDA allocates."""
@@ -103,7 +103,7 @@ class Piece(NamedTuple):
     begin: int
     """Its first byte there."""
     kind: Kind
-    """That of its only leaf.  If it has several, or an array of NumPy, it is bytes."""
+    """The kind of its only leaf.  If it has several, or an array of NumPy, it is bytes."""
 
 
 class Layout(NamedTuple):
@@ -113,8 +113,8 @@ class Layout(NamedTuple):
     """A batch without its leaves."""
     pieces: tuple[Piece, ...] = ()
     places: tuple[tuple[int, int, Kind | None], ...] = ()
-    """Of each leaf the number of its piece, its first byte there, and what it is.  None: it is the
-    piece."""
+    """For each leaf: the number of its piece, its first byte there, and what it is.  None: it is
+    the piece."""
 
 
 class Part(NamedTuple):
@@ -125,7 +125,7 @@ class Part(NamedTuple):
     generation: int
     """Which ring of the worker's for this place this is, or was to be."""
     nbytes: int
-    """So many bytes of a slot the leaves take."""
+    """How many bytes of a slot the leaves take."""
     seq: int = 0
     """The frame that has the leaves.  0: none."""
 

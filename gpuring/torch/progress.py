@@ -30,7 +30,7 @@ def _join() -> None:
 
 
 class _Samples(list[Any]):
-    """Those of a task.  Whoever goes over them has it written down."""
+    """The samples of a task.  To iterate over them notes which one is loaded."""
 
     def __iter__(self) -> Iterator[Any]:
         words = _mine
@@ -73,7 +73,7 @@ class Place(NamedTuple):
 
     task: int
     before: int
-    """So many samples it had loaded in this epoch, before those of the task."""
+    """How many samples it had loaded in this epoch, before those of the task."""
     step: int
     """… and so many of the task."""
     phase: int

@@ -54,7 +54,7 @@ class Queue(queues.Queue):  # type: ignore[type-arg]
     def _reset(self, after_fork: bool = False) -> None:
         super()._reset(after_fork)  # type: ignore[misc]
         self._unwritten = collections.deque[None]()
-        """Has an entry for each message that the thread has still to write."""
+        """An entry for each message that the thread has still to write."""
         self._send_bytes = functools.partial(_write, self._writer, self._unwritten)
 
     def put(self, obj: Any, block: bool = True, timeout: float | None = None) -> None:

@@ -32,11 +32,11 @@ Events = npt.NDArray[np.uint64]
 """One row an event: turn, time_ns, what, who, and four words that depend on its kind."""
 
 POLL_S = 0.01
-"""So often events are collected.  A peer's table holds 4096."""
+"""The time between two collections of events.  A peer's table holds 4096."""
 LOOK_S = 0.1
-"""So often headers are looked at, for names of peers and for rings that were replaced."""
+"""The time between two looks at headers, for names of peers and for rings that were replaced."""
 _RESTART_S = 1.0
-"""For so long a ring that was there is waited for, because it may be replaced just now."""
+"""For how long a ring that was there is waited for, because it may be about to be replaced."""
 _WORDS = EVENT_NBYTES // 8
 
 
@@ -50,7 +50,7 @@ class TracedRing:
     header: Header
     begun_ns: int
     fences: Fences | None
-    """Of a ring whose slots a GPU uses."""
+    """The fences of a ring whose slots a GPU uses."""
     title: str
     """Its name, and whether it has taken the place of another ring of the trace."""
     known: Known = field(default_factory=Known)
@@ -123,7 +123,7 @@ class Collector:
         self.names = names
         self.rings: list[TracedRing] = []
         self.trouble: dict[str, str] = {}
-        """Of those that could not be traced, by name."""
+        """Why rings could not be traced, by their names."""
         self.threads: dict[tuple[int, int], str] = {}
         """What threads are called, by pid and thread id."""
         self._asked: set[int] = set()
@@ -153,7 +153,7 @@ class Collector:
         self.ended_ns = native.now_ns()
 
     def _rest(self, until: float) -> None:
-        """Until that time, on the clock of time.monotonic, it looks at fences only."""
+        """Looks at fences only, until that time on the clock of time.monotonic."""
         while left := left_s(until):
             on_gpu = self._look_at_fences()
             time.sleep(min(left, fences.LOOK_S) if on_gpu else left)

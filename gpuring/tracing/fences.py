@@ -15,7 +15,7 @@ from gpuring import native
 from gpuring.native import Tracer
 
 LOOK_S = 0.0002
-"""So often the words are looked at.  That is how far off the end of a slice is."""
+"""The time between two looks at the words.  The end of a slice may be wrong by as much."""
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ class Hops:
         self._picture, self._rings = picture, rings
         by_epoch = {ring.header.epoch: k for k, ring in enumerate(rings)}
         self._near = {k: by_epoch.get(ring.header.link()[0]) for k, ring in enumerate(rings)}
-        """Of each ring: the one that a bridge brings frames from, if that is traced, too."""
+        """For each ring: the ring from which a bridge brings its frames, if that is traced, too."""
         self._taken: dict[tuple[int, int], list[tuple[str, Slice]]] = {}
         self._hops: dict[tuple[int, int], Slice] = {}
 

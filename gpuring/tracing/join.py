@@ -44,7 +44,8 @@ class HostTrace:
     rings: dict[str, str] = field(default_factory=dict)
     """Their names, by their epochs."""
     clocks: list[tuple[str, Clock]] = field(default_factory=list)
-    """Of hosts that bridges bring frames from, with the epoch of the ring there."""
+    """The clocks of hosts from which bridges bring frames, each with the epoch of the ring
+    there."""
     begin_ns: int = 0
     end_ns: int = 0
     shift_ns: int = 0

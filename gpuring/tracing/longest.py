@@ -23,8 +23,8 @@ class Wait:
 
 
 def longest(picture: Picture) -> list[Wait]:
-    """Those who kept others waiting, the worst first.  Nobody is to blame for a frame that is not
-    there yet, so waits for the next frame do not count."""
+    """Who kept whom waiting, and for how long, the worst first.  Nobody is to blame for a frame
+    that is not there yet, so waits for the next frame do not count."""
     found: dict[tuple[int, str, str], Wait] = {}
     for it in picture.slices:
         if it.kind != "waits" or "culprit" not in it.args:

@@ -30,7 +30,7 @@ class PeerState:
 @dataclass
 class RingState:
     index: int
-    """Of all that are traced."""
+    """Its place in the list of traced rings."""
     name: str
     title: str
     """Its name, apart from that of an earlier ring."""
@@ -59,7 +59,7 @@ class RingState:
         return self.known.peers.get(key, Who(0))
 
     def members(self, subscription: int | None, at: int) -> list[str]:
-        """Who is in a subscription at that time.  None: who is a producer."""
+        """The members of a subscription at that time.  None: the producers."""
         return [
             who.name
             for key, who in self.known.peers.items()

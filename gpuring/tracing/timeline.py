@@ -34,9 +34,9 @@ class Timeline:
         self._rings: list[RingState] = []
         self._threads: dict[tuple[int, int], ThreadState] = {}
         self._first: dict[tuple[int, int], tuple[int, int]] = {}
-        """Of each peer number of a ring: when its first event was, and whose."""
+        """For each peer number of a ring: when its first event was, and whose."""
         self._shown = Counter[tuple[int, int]]()
-        """Of each, how many missing events the picture shows."""
+        """For each: how many missing events the picture shows."""
         self._calls = Calls(self.picture, self.pids)
         self._hops = Hops(self.picture, rings)
         self._gpu_work = GpuWork(self.picture, rings, ended_ns)

@@ -40,7 +40,7 @@ class Death:
 
 @dataclass
 class Known:
-    """Of one ring: all peers that were ever seen in it, by number and id."""
+    """All peers that were ever seen in one ring, by number and id."""
 
     peers: dict[tuple[int, int], Who] = field(default_factory=dict)
     subscriptions: dict[int, str] = field(default_factory=dict)

@@ -7,7 +7,6 @@ import ctypes
 import fcntl
 import itertools
 import os
-import re
 import struct
 from pathlib import Path
 
@@ -15,27 +14,11 @@ import pytest
 
 import gpuring
 from gpuring.registry import locks
+from tests.gstreamer.pipelines import SHOWN, numbers, of_size, publish, read
 from tests.helpers.commands import gpuring as command
 from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.rings import put, small_ring
 from tests.helpers.support import locked
-
-META = [("pts", "i8"), ("caps", "S512")]
-GRAY = "video/x-raw,format=GRAY8,width=64,height=36,framerate=25/1"
-SHOWN = "fakesink silent=false sync=false"
-
-
-def numbers(frames=-1):
-    return f"videotestsrc num-buffers={frames} ! {GRAY}"
-
-
-def read(frames, n):
-    """The pts of so many frames, in units of a frame's time."""
-    found = []
-    for _ in range(n):
-        with frames.acquire(PATIENCE_S) as slot:
-            found.append(round(slot.meta["pts"] / 40_000_000))
-    return found
 
 
 def read_what_is_there(frames):
@@ -46,14 +29,6 @@ def read_what_is_there(frames):
             with frames.acquire(0.1) as slot:
                 found.append(round(slot.meta["pts"] / 40_000_000))
     return found
-
-
-def publish(producer, values, **meta):
-    for value in values:
-        with producer.claim(PATIENCE_S) as slot:
-            slot.array[:] = value
-            for name, each in meta.items():
-                slot.meta[name] = each
 
 
 def in_a_row(numbers):
@@ -358,18 +333,6 @@ def test_a_timeout_may_be_as_long_as_it_likes(name, launch):
         source.end()
 
 
-def test_caps_that_the_slots_do_not_hold_are_told_of(name, launch):
-    with gpuring.create(name, slots=2, shape=(4, 8, 3), dtype="u1", device="host"):
-        said = launch(f"{numbers()} ! gpuringsink ring={name} create=false").end(1)
-        assert f"ring '{name}': its slots hold array (4, 8, 3) |u1, not GRAY8 pictures" in said
-
-
-def test_caps_that_the_metadata_does_not_hold_are_told_of(name, launch):
-    caps = f"{GRAY},note=(string){'n' * 500}"
-    said = launch(f"videotestsrc num-buffers=2 ! {caps} ! gpuringsink ring={name}").end(1)
-    assert f"ring '{name}': the metadata `caps` has room for 512 bytes, and not for these" in said
-
-
 @pytest.mark.parametrize("continued", [False, True], ids=["killed", "stopped in it"])
 def test_a_ring_of_the_dead_with_other_slots_makes_way(name, launch, continued):
     """A source follows, and so does a program that is in it."""
@@ -407,18 +370,6 @@ def test_a_ring_of_the_dead_that_is_just_being_removed_makes_way(name, launch):
     again.end()
 
 
-def test_fields_that_are_no_planes_are_told_of(name, launch):
-    fields = {"image": ((4, 6), "u1"), "depth": ((4, 6), "f4")}
-    with gpuring.create(name, slots=2, fields=fields, device="host") as ring:
-        source = launch(f"gpuringsrc ring={name} ! fakesink")
-        poll(lambda: ring.stats().subscriptions)
-        with ring.producer() as producer:
-            producer.claim(PATIENCE_S).publish()
-            said = source.end(1)
-    assert "its slots hold image (4, 6) |u1, depth (4, 6) <f4, not NV12 pictures of 6 x 4." in said
-    assert "Several fields are taken for the planes of one picture" in said
-
-
 def test_a_ring_of_the_dead_in_which_a_sink_goes_on_makes_way_for_other_caps(name, launch):
     sink = launch(f"{numbers()} ! gpuringsink ring={name} readers=1")
     with (
@@ -454,105 +405,3 @@ def test_a_sink_does_not_mix_its_frames_with_those_of_a_program_that_runs(name, 
 def test_elements_need_a_name(launch):
     assert "needs the name of a ring" in launch("gpuringsrc ! fakesink").end(255)
     assert "needs the name of a ring" in launch(f"{numbers()} ! gpuringsink").end(255)
-
-
-def of_size(width, height, form, frames):
-    caps = f"video/x-raw,format={form},width={width},height={height}"
-    return f"videotestsrc num-buffers={frames} ! {caps}"
-
-
-def widths_in(said):
-    return re.findall(r"fakesink0\.\S+sink: caps = .*?width=\(int\)(\d+)", said)
-
-
-def test_smaller_pictures_go_into_the_same_ring(name, launch):
-    sizes = [(64, 36), (32, 18), (64, 36)]
-    parts = " ".join(f"{of_size(*each, 'RGB', 4)} ! c." for each in sizes)
-    source = launch(f"gpuringsrc ring={name} ! fakesink", "-v")
-    sink = launch(f"concat name=c ! gpuringsink ring={name} readers=2 {parts}")
-    with gpuring.attach(name, timeout=PATIENCE_S) as ring, ring.consumer() as frames:
-        shapes = [slot.array.shape for slot in frames]
-    assert shapes == [(height, width, 3) for width, height in sizes for _ in range(4)]
-    sink.end()
-    assert widths_in(source.end()) == ["64", "32", "64"]
-
-
-def test_the_times_of_a_frame_are_its_own(name, launch):
-    """The producer takes the slot again as soon as it may."""
-    through = launch(
-        f"gpuringsrc ring={name}-a copy=true ! gpuringsink ring={name}-b slots=64 readers=1"
-    )
-    launch(f"{numbers(2000)} ! gpuringsink ring={name}-a slots=4 readers=1")
-    with gpuring.attach(f"{name}-b", timeout=PATIENCE_S) as ring, ring.consumer() as frames:
-        assert read(frames, 2000) == [*range(2000)]
-    through.end()
-
-
-def test_other_pictures_get_another_ring_and_a_source_follows(name, launch):
-    sizes = [(64, 36), (96, 54)]
-    parts = " ".join(f"{of_size(*each, 'NV12', 5)} ! c." for each in sizes)
-    source = launch(f"gpuringsrc ring={name} reattach=true ! {SHOWN}", "-v")
-    sink = launch(f"concat name=c ! gpuringsink ring={name} readers=1 {parts}")
-    sink.end()
-    said = source.until("chain", 10)
-    assert "chain" not in source.interrupt()
-    assert widths_in(said) == ["64", "96"]
-
-
-def test_a_sink_that_drops_waits_for_nobody(name, launch):
-    sink = launch(f"{numbers(30)} ! gpuringsink ring={name} readers=1 drop=true")
-    with gpuring.attach(name, timeout=PATIENCE_S) as ring, ring.consumer() as frames:
-        sink.end()
-        assert read(frames, 8) == [*range(8)]
-        assert ring.stats().dropped == 22
-
-
-def test_a_lossy_source_says_what_it_has_lost(name, launch):
-    with small_ring(name, slots=4, shape=(4, 8)) as ring, ring.producer() as producer:
-        source = launch(f"gpuringsrc ring={name} lossless=false ! {SHOWN}", "-v")
-        poll(lambda: ring.stats().subscriptions)
-        publish(producer, [0])
-        source.until("chain", 1)  # the first buffer of every source is a discontinuity
-        source.stop()
-        publish(producer, range(20))
-        source.go_on()
-        producer.close()
-        said = source.end()
-    assert said.count("chain") == 4
-    assert said.count("discont") == 1
-
-
-@pytest.mark.parametrize("is_live", ["true", "false"])
-def test_the_first_frame_plays_at_once_and_so_does_the_first_one_of_a_restart(
-    is_live, name, launch
-):
-    """The sink waits for the clock, and the pts are those of pipelines that have run for long."""
-    caps = b"video/x-raw,format=GRAY8,width=8,height=4,framerate=25/1"
-    with small_ring(name, slots=16, shape=(4, 8), meta=META) as ring, ring.producer() as producer:
-        source = launch(f"gpuringsrc ring={name} is-live={is_live} ! fakesink sync=true")
-        poll(lambda: ring.stats().subscriptions)
-        for hours in (5, 3):
-            for k in range(3):
-                pts = hours * 3_600_000_000_000 + 40_000_000 * k
-                publish(producer, [0], pts=pts, caps=caps)
-        producer.close()
-        source.end()
-
-
-@pytest.mark.slow
-def test_full_speed_without_a_loss(name, launch, record_property):
-    """1080p NV12, as fast as they are made.  The rate depends on the machine."""
-    frames = 1000
-    source = launch(f"gpuringsrc ring={name} ! fakesink", "-v")
-    sink = launch(
-        f"videotestsrc pattern=black num-buffers={frames} ! video/x-raw,format=NV12,width=1920,"
-        f"height=1080,framerate=25/1 ! gpuringsink ring={name} readers=2", "-v",
-    )  # fmt: skip
-    with gpuring.attach(name, timeout=PATIENCE_S) as ring, ring.consumer() as reader:
-        assert read(reader, frames) == [*range(frames)]
-    took = re.search(r"Execution ended after (\d+):(\d+):([\d.]+)", sink.end())
-    assert took
-    source.end()
-    seconds = float(took[3]) + 60 * int(took[2])
-    record_property("frames_per_s", frames / seconds)
-    print(f"{frames / seconds:.0f} frames/s")

@@ -51,7 +51,7 @@ class Callers(dict[bytes, Caller]):
         """Messages that have come, and were not heard yet."""
 
     def waiting(self) -> list[Caller]:
-        """Those who wait for the ring."""
+        """The callers that wait for the ring."""
         return [caller for caller in self.values() if caller.link is None]
 
     def of(self, link: Link) -> list[Caller]:

@@ -61,7 +61,7 @@ class Connection:
 
 
 class ConnectionLimits:
-    """Those at one ROUTER socket."""
+    """The limits of the connections at one ROUTER socket."""
 
     def __init__(self, router: Any) -> None:
         self._router = router

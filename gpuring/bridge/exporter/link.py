@@ -114,7 +114,7 @@ class Link:
         self._counted = counted
 
     def missed(self, frames: int) -> None:
-        """So many more were lost before the first frame."""
+        """Adds to the frames that were lost before the first frame."""
         self._owed += frames
 
     @property

@@ -33,7 +33,7 @@ _FOLLOW_S, _NO_ROOM_S = 0.05, 1.0
 
 
 class Links:
-    """Those of one exporter, each with the name of its importer."""
+    """The links of one exporter, by the names of their importers."""
 
     def __init__(self, options: dict[str, Any], supervisor: SupervisorPipe) -> None:
         self._supervisor = supervisor
@@ -59,7 +59,7 @@ class Links:
         """When to look again whether the ring was replaced."""
 
     def __iter__(self) -> Iterator[Link]:
-        """Those that there are now.  They may be dropped meanwhile."""
+        """The links that there are now.  They may be dropped during the loop."""
         return iter(list(self._by_name.values()))
 
     def get(self, importer: str) -> Link | None:

@@ -15,7 +15,7 @@ _MARK_NBYTES = 2 << 20
 
 
 class Backlog:
-    """Of one connection."""
+    """The backlog of one connection."""
 
     def __init__(self) -> None:
         self._given = self._gone = 0

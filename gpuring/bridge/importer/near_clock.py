@@ -15,7 +15,7 @@ from gpuring.bridge.network import wire
 from gpuring.registry.stats import Clock
 
 ASK_NS = 500_000_000
-"""So often it asks."""
+"""The time between two questions."""
 _KEPT = 32
 """How many answers it chooses from."""
 

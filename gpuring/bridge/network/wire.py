@@ -196,7 +196,7 @@ class Time:
 
     kind: ClassVar = 13
     asked_ns: int
-    """That of the question."""
+    """The `asked_ns` of the question."""
     time_ns: int
     """CLOCK_MONOTONIC of the near host."""
 

@@ -152,7 +152,7 @@ def text(run: Run, gpu: tuple[Headline, ...] = GPU) -> str:
 
 
 def rows(figures: Iterable[Figure], where: Where, headlines: Iterable[Headline]) -> list[Row]:
-    """Of the headlines that were measured."""
+    """A row for each headline that was measured."""
     found, kept = [], list(figures)
     for headline in headlines:
         ours = select(kept, headline.group, headline.figure, "gpuring", **where.setting,

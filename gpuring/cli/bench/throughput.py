@@ -58,7 +58,8 @@ class Load:
 
     @property
     def setting(self) -> dict[str, Any]:
-        """Of a figure.  There were figures of batches once."""
+        """The setting of a figure.  It has `batch`, because stored results may have figures of
+        batches."""
         keys = ("kernel", "slots", "nbytes", "consumers", "lossless", "members", "producers")
         return {key: getattr(self, key) for key in keys} | {"batch": 1}
 
@@ -73,7 +74,7 @@ def run(settings: Settings, crew: Crew, loads: Iterable[Load]) -> Iterator[Figur
 
 
 def timing(settings: Settings) -> dict[str, Any]:
-    """Of a load: how long a run of these settings measures it."""
+    """The timing of a load: how long a run of these settings measures it."""
     return {"seconds": settings.seconds(0.3, 0.6), "spoil": settings.spoil}
 
 
@@ -230,7 +231,7 @@ def consume(pipe: Pipe, load: Load, subscription: int) -> dict[str, int]:
 
 
 def _read(consumer: Any, pattern: Any, load: Load, books: dict[str, int]) -> None:
-    """Until EndOfStream is raised; books["frames"] then says how many there were."""
+    """Reads until EndOfStream is raised.  books["frames"] then says how many frames there were."""
     acquire, check, frames = consumer.acquire, pattern.check, 0
     try:
         whole = True

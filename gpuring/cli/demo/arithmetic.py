@@ -22,7 +22,8 @@ STRONG_EDGE = 128
 
 
 _LOW_35_BITS = (1 << 35) - 1
-"""Of a word that was shifted by 29: a signed one is filled up with its sign."""
+"""A signed word that is shifted right by 29 gets copies of its sign in the upper bits; this removes
+them."""
 
 
 def weights(nbytes: int, kind: Arrays) -> Any:

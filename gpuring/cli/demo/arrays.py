@@ -103,7 +103,7 @@ class Torch:
 
 
 def arrays(name: str) -> Arrays:
-    """Of "numpy", "cupy" or "torch"."""
+    """The arrays of the library "numpy", "cupy" or "torch"."""
     if name == "torch":
         return Torch(load_torch())
     return NumPy(np if name == "numpy" else frameworks.load_cupy())

@@ -33,7 +33,7 @@ class Clip:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """Of a decoded frame: rows, columns, RGB."""
+        """The shape of a decoded frame: rows, columns, RGB."""
         return self.height, self.width, 3
 
     @property

@@ -73,7 +73,7 @@ class Host:
     private: tuple[str, ...] = ()
     """Rings that other users keep to themselves."""
     foreign_pids: tuple[int, ...] = ()
-    """Of living peers that this process cannot see."""
+    """The pids of living peers that this process cannot see."""
 
 
 Check = Callable[[Host], Finding]

@@ -36,7 +36,7 @@ class RoleFailed(Exception):
 
     @property
     def last_line(self) -> str:
-        """Of a traceback: what was raised."""
+        """The last line of a traceback: what was raised."""
         return str(self).strip().splitlines()[-1].strip().removeprefix("gpuring.errors.")
 
 
@@ -124,7 +124,7 @@ class Part:
 
 
 def speaking(parts: Iterable[Part], timeout_s: float) -> list[Part]:
-    """Those whose `next` would not wait, as soon as there is one."""
+    """Waits until some part has said something, and returns all parts that have."""
     by_pipe = {part._worker.pipe: part for part in parts}
     return [by_pipe[pipe] for pipe in wait(list(by_pipe), timeout_s)]  # type: ignore[index]
 
@@ -239,7 +239,7 @@ class Crew:
 
 @contextlib.contextmanager
 def _set(environment: Mapping[str, str]) -> Iterator[None]:
-    """Has these variables in the block."""
+    """Sets these variables in the block."""
     kept = {key: os.environ.get(key) for key in environment}
     os.environ.update(environment)
     try:

@@ -59,7 +59,7 @@ class Settings:
     spoil: bool = False
     """Damage one frame before the clock runs: every benchmark must notice."""
     scale: float = 1.0
-    """Of all durations and counts; tests have no time."""
+    """Factor for all durations and counts; tests make it small."""
 
     @property
     def gpu_places(self) -> tuple[Place, ...]:

@@ -25,7 +25,7 @@ class Run:
 
     @property
     def failed(self) -> list[Figure]:
-        """Those for which wrong data crossed."""
+        """The figures for which wrong data crossed."""
         return [figure for figure in self.figures if figure.failed]
 
     @property

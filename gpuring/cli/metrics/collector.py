@@ -92,7 +92,7 @@ def _rings(rings: Sequence[RingStats]) -> Iterator[Metric]:
 
 
 def _bridges(rings: Sequence[RingStats]) -> Iterator[Metric]:
-    """Of rings that a bridge fills, as far as it has measured while it is connected."""
+    """The metrics of rings that a bridge fills, as far as it has measured while it is connected."""
     labels = ("ring", "host")
     connected = _gauge(
         "gpuring_bridge_connected", "0: no connection to the other host for 20 s.", labels

@@ -152,7 +152,7 @@ class _Pace:
         self._next_s = 0.0
 
     def wait(self) -> None:
-        """Until a frame may be due; no slot is held meanwhile."""
+        """Waits until a frame may be due.  No slot is held meanwhile."""
         time.sleep(max(0.0, self._next_s - time.monotonic()))
 
     def due(self, seq: int) -> bool:

@@ -27,7 +27,7 @@ class Edge:
     peer: PeerStats
     writes: bool
     subscription: str
-    """Of a reader.  Else empty."""
+    """The subscription of a reader.  Empty for a producer."""
     figures: str
     """Its rate, what it has lost, and how far a reader is behind of how many slots."""
     stuck: bool
@@ -39,11 +39,11 @@ class Graph:
     rings: dict[str, RingStats]
     """The first ones are those that no process fills from another ring."""
     layers: dict[str, int]
-    """Of each ring: through how many other rings its frames have come at most."""
+    """For each ring: through how many other rings its frames have come at most."""
     figures: dict[str, str]
-    """Of each ring: how full it is, its rate, and what was dropped."""
+    """For each ring: how full it is, its rate, and what was dropped."""
     nobody: dict[str, tuple[str, ...]]
-    """Of each ring: its subscriptions that have no member."""
+    """For each ring: its subscriptions that have no member."""
     edges: tuple[Edge, ...]
     culprits: frozenset[Key]
     stuck: frozenset[str]

@@ -32,7 +32,7 @@ class Look:
     jams: tuple[Jam, ...] = ()
     """What is stuck on this host, in whichever rings."""
     chains: Mapping[str, Jam] = field(default_factory=dict)
-    """Of each full ring: what its producers wait for."""
+    """For each full ring: what its producers wait for."""
 
 
 def look(names: Collection[str] = ()) -> Look:

@@ -35,7 +35,7 @@ line of its ring, too."""
 _HOLDS_WIDTH = 18  # as it mostly is: columns shall not come and go with what a peer holds
 DEATHS_SHOWN = 4  # of each ring
 _LATELY_S = 60.0
-"""Who died within such a time is told above the peers."""
+"""Deaths within this time are shown above the peers."""
 
 
 @dataclass
@@ -129,7 +129,7 @@ def _peers_in_order(one: RingStats, lacks_slots: bool) -> list[PeerStats]:
 
 
 def missing(now: Look, names: Collection[str]) -> list[str]:
-    """Those that are asked for and not there."""
+    """The rings that were asked for and are not there."""
     return [name for name in names if name not in now.rings and name not in now.unreadable]
 
 
@@ -253,7 +253,7 @@ def _kind(peer: PeerStats | None, sub: SubscriptionStats | None) -> str:
 
 
 def _lag(one: RingStats, sub: SubscriptionStats | None) -> str:
-    """Of a lossless subscription N/N means: the producers wait for it."""
+    """For a lossless subscription N/N means that producers wait for it."""
     return NONE if sub is None else f"{sub.lag}/{one.slots}"
 
 

@@ -23,7 +23,8 @@ _NOBODY = {
 STUCK_S = 2.0
 """A chain in which nothing has moved for so long is a jam, unless somebody says otherwise."""
 _RANK = {"dead": 0, "stopped": 1, "circle": 2}
-"""Of several culprits the first is told first.  All others are alike, and the longest chain is."""
+"""Of several culprits the one with the lowest rank is named first.  All others are alike, and then
+the one with the longest chain comes first."""
 
 
 def jams(rings: Iterable[RingStats], after_s: float = 0.0, name: str | None = None) -> list[Jam]:
@@ -57,7 +58,7 @@ def _together(longer: Jam, shorter: Jam) -> Jam:
 
 
 def of_full_rings(rings: Iterable[RingStats]) -> dict[str, Jam]:
-    """Of each ring whose next claim would wait: the chain behind that, however young it is."""
+    """For each ring whose next claim would wait: the chain behind that, however young it is."""
     waits = Waits(rings)
     steps = {name: waits.slot(one) for name, one in waits.rings.items()}
     return {name: _Chain(waits).follow(step) for name, step in steps.items() if step is not None}

@@ -154,7 +154,7 @@ def current(gpu: int | None) -> Any:
 
 @contextlib.contextmanager
 def translated(what: str) -> Iterator[None]:
-    """Has every error of NIXL be an EngineError.  Its own ones derive from Exception directly."""
+    """Turns every error of NIXL into an EngineError.  NIXL's own derive from Exception directly."""
     try:
         yield
     except EngineError:

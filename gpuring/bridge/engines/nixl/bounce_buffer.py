@@ -84,7 +84,7 @@ class BounceBuffer:
 
 
 def reserve(gpu: int, nbytes: int) -> None:
-    """Has memory for the next buffer.  Raises EngineError if there is none."""
+    """Reserves memory for the next buffer.  Raises EngineError if there is none."""
     _spare[gpu] = _take(gpu, nbytes)
 
 

@@ -55,7 +55,7 @@ class Sender(End):
         self._flying: deque[Frame] = deque()
         """What NIXL has."""
         self._polled_for: Frame | None = None
-        """Until this frame has arrived, the far end polls."""
+        """The far end polls until this frame has arrived."""
         self._done: list[int] = []
 
     def open(self, offer: bytes) -> None:
