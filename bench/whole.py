@@ -20,10 +20,8 @@ from gpuring.cli.trouble import CommandError
 
 from . import options, page
 
-HOST_RIVALS = ("throughput", "latency", "rivals")
 BENCHMARKS: dict[str, tuple[str, ...]] = {
     "bench": ("bench", "--rivals"),
-    "rivals": ("bench", "--rivals", "--device", "host", "--only", *HOST_RIVALS),
     "peers": ("bench.peers",),
     "services": ("bench.services",),
     "spin": ("bench.spin",),
