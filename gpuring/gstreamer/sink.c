@@ -238,7 +238,7 @@ static GstStateChangeReturn change_state(GstElement *element, GstStateChange cha
 
 enum {
     PROP_RING = 1, PROP_SLOTS, PROP_CREATE, PROP_TIMEOUT, PROP_READERS, PROP_DROP, PROP_DROPPED,
-    PROP_MEMORY
+    PROP_MEMORY, PROP_OWNER
 };
 
 static GType memory_type(void) {
@@ -270,6 +270,7 @@ static void set_property(GObject *object, guint id, const GValue *value, GParamS
     case PROP_READERS: self->writer.readers = g_value_get_uint(value); break;
     case PROP_DROP: self->writer.drops = g_value_get_boolean(value); break;
     case PROP_MEMORY: self->writer.memory = g_value_get_enum(value); break;
+    case PROP_OWNER: self->writer.owner = g_value_get_int64(value); break;
     default: G_OBJECT_WARN_INVALID_PROPERTY_ID(object, id, spec);
     }
 }
@@ -284,6 +285,7 @@ static void get_property(GObject *object, guint id, GValue *value, GParamSpec *s
     case PROP_READERS: g_value_set_uint(value, self->writer.readers); break;
     case PROP_DROP: g_value_set_boolean(value, self->writer.drops); break;
     case PROP_MEMORY: g_value_set_enum(value, self->writer.memory); break;
+    case PROP_OWNER: g_value_set_int64(value, self->writer.owner); break;
     case PROP_DROPPED:
         GST_OBJECT_LOCK(self);
         g_value_set_uint64(value, self->dropped);
@@ -339,6 +341,12 @@ static void add_properties(GObjectClass *of) {
         of, PROP_MEMORY,
         g_param_spec_enum("memory", "Memory", "Where a new ring is, and so which frames are taken",
                           memory_type(), ANY_MEMORY, early));
+    g_object_class_install_property(
+        of, PROP_OWNER,
+        g_param_spec_int64("owner", "Owner",
+                           "With create=false, the id of the user whose ring it must be (-1 = the "
+                           "user of this process, or root)",
+                           -1, G_MAXUINT32, -1, early));
     g_object_class_install_property(
         of, PROP_DROPPED,
         g_param_spec_uint64("dropped", "Dropped", "How many frames were dropped", 0, G_MAXUINT64,

@@ -251,7 +251,7 @@ static void set_context(GstElement *element, GstContext *context) {
 enum {
     PROP_RING = 1, PROP_TIMEOUT, PROP_LOSSLESS, PROP_SUBSCRIPTION, PROP_FOLLOW, PROP_CAPS,
     PROP_TIMEBASE, PROP_COPY, PROP_IS_LIVE, PROP_LOST, PROP_DEVICE,
-    PROP_FIELD
+    PROP_FIELD, PROP_OWNER
 };
 
 static void set_property(GObject *object, guint id, const GValue *value, GParamSpec *spec) {
@@ -275,6 +275,7 @@ static void set_property(GObject *object, guint id, const GValue *value, GParamS
         break;
     case PROP_COPY: self->must_copy = g_value_get_boolean(value); break;
     case PROP_DEVICE: self->stream.device = g_value_get_int(value); break;
+    case PROP_OWNER: self->stream.owner = g_value_get_int64(value); break;
     case PROP_FIELD:
         g_free(self->content.field);
         self->content.field = g_value_dup_string(value);
@@ -300,6 +301,7 @@ static void get_property(GObject *object, guint id, GValue *value, GParamSpec *s
         break;
     case PROP_COPY: g_value_set_boolean(value, self->must_copy); break;
     case PROP_DEVICE: g_value_set_int(value, self->stream.device); break;
+    case PROP_OWNER: g_value_set_int64(value, self->stream.owner); break;
     case PROP_FIELD: g_value_set_string(value, self->content.field); break;
     case PROP_IS_LIVE:
         g_value_set_boolean(value, gst_base_src_is_live(GST_BASE_SRC(self)));
@@ -392,6 +394,12 @@ static void add_properties(GObjectClass *of) {
                          "The GPU on which frames of a ring on a GPU are put out (-1 = the first "
                          "one)",
                          -1, G_MAXINT, -1, early));
+    g_object_class_install_property(
+        of, PROP_OWNER,
+        g_param_spec_int64("owner", "Owner",
+                           "The id of the user whose ring it must be (-1 = the user of this process, "
+                           "or root)",
+                           -1, G_MAXUINT32, -1, early));
     g_object_class_install_property(
         of, PROP_LOST,
         g_param_spec_uint64("lost", "Lost", "How many sequences were missed",

@@ -58,7 +58,8 @@ static gboolean is_same(const gpuring_ring *one, const gpuring_ring *other) {
 static gpuring_status open_ring(Stream *stream, gpuring_error *error) {
     gpuring_ring *ring;
     const gpuring_status status =
-        wait_for_ring(stream->cancel, stream->name, stream->timeout_s, stream->device, &ring, error);
+        wait_for_ring(stream->cancel, stream->name, stream->timeout_s, stream->device,
+                      stream->owner, &ring, error);
     return status == GPURING_OK ? join(stream, ring, GPURING_START_NEXT, error) : status;
 }
 
@@ -95,7 +96,8 @@ static gpuring_status go_on(Stream *stream, gboolean is_dead, gpuring_error *err
     watch(stream, FALSE); /* it stays readable */
     if (!wait_for_fd(stream->cancel, 100 * GST_MSECOND)) return CANCELLED;
     const gpuring_status status =
-        wait_for_ring(stream->cancel, stream->name, stream->timeout_s, stream->device, &ring, error);
+        wait_for_ring(stream->cancel, stream->name, stream->timeout_s, stream->device,
+                      stream->owner, &ring, error);
     if (status != GPURING_OK) return status;
     if (!is_same(ring, stream->reader->ring))
         return join_again(stream, ring, GPURING_START_OLDEST, "goes on in the next ring of that name",
@@ -160,6 +162,7 @@ void stream_init(Stream *stream, GstElement *element) {
     stream->element = element;
     stream->timeout_s = -1;
     stream->device = GPURING_DEVICE_DEFAULT;
+    stream->owner = -1;
     gpu_init(&stream->gpu, element);
     stream->is_lossless = TRUE;
     stream->cancel = gst_poll_new(TRUE);

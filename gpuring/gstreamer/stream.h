@@ -8,7 +8,8 @@ typedef struct Stream {
     gchar *name, *subscription;
     gdouble timeout_s;
     gboolean is_lossless, follows;
-    gint device; /* see attach_ring */
+    gint device;  /* see attach_ring */
+    gint64 owner; /* see attach_ring */
     Gpu gpu;
     GstPoll *cancel; /* ends waits, when it is set to flush */
     /* Of the streaming thread. */

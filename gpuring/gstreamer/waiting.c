@@ -33,10 +33,11 @@ gpuring_status wait_for_copies(const Gpu *gpu, GstPoll *cancel, GstPollFD *watch
     return status;
 }
 
-gpuring_status attach_ring(const char *name, gint64 timeout_ns, gint device, gpuring_ring **ring,
-                           gpuring_error *error) {
+gpuring_status attach_ring(const char *name, gint64 timeout_ns, gint device, gint64 owner,
+                           gpuring_ring **ring, gpuring_error *error) {
     gpuring_attach_options options = GPURING_ATTACH_OPTIONS;
     options.timeout_ns = timeout_ns;
+    options.owner = owner;
     options.device = cuda_is_here() ? device : GPURING_DEVICE_HOST;
     gpuring_status status = gpuring_attach(name, &options, ring, error);
     if (status == GPURING_INVALID && device >= 0) { /* a ring in host memory is used under no GPU */
@@ -52,14 +53,14 @@ gpuring_status attach_ring(const char *name, gint64 timeout_ns, gint device, gpu
 }
 
 gpuring_status wait_for_ring(GstPoll *cancel, const char *name, double timeout_s, gint device,
-                             gpuring_ring **ring, gpuring_error *error) {
+                             gint64 owner, gpuring_ring **ring, gpuring_error *error) {
     const gboolean ends = timeout_s >= 0 && timeout_s < LONGEST_S;
     const gint64 until =
         ends ? g_get_monotonic_time() + (gint64)(timeout_s * 1e6) : G_MAXINT64;
     for (;;) {
         const gint64 left = (until - g_get_monotonic_time());
         const gint64 slice_ns = left > SLICE_NS / 1000 ? SLICE_NS : MAX(left, 1) * 1000;
-        const gpuring_status status = attach_ring(name, slice_ns, device, ring, error);
+        const gpuring_status status = attach_ring(name, slice_ns, device, owner, ring, error);
         const gboolean may_come = status == GPURING_NOT_FOUND || status == GPURING_PEER_LOST;
         if (may_come && left <= SLICE_NS / 1000 && timeout_s > 0) {
             gchar *said = g_strdup(error->text);

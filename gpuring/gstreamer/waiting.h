@@ -4,12 +4,13 @@
 #include "cuda.h"
 
 /* Attaches to a ring of any kind of memory. device: the GPU on which it is used. -1: the first GPU,
- * or the CPU for a pinned ring. */
-gpuring_status attach_ring(const char *name, gint64 timeout_ns, gint device, gpuring_ring **ring,
-                           gpuring_error *error);
+ * or the CPU for a pinned ring. owner: the id of the user whose ring it must be. -1: this process's
+ * own user, or root. */
+gpuring_status attach_ring(const char *name, gint64 timeout_ns, gint device, gint64 owner,
+                           gpuring_ring **ring, gpuring_error *error);
 /* Waits until it can attach to the ring, for ever if timeout_s is negative. */
 gpuring_status wait_for_ring(GstPoll *cancel, const char *name, double timeout_s, gint device,
-                             gpuring_ring **ring, gpuring_error *error);
+                             gint64 owner, gpuring_ring **ring, gpuring_error *error);
 /* Waits until a descriptor of the set is readable, or the time is over. FALSE: unlock() was
  * called. */
 gboolean wait_for_fd(GstPoll *cancel, GstClockTime timeout);

@@ -73,7 +73,7 @@ static gboolean fits(Writer *writer, gpuring_error *error) {
  * the frames do not fit into its slots, a new ring replaces it. */
 static gpuring_status take_over(Writer *writer, gpuring_error *error) {
     gpuring_info info = GPURING_INFO;
-    const gpuring_status status = attach_ring(writer->name, 0, device_of(writer), &writer->ring, error);
+    const gpuring_status status = attach_ring(writer->name, 0, device_of(writer), -1, &writer->ring, error);
     /* Its memory was on a GPU, and was freed with its creator.  Or another ring is being removed just now. */
     if (status == GPURING_PEER_LOST || status == GPURING_NOT_FOUND)
         return make(writer, GPURING_REPLACE_DEAD, error);
@@ -109,7 +109,7 @@ static gpuring_status open_ring(Writer *writer, gpuring_error *error) {
     gpuring_status status;
     if (!writer->creates) {
         do status = wait_for_ring(writer->cancel, writer->name, writer->timeout_s,
-                                   device_of(writer), &writer->ring, error);
+                                   device_of(writer), writer->owner, &writer->ring, error);
         while (status == CANCELLED && may_go_on_after_pause(writer));
         return status;
     }
@@ -183,6 +183,7 @@ void writer_init(Writer *writer, GstElement *element) {
     writer->slots = 8;
     writer->creates = TRUE;
     writer->timeout_s = -1;
+    writer->owner = -1;
     writer->memory = ANY_MEMORY;
     gpu_init(&writer->gpu, element);
     writer->cancel = gst_poll_new(TRUE);

@@ -16,6 +16,7 @@ typedef struct Writer {
     guint slots, readers;
     gboolean creates, drops;
     gdouble timeout_s;
+    gint64 owner; /* see attach_ring */
     gint memory; /* of a new ring: a gpuring_memory, or ANY_MEMORY */
     Gpu gpu;
     GstPoll *cancel; /* ends waits, when it is set to flush */
