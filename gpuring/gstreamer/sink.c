@@ -231,9 +231,22 @@ static gboolean unlock_stop(GstBaseSink *base) {
     return TRUE;
 }
 
+/* The base class takes its lock to play. render() holds that lock, but where it waits for the end of a
+ * pause. It may not be there: the pause before may have ended before it ran, or it went on by itself
+ * when the first frame came. So it is called there until the base class has played. */
 static GstStateChangeReturn change_state(GstElement *element, GstStateChange change) {
-    g_atomic_int_set(&SELF(element)->writer.is_paused, change == GST_STATE_CHANGE_PLAYING_TO_PAUSED);
-    return GST_ELEMENT_CLASS(gpuring_sink_parent_class)->change_state(element, change);
+    GstBaseSink *base = GST_BASE_SINK(element);
+    const gboolean plays = change == GST_STATE_CHANGE_PAUSED_TO_PLAYING;
+    if (plays) unlock(base);
+    const GstStateChangeReturn done =
+        GST_ELEMENT_CLASS(gpuring_sink_parent_class)->change_state(element, change);
+    if (plays) {
+        GST_BASE_SINK_PREROLL_LOCK(base);
+        unlock_stop(base);
+        GST_BASE_SINK_PREROLL_SIGNAL(base);
+        GST_BASE_SINK_PREROLL_UNLOCK(base);
+    }
+    return done;
 }
 
 enum {

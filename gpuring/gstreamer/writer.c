@@ -96,13 +96,9 @@ static gpuring_status take_over(Writer *writer, gpuring_error *error) {
     return error->status;
 }
 
-/* Called after an unlock(): waits while the pipeline is paused. The next pause may begin before this
- * thread runs again, and its unlock() is over by then. FALSE: the element has to stop. */
+/* Called after an unlock(): waits until the pipeline plays. FALSE: the element has to stop. */
 static gboolean may_go_on_after_pause(Writer *writer) {
-    do
-        if (gst_base_sink_wait_preroll(GST_BASE_SINK(writer->element)) != GST_FLOW_OK) return FALSE;
-    while (g_atomic_int_get(&writer->is_paused));
-    return TRUE;
+    return gst_base_sink_wait_preroll(GST_BASE_SINK(writer->element)) == GST_FLOW_OK;
 }
 
 static gpuring_status open_ring(Writer *writer, gpuring_error *error) {

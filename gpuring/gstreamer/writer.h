@@ -20,7 +20,6 @@ typedef struct Writer {
     gint memory; /* of a new ring: a gpuring_memory, or ANY_MEMORY */
     Gpu gpu;
     GstPoll *cancel; /* ends waits, when it is set to flush */
-    gint is_paused;  /* from the beginning of a pause until the next play */
     /* Of the streaming thread. */
     GstPollFD watched; /* of the producer */
     GstBuffer *copied; /* a frame of a GPU, whose copy may not be done */

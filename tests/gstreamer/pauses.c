@@ -112,7 +112,7 @@ static void go_to(GstElement *pipeline, GstState state) {
 
 static void flicker(GstElement *pipeline) {
     guint k;
-    for (k = 0; k < 1000; k++) {
+    for (k = 0; k < 10000; k++) {
         gst_element_set_state(pipeline, GST_STATE_PAUSED);
         gst_element_set_state(pipeline, GST_STATE_PLAYING);
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -148,6 +149,24 @@ def test_a_sink_says_how_many_frames_it_has_dropped(ring, play):
         )
         poll(lambda: ask("dropped") == "dropped 6")
         assert ring.stats().dropped == 6
+
+
+@pytest.mark.parametrize("waits", ["for a slot", "for its reader"])
+def test_a_sink_that_waits_can_be_paused_and_played_in_quick_succession(waits, ring, play):
+    with contextlib.ExitStack() as readers:
+        if waits == "for a slot":
+            frames = readers.enter_context(ring.consumer())
+        ask = play(
+            f"videotestsrc ! {CAPS.decode()} ! "
+            f"gpuringsink name=it ring={ring.name} create=false readers=1"
+        )
+        if waits == "for a slot":
+            poll(lambda: ring.stats().producers and ring.stats().producers[0].waiting)
+        assert ask("flicker") == "flicker"
+        if waits == "for its reader":
+            frames = readers.enter_context(ring.consumer())
+        for _ in range(10):
+            frames.acquire(PATIENCE_S).release()
 
 
 def test_a_reader_gets_the_end_from_a_pipeline_that_has_ended_and_was_not_stopped(ring, play):

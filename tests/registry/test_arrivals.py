@@ -59,7 +59,7 @@ def test_who_waits_for_ever_is_woken_by_the_name(name, looks, way):
     """By the kernel: its own looks are a quarter of an hour apart."""
     wait, make = WAYS[way]
     joined = in_thread(lambda: wait(name, timeout=None))
-    poll(lambda: len(looks) == 2)  # it has looked, begun to watch, looked again, and sleeps
+    poll(lambda: len(looks) >= 2)  # it has looked, begun to watch, looked again, and sleeps
     with make(name):
         joined().close()
 
@@ -73,7 +73,7 @@ def test_a_signal_ends_a_wait_for_a_name(name, looks):
         raise Interrupt
 
     def interrupt():
-        poll(lambda: len(looks) == 2)
+        poll(lambda: len(looks) >= 2)
         os.kill(os.getpid(), signal.SIGUSR1)
 
     before = signal.signal(signal.SIGUSR1, handler)
@@ -96,7 +96,7 @@ def strangers_names(name, first, last):
 
 def test_ten_thousand_names_of_others_are_a_few_looks(name, looks):
     joined = in_thread(lambda: gpuring.attach(name, timeout=None))
-    poll(lambda: len(looks) == 2)
+    poll(lambda: len(looks) >= 2)
     strangers_names(name, 0, NAMES)
     assert len(looks) < NAMES / 50
     with gpuring.create(name, **OPTIONS):
