@@ -180,6 +180,8 @@ class _Search:
         self.quiet = [set() for _ in programs]  # addresses whose loads were merged, per actor
         self.writes = [set() for _ in programs]  # addresses written, per actor
         self.report = Report()
+        self.tags = [actor.me.tag for actor in world.actors]
+        self.mortal = [k for k, actor in enumerate(world.actors) if actor.mortal]
 
     def run(self):
         first = list(self.world.memory) + [p.first for p in self.programs]
@@ -208,7 +210,10 @@ class _Search:
             op = program.ops[j]
             if op[0] >= DONE:
                 continue
-            enabled, result, new = effect(state, op)
+            if op[0] == LOAD:  # most are, and `effect` says the same
+                enabled, result, new = True, state[op[1]], None
+            else:
+                enabled, result, new = effect(state, op)
             if not enabled:
                 continue
             if op[0] == WAIT:
@@ -262,21 +267,28 @@ class _Search:
 
     def _kills(self, state, source, writer):
         """Let actor `writer` die in `state` (a list), or each of the mortal when it is None."""
-        n, world = self.n, self.world
-        ops = [p.ops[j] for p, j in zip(self.programs, state[n:], strict=True)]
-        tags = [actor.me.tag for actor in world.actors]
-        if len({tags[k] for k, op in enumerate(ops) if op[0] == DEAD}) >= world.kills:
+        victims = [
+            k for k in (self.mortal if writer is None else (writer,))
+            if k in self.mortal and self._op(k, state)[0] < DONE
+        ]  # fmt: skip
+        if not victims:
             return
-        for k in range(len(ops)) if writer is None else (writer,):
-            if world.actors[k].mortal and ops[k][0] < DONE:
-                after = list(state)
-                world.without(after, tags[k])
-                for thread, tag in enumerate(tags):  # all of its process
-                    if tag == tags[k]:
-                        after[n + thread] = self.programs[thread].bury()
-                for other in range(len(ops)):
-                    after[n + other] = self._follow(other, after[n + other], after)
-                self._arrive(tuple(after), source)
+        everybody, tags = range(len(self.programs)), self.tags
+        dead = {tags[k] for k in everybody if self._op(k, state)[0] == DEAD}
+        if len(dead) >= self.world.kills:
+            return
+        for k in victims:
+            after = list(state)
+            self.world.without(after, tags[k])
+            for thread in everybody:  # all of its process
+                if tags[thread] == tags[k]:
+                    after[self.n + thread] = self.programs[thread].bury()
+            for other in everybody:
+                after[self.n + other] = self._follow(other, after[self.n + other], after)
+            self._arrive(tuple(after), source)
+
+    def _op(self, k, state):
+        return self.programs[k].ops[state[self.n + k]]
 
     def _arrive(self, state, source):
         if state in self.parent:
@@ -284,15 +296,16 @@ class _Search:
         self.parent[state] = source
         self.queue.append(state)
         n, world = self.n, self.world
-        key = state[:n], *(p.book[j] for p, j in zip(self.programs, state[n:], strict=True))
+        locals_ = state[n:]
+        key = state[:n], *[p.book[j] for p, j in zip(self.programs, locals_, strict=True)]
         if key in self.right:
             return
         self.right.add(key)
-        for actor, program, j in zip(world.actors, self.programs, state[n:], strict=True):
+        for actor, program, j in zip(world.actors, self.programs, locals_, strict=True):
             if program.ops[j][0] == FAIL:
                 raise _Wrong(f"{actor.name} failed: {program.ops[j][1]}", state)
         wrong = world.safe and world.safe(
-            state, [p.me[j] for p, j in zip(self.programs, state[n:], strict=True)]
+            state, [p.me[j] for p, j in zip(self.programs, locals_, strict=True)]
         )
         if wrong:
             raise _Wrong(wrong, state)

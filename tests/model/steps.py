@@ -99,7 +99,10 @@ def effect(memory, op):
     if kind == LOAD:
         return True, memory[op[1]], None
     if kind == WAIT:
-        return any(memory[a] != v for a, v in op[1]), None, None
+        for a, v in op[1]:
+            if memory[a] != v:
+                return True, None, None
+        return False, None, None
     if kind == BOTH:
         return True, (memory[op[1]], memory[op[2]]), None
     if kind == ALL:
