@@ -35,14 +35,6 @@ def _check_video(start, first, lines, seconds, where):
 
 
 @pytest.mark.slow
-def test_video_pipeline(start, tmp_path):
-    needs_video()
-    process = start("video_pipeline.py", args=["2"])
-    first, _, _ = _page(process)
-    _check_video(start, first, printed(process), 2, tmp_path)
-
-
-@pytest.mark.slow
 def test_a_camera_of_the_video_pipeline_decodes_ahead_before_the_cameras_begin(name, monkeypatch):
     """Otherwise it begins late, and on a slow machine no picture has a signal of it."""
     needs_video()
@@ -123,7 +115,9 @@ def test_cameras_that_stall_or_die_hold_up_nobody(start, tmp_path):
 
 @pytest.mark.slow
 def test_video_page(start, tmp_path):
-    """A reader of the page gets JPEGs as long as there are frames; one who leaves leaves nobody."""
+    """A reader of the page gets JPEGs as long as there are frames; one who leaves leaves nobody.
+
+    All frames are recorded meanwhile."""
     needs_video()
     image = pytest.importorskip("PIL.Image")
     process = start("video_pipeline.py", args=["4"])
@@ -166,7 +160,7 @@ def browser():
 def test_video_page_in_a_browser(start, tmp_path, browser):
     """All three streams are shown, and move."""
     needs_video()
-    process = start("video_pipeline.py", args=["8"])
+    process = start("video_pipeline.py", args=["6"])
     first, _, address = _page(process)
     page = browser.new_page()
     page.goto(address, wait_until="domcontentloaded")  # it loads as long as there are frames
@@ -180,4 +174,4 @@ def test_video_page_in_a_browser(start, tmp_path, browser):
         while image.screenshot() == before:
             assert time.monotonic() < patience, "a picture does not move"
     page.close()
-    _check_video(start, first, printed(process), 8, tmp_path)
+    _check_video(start, first, printed(process), 6, tmp_path)
