@@ -39,6 +39,9 @@ if sys.dont_write_bytecode:
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# The tools' tables are as wide as it says, and pytest-xdist sets it.
+os.environ.pop("COLUMNS", None)
+
 # JAX takes three quarters of a GPU for itself, and other tests run beside.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 import gpuring
+from gpuring.registry.leftovers import tidy
 from tests.helpers.commands import running
 from tests.helpers.processes import in_thread
 from tests.helpers.promise import promise
@@ -425,4 +426,4 @@ def test_who_waits_between_two_producers_gets_the_end_when_the_keeper_has_gone(n
         keeper.wait(20)
         assert isinstance(waiting(), gpuring.EndOfStream)
         ring.close()
-    gpuring.clean()
+    tidy(lambda each: each == name)
