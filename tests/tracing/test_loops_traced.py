@@ -162,14 +162,18 @@ def test_a_sleeper_tells_each_trace_at_once_what_it_waits_for(children, name):
 
 
 def told_after_s(name, number, child):
-    """When this returns it sleeps again: the end of a trace wakes it, too."""
+    """When this returns it sleeps again.  The end of a trace wakes it, too."""
     begun = time.monotonic()
-    tracer = tracer_of(name)
-    poll(lambda: "wait" in dict(events(tracer, number)))
+    is_told(name, number)
     took_s = time.monotonic() - begun
-    tracer.off()
     poll(lambda: sleeps(child.pid))
     return took_s
+
+
+def is_told(name, number):
+    """The trace ends with its tracer."""
+    tracer = tracer_of(name)
+    poll(lambda: "wait" in dict(events(tracer, number)))
 
 
 def test_a_wait_that_is_given_up_ends(name):
