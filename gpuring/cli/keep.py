@@ -8,14 +8,13 @@ Ctrl-C or SIGTERM it closes what it has made, and ends.
 from __future__ import annotations
 
 import argparse
-import contextlib
 import signal
 from collections.abc import Collection
 from typing import Any
 
 import gpuring
 from gpuring import slot_layout
-from gpuring.cli.ending import wait_for_the_end
+from gpuring.cli.ending import ending
 from gpuring.cli.options import Refused, add_order, count, device, permissions, slots
 from gpuring.cli.text import counted, nbytes, of_memory
 from gpuring.memory import kinds
@@ -127,15 +126,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    with _made(args) as made:
-        with contextlib.suppress(KeyboardInterrupt):
-            one = made.stats()
-            print(
-                f"keeping {one.name}: {counted(one.slots, 'slot')} of {nbytes(one.slot_nbytes)} "
-                f"{of_memory(one.memory, one.sync, one.gate)}; Ctrl-C ends it",
-                flush=True,
-            )
-            wait_for_the_end()
+    with ending() as wait, _made(args) as made:
+        one = made.stats()
+        print(
+            f"keeping {one.name}: {counted(one.slots, 'slot')} of {nbytes(one.slot_nbytes)} "
+            f"{of_memory(one.memory, one.sync, one.gate)}; Ctrl-C ends it",
+            flush=True,
+        )
+        wait()
         print(f"closing {args.name}", flush=True)
     return 0
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from bench import c_api
-from tests.helpers.compiled import BUILD_S, needs_compiler
+from tests.helpers.compiled import needs_compiler
 
-pytestmark = [needs_compiler, pytest.mark.slow, pytest.mark.deadline(BUILD_S)]
+pytestmark = [needs_compiler, pytest.mark.slow]
 
 
 def sides_of(*ways):

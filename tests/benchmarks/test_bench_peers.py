@@ -9,7 +9,7 @@ import pytest
 from bench import floor, peers
 from tests.helpers.compiled import BUILD_S
 
-pytestmark = [pytest.mark.slow, pytest.mark.deadline(BUILD_S)]
+pytestmark = pytest.mark.slow
 
 
 def test_two_processes_in_python():

@@ -16,6 +16,7 @@ import bench
 from bench import __main__ as command
 from bench import measure, mps, throughput
 from bench.targets import find, judge, one_more_consumer_us
+from gpuring.cli.measure.attempt import attempt, expect_right
 from gpuring.cli.measure.figures import Distribution, Figure, line
 from gpuring.cli.measure.mps import CONTROL, installed, reachable
 from gpuring.cli.measure.settings import Settings
@@ -91,8 +92,14 @@ def test_a_damaged_frame_fails_every_benchmark():
             assert figure.failed or figure.name == "on a GPU", line(figure)
 
 
-@pytest.mark.slow
-def test_a_run_with_wrong_data_exits_with_1(tmp_path, capsys):
+def test_a_run_with_wrong_data_exits_with_1(tmp_path, monkeypatch, capsys):
+    blank = Figure("recovery", "recovery from SIGKILL", "gpuring", "ms")
+
+    def wrong(args):
+        assert args.spoil
+        yield from attempt(blank, lambda: [expect_right(5)])
+
+    monkeypatch.setattr(command, "measure", wrong)
     asked = ["--quick", "--device", "host", "--only", "recovery", "--spoil"]
     kept = tmp_path / "kept.json"
     assert command.main([*asked, "--out", str(tmp_path), "--json", str(kept)]) == 1

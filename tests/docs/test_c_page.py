@@ -24,7 +24,7 @@ from tests.helpers.compiled import BUILD_S, needs_compiler
 from tests.helpers.processes import until
 from tests.helpers.support import poll
 
-pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S)]
+pytestmark = needs_compiler
 
 PAGE = (ROOT / "docs" / "c.md").read_text()
 EXAMPLES = ROOT / "examples" / "c"

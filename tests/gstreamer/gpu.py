@@ -12,6 +12,7 @@ import pytest
 
 from gpuring.memory import kinds
 from gpuring.registry import leftovers
+from tests.gstreamer.conftest import need_elements
 from tests.helpers.compiled import BUILD_S, CC, PROGRAMS, ROOT, needs_compiler
 
 HERE = Path(__file__).parent
@@ -60,11 +61,7 @@ def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, call
 @pytest.fixture
 def environment(driver: str, plugins: dict[str, str], registries: Path) -> dict[str, str]:
     found = plugins | {"GST_REGISTRY": str(registries / driver)}
-    asked = subprocess.run(  # which starts CUDA: the test's deadline is all that ends it
-        ["gst-inspect-1.0", "--exists", "cudaupload"], env=os.environ | found, check=False
-    )
-    if asked.returncode:
-        pytest.skip("no cudaupload: the plugin nvcodec of gst-plugins-bad is not here")
+    need_elements(found, "cudaupload")  # of the plugin nvcodec of gst-plugins-bad
     return found
 
 

@@ -18,9 +18,11 @@ from tests.helpers.processes import PATIENCE_S, poll
 PAGE = (ROOT / "docs" / "gstreamer.md").read_text()
 PROGRAMS = pasted("docs/gstreamer.md")
 PIPELINES = re.findall(r"^gst-launch-1\.0 (.*)$", PAGE, re.M)
+CAMERA = "videotestsrc is-live=true ! gpuringsink ring=cam0"
 
 
-def test_the_pipelines_of_the_page_run(name, launch, tmp_path):
+@pytest.fixture
+def ours(name, tmp_path):
     """The rings have names of this test, and the files lie in its folder."""
 
     def ours(text):
@@ -28,17 +30,42 @@ def test_the_pipelines_of_the_page_run(name, launch, tmp_path):
             text = re.sub(rf'(ring=|"){ring}\b', rf"\g<1>{name}-{ring}", text)
         return text.replace("location=", f"location={tmp_path}/")
 
+    return ours
+
+
+@pytest.fixture
+def started(launch, ours):
+    """Starts the pipeline that begins so."""
+
     def started(begins):
         (line,) = (each for each in PIPELINES if each.startswith(begins))
         return launch(ours(line))
 
-    encoder = started("-e gpuringsrc ring=cam0 !")
-    camera = started("videotestsrc is-live=true ! gpuringsink ring=cam0")
+    return started
+
+
+def test_a_program_of_the_page_sees_the_frames_of_a_pipeline(started, ours):
+    camera = started(CAMERA)
     watch = commands.python(ours(PROGRAMS["watch.py"]), check=True).stdout
     assert "video/x-raw, format=(string)" in watch
     assert "(240, 320" in watch
+    camera.interrupt()
+
+
+def encodes(stats):
+    """Whether about twenty frames have come since the encoder joined."""
+    return any(
+        camera.frames > reader.start + 20
+        for reader in stats.subscriptions
+        for camera in stats.producers
+    )
+
+
+def test_the_pipelines_of_the_page_encode_and_decode(name, launch, started, ours, tmp_path):
+    encoder = started("-e gpuringsrc ring=cam0 !")
+    camera = started(CAMERA)
     with gpuring.attach(f"{name}-cam0", timeout=PATIENCE_S) as ring:
-        poll(lambda: ring.stats().producers[0].frames > 20)
+        poll(lambda: encodes(ring.stats()))
     camera.interrupt()
     encoder.end()
 

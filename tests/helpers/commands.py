@@ -6,6 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -61,12 +62,17 @@ def running(*options: Any, **more: Any) -> Iterator[subprocess.Popen[str]]:
 
 
 def line_with(process: subprocess.Popen[str], text: str) -> str:
-    """The next line of its standard error that has this text."""
+    """The next line of its standard error that has this text.  At the deadline it is killed."""
     assert process.stderr is not None
-    for line in process.stderr:
-        if text in line:
-            return line
-    raise AssertionError(f"it ended without {text!r}")
+    killer = threading.Timer(DEADLINE_S, process.kill)
+    killer.start()
+    try:
+        for line in process.stderr:
+            if text in line:
+                return line
+    finally:
+        killer.cancel()
+    raise AssertionError(f"it ended without {text!r}, or was killed after {DEADLINE_S} s")
 
 
 @contextlib.contextmanager

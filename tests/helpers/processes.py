@@ -216,6 +216,11 @@ def runs(pid: int) -> bool:
         return False
 
 
+def sleeps(pid: int) -> bool:
+    """Whether its main thread waits for something."""
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] == "S"
+
+
 def poll(condition: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
     """Looks until the condition is true, and returns its value."""
     deadline = time.monotonic() + patience_s

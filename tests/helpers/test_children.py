@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import gpuring
+from tests.helpers import commands
 from tests.helpers.processes import few_descriptors, until
 from tests.helpers.support import Pipe
 
@@ -91,3 +92,11 @@ def test_a_wait_for_what_a_program_does_ends_with_the_program(tmp_path: Path) ->
         until(made.exists, program)
         with pytest.raises(AssertionError, match="ended with 0, and it is not so"):
             until((tmp_path / "other").exists, program)
+
+
+def test_a_program_that_does_not_say_what_is_waited_for_is_killed(monkeypatch: Any) -> None:
+    monkeypatch.setattr(commands, "DEADLINE_S", 0.01)
+    silent = subprocess.Popen(["sleep", "60"], stderr=subprocess.PIPE, text=True)
+    with silent, pytest.raises(AssertionError, match="without 'ready', or was killed"):
+        commands.line_with(silent, "ready")
+    assert silent.returncode < 0

@@ -14,11 +14,11 @@ from tests.memory.fake_gpu import Gpu, forget
 @pytest.fixture(params=["cupy", "torch"])
 def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
     made = Gpu()
+    made.put_in_place(monkeypatch)
     torch = made.torch()
     monkeypatch.setitem(sys.modules, "cupy", made.cupy() if request.param == "cupy" else None)
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "torch._C", torch._C)
-    made.put_in_place(monkeypatch)
     frameworks.cupy()
     monkeypatch.setattr(cuda, "timeline_supported", lambda _: (not made.lacks, made.lacks))
     yield made

@@ -10,6 +10,7 @@ import ctypes
 import gc
 import mmap
 import os
+import sys
 import uuid
 from collections.abc import Callable
 from itertools import count
@@ -121,10 +122,15 @@ class Gpu:
         return ctypes.CFUNCTYPE(ctypes.c_int, *arguments)(getattr(self, name))
 
     def put_in_place(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Makes it the driver of this process.  `forget` has to be called afterwards."""
+        """Makes it the driver of this process.  `forget` has to be called afterwards.
+
+        torch has no current stream then, as if it were built without CUDA.  One with CUDA would ask
+        the driver of this machine, which may have none."""
         monkeypatch.setattr(driver, "_library", lambda: self)
         for module in (gpus, cuda, pinned, ordering):
             monkeypatch.setattr(module, "Driver", lambda: self.table)
+        if (torch := sys.modules.get("torch._C")) is not None:
+            monkeypatch.delattr(torch, "_cuda_getCurrentRawStream", raising=False)
         forget()
 
     @property

@@ -14,7 +14,6 @@ import pytest
 
 from tests.helpers.compiled import (
     API,
-    BUILD_S,
     CC,
     CORE,
     DEVICE,
@@ -24,7 +23,7 @@ from tests.helpers.compiled import (
     needs_compiler,
 )
 
-pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S)]
+pytestmark = needs_compiler
 
 
 def needs_of(place: Path, sources: list[Path]) -> dict[str, set[str]]:

@@ -13,7 +13,7 @@ import pytest
 import gpuring
 from gpuring.registry.leftovers import tidy
 from tests.helpers.commands import running
-from tests.helpers.processes import in_thread
+from tests.helpers.processes import PATIENCE_S, in_thread
 from tests.helpers.promise import promise
 from tests.helpers.support import poll
 from tests.kill.test_restarts import OPTIONS, put
@@ -417,13 +417,13 @@ def kept(name):
 @pytest.mark.parametrize("how", ["killed", "closed"])
 def test_who_waits_between_two_producers_gets_the_end_when_the_keeper_has_gone(name, how):
     with kept(name) as keeper:
-        ring = gpuring.attach(name, timeout=20)
+        ring = gpuring.attach(name, timeout=PATIENCE_S)
         ring.producer().close()
         frames = ring.consumer()
         waiting = in_thread(lambda: frames.acquire(60))
         poll(lambda: frames._at_end is not None)
         keeper.kill() if how == "killed" else keeper.terminate()
-        keeper.wait(20)
+        keeper.wait(PATIENCE_S)
         assert isinstance(waiting(), gpuring.EndOfStream)
         ring.close()
     tidy(lambda each: each == name)

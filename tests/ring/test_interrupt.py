@@ -282,7 +282,6 @@ def test_an_interrupted_close_can_be_repeated(name, role, joins):
 
 
 @pytest.mark.slow
-@pytest.mark.deadline(90)
 @pytest.mark.parametrize("kind", HOLDINGS)
 def test_whatever_was_interrupted_in_its_close_can_be_closed_again(name, kind):
     for interrupt in interrupts(step=7 if kind is has_a_ring else 1):

@@ -312,7 +312,6 @@ def test_a_batch_that_was_taken_before_a_gpu_had_made_it_is_named(gpu):
 
 
 @pytest.mark.slow
-@pytest.mark.deadline(60)
 def test_after_a_ctrl_c_a_loop_with_a_ring_on_the_gpu_goes_on_or_raises(gpu):
     loading = loader(OnGpu(gpu, 12), 2, num_workers=1, persistent_workers=True)
     for interrupt in at_each_place(SignalInTorch, step=13):

@@ -36,7 +36,6 @@ def test_what_is_small_is_written_at_once(made):
     assert made.get(timeout=0) == (1, "small")
 
 
-@pytest.mark.deadline(10)
 @pytest.mark.parametrize("first", [bytes(100_000), b""], ids=["large", "small"])
 def test_what_a_pipe_has_no_room_for_stays_in_order(made, first):
     """And nobody waits for the room."""
@@ -65,7 +64,6 @@ def test_a_closed_queue_takes_nothing(made):
         made.put("small")
 
 
-@pytest.mark.deadline(10)
 def test_nobody_waits_while_another_process_writes(made):
     with made._wlock:
         made.put("small")
@@ -74,7 +72,6 @@ def test_nobody_waits_while_another_process_writes(made):
     assert made.get(timeout=PATIENCE_S) == "small"
 
 
-@pytest.mark.deadline(10)
 def test_once_the_thread_has_written_what_is_small_is_written_at_once_again(made):
     with made._wlock:
         made.put("by the thread")

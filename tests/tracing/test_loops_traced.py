@@ -6,6 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import selectors
+import statistics
 import time
 
 import pytest
@@ -15,7 +16,7 @@ pytest.importorskip("perfetto")
 import gpuring
 from gpuring.tracing.state import BEFORE
 from tests.cli.planted import camera, holder, up
-from tests.helpers.processes import PATIENCE_S, poll
+from tests.helpers.processes import poll, sleeps
 from tests.helpers.rings import small_ring
 from tests.tracing.pipelines import paced, stalls, trace
 from tests.tracing.traced import events, tracer_of
@@ -150,21 +151,29 @@ def test_a_wait_that_is_older_than_the_trace_is_in_it_and_in_what_the_command_sa
 
 
 def test_a_sleeper_tells_each_trace_at_once_what_it_waits_for(children, name):
-    """If it told them only when it looks by itself, once a second, they would take too long."""
+    """If it told one only when it looks by itself, that would be a second after it told the last.
+    On a busy machine it may take nearly as long at times, but not mostly."""
     with small_ring(name):
         up(children(holder, name, "recorder"))
-        up(children(camera, name))
+        source = up(children(camera, name))
         (producer,) = poll(lambda: is_waiting(name, "producer"))
-        ends = time.monotonic() + PATIENCE_S / 4
-        for _ in range(50):
-            is_told(name, producer.number)
-            assert time.monotonic() < ends
+        took_s = [told_after_s(name, producer.number, source) for _ in range(20)]
+    assert statistics.median(took_s) < 0.5
+
+
+def told_after_s(name, number, child):
+    """When this returns it sleeps again.  The end of a trace wakes it, too."""
+    begun = time.monotonic()
+    is_told(name, number)
+    took_s = time.monotonic() - begun
+    poll(lambda: sleeps(child.pid))
+    return took_s
 
 
 def is_told(name, number):
+    """The trace ends with its tracer."""
     tracer = tracer_of(name)
     poll(lambda: "wait" in dict(events(tracer, number)))
-    tracer.off()
 
 
 def test_a_wait_that_is_given_up_ends(name):

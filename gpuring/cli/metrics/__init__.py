@@ -12,7 +12,7 @@ import signal
 import time
 from typing import TYPE_CHECKING
 
-from gpuring.cli.ending import wait_for_the_end
+from gpuring.cli.ending import ending
 from gpuring.cli.options import count, port, positive
 from gpuring.cli.text import complain
 from gpuring.cli.trouble import CommandError, need
@@ -85,19 +85,19 @@ def _serve(args: argparse.Namespace, registry: CollectorRegistry) -> int:
     """Answers Prometheus until Ctrl-C."""
     from prometheus_client import start_http_server
 
-    try:
-        server, _ = start_http_server(args.port, args.addr, registry)
-    except OSError as error:
-        raise CommandError(
-            f"cannot listen on {args.addr}:{args.port} ({error.strerror or error}). "
-            "Give another --port or --addr"
-        ) from error
-    host = f"[{args.addr}]" if ":" in args.addr else args.addr
-    print(f"serving http://{host}:{server.server_port}/metrics; Ctrl-C ends it", flush=True)
-    with contextlib.suppress(KeyboardInterrupt):
-        wait_for_the_end()
-    server.shutdown()
-    server.server_close()
+    with ending() as wait:
+        try:
+            server, _ = start_http_server(args.port, args.addr, registry)
+        except OSError as error:
+            raise CommandError(
+                f"cannot listen on {args.addr}:{args.port} ({error.strerror or error}). "
+                "Give another --port or --addr"
+            ) from error
+        host = f"[{args.addr}]" if ":" in args.addr else args.addr
+        print(f"serving http://{host}:{server.server_port}/metrics; Ctrl-C ends it", flush=True)
+        wait()
+        server.shutdown()
+        server.server_close()
     return 0
 
 
