@@ -285,8 +285,10 @@ def _canvas(panels: int, height: float = 3.2) -> tuple[Any, Any]:
 
 def _stacked(heights: list[float]) -> tuple[Any, Any]:
     from matplotlib.figure import Figure as Canvas
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    canvas = Canvas(figsize=(7.5, sum(heights)), layout="constrained")
+    layout = ConstrainedLayoutEngine(h_pad=0.12)  # or a title would touch the axis above it
+    canvas = Canvas(figsize=(7.5, sum(heights)), layout=layout)
     return canvas, canvas.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
 
 
