@@ -9,7 +9,6 @@ from typing import Any
 BOOSTS = {
     "failure.md": 2.5,
     "index.md": 2.0,
-    "recipes.md": 1.5,
     "examples/": 0.5,
     "api/": 0.5,
     "decisions/": 0.3,
