@@ -113,6 +113,7 @@ def latency(figures: list[Figure]) -> Iterator[Plot]:
     axis.set_yticks(range(len(rows)), [label for label, _ in rows], fontsize=7)
     axis.invert_yaxis()
     axis.set(xscale="log", xlabel="µs (logarithmic axis)")
+    axis.xaxis.set_major_formatter("{x:,.0f}")
     axis.grid(axis="x", which="both", alpha=0.2)
     caption = (
         "Dot: median. Bar: p99. Cross: p99.9. The line begins at p1. Where there are too few "
@@ -145,6 +146,7 @@ def rivals(figures: list[Figure]) -> Iterator[Plot]:
                 axis.text(value, at, said, va="center", fontsize=7)
             where = "host memory" if mps is None else f"GPU, MPS {'on' if mps else 'off'}"
             axis.set(title=where, xlabel=f"{unit}, median", xlim=(0, 1.15 * max(values)))
+            axis.xaxis.set_major_formatter("{x:,.0f}")
             axis.tick_params(axis="x", labelsize=7)
         slug = "rate" if name == "frames/s" else name.replace(" ", "-")
         better = "more is better" if name == "frames/s" else "less is better"
@@ -212,6 +214,7 @@ def _lines(
         axis.set_xticks(ticks, [nbytes(x) if key == "nbytes" else str(x) for x in ticks])
         axis.set(title=label, xlabel=_AXES[key], ylabel=name)
         axis.set_ylim(0, 1.1 * most)  # from 0, so that noise does not look like a trend
+        axis.yaxis.set_major_formatter("{x:,.0f}")
         axis.tick_params(labelsize=7)
         axis.grid(alpha=0.3)
         axis.legend(fontsize=7, handlelength=4)
@@ -282,8 +285,10 @@ def _canvas(panels: int, height: float = 3.2) -> tuple[Any, Any]:
 
 def _stacked(heights: list[float]) -> tuple[Any, Any]:
     from matplotlib.figure import Figure as Canvas
+    from matplotlib.layout_engine import ConstrainedLayoutEngine
 
-    canvas = Canvas(figsize=(7.5, sum(heights)), layout="constrained")
+    layout = ConstrainedLayoutEngine(h_pad=0.12)  # or a title would touch the axis above it
+    canvas = Canvas(figsize=(7.5, sum(heights)), layout=layout)
     return canvas, canvas.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
 
 

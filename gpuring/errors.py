@@ -70,7 +70,7 @@ class FrameTorn(RingError):
 
     def __init__(self, message: str, seqs: tuple[int, ...] = ()) -> None:
         super().__init__(message)
-        self.seqs = seqs
+        self.seqs: tuple[int, ...] = seqs
         """The sequences of the torn frames."""
 
 

@@ -1,11 +1,13 @@
 """Compiled modules have their docstrings in .pyx files, and their types in the .pyi files beside
 these.  Griffe reads the types.  Here each object in them gets the docstring that `help()` shows.
+Permission bits are shown as 0o600, as by `help()`, and not as `Octal(384)`.
 """
 
 from __future__ import annotations
 
 import importlib
 import inspect
+import re
 from typing import Any
 
 import griffe
@@ -20,6 +22,11 @@ class CoreDocstrings(griffe.Extension):
     def on_package(self, *, pkg: griffe.Module, **_: Any) -> None:
         if pkg.path == "gpuring":
             _look_into(pkg)
+
+    def on_function(self, *, func: griffe.Function, **_: Any) -> None:
+        for each in func.parameters:
+            if octal := re.fullmatch(r"Octal\((\d+)\)", str(each.default)):
+                each.default = oct(int(octal[1]))
 
 
 def _look_into(module: griffe.Module) -> None:

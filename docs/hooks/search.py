@@ -1,12 +1,24 @@
-"""Who searches wants to use gpuring first, and to know why it is so afterwards."""
+"""Who searches wants to use gpuring and to know what goes wrong, then to see it in a program or to
+look up a name, and to know why it is so afterwards.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
-REASONS = ("decisions/", "holes.md", "promises.md", "tree/")
+BOOSTS = {
+    "failure.md": 2.5,
+    "index.md": 2.0,
+    "examples/": 0.5,
+    "api/": 0.5,
+    "decisions/": 0.3,
+    "holes.md": 0.3,
+    "promises.md": 0.3,
+    "tree/": 0.3,
+}
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> None:
-    if page.file.src_uri.startswith(REASONS):
-        page.meta.setdefault("search", {"boost": 0.3})
+    for path, boost in BOOSTS.items():
+        if page.file.src_uri.startswith(path):
+            page.meta.setdefault("search", {"boost": boost})

@@ -168,8 +168,8 @@ class Ring(Described):
         * `lossless`: whether producers wait for the subscription.  If not, they may overwrite
           frames that it has not read, and `slot.lost` counts these.
         * `start`: the first frame of a new subscription.  "next" is the next frame to be claimed.
-          "oldest" is the oldest frame that is still in the ring; with N slots that gives at most N
-          - 1 frames.  You may also give a sequence.  If that frame is gone, the subscription begins
+          "oldest" is the oldest frame that is still in the ring; with 8 slots that gives at most 7
+          frames.  You may also give a sequence.  If that frame is gone, the subscription begins
           with the oldest one.  A consumer that joins an existing subscription goes on where that
           is.
         * `gate`: where this consumer waits for the producer's GPU work, "stream" or "host".  None

@@ -126,7 +126,7 @@ def test_the_metrics_of_a_pod_are_those_of_its_rings():
     (found,) = re.findall(r"^```yaml\n(.*?)^```$", MONITORING, re.M | re.S)
     ((container,), (_, pod)) = yaml.safe_load(found), manifest("supervise.md")
     assert container["volumeMounts"][0] in pod["spec"]["containers"][0]["volumeMounts"]
-    (line,) = re.findall(r"^docker run .* my-image gpuring (metrics .*)$", MONITORING, re.M)
+    (line,) = re.findall(r"^docker run [^`]* my-image gpuring (metrics .*)$", MONITORING, re.M)
     for words in (shlex.split(line), container["command"][1:]):
         parser = argparse.ArgumentParser(exit_on_error=False)
         COMMANDS[words[0]][0].add_arguments(parser)

@@ -17,7 +17,7 @@ from tests.helpers.processes import PATIENCE_S, poll
 
 PAGE = (ROOT / "docs" / "gstreamer.md").read_text()
 PROGRAMS = pasted("docs/gstreamer.md")
-PIPELINES = re.findall(r"^gst-launch-1\.0 (.*)$", PAGE, re.M)
+PIPELINES = re.findall(r"^gst-launch-1\.0 (.*)$", PAGE.replace("\\\n", ""), re.M)
 CAMERA = "videotestsrc is-live=true ! gpuringsink ring=cam0"
 
 

@@ -106,7 +106,7 @@ def test_a_gpu_writer_waits_for_nobodys_cpu(mixed):
 
 @promise(
     "failure.md",
-    "**Pinned rings.** They have peers with a GPU and peers without one, and they have a timeline.",
+    "A pinned ring has peers with a GPU and peers without one, and it has a timeline.",
 )
 @pytest.mark.parametrize("sync", ["event", "host"])
 def test_a_pinned_ring_has_a_timeline(segment, sync):
@@ -139,7 +139,7 @@ def test_only_peers_with_a_gpu_take_streams(mixed):
 
 @promise(
     "failure.md",
-    "**Pinned rings.** They have peers with a GPU and peers without one, and they have a timeline.",
+    "A pinned ring has peers with a GPU and peers without one, and it has a timeline.",
 )
 def test_the_tools_tell_the_peers_apart(mixed):
     ring, camera, reader, writer, recorder = mixed

@@ -32,7 +32,7 @@ from tests.native.offer import (
 
 @promise(
     "failure.md",
-    "**Slots that are handed on.** Some kinds of memory are mapped by a descriptor, which each "
+    "Some kinds of memory are mapped by a descriptor, which each "
     "process that has it hands to those that attach. So such a ring takes new peers after the "
     "death of its creator, as long as a process that has joined it lives.",
 )
