@@ -21,6 +21,7 @@ pytest.importorskip("zmq")
 
 from gpuring import bridge, native
 from gpuring.bridge.importer.ring_writer import RingWriter
+from gpuring.bridge.importer.supervisor import Import
 from gpuring.bridge.importer.worker import again_at
 from gpuring.bridge.network import wire
 from gpuring.registry import directory
@@ -279,3 +280,29 @@ def test_an_exporter_that_breaks_a_rule_is_hung_up_on(near: Near, name: str) -> 
         near.say(wire.Begin())
         near.say(*near.frame(3, near.heard(wire.Flow).credits[0]))
         assert [word(frames) for _ in range(2 if there else 1)] == ([2, 3] if there else [3])
+
+
+def test_a_ring_that_was_asked_for_twice_is_joined_once(
+    near: Near, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if the first session was lost while the supervisor made the ring."""
+    asked_for, asked = Import._asked_for, list[dict[str, Any]]()
+
+    def answers_both_at_once(self: Import, message: dict[str, Any]) -> None:
+        asked.append(message)
+        if len(asked) == 2:
+            for each in asked:
+                asked_for(self, each)
+
+    monkeypatch.setattr(Import, "_asked_for", answers_both_at_once)
+    with bridge.import_(f"{near.address}/x", name=name, device="host", timeout=WAIT_S):
+        for then in [wire.Bye("once more", True)], []:
+            while not isinstance(near.next(WAIT_S), wire.Hello):
+                pass
+            near.say(wire.Welcome("h", EPOCH, 0, SPEC, {"zmq": {}}), *then)
+        near.heard(wire.Open)
+        credits = near.heard(wire.Flow).credits
+        near.say(*near.frame(1, credits[0]))
+        with gpuring.attach(name) as ring, ring.consumer(start="oldest") as frames:
+            assert word(frames) == 1
+        assert near.heard(wire.Flow).credits[0] == credits[-1] + 1

@@ -190,6 +190,14 @@ def test_clean_takes_slots_of_another_epoch_and_leaves_those_of_the_living(name)
         gpuring.attach(name).close()
 
 
+def test_the_next_ring_takes_slots_away_that_a_killed_creator_has_left(name):
+    """The creator of the first ring of its name: no header says that there was one."""
+    stray = Path(f"/dev/shm/gpuring.{name}+{'0' * 32}")
+    stray.write_bytes(b"x")
+    with gpuring.create(name, **OPTIONS):
+        assert not stray.exists()
+
+
 def test_clean_leaves_the_slots_of_a_living_ring_of_another_version(name):
     """Which slots are its own only builds of its version know."""
     with gpuring.create(name, **OPTIONS) as ring:

@@ -73,7 +73,7 @@ class Import(Bridge):
     def _asked_for(self, message: dict[str, Any]) -> None:
         if message["do"] == "ring":
             self._make(message)
-            self._say(ring=True)
+            self._say(ring=message["epoch"])
         elif message["do"] == "end":
             self._ended = True
             if self._producer is not None:

@@ -185,8 +185,10 @@ class Importer:
         elif "stats" in message:
             self._supervisor.say(stats=message["stats"], links=[self._stats()])
         elif "ring" in message:
-            self._ended = self._asked = False
-            self._attach()
+            # It is there already if it was asked for again, in a new session.
+            if self._writer is None or self._writer.mark[0] != message["ring"]:
+                self._ended = self._asked = False
+                self._attach()
             self._open()
         elif "left" in message:
             if message["left"]:  # the last producer was killed over there, so it is here

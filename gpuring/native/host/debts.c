@@ -316,27 +316,15 @@ bool gh_is_kept_aside(const char *name, const char *path) {
     return kept;
 }
 
-static gpuring_status remove_asides(const char *name, bool strays, gpuring_error *error) {
+gpuring_status gh_remove_asides(const char *name, gpuring_error *error) {
     struct gh_beside beside;
-    char header[GH_PATH];
     gpuring_status status = GPURING_OK;
     if (gh_list_beside(name, &beside) != 0) return gh_fail_system(error, errno, GH_SHM);
-    for (uint32_t k = 0; k < beside.n; k++)
-        beside.file[k].goes = gh_is_aside(beside.file[k].path) && gh_is_left(beside.file[k].path);
-    gh_header_path(name, header);
-    /* This look comes second, so none of these rings is later than that of the name. */
-    const bool go = !strays || gh_owner_of(header) == -1;
-    for (uint32_t k = 0; go && status == GPURING_OK && k < beside.n; k++)
-        if (beside.file[k].goes && gh_remove_slots(beside.file[k].path) < 0)
-            status = gh_fail_system(error, errno, beside.file[k].path);
+    for (uint32_t k = 0; status == GPURING_OK && k < beside.n; k++) {
+        const char *path = beside.file[k].path;
+        if (gh_is_aside(path) && gh_is_left(path) && gh_remove_slots(path) < 0)
+            status = gh_fail_system(error, errno, path);
+    }
     gh_end_beside(&beside);
     return status;
-}
-
-gpuring_status gh_remove_asides(const char *name, gpuring_error *error) {
-    return remove_asides(name, false, error);
-}
-
-gpuring_status gh_remove_stray_asides(const char *name, gpuring_error *error) {
-    return remove_asides(name, true, error);
 }

@@ -38,5 +38,3 @@ gpuring_status gh_carry_over(const char *name, struct gr_ring *old, struct gr_ri
 bool gh_is_kept_aside(const char *name, const char *path);
 /* Removes what earlier rings have left, when the ring that has their name is removed. */
 gpuring_status gh_remove_asides(const char *name, gpuring_error *error);
-/* The same if no ring has their name. */
-gpuring_status gh_remove_stray_asides(const char *name, gpuring_error *error);

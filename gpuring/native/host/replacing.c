@@ -9,7 +9,6 @@
 #include "../core/handles.h"
 #include "../core/header.h"
 #include "../core/lock.h"
-#include "debts.h"
 #include "leftovers.h"
 #include "locks.h"
 #include "text.h"
@@ -117,8 +116,7 @@ gpuring_status gh_make_way(const char *name, gpuring_replace replace, gpuring_er
     char path[GH_PATH];
     gh_header_path(name, path);
     if (gh_look(&named, path) != 0)
-        return errno == ENOENT ? gh_remove_stray_asides(name, error)
-                               : gh_fail_system(error, errno, path);
+        return errno == ENOENT ? gh_make_room(name, error) : gh_fail_system(error, errno, path);
     gpuring_status status = gh_may_replace(name, &named, replace, error);
     if (status == GPURING_OK && replace == GPURING_REPLACE_DEAD) {
         const int fd = gh_open(&named, O_RDONLY, error);

@@ -273,7 +273,6 @@ def test_a_kill_at_each_step_leaves_a_whole_ring_or_what_the_next_tidying_takes(
     if there:
         with small_ring(name) as ring, ring.producer() as producer:
             put(producer, 1)
-    leftovers.tidy(lambda each: each == name)
     assert segments_of(name) == []
 
 

@@ -76,6 +76,18 @@ def sends(client: socket.socket, data: bytes, *files: socket.socket) -> None:
         each.close()  # what is under way is the last one
 
 
+@contextlib.contextmanager
+def found_by_nobody_else(ring: Segment, pid: int) -> Iterator[Path]:
+    """The socket of a process, at a place where nobody looks who tidies up.  Each such look, as of
+    another test, connects to it and takes the place of a client."""
+    path = Path("/dev/shm", ring.creator.epoch.hex())
+    of(ring, pid).rename(path)
+    try:
+        yield path
+    finally:
+        path.unlink()
+
+
 ASIDE: dict[str, Callable[..., None]] = {
     "as slots": lambda client, make: sends(client, hello(has=1), make()),
     "as a pidfd": lambda client, make: sends(client, hello(has=2), make()),
@@ -114,12 +126,13 @@ def test_who_asks_does_not_wait_for_a_close(ring, children, lingering, way):
 )
 def test_who_closes_does_not_wait_for_what_nobody_has_read(ring, stopped, lingering):
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(connect(of(ring, stopped.pid)))
+        path = stack.enter_context(found_by_nobody_else(ring, stopped.pid))
+        first = stack.enter_context(connect(path))
         sends(first, hello(has=1), lingering())
         os.kill(stopped.pid, signal.SIGCONT)
         for _ in range(64):
-            assert stack.enter_context(connect(of(ring, stopped.pid))).recv(100)
-        last = stack.enter_context(connect(of(ring, stopped.pid)))
+            assert stack.enter_context(connect(path)).recv(100)
+        last = stack.enter_context(connect(path))
         sends(last, hello(has=1), lingering())
         # The hearer closes what the first one has sent, and makes no room.  So nobody has accepted
         # the last one.
@@ -173,12 +186,13 @@ def test_while_a_close_lasts_the_next_ones_are_answered_up_to_a_number(
     ring, children, stopped, lingering
 ):
     with contextlib.ExitStack() as stack:
-        first = stack.enter_context(connect(of(ring, stopped.pid)))
+        path = stack.enter_context(found_by_nobody_else(ring, stopped.pid))
+        first = stack.enter_context(connect(path))
         sends(first, hello(has=1), lingering())
         os.kill(stopped.pid, signal.SIGCONT)
         for _ in range(64):
-            assert stack.enter_context(connect(of(ring, stopped.pid))).recv(100)
-        next_one = stack.enter_context(connect(of(ring, stopped.pid)))
+            assert stack.enter_context(connect(path)).recv(100)
+        next_one = stack.enter_context(connect(path))
         victim = children(gives_its_locks_up, ring.path)
         victim.receive()
         victim.kill()

@@ -167,6 +167,7 @@ def keep(program: Program, index: int) -> None:
                     device="host", max_peers=48, max_subscriptions=24, replace=True,
                 )  # fmt: skip
                 with program.quiet():
+                    program.step()
                     if sheet:
                         sheet("Z")
                         sheet.close()

@@ -95,8 +95,10 @@ class Rings(harness.Storm):
                 pass  # once more, when its interpreter had taken its handlers down
             elif code != 0:
                 self.findings.add(f"{child.role}.{child.number}", f"ended with {code}")
-            if again or (child.role.startswith("keeper") and code == -signal.SIGKILL):
-                self.start(child.role)  # who else would close the ring that it leaves?
+            # The ring that a killed keeper leaves goes when the next one creates a ring.
+            owes = child.number in self.killed or not self.progress[child.number]
+            if again or (child.role.startswith("keeper") and owes):
+                self.start(child.role)
 
     def torment(self) -> None:
         if self.counts["turns"] % 25 == 0:
