@@ -130,4 +130,7 @@ def _summary(files: Files, recorder: Recorder) -> Iterator[str]:
     first, *others = map(str, files.written)
     more = f" and {len(others)} more, the last is {others[-1]}" if others else ""
     yield f"written: {first}{more}"
-    yield from map(str, recorder.trouble)
+    for each in recorder.trouble:
+        yield str(each).replace(
+            "consumer that has joined with `reattach`", "recorder with --follow"
+        )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
+import os
 import shlex
 import time
 
@@ -115,12 +116,12 @@ WORDS = {
         "waited {since}",
         "{again}. Readers with `reattach=True` go on in its new ring, and all others have to be "
         "started again. If it fails because the ring exists, end the readers first, and remove the "
-        "ring with `gpuring clean {ring}`",
+        "ring with {clean}",
     ),
     "dead ring": (
         "All processes of ring {ring} are dead, and nothing has happened there {since}",
         "{again}. If it fails because the ring exists, or if nobody needs the ring any more, "
-        "`gpuring clean {ring}` removes what is left of it",
+        "{clean} removes what is left of it",
     ),
 }
 """For each reason: who is to blame, and what to do."""
@@ -257,11 +258,20 @@ def _filled(words: str, end: Culprit) -> str:
         else f". Producers go on by themselves in {seconds(end.patience_s)}",
         doing=_doing(end),
         origin=end.origin,
+        clean=_cleaning(end.ring),
         command=end.command,
         again="Start the program again that created it"
         if end.command is None
         else f"Start `{end.command}` again, with PORT and the options as before",
     )
+
+
+def _cleaning(ring: str) -> str:
+    """Only the owner of a ring can remove it, so root types another command for it."""
+    uid = segment.owner(segment.header_name(ring))
+    if os.geteuid() == 0 < uid:
+        return segment.as_user(uid, f"clean {ring}")
+    return f"`gpuring clean {ring}`"
 
 
 def _doing(end: Culprit) -> str:

@@ -190,9 +190,9 @@ def not_found(name: str, detail: str = "", waited_s: float = 0.0) -> RingNotFoun
             f"ring {name!r} is not there {when}: {detail}. If nobody is removing or replacing it, "
             f"`gpuring clean {name}` takes away what is left, once its processes are gone"
         )
-    there = set(names())
+    there = {name, *names()}
     known = sorted(
-        each for each in there if not ((of := ANSWERS.fullmatch(each)) and of[1] in there)
+        each for each in there - {name} if not ((of := ANSWERS.fullmatch(each)) and of[1] in there)
     )
     more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
     listed = f"{', '.join(known[:_MAX_LISTED])}{more}" if known else "no rings"

@@ -176,7 +176,7 @@ cdef class Sender:
         if self.peer.is_forked():  # a thread that the child does not have may have the turn
             self._mailbox._check_usable()
         if not self._sending.acquire(True, patience_s):
-            raise RingFull(f"service {self.name!r}: another thread is waiting to send a request")
+            raise self._no_turn(timeout if waited is None else waited, "another thread is")
         try:
             while slot is None:
                 if self._calls.closed:

@@ -142,7 +142,8 @@ class Client(Sender, Unique):
                 pass
         begun = time.monotonic()
         until = None if expires_s is None else deadline_of(expires_s, "expires_s")
-        async with self._mailbox.tasks().turn_to_send(deadline):
+        queue = self._mailbox.tasks()
+        async with queue.turn_to_send(deadline, lambda who: self._no_turn(timeout, who)):
             while True:
                 late = left_s(deadline) == 0
                 try:
@@ -245,6 +246,13 @@ class Client(Sender, Unique):
         peer = inner.peer(self._requests)
         error = diagnosis.refused(self.name, peer, native.BLOCKED, verb="claim", timeout=timeout)
         return RingFull(f"{error}{self._requests.held_call(self._id)}")
+
+    def _no_turn(self, timeout: float | None, others: str) -> Exception:
+        """To whom the turn to send has not come in time: what those who have it wait for."""
+        self._check_open()
+        if not self._has_engines():
+            return self._nobody(timeout or 0)
+        return RingFull(f"service {self.name!r}: {others} waiting to send a request")
 
     def _await_engine(self, deadline: float | None) -> None:
         """Waits for up to `engine_s` seconds until there is an engine, in this service or in one

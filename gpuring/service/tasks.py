@@ -10,12 +10,11 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
 from gpuring import native
 from gpuring.deadlines import left_s
-from gpuring.errors import RingFull
 from gpuring.ring import waiting
 from gpuring.service import _inbox
 from gpuring.service._sleepers import AsleepTask, Attempt, asyncio
@@ -71,8 +70,11 @@ class Tasks(_inbox.LoopTasks):
     # ---- for tasks -----------------------------------------------------------------------------
 
     @contextlib.asynccontextmanager
-    async def turn_to_send(self, deadline: float) -> AsyncIterator[None]:
-        """Lets one task after the other send, in the order in which they came.  Raises RingFull."""
+    async def turn_to_send(
+        self, deadline: float, late: Callable[[str], Exception]
+    ) -> AsyncIterator[None]:
+        """Lets one task after the other send, in the order in which they came.  Raises what `late`
+        makes of who sends meanwhile."""
         queue, mine = self._queue, Task(self._loop)
         queue.pop(mine.key, None)
         queue[mine.key] = mine
@@ -80,10 +82,7 @@ class Tasks(_inbox.LoopTasks):
             while _first(queue) is not mine:
                 left = left_s(deadline)
                 if left == 0:
-                    raise RingFull(
-                        f"service {self._mailbox.service!r}: other tasks are waiting to send a "
-                        "request"
-                    )
+                    raise late("other tasks are")
                 await mine.sleep(min(left, _LOOKS * _inbox.SLICE_S))
                 mine = queue[mine.key] = Task(self._loop)
             yield

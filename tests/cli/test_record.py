@@ -97,6 +97,7 @@ def test_a_killed_producer(ring, name, tmp_path, children):
         _, told = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1
     assert "died" in told
+    assert "A recorder with --follow waits for one" in told
     recording = read(tmp_path / "run.mcap")
     assert (values(recording), recording.complete) == ([0, 1, 2], True)
 

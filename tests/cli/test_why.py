@@ -20,7 +20,7 @@ import gpuring
 from gpuring.cli.inspect import describe
 from gpuring.cli.why import advice
 from gpuring.cli.why import told as told_of
-from gpuring.registry import importers, survey
+from gpuring.registry import importers, segment, survey
 from gpuring.registry.jams import jams
 from gpuring.registry.stats import NO_SESSION_S
 from gpuring.registry.subscriptions import read_elsewhere
@@ -64,6 +64,18 @@ def test_a_program_that_cannot_replace_a_ring_is_told_how_to_go_on(name, childre
         advice = command("why", name, "--after", AFTER_S).stdout.partition("What to do: ")[2]
         assert "If it fails because the ring exists" in advice
         assert f"`gpuring clean {name}`" in " ".join(advice.split())
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a file of another user")
+def test_root_is_told_as_whom_to_remove_a_dead_ring(name, children, command):
+    with PLANTED["a_ring_in_which_all_are_dead"](children, name) as blame:
+        poll(lambda: told(command, name, blame) == [[blame]])
+        header = Path(segment.path_of(segment.header_name(name)))
+        os.chown(header, SOMEBODY, -1)
+        advice = command("why", name, "--after", AFTER_S).stdout.partition("What to do: ")[2]
+        os.chown(header, 0, -1)
+        step = f"`sudo -u '#{SOMEBODY}' gpuring clean {name}` removes what is left of it"
+        assert step in " ".join(advice.split())
 
 
 def test_a_service_without_engines_says_who_was_the_last_one(name, children, command):

@@ -142,3 +142,12 @@ def test_nobody_is_in_the_way_of_a_claim_that_would_not_wait(name, situation):
         if situation is not closed:
             producer.claim(0).publish()
         del kept
+
+
+def test_who_waits_for_a_frame_is_told_that_nobody_writes(name):
+    with small_ring(name) as ring, ring.consumer() as reader:
+        for timeout in (0, 0.001):
+            with pytest.raises(gpuring.RingTimeout, match=r"yet\. The ring has no producer$"):
+                reader.acquire(timeout)
+        with ring.producer(), pytest.raises(gpuring.RingTimeout, match=r"published yet$"):
+            reader.acquire(0)

@@ -308,7 +308,8 @@ def test_old_answers_that_are_kept_cost_their_own_room_only(name):
 @promise(
     "services.md",
     "If the block raised an exception, these calls fail with that exception. The client gets "
-    "`CallFailed` with the text.",
+    "`CallFailed` with the text. The exception leaves the block, so it ends an engine that does "
+    "not catch it.",
 )
 def test_an_exception_fails_the_calls_of_its_batch(name):
     with serve(name) as server, gpuring.connect(name) as client:

@@ -132,6 +132,23 @@ def test_tasks_that_wait_for_room_go_to_the_next_service(name, replaced):
         asyncio.run(main(client, other))
 
 
+def test_who_has_not_had_the_turn_to_send_is_told_that_there_is_no_engine(name):
+    """Not that others wait to send: all of them wait for an engine."""
+    told = rf"^service '{name}': there is no engine, and none came within 0\.05 s$"
+
+    async def main(client):
+        first = asyncio.create_task(client.request_async(PATIENCE_S))
+        await settled()
+        with pytest.raises(gpuring.PeerLost, match=told):
+            await client.request_async(0.05)
+        with client._sending, pytest.raises(gpuring.PeerLost, match=told):
+            await asyncio.to_thread(client.request, 0.05)
+        first.cancel()
+
+    with serve(name, engine=False), gpuring.connect(name) as client:
+        asyncio.run(main(client))
+
+
 def test_a_task_says_for_how_long_no_engine_came(name):
     async def main(client):
         with pytest.raises(gpuring.PeerLost, match=r"no engine, and none came within 0\.01 s$"):

@@ -260,10 +260,14 @@ def test_the_names_that_a_message_lists_are_those_of_services_not_of_their_clien
     name, monkeypatch
 ):
     monkeypatch.setattr(segment, "_MAX_LISTED", 10_000)
-    with serve(name), gpuring.connect(name) as client:
+    with serve(name) as server, gpuring.connect(name) as client:
         answers = client._mailbox._ring.name
         with pytest.raises(gpuring.RingNotFound, match=f"this host has .*{name}") as error:
             gpuring.connect(f"other-{name}")
+        assert answers not in str(error.value)
+        server.close()
+        with pytest.raises(gpuring.RingNotFound, match="this host has ") as error:
+            gpuring.connect(name)
         assert answers not in str(error.value)
 
 

@@ -129,6 +129,15 @@ def test_a_worker_that_waited_for_a_task_was_at_no_sample():
     assert re.match(r"Worker 1 \(pid \d+\) was at no sample, and had", batches._deaths())
 
 
+def test_a_death_that_torch_tells_first_is_told_in_full_by_the_next_steps():
+    batches = iter(DataLoader(datasets.Numbered(), 2, num_workers=1))
+    next(batches)
+    with pytest.raises(RuntimeError, match="killed by signal"):  # by torch's handler of SIGCHLD
+        assert not poll(batches._workers[0].kill)
+    with pytest.raises(RuntimeError, match=r"Worker 0 \(pid \d+\) .* not delivered batch"):
+        list(batches)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("without", ["a main guard", "a dataset in a file"])
 def test_a_worker_that_cannot_start_is_told_what_it_needs(without, tmp_path):

@@ -190,12 +190,16 @@ void gh_add_in_the_way(struct gh_text *text, const struct gr_ring *ring,
     case GR_NOBODY:
     case GR_BY_NO_FRAME:
         gh_add(text, "sequence %llu has not been published yet", seq);
+        bool has_producer = false;
         for (uint32_t k = 0; k < ring->max_peers; k++) {
-            if (!is_producer(ring, k) || !stopped(looks, ring, k)) continue;
+            if (!is_producer(ring, k)) continue;
+            has_producer = true;
+            if (!stopped(looks, ring, k)) continue;
             gh_add(text, ". ");
             add_peer(text, ring, k, "Producer", false);
             gh_add(text, " is stopped");
         }
+        if (!has_producer) gh_add(text, ". The ring has no producer");
     }
 }
 

@@ -47,8 +47,8 @@ static gpuring_status no_space(gpuring_error *error, const char *name, const cha
                        name, what);
     return gh_fail(error, GPURING_NO_ROOM,
                    "ring '%s': no space in " GH_SHM " for %s: %s are needed, %s are free. Use fewer "
-                   "or smaller slots, remove dead rings (gpuring clean NAME), or enlarge it (docker "
-                   "run --shm-size=\xe2\x80\xa6)",
+                   "or smaller slots, remove dead rings (gpuring clean NAME), or enlarge it (mount -o "
+                   "remount,size=\xe2\x80\xa6 " GH_SHM ", or docker run --shm-size=\xe2\x80\xa6)",
                    name, what, amount(needed, nbytes),
                    amount(free, (uint64_t)room.f_bavail * room.f_frsize));
 }
