@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import gpuring
+from tests.gstreamer.pipelines import taken_for_dead
 from tests.helpers.compiled import CC
 from tests.helpers.processes import PATIENCE_S, poll
 
@@ -110,6 +112,31 @@ def test_a_stopped_pipeline_leaves_the_ring_and_plays_again(ring, player):
             publish(producer, range(10))
             assert player("play") == "PLAYING"
             poll(lambda: ring.stats().subscriptions)
+
+
+def test_what_was_missed_before_a_stop_is_not_counted_after_it(ring, play):
+    """It was taken for dead, and no frame has come that could tell of what was overwritten."""
+    ask = play(f"gpuringsrc name=it ring={ring.name} reattach=true ! fakesink sync=false")
+    poll(lambda: ring.stats().subscriptions)
+    with ring.producer() as producer:
+        publish(producer, range(3))
+        assert ask("frames 3") == "frames 3"
+        poll(lambda: ring.stats().subscriptions[0].lag == 0)
+        (pid,) = (peer.pid for peer in ring.stats().peers if peer.role == "consumer")
+        os.kill(pid, signal.SIGSTOP)
+        taken_for_dead(pid, ring.name)
+        poll(lambda: ring.stats().deaths)
+        publish(producer, range(10))
+        with producer.claim_many(3) as claimed:
+            os.kill(pid, signal.SIGCONT)
+            poll(lambda: ring.stats().subscriptions)
+            assert ask("stop") == "NULL"
+            claimed.abandon()
+        assert ask("play") == "PLAYING"
+        poll(lambda: ring.stats().subscriptions)
+        publish(producer, range(2))
+        assert ask("frames 5") == "frames 5"
+        assert ask("lost") == "lost 0"
 
 
 def test_a_stop_while_caps_change_is_no_error(ring, player):
