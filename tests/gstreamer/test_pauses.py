@@ -178,6 +178,18 @@ def test_a_sink_says_how_many_frames_it_has_dropped(ring, play):
         assert ring.stats().dropped == 6
 
 
+def test_each_frame_of_a_long_audio_buffer_that_is_dropped_is_counted(name, play):
+    caps = "audio/x-raw,format=S16LE,rate=8000,channels=2,layout=interleaved"
+    made = gpuring.create(name, slots=4, shape=(100, 2), dtype="i2", device="host")
+    with made as ring, ring.consumer():
+        ask = play(
+            f"audiotestsrc num-buffers=2 samplesperbuffer=250 ! {caps} ! "
+            f"gpuringsink name=it ring={name} create=false drop=true"
+        )
+        poll(lambda: ask("dropped") == "dropped 2")
+        assert ring.stats().dropped == 2
+
+
 @pytest.mark.parametrize("waits", ["for a slot", "for its reader"])
 def test_a_sink_that_waits_can_be_paused_and_played_in_quick_succession(waits, ring, play):
     with contextlib.ExitStack() as readers:
