@@ -61,7 +61,8 @@ def _show(found: Sequence[RingStats], unreadable: Mapping[str, str], *, all_of_t
     owners = {name: owner(name) for name in (*(one.name for one in found), *unreadable)}
     listed = [one for one in found if all_of_them or one.name not in clients]
     rows = [_row(one, owners[one.name], clients.get(one.name)) for one in listed]
-    rows += [(printable(name), owners[name], *["?"] * 7, "unreadable") for name in unreadable]
+    unknown = ["?"] * (len(HEADINGS) - 3)  # as in top
+    rows += [(printable(name), owners[name], *unknown, "unreadable") for name in unreadable]
     width = columns()
     drop = DROP if set(owners.values()) - {myself()} else ("OWNER", *DROP)
     print(table(HEADINGS, rows, right=RIGHT, drop=drop, width=width))
