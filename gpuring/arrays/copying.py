@@ -204,9 +204,19 @@ def _capsule(source: Any, stream: int | None, gpu: int | None) -> Any:
     `stream` behind the work of another GPU."""
     with nullcontext() if gpu is None else frameworks.on_gpu(source, gpu):
         try:
-            return source.__dlpack__(stream=stream, max_version=(1, 0))
-        except TypeError:  # older libraries do not know max_version
-            return source.__dlpack__(stream=stream)
+            return _exported(source, stream)
+        except BufferError:
+            if stream != PER_THREAD:
+                raise
+            # torch does not know that stream.  It waits for the legacy default stream by itself.
+            return _exported(source, LEGACY_DEFAULT)
+
+
+def _exported(source: Any, stream: int | None) -> Any:
+    try:
+        return source.__dlpack__(stream=stream, max_version=(1, 0))
+    except TypeError:  # older libraries do not know max_version
+        return source.__dlpack__(stream=stream)
 
 
 def _from_cuda_interface(

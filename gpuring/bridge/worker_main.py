@@ -16,13 +16,12 @@ from typing import NoReturn
 from gpuring.bridge.exporter.worker import Exporter
 from gpuring.bridge.importer.worker import Importer
 from gpuring.bridge.worker import Fatal, SupervisorPipe
+from gpuring.memory import freed
 
 _PR_SET_PDEATHSIG = 1
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of mallopt, in <malloc.h>
 _KEPT = 64 << 20
-"""How many bytes of free memory stay with a worker.  By default they go back to the system when a
-message is over, and the system has to clear as many pages again for the next one."""
-_MAPPED = 4 << 20
+"""How many bytes of free memory stay with a worker for the next message."""
+_BELOW = 4 << 20
 """Memory from this length on is not kept.  A message has at most 1 MiB."""
 
 
@@ -31,11 +30,8 @@ def main() -> NoReturn:
     for number in (signal.SIGINT, signal.SIGTERM):  # the supervisor says when it is time to end
         signal.signal(number, signal.SIG_IGN)
     # A fork of the supervisor may have its end of our input, which is not at its end then.
-    libc = ctypes.CDLL(None)
-    libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    if hasattr(libc, "mallopt"):  # glibc
-        libc.mallopt(_M_TRIM_THRESHOLD, _KEPT)
-        libc.mallopt(_M_MMAP_THRESHOLD, _MAPPED)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    freed.keep(_KEPT, below=_BELOW)
     supervisor = SupervisorPipe()
     options = supervisor.first()
     status = 1

@@ -13,11 +13,12 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 
 from gpuring.cli.durable import keeps_its_name
-from gpuring.cli.owners import explained, myself, owner
+from gpuring.cli.owners import explained, listed, myself, owner
 from gpuring.cli.services import of_clients, service
 from gpuring.cli.text import columns, complain, counted, nbytes, table, wrap
 from gpuring.printable import printable
 from gpuring.registry import segment, survey
+from gpuring.registry.jams import named
 from gpuring.registry.stats import RingStats
 from gpuring.registry.users import told, users
 
@@ -59,13 +60,14 @@ def run(args: argparse.Namespace) -> int:
 def _show(found: Sequence[RingStats], unreadable: Mapping[str, str], *, all_of_them: bool) -> None:
     clients = of_clients(found)
     owners = {name: owner(name) for name in (*(one.name for one in found), *unreadable)}
-    listed = [one for one in found if all_of_them or one.name not in clients]
-    rows = [_row(one, owners[one.name], clients.get(one.name)) for one in listed]
-    rows += [(printable(name), owners[name], *["?"] * 7, "unreadable") for name in unreadable]
+    shown = [one for one in found if all_of_them or one.name not in clients]
+    rows = [_row(one, owners[one.name], clients.get(one.name)) for one in shown]
+    unknown = ["?"] * (len(HEADINGS) - 3)  # as in top
+    rows += [(printable(name), owners[name], *unknown, "unreadable") for name in unreadable]
     width = columns()
     drop = DROP if set(owners.values()) - {myself()} else ("OWNER", *DROP)
     print(table(HEADINGS, rows, right=RIGHT, drop=drop, width=width))
-    if len(listed) < len(found):
+    if len(shown) < len(found):
         rings = counted(len(clients), "ring")
         note = f"Not listed: {rings} in which clients of services get answers (--all)."
         print(wrap(note, width, "  "))
@@ -73,6 +75,9 @@ def _show(found: Sequence[RingStats], unreadable: Mapping[str, str], *, all_of_t
         print(wrap(line, width, "  "))
     for name, known in users(unreadable).items():
         print(wrap(f"{printable(name)} is used by {told(known)}.", width, "  "))
+    for one in shown:
+        if stopped := _stopped(one):
+            print(wrap(f"Stopped in {one.name}: {listed(stopped)}.", width, "  "))
     for kept in filter(None, map(keeps_its_name, found)):
         print(wrap(f"{kept}.", width, "  "))
     if any(one.state == "dead" for one in found):
@@ -108,10 +113,15 @@ def _row(one: RingStats, owner: str, of: str | None) -> tuple[str, ...]:
 
 def state(one: RingStats) -> str:
     """In a few words, what a person wants to know first."""
-    whole = service(one)
-    second = [number for number, kind in whole.kinds.items() if kind == "presence"] if whole else []
-    stopped = sum(peer.stopped for peer in one.peers if peer.number not in second)
-    parts = [one.state, *([f"{stopped} stopped"] if stopped else [])]
+    whole, stopped = service(one), _stopped(one)
+    parts = [one.state, *([f"{len(stopped)} stopped"] if stopped else [])]
     if whole is not None:
         parts.append(f"service, {whole.calls}")
     return ", ".join(parts)
+
+
+def _stopped(one: RingStats) -> list[str]:
+    """Its processes that are stopped.  An engine is two peers."""
+    whole = service(one)
+    second = [number for number, kind in whole.kinds.items() if kind == "presence"] if whole else []
+    return [named(peer) for peer in one.peers if peer.stopped and peer.number not in second]

@@ -28,7 +28,7 @@ from gpuring.registry.processes import state
 _AGAIN_S = 0.05
 """After such a time a second look has to find the same."""
 _STACK = "`py-spy dump --pid {pid}` shows where it is"
-_GO_ON = "If you end it (`kill {pid}`), the others go on without it"
+_GO_ON = "If you end it (`kill {pid}`), {then}"
 _ELSEWHERE = (
     " PID is its pid on the host: it is in another pid namespace, such as that of a container, and "
     "`lsns {namespace}` there lists the processes of that one."
@@ -42,8 +42,7 @@ WORDS = {
     "stopped": (
         "{who} is stopped, by SIGSTOP, Ctrl-Z or a debugger, and ring {ring} has waited for it "
         "{since}",
-        "`kill -CONT {pid}` continues it. If you end it (`kill -KILL {pid}`), the others go on "
-        "without it",
+        "`kill -CONT {pid}` continues it. If you end it (`kill -KILL {pid}`), {then}",
     ),
     "takes": (
         "{who} has taken nothing from {ring} {since}{doing}",
@@ -257,6 +256,7 @@ def _filled(words: str, end: Culprit) -> str:
         if end.patience_s is None
         else f". Producers go on by themselves in {seconds(end.patience_s)}",
         doing=_doing(end),
+        then=_then(end),
         origin=end.origin,
         clean=_cleaning(end.ring),
         command=end.command,
@@ -272,6 +272,15 @@ def _cleaning(ring: str) -> str:
     if os.geteuid() == 0 < uid:
         return segment.as_user(uid, f"clean {ring}")
     return f"`gpuring clean {ring}`"
+
+
+def _then(end: Culprit) -> str:
+    """What happens if its process is ended."""
+    if not end.alone:
+        return "the others go on without it"
+    if end.peers[0].role == "consumer":
+        return f"clients wait until service {end.ring} has another engine"
+    return f"readers wait until ring {end.ring} has another producer"
 
 
 def _doing(end: Culprit) -> str:

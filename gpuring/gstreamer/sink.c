@@ -60,6 +60,15 @@ static gboolean set_caps(GstBaseSink *base, GstCaps *caps) {
 
 /* ---- frames ---------------------------------------------------------------------------------- */
 
+/* GPURING_FULL: the frame is dropped. */
+static gpuring_status claim(GpuringSink *self, gpuring_slot *slot, gpuring_error *error) {
+    const gpuring_status status = writer_claim(&self->writer, slot, error);
+    GST_OBJECT_LOCK(self);
+    if (status == GPURING_FULL) self->dropped++;
+    GST_OBJECT_UNLOCK(self);
+    return status;
+}
+
 static gpuring_status publish(GpuringSink *self, gpuring_slot *slot, GstClockTime pts,
                               GstClockTime duration, gpuring_error *error) {
     if (slot->meta) {
@@ -133,7 +142,7 @@ static gpuring_status write_picture(GpuringSink *self, GstBuffer *buffer, gpurin
     gpuring_slot slot = GPURING_SLOT;
     gpuring_status status = GPURING_OK;
     if (layout->is_on_gpu) status = prepare_gpu(self, buffer, error);
-    if (status == GPURING_OK) status = writer_claim(&self->writer, &slot, error);
+    if (status == GPURING_OK) status = claim(self, &slot, error);
     if (status != GPURING_OK) return status;
     status = copy_picture(self, &slot, buffer, error);
     if (status == GPURING_OK) status = set_shape(self, &slot, layout->shape[0], error);
@@ -143,7 +152,7 @@ static gpuring_status write_picture(GpuringSink *self, GstBuffer *buffer, gpurin
     return status;
 }
 
-/* Samples that do not fit into one slot go into several. */
+/* Samples that do not fit into one slot go into several, each a frame that may be dropped. */
 static gpuring_status write_samples(GpuringSink *self, GstBuffer *buffer, gpuring_error *error) {
     const guint64 row = self->writer.layout.row_nbytes[0];
     const guint64 rate = (guint64)GST_AUDIO_INFO_RATE(&self->writer.layout.audio);
@@ -152,13 +161,14 @@ static gpuring_status write_samples(GpuringSink *self, GstBuffer *buffer, gpurin
     if (status != GPURING_OK) return status;
     gpuring_field_at(self->writer.ring, 0, &field);
     const guint64 samples = gst_buffer_get_size(buffer) / row, room = field.nbytes / row;
-    guint64 done = 0;
-    while (status == GPURING_OK && done < samples) {
+    guint64 done;
+    for (done = 0; done < samples; done += room) {
         gpuring_slot slot = GPURING_SLOT;
         const guint64 shape[] = {MIN(samples - done, room), self->writer.layout.shape[0][1]};
         const GstClockTime from = gst_util_uint64_scale(done, GST_SECOND, rate);
         const GstClockTime to = gst_util_uint64_scale(done + shape[0], GST_SECOND, rate);
-        status = writer_claim(&self->writer, &slot, error);
+        status = claim(self, &slot, error);
+        if (status == GPURING_FULL) continue;
         if (status != GPURING_OK) return status;
         gst_buffer_extract(buffer, done * row, slot.data, shape[0] * row);
         status = set_shape(self, &slot, shape, error);
@@ -168,9 +178,9 @@ static gpuring_status write_samples(GpuringSink *self, GstBuffer *buffer, gpurin
                                                              : GST_CLOCK_TIME_NONE,
                              to - from, error);
         else gpuring_abandon(self->writer.producer, &slot, NULL);
-        done += shape[0];
+        if (status != GPURING_OK) return status;
     }
-    return status;
+    return GPURING_OK;
 }
 
 static GstFlowReturn render(GstBaseSink *base, GstBuffer *buffer) {
@@ -178,11 +188,7 @@ static GstFlowReturn render(GstBaseSink *base, GstBuffer *buffer) {
     gpuring_error error;
     const gpuring_status status = self->writer.layout.is_video ? write_picture(self, buffer, &error)
                                                         : write_samples(self, buffer, &error);
-    if (status != GPURING_FULL) return flow_of(GST_ELEMENT(self), status, &error);
-    GST_OBJECT_LOCK(self);
-    self->dropped++;
-    GST_OBJECT_UNLOCK(self);
-    return GST_FLOW_OK;
+    return status == GPURING_FULL ? GST_FLOW_OK : flow_of(GST_ELEMENT(self), status, &error);
 }
 
 /* ---- the element ----------------------------------------------------------------------------- */
@@ -362,8 +368,9 @@ static void add_properties(GObjectClass *of) {
                            -1, G_MAXUINT32, -1, early));
     g_object_class_install_property(
         of, PROP_DROPPED,
-        g_param_spec_uint64("dropped", "Dropped", "How many frames were dropped", 0, G_MAXUINT64,
-                            0, G_PARAM_READABLE | G_PARAM_STATIC_STRINGS));
+        g_param_spec_uint64("dropped", "Dropped",
+                            "How many frames were dropped, of which long audio buffers are several",
+                            0, G_MAXUINT64, 0, G_PARAM_READABLE | G_PARAM_STATIC_STRINGS));
 }
 
 static void gpuring_sink_class_init(GpuringSinkClass *class) {

@@ -368,7 +368,8 @@ gpuring_status gpuring_join_producer(gpuring_ring *ring, const gpuring_producer_
 gpuring_status gpuring_close_producer(gpuring_producer *producer, gpuring_error *error);
 
 /* Claims the next slot, to be written and then published or abandoned. Waits while a lossless
- * subscription still needs the slot. A producer may have several claims at a time. */
+ * subscription still needs the slot. A producer may have several claims at a time. If the next slot is
+ * one of them, a claim without a timeout returns GPURING_INVALID, because it would wait for ever. */
 gpuring_status gpuring_claim(gpuring_producer *producer, int64_t timeout_ns, gpuring_slot *slot,
                              gpuring_error *error);
 /* Claims the next slot if it is free, and never waits. If it is not free, returns GPURING_FULL and

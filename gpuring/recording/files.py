@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import math
 import os
 import time
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from mcap.writer import CompressionType, Writer
 
+from gpuring.memory import freed
 from gpuring.recording.counts import COUNTS, RecordedCounts
 from gpuring.recording.message import ENCODING, Frame, RecordedRing
 
@@ -20,7 +20,6 @@ CHUNK_NBYTES = 4 << 20
 CHUNK_S = 1.0
 """It also ends when its first frame has been in it for so long."""
 
-_M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # <malloc.h>
 _SCHEMA = "gpuring.frame"
 _NEVER = 1 << 62
 """The size of a chunk for mcap.  So it ends none by itself, and it is known what is written."""
@@ -151,15 +150,9 @@ class Files:
 
 
 def keep_freed_memory() -> None:
-    """From now on this process keeps the memory that it frees, up to 256 MiB.
-
-    mcap copies a chunk several times, each time into fresh memory.  Without this the system gives
-    that memory out page by page again, which costs more than the copies.
-    """
-    with contextlib.suppress(AttributeError):  # another C library than glibc
-        mallopt = ctypes.CDLL(None).mallopt
-        mallopt(_M_MMAP_THRESHOLD, 32 << 20)  # the highest that it takes
-        mallopt(_M_TRIM_THRESHOLD, 256 << 20)
+    """mcap copies a chunk several times, each time into fresh memory.  Its pages cost more than the
+    copies."""
+    freed.keep(256 << 20, below=32 << 20)
 
 
 def own_time_ns(frame: Frame) -> int:

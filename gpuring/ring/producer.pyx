@@ -29,7 +29,8 @@ cdef class Producer(Endpoint):
 
         Waits while a lossless subscription still needs the slot.  Ctrl-C interrupts the wait.
 
-        * `timeout`: how long it may wait, in seconds.  0 does not wait, None waits for ever.
+        * `timeout`: how long it may wait, in seconds.  0 does not wait, None waits for ever.  A
+          RuntimeWarning says so if only this thread could end that wait, as when it has all slots itself.
         * `stream`: on a GPU, the stream that will write.  It is made to wait for all unfinished work on
           the slot.  None is the current stream.
         * `shape`: the shape of a frame that is smaller than the slot.  None is the slot's own shape.

@@ -116,7 +116,7 @@ cdef class Taker(TakesCalls):
         """The calls of a batch."""
         batch = made(self.kind_of_batch, NOTHING)
         cdef Patience patience = self._patience
-        cdef Py_ssize_t most = batch_size(max_batch, self.header.ring.slots)
+        cdef Py_ssize_t most = batch_size(max_batch, self.header.ring.slots), late = self.header.ring.slots
         cdef double now, until, patience_s = seconds(timeout, "timeout"), fill_s = 0
         cdef bint found, learn = type(max_wait_s) is str and max_wait_s == "learn"
         if not learn:
@@ -139,7 +139,9 @@ cdef class Taker(TakesCalls):
                 found = self._fill(batch, most, TAKE_SLICE_S if until == FOREVER else min(TAKE_SLICE_S, max(0.0, until - now)), stream)
                 if not len(batch):
                     now = now_s()
-                    if now >= until and not found:  # behind what was left out there may be a call
+                    # Behind what was left out there may be a call.  Of those that have come later none is waited for.
+                    late -= now >= until
+                    if now >= until and (not found or late < 0):
                         raise RingTimeout(f"service {self.name!r}: no call within {patience_s:g} s")
             if self.learns:
                 now = self._learn(batch, most)

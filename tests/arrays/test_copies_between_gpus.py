@@ -83,6 +83,8 @@ def torch(request: pytest.FixtureRequest, driven: Gpu, monkeypatch: pytest.Monke
         def __dlpack__(self, **options: object) -> object:
             if made.current() != OTHER:
                 raise BufferError(f"current device: {made.current()}")
+            if options["stream"] == streams.PER_THREAD:
+                raise BufferError("per-thread default stream is not supported.")
             return super().__dlpack__(**options)
 
     cuda = SimpleNamespace(device=made.device, is_initialized=lambda: True)
@@ -94,7 +96,7 @@ def torch(request: pytest.FixtureRequest, driven: Gpu, monkeypatch: pytest.Monke
     return made
 
 
-@pytest.mark.parametrize("on", [None, 0x77], ids=["host", "gpu"])
+@pytest.mark.parametrize("on", [None, 0x77, streams.PER_THREAD], ids=["host", "gpu", "per-thread"])
 def test_tensors_of_another_gpu_are_copied_and_torch_has_the_same_gpu_afterwards(
     torch: Torch, on: int | None
 ) -> None:

@@ -258,7 +258,8 @@ def test_a_default_stream_is_that_of_the_slots_gpu(monkeypatch, current, into_sl
     """Its handle means the stream of whichever GPU is current."""
     gpus = Gpu()
     gpus.stack = [current]
-    monkeypatch.setitem(sys.modules, "cupy", None)
+    for library in ("cupy", "torch._C"):  # another test may have imported torch
+        monkeypatch.setitem(sys.modules, library, None)
     gpus.put_in_place(monkeypatch)
     monkeypatch.setattr(copying, "_kept", [])
     slot, array = FRAME.copy(), FRAME.copy()

@@ -40,7 +40,7 @@ def test_a_ring_that_is_not_exported_there(near, far, caplog):
 
 @pytest.mark.slow
 def test_a_second_importer_of_one_ring(near, far):
-    told = r"is in use.* another name with --as \(name in Python\)"
+    told = r"is in use.* another name \(`name`, or --as of the command\)"
     with both_ends(near, far) as ends, pytest.raises(RingExists, match=told):
         bridge.import_(f"{ends.out.address}/{near}", name=far, device="host")
 
@@ -95,7 +95,7 @@ def test_the_name_is_taken_while_it_connects(near, far):
     with bridge.export(near, listen="127.0.0.1:0") as out:
         importer = bridge.import_(f"{out.address}/{near}", name=far, device="host")
         with ring_of(far), ring_of(near):
-            assert "another name with --as" in why_over(importer)
+            assert "another name (`name`" in why_over(importer)
 
 
 def makes(pipe: Pipe, near: str) -> None:
@@ -113,7 +113,7 @@ def test_a_ring_is_not_imported_into_itself(near, children):
     with bridge.export(near, listen="127.0.0.1:0") as out, gpuring.attach(near) as ring:
         camera.kill()
         told = why_over(bridge.import_(f"{out.address}/{near}", device="host"))
-        assert "is the one that is to be imported. Choose another name with --as" in told
+        assert "is the one that is to be imported. Choose another name (`name`" in told
         assert ring.stats().closed is False
     assert segments_of(near) == []
 

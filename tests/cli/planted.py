@@ -274,6 +274,15 @@ def an_engine_that_never_answers(children: Children, name: str) -> Iterator[Blam
 
 
 @contextlib.contextmanager
+def a_stopped_engine(children: Children, name: str) -> Iterator[Blame]:
+    with service(name) as up:
+        engine = up(children(services.engine, name))
+        engine.stop()
+        up(children(asks, name))
+        yield Blame("stopped", engine.pid, "engines")
+
+
+@contextlib.contextmanager
 def a_client_that_does_not_read(children: Children, name: str) -> Iterator[Blame]:
     with service(name) as up:
         up(children(answers_in_parts, name))
@@ -474,7 +483,7 @@ PLANTED: dict[str, Callable[..., Any]] = {
         *(a_stopped_reader, a_full_ring_further_on, a_lost_handle, a_held_frame, a_busy_reader),
         *(a_subscription_that_nobody_reads, a_claim_that_is_never_published),
         *(an_engine_that_never_answers, a_client_that_does_not_read, a_service_without_engines),
-        a_service_whose_only_engine_was_killed,
+        *(a_stopped_engine, a_service_whose_only_engine_was_killed),
         *(a_dead_process_that_nobody_clears, a_bridge_whose_other_side_does_not_read),
         *(an_importer_that_is_stopped, a_bridge_without_its_exporter),
         *(an_importer_that_was_killed, a_select_that_has_lost_all_producers),

@@ -134,6 +134,7 @@ def test_a_stopped_engine_is_counted_once_and_its_role_is_told_in_a_narrow_termi
         os.kill(worker.pid, signal.SIGSTOP)
         try:
             poll(lambda: ", 1 stopped, service, " in row_of(command("ls").stdout, name))
+            told = command("ls", name).stdout
             monkeypatch.setenv("COLUMNS", "60")
             text = command("inspect", name).stdout
         finally:
@@ -143,6 +144,8 @@ def test_a_stopped_engine_is_counted_once_and_its_role_is_told_in_a_narrow_termi
         assert "  engine  " in row
         assert "  stopped  " in row
         assert "(not shown, for lack of room: " in text
+        assert told.count(f"(pid {worker.pid})") == 1
+        assert f"Stopped in {name}: " in told
         worker.send()
         worker.result()
 

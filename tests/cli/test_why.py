@@ -91,6 +91,28 @@ def dead(name):
     return {each.pid for one in gpuring.ls() if one.name == name for each in one.deaths}
 
 
+THEN = {
+    "a_stopped_camera": "readers wait until ring {} has another producer",
+    "a_claim_that_is_never_published": "readers wait until ring {} has another producer",
+    "a_stopped_engine": "clients wait until service {} has another engine",
+    "a_stopped_reader": "the others go on without it",
+}
+
+
+@pytest.mark.parametrize("plant", THEN)
+def test_it_says_what_happens_if_the_culprit_is_ended(name, children, plant):
+    with PLANTED[plant](children, name) as blame:
+        (jam,) = poll(lambda: [j for j in jams(look(name)) if blamed(j) == blame])
+        assert f"), {THEN[plant].format(name)}." in advice(jam.culprits[0])
+
+
+def test_who_is_not_the_only_producer_can_be_ended(name, children):
+    plant = PLANTED["a_claim_that_is_never_published"]
+    with plant(children, name), gpuring.attach(name) as ring, ring.producer():
+        (jam,) = poll(lambda: jams(look(name)))
+        assert "), the others go on without it." in advice(jam.culprits[0])
+
+
 def test_the_command_that_it_tells_to_type_does_it(name, command, monkeypatch):
     """Names of subscriptions may have spaces, as those of bridges have."""
     monkeypatch.setenv("COLUMNS", "80")

@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import fcntl
 import itertools
-import os
-import struct
 from pathlib import Path
 
 import pytest
 
 import gpuring
 from gpuring.registry import locks
-from tests.gstreamer.pipelines import SHOWN, numbers, of_size, publish, read
+from tests.gstreamer.pipelines import SHOWN, numbers, of_size, publish, read, taken_for_dead
 from tests.helpers.commands import gpuring as command
 from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.rings import put, small_ring
@@ -152,24 +148,6 @@ def test_a_source_that_reattaches_keeps_its_place_in_a_ring_that_stays(name, lau
             said = source.until("INFO", 1)
             assert said.count("chain") == frames
         assert "chain" not in source.interrupt()
-
-
-PIDFD_GETFD = 438
-
-
-def taken_for_dead(pid: int, name: str) -> None:
-    """Unlocks all that a living process has locked in the header of a ring."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    pidfd = os.pidfd_open(pid)
-    for each in Path(f"/proc/{pid}/fd").iterdir():
-        if str(each.readlink()) == f"/dev/shm/gpuring.{name}":
-            theirs = libc.syscall(PIDFD_GETFD, pidfd, int(each.name), 0)
-            assert theirs >= 0, os.strerror(ctypes.get_errno())
-            fcntl.fcntl(
-                theirs, fcntl.F_OFD_SETLK, struct.pack("hhqqi4x", fcntl.F_UNLCK, 0, 0, 0, 0)
-            )
-            os.close(theirs)
-    os.close(pidfd)
 
 
 def test_a_source_that_was_taken_for_dead_joins_again(name, launch):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import gpuring
+from tests.gstreamer.pipelines import taken_for_dead
 from tests.helpers.compiled import CC
 from tests.helpers.processes import PATIENCE_S, poll
 
@@ -112,6 +114,31 @@ def test_a_stopped_pipeline_leaves_the_ring_and_plays_again(ring, player):
             poll(lambda: ring.stats().subscriptions)
 
 
+def test_what_was_missed_before_a_stop_is_not_counted_after_it(ring, play):
+    """It was taken for dead, and no frame has come that could tell of what was overwritten."""
+    ask = play(f"gpuringsrc name=it ring={ring.name} reattach=true ! fakesink sync=false")
+    poll(lambda: ring.stats().subscriptions)
+    with ring.producer() as producer:
+        publish(producer, range(3))
+        assert ask("frames 3") == "frames 3"
+        poll(lambda: ring.stats().subscriptions[0].lag == 0)
+        (pid,) = (peer.pid for peer in ring.stats().peers if peer.role == "consumer")
+        os.kill(pid, signal.SIGSTOP)
+        taken_for_dead(pid, ring.name)
+        poll(lambda: ring.stats().deaths)
+        publish(producer, range(10))
+        with producer.claim_many(3) as claimed:
+            os.kill(pid, signal.SIGCONT)
+            poll(lambda: ring.stats().subscriptions)
+            assert ask("stop") == "NULL"
+            claimed.abandon()
+        assert ask("play") == "PLAYING"
+        poll(lambda: ring.stats().subscriptions)
+        publish(producer, range(2))
+        assert ask("frames 5") == "frames 5"
+        assert ask("lost") == "lost 0"
+
+
 def test_a_stop_while_caps_change_is_no_error(ring, player):
     with ring.producer() as producer:
         publish(producer, [0])
@@ -149,6 +176,19 @@ def test_a_sink_says_how_many_frames_it_has_dropped(ring, play):
         )
         poll(lambda: ask("dropped") == "dropped 6")
         assert ring.stats().dropped == 6
+
+
+def test_each_frame_of_a_long_audio_buffer_that_is_dropped_is_counted(name, play):
+    caps = "audio/x-raw,format=S16LE,rate=8000,channels=2,layout=interleaved"
+    made = gpuring.create(name, slots=4, shape=(100, 2), dtype="i2", device="host")
+    with made as ring, ring.consumer():
+        ask = play(
+            f"audiotestsrc num-buffers=2 samplesperbuffer=250 ! {caps} ! "
+            f"gpuringsink name=it ring={name} create=false drop=true"
+        )
+        poll(lambda: ring.stats().producers_left)  # the end of the stream is behind all buffers
+        assert ask("dropped") == "dropped 2"
+        assert ring.stats().dropped == 2
 
 
 @pytest.mark.parametrize("waits", ["for a slot", "for its reader"])

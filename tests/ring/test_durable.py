@@ -71,6 +71,7 @@ def test_whose_exporter_is_gone_is_not_sent_to_the_other_host(name):
         way = ring.stats().in_the_way
         assert way.why.endswith("It is durable, and nobody reads it")
         assert str(full.value).endswith(f"{way.why[-9:]}. {way.way_out}")
+        assert way.way_out.endswith("`gpuring why` tells the commands with their arguments")
 
 
 @pytest.mark.parametrize("more", [0, 1, SLOTS, 3 * SLOTS])

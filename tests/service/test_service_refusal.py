@@ -93,6 +93,23 @@ def test_a_call_behind_those_that_are_left_out_is_there_at_once(name, left_out, 
     "that have expired.",
     "With `expires_s=` engines leave a call out when nobody waits for it any more.",
 )
+def test_calls_that_always_expire_do_not_prolong_a_take(name, monkeypatch):
+    """For each one that is left out another one comes."""
+    with serve(name) as server, gpuring.connect(name, calls=2) as client:
+        came = []
+
+        def another(_, left_out):
+            if left_out and len(came) < 10 * server.ring.slots:
+                came[-1].cancel()
+                came.append(send(client, 0, expires_s=0))
+
+        came.append(send(client, 0, expires_s=0))
+        monkeypatch.setattr(type(server.counts), "expired", property(lambda _: 0, another))
+        with pytest.raises(gpuring.RingTimeout, match="no call within"):
+            server.take(timeout=0)
+        assert len(came) < 3 * server.ring.slots
+
+
 def test_an_expired_call_is_passed_over(name):
     with serve(name) as server, gpuring.connect(name) as client:
         stale = send(client, 0, expires_s=0)

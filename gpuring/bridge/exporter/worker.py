@@ -235,8 +235,8 @@ class Exporter:
         if before is not None and before.hello.run != hello.run:
             reason = (
                 f"{hello.importer} is connected already, from another process. If that is another "
-                "host of the same name, give one of the two rings another name with --as (name in "
-                "Python)"
+                "host of the same name, give one of the two rings another name (`name`, or --as "
+                "of the command)"
             )
             self._refusals.for_now(channel, hello.importer, reason)
             return

@@ -105,13 +105,20 @@ static enum gr_result verb_of(struct endpoint *end, struct gd_call *call, enum g
     return gd_acquire(&end->peer, call, how, core_verb_of(verb));
 }
 
+/* Whether a claim waits for a slot that its own producer has claimed. Nobody can end that claim
+ * meanwhile, because only one thread at a time may use a producer. */
+static bool waits_for_itself(const struct endpoint *end) {
+    const struct gr_culprit *culprit = &end->peer.core.last.culprit;
+    return culprit->reason == GR_BY_PRODUCER && culprit->peer == end->peer.core.self.number;
+}
+
 /* A wait is repeated slice by slice. One that can have no end is given up. */
 static enum gr_result go_on(struct endpoint *end, struct gd_call *call, enum gh_verb verb) {
     int64_t vain_ns = 0;
     enum gr_result result = GR_SIGNAL;
     while (result == GR_SIGNAL) {
         if (verb == GH_CLAIM && call->deadline_ns == INT64_MAX &&
-            gh_claims_in_vain(&end->peer.core, &vain_ns)) {
+            (waits_for_itself(end) || gh_claims_in_vain(&end->peer.core, &vain_ns))) {
             gd_cancel(&end->peer, call);
             return GR_BLOCKED;
         }
@@ -151,6 +158,11 @@ static gpuring_status refused(struct endpoint *end, enum gr_result result, enum 
     if (result == GR_DEVICE) return gm_fail_trouble(error, end->peer.device, &call->trouble);
     if (result == GR_SYSTEM) return gh_fail_system(error, errno, end->ring->name);
     if (result == GR_BLOCKED && end->notifier) arm_fd(end, false);
+    if (result == GR_BLOCKED && timeout_ns < 0 && verb == GH_CLAIM && waits_for_itself(end))
+        return gh_fail(error, GPURING_INVALID,
+                       "ring '%s': this claim would wait for ever, because the same producer has "
+                       "claimed sequence %llu. Publish or abandon that one first",
+                       end->ring->name, (unsigned long long)end->peer.core.last.culprit.seq);
     const double timeout_s = timeout_ns < 0 ? GH_NO_TIMEOUT : (double)timeout_ns / 1e9;
     const gpuring_status status = gh_add_refused(&words, end->ring->name, &end->peer.core, result,
                                                  verb, timeout_s, NULL);

@@ -211,16 +211,18 @@ void gh_add_way_out(struct gh_text *text, const struct gr_ring *ring,
     const bool untaken = culprit->reason == GR_BY_SUBSCRIPTION;
     if (!untaken && culprit->reason != GR_BY_HOLDER) return;
     if (untaken && is_left(ring, u))
-        gh_add(text, ". Start %s, or end it with `gpuring unsubscribe`",
+        gh_add(text, ". Start %s, or end it with `gpuring unsubscribe`. `gpuring why` tells the "
+                     "commands with their arguments",
                is_read_elsewhere(sub) ? "`gpuring bridge export` here again" : "its reader");
     else if (untaken && !members_of(ring, u)) return; /* it is about to go */
     else if (is_read_elsewhere(sub) && length(sub->far, 8 * GR_FAR_WORDS))
         gh_add(text, ". `gpuring inspect` there shows its members. Make them faster, or import "
-                     "with --lossy or --latest");
+                     "with the policy lossy or latest");
     else if (is_read_elsewhere(sub))
         gh_add(text, ". On that host `gpuring inspect` says who holds up its ring. If its importer "
-                     "is silent, the log of the exporter says so: start `gpuring bridge import` "
-                     "again there, or wait until the exporter's --patience is over");
+                     "is silent, the log of the exporter says so: start it again there, with the "
+                     "command that `gpuring why` tells here, or wait until the exporter's patience "
+                     "is over");
     else if (untaken && gh_waits_in_vain(ring, u))
         gh_add(text, ". If several producers make the stream, say how many when the ring is "
                      "created (`producers`). A consumer with `reattach` waits for the next one");

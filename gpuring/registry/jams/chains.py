@@ -111,9 +111,9 @@ class _Chain:
     def _beyond(self, peer: PeerStats, path: tuple[Step, ...]) -> Jam:
         """What keeps a process waiting whose move it is in the last step."""
         if not peer.alive:
-            return _ended("dead", path, (peer,))
+            return self._ended("dead", path, (peer,))
         if peer.stopped and path[-1].wants != "gpu":
-            return _ended("stopped", path, (peer,))
+            return self._ended("stopped", path, (peer,))
         if known := self._met.get(key_of(peer)):
             return Jam(path, known)
         jam = self._after(peer, path)
@@ -126,8 +126,8 @@ class _Chain:
             if not begun:
                 return self.follow(step, path)
             if len(path) - begun[0] > 1:
-                return _ended("circle", path, tuple(each.by[0] for each in path[begun[0] :]))
-        return _ended(_reason(path[-1], peer), path, (peer,))
+                return self._ended("circle", path, tuple(each.by[0] for each in path[begun[0] :]))
+        return self._ended(_reason(path[-1], peer), path, (peer,))
 
     def _next(self, peer: PeerStats, path: tuple[Step, ...]) -> Iterator[Step]:
         """What its process waits for itself."""
@@ -145,15 +145,13 @@ class _Chain:
                 found.append(self._waits.room(last, peer))
         return (step for step in found if step is not None)
 
-
-def _ended(reason: str, path: tuple[Step, ...], peers: tuple[PeerStats, ...]) -> Jam:
-    last, command = path[-1], None
-    if reason == "far" and last.subscription is not None:
-        command = importers.of_near_ring(last.ring, last.subscription)
-    end = Culprit(
-        reason, last.ring, last.subscription, last.seq, peers, last.age_s, command=command
-    )
-    return Jam(path, (end,))
+    def _ended(self, reason: str, path: tuple[Step, ...], peers: tuple[PeerStats, ...]) -> Jam:
+        last, command = path[-1], None
+        if reason == "far" and last.subscription is not None:
+            command = importers.of_near_ring(last.ring, last.subscription)
+        who = reason, last.ring, last.subscription, last.seq, peers, last.age_s
+        alone = self._waits.is_alone(last.ring, peers[0])
+        return Jam(path, (Culprit(*who, command=command, alone=alone),))
 
 
 def _reason(step: Step, peer: PeerStats) -> str:

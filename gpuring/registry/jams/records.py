@@ -63,6 +63,9 @@ class Culprit:
     command: str | None = None
     """What starts it again, if it is the importer of a bridge.  `PORT` stands there for the port at
     which the exporter listens, which no header has."""
+    alone: bool = False
+    """Whether nobody goes on without it: no other process fills that ring, or takes calls of that
+    service."""
 
 
 @dataclass(frozen=True)

@@ -277,6 +277,14 @@ class Waits:
         why = f"{waits}: it has had no session with {printable(one.link.host)}"
         return Step(one.name, "session", readers, (), None, None, one.link.heard_s, why)
 
+    def is_alone(self, ring: str, peer: PeerStats) -> bool:
+        """Whether only its process fills the ring, or takes calls of the service."""
+        one = self.rings[ring]
+        if peer.role != ("consumer" if one.is_service else "producer"):
+            return False
+        same = (each for each in one.peers if each.role == peer.role and each.alive)
+        return all(key_of(each) == key_of(peer) or _keeps_only(one, each) for each in same)
+
     def patience_left_s(self, ring: str, subscription: str) -> float | None:
         """In how many seconds producers go on without a durable subscription that nobody reads."""
         sub = _subscription(self.rings[ring], subscription)

@@ -114,6 +114,21 @@ def test_a_wait_that_can_have_no_end_is_given_up(name, puppet):
         assert "seen the end of the stream" in text
 
 
+def test_a_producer_that_would_wait_for_itself_is_told(name, puppet):
+    c = puppet()
+    with small_ring(name, slots=2):
+        c.ok("attach", name, 0)
+        c.ok("produce", "-")
+        seq = int(c.ok("claim", 0, 0, 0)["seq"])
+        c.ok("claim", 0, 0, 0)
+        status, text = c.refused("claim", 0, -1, 0)
+        assert status == "INVALID"
+        assert f"the same producer has claimed sequence {seq}. Publish or abandon that" in text
+        assert c.refused("claim", 0, S // 100, 0)[0] == "FULL"  # that one ends by itself
+        c.ok("publish", 0, 1, 1)
+        c.ok("claim", 0, -1, 0)
+
+
 def test_the_end_of_a_stream_and_a_closed_ring(name, puppet):
     c = puppet()
     with small_ring(name) as ring, ring.producer() as producer:
