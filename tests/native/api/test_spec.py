@@ -77,9 +77,9 @@ def deep(n: int) -> object:
         ({"fields": [["\x1b", [1], "|O8"]]}, r"field '\\x1b': there is"),
         ({"fields": [["y", [1], deep(20)]]}, "too deep"),
         ({"meta": []}, r"no fields \(byte \d+ of its description"),
-        ({"meta": [["a", "|V65537"]]}, "at most 65536 bytes"),
+        ({"meta": [["a", "|V65537"]]}, "^metadata has at most 65536 bytes"),
         ({"meta": [["a", "|V1000000", [2000000]]]}, "1 TiB"),
-        ({"canary": 7}, "canary"),
+        ({"canary": 7}, "^a canary is odd"),
         ({"canary": -1}, "in place of a number"),
     ],
 )
