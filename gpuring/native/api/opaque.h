@@ -2,13 +2,13 @@
  *
  * This folder has the functions of gpuring.h. They decide nothing about rings: what a ring is to the
  * operating system lies in host/, what its verbs do in device/ and core/. Here arguments are checked,
- * structures are filled, and waits are repeated.
+ * structures are filled, and waits are repeated. No file needs one that stands below it in this list:
  *
  *   opaque.h     this
- *   ring         attach and detach; what a ring is
  *   on_gpu       which GPU a ring is used under; its slots there, and the order of its streams
- *   creation     create and unlink
+ *   ring         attach and detach; what a ring is
  *   durable      durable subscriptions
+ *   creation     create and unlink
  *   membership   join and leave
  *   descriptor   a descriptor that hears of names, too
  *   left_behind  rings that were left over a restart
