@@ -13,6 +13,7 @@ Each side is two processes.  The *supervisor* is in the user's process, and star
     network/         messages, keys, addresses that users give
     engines/         what carries the bytes of frames
     stats.py         what users see of it
+    descriptors.py   waiting for file descriptors
 """
 
 from __future__ import annotations

@@ -7,6 +7,7 @@ The page "Record and replay" describes it in full.  Needs `gpuring[record]`.
     places.py        the GPU of a ring whose frames are copied to the host
     recorder.py      from rings into files; files.py has what these are called and when one ends
     reading.py       what users see of a recording; index.py finds its parts, also in a cut file
+    counts.py        how many frames of a ring are in a file, and how many are missing
     replay.py        from files into rings
 """
 

@@ -9,4 +9,5 @@ stats.py        what a ring is doing             survey.py       looks that find
 subscriptions.py, labels.py   what names of subscriptions and peers say
 diagnosis.py    the errors of refused verbs      no_room.py      no memory, no room
 in_the_way.py   who keeps the next claim waiting jams/           who waits for whom, over all rings
+processes.py    those of containers              importers.py    the command of an importer
 """

@@ -8,12 +8,15 @@
     mailbox.py    its place in a service  server.py     one service
     pending.py    a call                  call.py       a call, and batches of calls
     tasks.py      in event loops          work.py       the user's function
-    assigning.py  values in one line
+    assigning.py  values in one line      stacking.py   a batch as arrays, and arrays as answers
+                                          metrics.py    what only an engine knows of its calls
+                                          prometheus.py … for Prometheus
     _calls, _sender, _inbox, _books,      delivery.py   where answers go
     _sleepers                             _engine, _taken, _reach, _patience
 
-opening.py has serve and connect; wire.py and _envelopes have what both sides agree on.  Files that
-begin with an underscore are compiled: they have what is on the path of every call.
+opening.py has serve and connect, streaming.py answers in parts, and readiness.py whether a service
+can be asked.  wire.py and _envelopes have what both sides agree on.  Files that begin with an
+underscore are compiled: they have what is on the path of every call.
 
 Requests go through one ring with one subscription, which the engines share.  Each client has a ring
 of its own for its answers.  docs/services.md is the guide.  docs/decisions/0006 says why it is so.

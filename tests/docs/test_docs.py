@@ -33,6 +33,11 @@ PAGES = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").rglob("*.md"))]
 PUBLIC = {f"gpuring.{name}": getattr(gpuring, name) for name in gpuring.__all__}
 PUBLIC |= {f"gpuring.bridge.{name}": getattr(bridge, name) for name in bridge.__all__}
 PUBLIC |= {f"gpuring.recording.{name}": getattr(recording, name) for name in recording.__all__}
+HEADS = [
+    path
+    for path in sorted((ROOT / "gpuring").rglob("__init__.py"))
+    if re.search(r"^ *\w+\.py  ", path.read_text(), re.M)
+]
 HANDED_OUT = (
     *(Answer, AnswerSlot, Batch, Counts, Health, RequestSlot),
     *(ClientMetrics, Histogram, Metrics),
@@ -99,6 +104,12 @@ def test_every_file_that_the_architecture_names_is_there():
     for path in named:
         roots = (ROOT, ROOT / "gpuring")
         assert any((root / path).exists() or [*root.glob(f"{path}.py*")] for root in roots), path
+
+
+@pytest.mark.parametrize("head", HEADS, ids=lambda head: str(head.parent.relative_to(ROOT)))
+def test_the_head_of_a_package_that_lists_its_files_lists_all_of_them(head):
+    files = {path.name for path in head.parent.glob("*.py") if not path.name.startswith("__")}
+    assert not {name for name in files if name not in head.read_text().split('"""')[1]}
 
 
 def test_a_decision_that_supersedes_another_one_and_that_one_name_each_other():

@@ -1,8 +1,9 @@
 """What carries the bytes of frames from one host to another, and the choice of one.
 
-contract.py   what the bridge needs of an engine; engines know nothing else of it but wire.MAX_PART
-slabs.py      the slots of a ring as an engine sees them
-zmq/, nixl/   the engines
+contract.py    what the bridge needs of an engine; engines know nothing else of it but wire.MAX_PART
+slabs.py       the slots of a ring as an engine sees them
+gpu_copies.py  copies to and from memory of a GPU, and which of them are done
+zmq/, nixl/    the engines
 
 Whoever adds an engine also names it in bridge/__init__.py (`engine=`) and in cli/bridge.py.
 """

@@ -17,6 +17,8 @@ static gpuring_status check(const gpuring_consumer_options *options, char name[G
     if (options->durable && !options->subscription)
         return gh_fail(error, GPURING_INVALID,
                        "a durable subscription needs a name, by which it is found again");
+    NEED_NS(options, spin_ns, GPURING_SPIN_ADAPTIVE, error);
+    NEED_NS(options, patience_ns, GPURING_FOREVER, error);
     if (options->patience_ns && !options->durable)
         return gh_fail(error, GPURING_INVALID, "patience_ns is for a durable subscription");
     return options->subscription ? subscription_named(options->subscription, name, error)

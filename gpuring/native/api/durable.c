@@ -43,6 +43,7 @@ gpuring_status cannot_join(const gpuring_ring *ring, enum gr_result result,
 gpuring_status subscribe(gpuring_ring *ring, const char *subscription,
                          const gpuring_subscribe_options *given, gpuring_error *error) {
     OPTIONS_OF(gpuring_subscribe_options, patience_ns, given, GPURING_SUBSCRIBE_OPTIONS, error);
+    NEED_NS(&options, patience_ns, GPURING_FOREVER, error);
     char name[GH_SUBSCRIPTION];
     struct gr_terms terms = {.mode = options.lossy ? GR_LOSSY : GR_LOSSLESS,
                              .policy = options.drop ? GR_DROP : GR_REDELIVER};

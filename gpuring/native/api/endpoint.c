@@ -212,7 +212,7 @@ static gpuring_status take_one(struct endpoint *end, enum gh_verb verb, int64_t 
 
 gpuring_status endpoint_take(struct endpoint *end, enum gh_verb verb, int64_t timeout_ns,
                              gpuring_slot *slot, gpuring_error *error) {
-    NEED_SIZE(slot, number, error); /* without these members it cannot be ended */
+    NEED_SIZE(slot, number, "GPURING_SLOT", error); /* without these members it cannot be ended */
     NEED_TIMEOUT(timeout_ns, error);
     const int64_t deadline_ns = deadline_of(timeout_ns);
     bool taken = false;
@@ -239,7 +239,7 @@ gpuring_status endpoint_take_many(struct endpoint *end, enum gh_verb verb, int64
     *got = 0;
     if (!wanted)
         return gh_fail(error, GPURING_INVALID, "at least one slot can be asked for, not 0");
-    NEED_SIZE(&slots[0], number, error);
+    NEED_SIZE(&slots[0], number, "GPURING_SLOT", error);
     NEED_TIMEOUT(timeout_ns, error);
     begin_call(end, &call, deadline_of(timeout_ns), wanted < most ? wanted : most, indices);
     const gpuring_status status = take(end, verb, timeout_ns, &call, error);
@@ -304,7 +304,7 @@ static gpuring_status end_on(struct endpoint *end, enum gd_ending verb, uint32_t
 
 gpuring_status endpoint_end(struct endpoint *end, enum gd_ending verb, gpuring_slot *slot,
                             gpuring_error *error) {
-    NEED_SIZE(slot, number, error);
+    NEED_SIZE(slot, number, "GPURING_SLOT", error);
     struct endpoint *owner = end->left ? where_open(end, slot) : end;
     if (!is_open(owner, slot)) return not_ours(owner, slot, error);
     const enum gr_result result = gd_end_now(&owner->peer, slot->number, verb);
@@ -319,7 +319,7 @@ gpuring_status endpoint_end_many(struct endpoint *end, enum gd_ending verb, gpur
     struct gd_call call;
     uint32_t indices[GR_MAX_SLOTS];
     uint64_t seen[GR_MAX_SLOTS / 64] = {0};
-    if (count) NEED_SIZE(&slots[0], number, error);
+    if (count) NEED_SIZE(&slots[0], number, "GPURING_SLOT", error);
     struct endpoint *home = end; /* a batch is of one ring */
     if (count) end = where_open(end, slots);
     for (uint32_t k = 0; k < count; k++) {
@@ -344,7 +344,7 @@ gpuring_status endpoint_end_many(struct endpoint *end, enum gd_ending verb, gpur
 gpuring_status endpoint_use_on(struct endpoint *end, const gpuring_slot *slot, void *stream,
                                gpuring_error *error) {
     struct gd_trouble trouble;
-    NEED_SIZE(slot, number, error);
+    NEED_SIZE(slot, number, "GPURING_SLOT", error);
     end = where_open(end, slot);
     if (!is_open(end, slot)) return not_ours(end, slot, error);
     if (gr_forked(end->ring->header)) return endpoint_unusable(end, GR_FORKED, error);

@@ -2,13 +2,13 @@
  *
  * This folder has the functions of gpuring.h. They decide nothing about rings: what a ring is to the
  * operating system lies in host/, what its verbs do in device/ and core/. Here arguments are checked,
- * structures are filled, and waits are repeated.
+ * structures are filled, and waits are repeated. No file needs one that stands below it in this list:
  *
  *   opaque.h     this
- *   ring         attach and detach; what a ring is
  *   on_gpu       which GPU a ring is used under; its slots there, and the order of its streams
- *   creation     create and unlink
+ *   ring         attach and detach; what a ring is
  *   durable      durable subscriptions
+ *   creation     create and unlink
  *   membership   join and leave
  *   descriptor   a descriptor that hears of names, too
  *   left_behind  rings that were left over a restart
@@ -110,16 +110,23 @@ static inline int64_t deadline_of(int64_t timeout_ns) {
                    "GPURING_FOREVER is one",                                                       \
                    (long long)(timeout_ns))
 
+/* Of those below 0 only `only`, which has a meaning of its own. */
+#define NEED_NS(options, member, only, error)                                                      \
+    if ((options)->member < 0 && (options)->member != (only))                                      \
+    return gh_fail(error, GPURING_INVALID,                                                         \
+                   #member " is %lld, and of those below 0 only " #only " means something",        \
+                   (long long)(options)->member)
+
 #define NEED_NAME(name, error)                                                                     \
     if (!(name)) return gh_fail(error, GPURING_INVALID, "the name of a ring is missing")
 
 /* Whether a structure of the caller's has all members up to `last`. */
 #define HAS_SIZE(structure, last)                                                                  \
     ((structure)->size >= offsetof(__typeof__(*(structure)), last) + sizeof (structure)->last)
-#define NEED_SIZE(structure, last, error)                                                          \
+#define NEED_SIZE(structure, last, macro, error)                                                   \
     if (!HAS_SIZE(structure, last))                                                                \
     return gh_fail(error, GPURING_INVALID,                                                         \
-                   "the size of a structure is %zu, which is too small: its macro sets it",        \
+                   "the size of a structure is %zu, which is too small: " macro " sets it",        \
                    (structure)->size)
 
 /* Copies a structure of the caller, which has its size in it, over the defaults. Callers that were
@@ -127,7 +134,7 @@ static inline int64_t deadline_of(int64_t timeout_ns) {
 #define OPTIONS_OF(type, last_of_version_1, given, defaults, error)                                \
     type options = defaults;                                                                       \
     if (given) {                                                                                   \
-        NEED_SIZE(given, last_of_version_1, error);                                                \
+        NEED_SIZE(given, last_of_version_1, #defaults, error);                                     \
         memcpy(&options, given, gh_size_of((given)->size, sizeof options));                        \
     }                                                                                              \
     (void)0

@@ -13,6 +13,7 @@ gpuring_status gpuring_join_producer(gpuring_ring *ring, const gpuring_producer_
     *producer = NULL;
     OPTIONS_OF(gpuring_producer_options, spin_ns, given, GPURING_PRODUCER_OPTIONS, error);
     NEED_HANDLE(ring, error);
+    NEED_NS(&options, spin_ns, GPURING_SPIN_ADAPTIVE, error);
     if (options.label) {
         const gpuring_status status = gh_check_label(options.label, strlen(options.label), error);
         if (status != GPURING_OK) return status;

@@ -21,9 +21,9 @@
  *   claim                the frontier, promise, claim, publish, abandon
  *   walk.h               a consumer's way to its next frame, or to the end
  *   acquire              acquire, latest; would a verb block
+ *   subscriptions        where they begin, and how long they stay; under LOCK
  *   release              release, give back
  *   tear                 which frames are torn
- *   subscriptions        where they begin, and how long they stay; under LOCK
  *   earlier              what earlier rings of the name still owe them; under LOCK
  *   reap                 clears what dead peers, and peers that leave, still had; under LOCK
  *   members              join, leave, close; under LOCK
@@ -35,6 +35,7 @@
  *   exchange_fetch       gets it from others
  *   wait                 spins, then sleeps, at one ring or at several
  *   notify               a thread that turns doorbells into file descriptors, for event loops
+ *   streamed             a copy that goes past the caches
  *
  * ring.h includes atomics.h, words.h and layout.h, and peer.h includes ring.h. A file includes all
  * else that it uses, so the includes show which file needs which; tests/native/test_core_layers.py

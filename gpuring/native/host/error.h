@@ -6,8 +6,8 @@
  *
  * No file needs one that stands below it in this list, and the core needs none of them:
  *
- *   error.h      this
  *   text         text of others, as it may be shown
+ *   error        this
  *   names        what the files of a ring are called
  *   environment  what the environment says to all peers
  *   locks        bytes of a file that processes hold locked

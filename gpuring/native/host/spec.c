@@ -9,8 +9,9 @@
 #include <string.h>
 
 #include "json.h"
+#include "text.h"
 
-enum { MAX_DEPTH = 16 };
+enum { MAX_DEPTH = 16, SHOWN = 128 /* of the name of a field */ };
 
 /* ---- dtypes ---------------------------------------------------------------------------------- */
 
@@ -76,7 +77,7 @@ static bool read_shape(struct gh_json *json, uint64_t least, uint64_t *nbytes,
     uint32_t n = 0;
     if (!gh_expect(json, '[')) return false;
     for (; gh_more(json, ']', n == 0); n++) {
-        if (!gh_number(json, GR_MAX_SLOT_NBYTES, &extent)) return false;
+        if (!gh_number(json, UINT64_MAX, &extent)) return false;
         if (extent < least) return gh_wrong(json, "a shape has positive extents");
         if (!times(json, nbytes, extent)) return false;
         if (!field) continue;
@@ -91,7 +92,8 @@ struct reader {
     struct gh_json json;
     char *text; /* where the next name goes */
     struct gh_spec *spec;
-    bool full;  /* there is no memory */
+    const char *field; /* the one that is being read; NULL: none that has a name */
+    bool full;         /* there is no memory */
 };
 
 static struct gh_field *add(struct reader *reader, struct gh_field **list, uint32_t *n) {
@@ -140,8 +142,11 @@ static bool read_member(struct reader *reader, int depth, bool meta, struct gh_f
         return false;
     const bool noted = meta && *field->name;
     if (!noted) reader->text = kept;
-    else if (!is_new(spec->meta, spec->meta_fields, field->name))
-        return gh_wrong(json, "two fields have one name");
+    else {
+        reader->field = field->name;
+        if (!is_new(spec->meta, spec->meta_fields, field->name))
+            return gh_wrong(json, "two fields have one name");
+    }
     if (!read_dtype(reader, depth, &field->itemsize, noted ? &field->dtype : NULL)) return false;
     field->nbytes = field->itemsize;
     if (gh_take(json, ',') && !read_shape(json, 0, &field->nbytes, noted ? field : NULL))
@@ -149,6 +154,7 @@ static bool read_member(struct reader *reader, int depth, bool meta, struct gh_f
     if (!gh_expect(json, ']')) return false;
     struct gh_field *added = noted ? add(reader, &spec->meta, &spec->meta_fields) : NULL;
     if (added) *added = *field;
+    if (noted) reader->field = NULL;
     return !json->why;
 }
 
@@ -206,6 +212,7 @@ static bool read_field(struct reader *reader) {
     if (!gh_expect(json, '[') || !read_name(reader, &field.name) || !gh_expect(json, ','))
         return false;
     if (!*field.name) return gh_wrong(json, "a field has no name");
+    reader->field = field.name;
     if (!is_new(spec->field, spec->fields, field.name))
         return gh_wrong(json, "two fields have one name");
     if (!read_shape(json, 1, &field.nbytes, &field) || !gh_expect(json, ',') ||
@@ -217,7 +224,9 @@ static bool read_field(struct reader *reader) {
     if (!added) return false;
     *added = field;
     spec->slot_nbytes = aligned(field.offset + field.nbytes);
-    return spec->slot_nbytes <= GR_MAX_SLOT_NBYTES || gh_wrong(json, "a slot has at most 1 TiB");
+    if (spec->slot_nbytes > GR_MAX_SLOT_NBYTES) return gh_wrong(json, "a slot has at most 1 TiB");
+    reader->field = NULL;
+    return true;
 }
 
 static bool read_fields(struct reader *reader) {
@@ -315,11 +324,14 @@ gpuring_status gh_read_spec(const char *json, size_t nbytes, struct gh_spec *spe
         if (!read) gh_wrong(&reader.json, "a slot has at most 1 TiB");
     }
     if (read) return GPURING_OK;
-    const size_t at = (size_t)(reader.json.at - reader.json.begin);
+    char where[SHOWN] = "";
+    if (reader.field) gh_printable(where, sizeof where, reader.field, strlen(reader.field));
     gh_free_spec(spec);
     if (reader.full) return gh_fail_system(error, ENOMEM, "the description of slots");
-    return gh_fail(error, GPURING_INCOMPATIBLE,
-                   "%s (byte %zu of its description)", reader.json.why, at);
+    if (*where)
+        return gh_fail(error, GPURING_INCOMPATIBLE, "field '%s': %s", where, reader.json.why);
+    return gh_fail(error, GPURING_INCOMPATIBLE, "%s (byte %zu of its description)", reader.json.why,
+                   (size_t)(reader.json.at - reader.json.begin));
 }
 
 gpuring_status gh_check_sizes(const char *name, const struct gr_ring *ring, uint64_t slot_nbytes,

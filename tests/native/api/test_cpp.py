@@ -110,6 +110,52 @@ def test_a_slot_of_cpp_is_not_used_after_its_end(name, tmp_path):
         assert run_cpp(TWICE, name, tmp_path) == 0
 
 
+OPTIONS = """
+#include <gpuring.hpp>
+#include <iostream>
+template <class Verb> static void told(Verb verb) {
+    try {
+        verb();
+        std::cout << "accepted\\n";
+    } catch (const gpuring::Error &error) {
+        std::cout << error.what() << '\\n';
+    }
+}
+int main(int, char **argv) {
+    gpuring::Ring ring(argv[1]);
+    told([&] { gpuring::Producer(ring, {}); });
+    gpuring_producer_options writes = GPURING_PRODUCER_OPTIONS;
+    writes.spin_ns = -2;
+    told([&] { gpuring::Producer(ring, writes); });
+    gpuring_consumer_options reads = GPURING_CONSUMER_OPTIONS;
+    reads.spin_ns = -3;
+    told([&] { gpuring::Consumer(ring, reads); });
+    reads.spin_ns = 0, reads.subscription = "rec", reads.durable = true, reads.patience_ns = -4;
+    told([&] { gpuring::Consumer(ring, reads); });
+    gpuring_subscribe_options keeps = GPURING_SUBSCRIBE_OPTIONS;
+    keeps.patience_ns = -5;
+    told([&] { ring.subscribe("rec", keeps); });
+}
+"""
+
+
+def test_options_that_mean_nothing_are_refused_by_their_names(name, tmp_path):
+    build_cpp(OPTIONS, tmp_path)
+    with small_ring(name) as ring:
+        told = subprocess.check_output([tmp_path / "it", name], text=True, timeout=PATIENCE_S)
+        assert not ring.stats().peers
+        assert not ring.stats().subscriptions
+    spin = "and of those below 0 only GPURING_SPIN_ADAPTIVE means something"
+    patience = "and of those below 0 only GPURING_FOREVER means something"
+    assert told.splitlines() == [
+        "the size of a structure is 0, which is too small: GPURING_PRODUCER_OPTIONS sets it",
+        f"spin_ns is -2, {spin}",
+        f"spin_ns is -3, {spin}",
+        f"patience_ns is -4, {patience}",
+        f"patience_ns is -5, {patience}",
+    ]
+
+
 MOVES = """
 #include <gpuring.hpp>
 int main(int, char **argv) {
