@@ -35,14 +35,15 @@ OF_CUPY = ("CuPy is hidden from these tests", "is an array of CuPy, which is not
 
 
 if sys.dont_write_bytecode:
-    # As in many images.  Each of hundreds of interpreters would compile the package anew.
+    # Many container images set this.  Each of hundreds of interpreters would compile the package
+    # anew.
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# JAX takes three quarters of a GPU for itself, and other tests run beside.
+# JAX takes three quarters of a GPU for itself, and other tests run at the same time.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
-# How long an example takes, says something of the machine only.
+# How long an example takes depends on the machine, not on the code.
 settings.register_profile("gpuring", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gpuring")
 
@@ -69,12 +70,12 @@ def pytest_configure(config: pytest.Config) -> None:
         before = os.environ.get("PYTHONPATH", "")
         os.environ["PYTHONPATH"] = os.pathsep.join([HIDING, before])
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        # A shell's `pytest &` ignores it, and so would all children.
+        # A shell starts `pytest &` with SIGINT ignored, and all children would inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """Without modules and tests, which are no garbage, each `gc.collect` of a test is quick."""
+    """Makes each `gc.collect` of a test quick: it skips modules and tests, which are no garbage."""
     gc.collect()
     gc.freeze()
 
@@ -112,7 +113,7 @@ def pytest_terminal_summary(
 
 
 class DeadlineExceeded(BaseException):
-    """It is no Exception, so that no code under test can swallow it."""
+    """This is no Exception, so that no code under test can swallow it."""
 
 
 @pytest.fixture(autouse=True)
@@ -143,8 +144,8 @@ def nothing_is_handled() -> Iterator[None]:
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    """A name for a ring of this test.  After it nothing may be left of it in /dev/shm, except the
-    durable subscriptions of rings that were closed."""
+    """A name for a ring of this test.  After the test nothing of that name may be left in /dev/shm,
+    except the durable subscriptions of rings that were closed."""
     ring = f"test-{os.getpid()}-{secrets.token_hex(4)}"
     yield ring
     if segments_of(ring):
@@ -258,7 +259,8 @@ def pytest_runtest_makereport(
 
 
 def _marks_of(place: Place) -> list[pytest.MarkDecorator]:
-    """What the host does is the same on a pinned ring, so a full run is enough."""
+    """Tests of pinned rings are slow ones, because the host does the same there as on a host
+    ring."""
     if place.memory == "pinned":
         return [pytest.mark.slow]
     return [pytest.mark.gpu] if place.on_gpu else []

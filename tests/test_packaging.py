@@ -26,12 +26,12 @@ BUILD_S = 600  # two builds of all extension modules, and the index
 
 
 def run(*command: object, cwd: Path, status: int = 0) -> str:
-    """What a command prints.  Its whole process group ends with it, or with the time it has."""
+    """Returns what a command prints.  Its process group is killed if it does not end in time."""
     started = subprocess.Popen(
         [*map(str, command)], cwd=cwd, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        | {"CFLAGS": "-O0"},  # nothing here measures what is built
+        | {"CFLAGS": "-O0"},  # the build is quicker, and nothing here measures speed
     )  # fmt: skip
     try:
         said, _ = started.communicate(timeout=BUILD_S)
@@ -52,7 +52,7 @@ def tracked() -> list[Path]:
 
 
 def test_the_flags_of_whoever_builds_come_last(tmp_path):
-    """They are -O0 in the builds below, which take half the time so."""
+    """The builds below use -O0, with which they take half the time."""
     if shutil.which("cmake") is None or shutil.which("ninja") is None:
         pytest.skip("no CMake")
     how = ("-B", tmp_path, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release")
@@ -62,7 +62,7 @@ def test_the_flags_of_whoever_builds_come_last(tmp_path):
 
 
 class Made(NamedTuple):
-    """What `.ci/wheels` has made, and tried out: it runs a ring over host memory."""
+    """What `.ci/wheels` has made.  The script has run a ring with it."""
 
     sdist: Path
     wheel: Path
@@ -77,7 +77,8 @@ def clone(tracked: list[Path], place: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def installed(tracked, tmp_path_factory) -> Iterator[Future[Path]]:
-    """A folder with an editable install, in venv, of a clone that is called gpuring."""
+    """A folder with a clone that is called gpuring, and with `venv`, where the clone is installed
+    editable."""
     place = tmp_path_factory.mktemp("installed")
 
     def install() -> Path:
@@ -92,7 +93,7 @@ def installed(tracked, tmp_path_factory) -> Iterator[Future[Path]]:
 
 @pytest.fixture(scope="module")
 def made(tracked, installed, tmp_path_factory) -> Made:
-    """It is made while `installed` is."""
+    """The distributions.  They are made at the same time as `installed`."""
     copy, dist = clone(tracked, tmp_path_factory.mktemp("copy")), tmp_path_factory.mktemp("dist")
     run(".ci/wheels", dist, sys.executable, cwd=copy)
     return Made(*dist.glob("*.tar.gz"), *dist.glob("*.whl"))
@@ -143,7 +144,8 @@ gpuring.create("cam1", slots="three", shape=4)
 @pytest.mark.slow
 @pytest.mark.deadline(BUILD_S)
 def test_an_editable_install_is_found_from_anywhere_and_by_type_checkers(installed, tmp_path):
-    """Beside a clone that is called gpuring, its folder would pass for a namespace package."""
+    """In a folder that has a clone called gpuring, the clone could be taken for a namespace
+    package."""
     pytest.importorskip("mypy")
     place = installed.result(BUILD_S)
     python = place / "venv/bin/python"

@@ -51,7 +51,7 @@ def _jax():
 
 
 class _OldDlpack:
-    """As NumPy before 2.1 and torch before 2.9 have it: no max_version."""
+    """DLPack as in NumPy before 2.1 and torch before 2.9, without max_version."""
 
     def __dlpack_device__(self):
         return 1, 0
