@@ -58,7 +58,7 @@ def test_help_shows_permissions_as_they_are_written_and_nothing_private(function
 
 @pytest.mark.skipif(cuda.available()[0], reason="there is a GPU")
 def test_a_missing_gpu_is_one_traceback(name):
-    """What was not found says nothing that the error does not say."""
+    """The errors of the lookups before it would add nothing."""
     with pytest.raises(gpuring.DeviceError) as caught:
         gpuring.create(name, slots=2, shape=3, dtype="u1")
     told = "".join(traceback.format_exception(caught.value))

@@ -13,7 +13,7 @@ from tests.ring.align import SPEC, now, pts
 
 @pytest.mark.parametrize("partial", [False, True])
 def test_no_more_than_depth_frames_wait(streams, partial):
-    """And the producer of the stream that goes on is never held up."""
+    """The producer of the stream that goes on is never held up."""
     both = streams()
     aligned = both.align("pts", depth=3, partial=partial)
     found = []
@@ -46,7 +46,7 @@ def test_a_frame_waits_so_many_seconds_and_no_longer(streams):
 
 
 def test_a_frame_waits_although_a_slow_loop_takes_longer(streams):
-    """What is there is found before anybody is called late."""
+    """Frames that are there are found before any stream is called late."""
     both = streams()
     aligned = both.align("pts", max_wait_s=0, timeout=20)
     both.put(0, 1, 2, 3, 4, 5, 6)
