@@ -1,4 +1,5 @@
-"""What an engine learns of its batches, in simulations without a clock: the same each time."""
+"""What an engine learns of its batches.  The simulations use no clock, so they always do the
+same."""
 
 from __future__ import annotations
 
@@ -63,8 +64,8 @@ def test_where_calls_come_one_at_a_time_nothing_is_waited_for(fixed, each):
 
 @promise("services.md", "It waits only if it expects more calls.")
 def test_an_engine_does_not_begin_a_batch_of_one_while_seven_more_are_about_to_come():
-    """Eight clients, each of which asks again when it was answered, a little after the one
-    before."""
+    """There are eight clients.  Each asks again when it was answered, a little after the client
+    before it."""
     engine = Engine(4 * MS, MS // 10, clients=8, pause=1000, spread=MS // 50)
     engine.run(60)
     assert engine.run(50) == [8] * 50
@@ -86,7 +87,7 @@ def test_a_batch_waits_for_a_quarter_of_what_it_costs_beside_its_calls_at_most()
 
 
 def test_a_batch_that_saves_nothing_waits_for_nothing():
-    """What it costs is only what its calls cost."""
+    """Such a batch takes as long as its calls take one by one."""
     engine = Engine(0, MS, clients=8, pause=1000, spread=MS // 50)
     engine.run(200)
     before = engine.waited
