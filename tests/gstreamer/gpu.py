@@ -36,13 +36,13 @@ def fake_gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def registries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """GStreamer notes there what each plugin has, which the driver decides."""
+    """A folder in which GStreamer notes what each plugin has.  That depends on the driver."""
     return tmp_path_factory.mktemp("registries")
 
 
 @pytest.fixture
 def calls_log(tmp_path: Path) -> Path:
-    """Each call of the driver without a GPU."""
+    """The file with all calls of the driver without a GPU."""
     return tmp_path / "calls"
 
 
@@ -60,7 +60,7 @@ def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, call
 @pytest.fixture
 def environment(driver: str, plugins: dict[str, str], registries: Path) -> dict[str, str]:
     found = plugins | {"GST_REGISTRY": str(registries / driver)}
-    asked = subprocess.run(  # which starts CUDA: the test's deadline is all that ends it
+    asked = subprocess.run(  # this starts CUDA.  Only the test's deadline ends it.
         ["gst-inspect-1.0", "--exists", "cudaupload"], env=os.environ | found, check=False
     )
     if asked.returncode:
@@ -70,7 +70,7 @@ def environment(driver: str, plugins: dict[str, str], registries: Path) -> dict[
 
 @pytest.fixture
 def name(name: str) -> Iterator[str]:
-    """One that may be left by the dead."""
+    """A ring name.  Rings of the dead under it are removed after the test."""
     yield name
     leftovers.tidy(lambda each: each.startswith(name))
 
