@@ -73,7 +73,7 @@ def test_producers_wait_for_an_exporter_that_is_started_again(ring, near, far, h
         both = Bridged(stack, near, far)
         put(producer, 0)
         assert both.next() == (0, 0)
-        poll(lambda: durable(ring).lag == 0, WAIT_S)  # it has heard that frame 0 has arrived
+        poll(lambda: durable(ring).lag == 0, WAIT_S)  # the exporter knows that frame 0 has arrived
         both.out.kill() if how == "kill" else both.out.end(signal.SIGTERM)
         for n in range(1, SLOTS + 1):
             put(producer, n)
