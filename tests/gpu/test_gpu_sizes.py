@@ -1,4 +1,5 @@
-"""From one slot of a byte to 64 slots of a gigabyte; and torch reading and writing a slot."""
+"""Rings from one slot of a byte to 64 slots of a gigabyte.  Also torch, which reads and writes a
+slot."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.gpu
 
 
 def pass_frames(pipe, name, nbytes, frames):
-    """Answers with the first and the last byte of every frame."""
+    """Sends the first and the last byte of every frame."""
     seen = []
     with gpuring.attach(name, timeout=20) as ring, ring.consumer() as consumer:
         pipe.send("joined")
