@@ -1,5 +1,5 @@
 """After a producer's death those frames are called torn that its GPU had not written, and no
-others.  Every frame that is read is checked on the GPU, and compared with that verdict. """
+others.  Every frame that is read is checked on the GPU, and compared with that verdict."""
 
 from __future__ import annotations
 
