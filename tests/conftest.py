@@ -249,7 +249,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """With CuPy hidden, a test that imports it or uses its arrays is skipped, also in a child."""
+    """Skips tests that import CuPy or use its arrays if CuPy is hidden, also if a child does so."""
     report = yield
     told = str(call.excinfo.value) if call.excinfo is not None else ""
     if report.failed and item.config.option.without_cupy and any(map(told.__contains__, OF_CUPY)):

@@ -168,7 +168,8 @@ def test_what_is_rows_at_a_pitch(shape, strides, rows):
     assert copying._rows(shape, strides, 4) == rows
 
 
-# ---- out of a slot ------------------------------------------------------------------------------
+# ---- copies out of a slot
+# ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -255,7 +256,7 @@ def test_a_frame_of_a_host_ring_is_copied_by_the_host(name):
 @pytest.mark.parametrize("into_slot", [False, True])
 @pytest.mark.parametrize("current", [0, 1])
 def test_a_default_stream_is_that_of_the_slots_gpu(monkeypatch, current, into_slot):
-    """Its handle means the stream of whichever GPU is current."""
+    """The handle of a default stream means that of the current GPU."""
     gpus = Gpu()
     gpus.stack = [current]
     monkeypatch.setitem(sys.modules, "cupy", None)

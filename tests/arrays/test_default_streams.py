@@ -165,7 +165,7 @@ def test_a_copy_from_another_thread_goes_where_it_is_ordered(rig, elsewhere):
     producer = ring.producer(stream=PER_THREAD)
     slot = elsewhere(lambda: producer.claim(0))
     assert elsewhere(lambda: slot._stream) == PER_THREAD
-    assert slot._stream == LEGACY  # what copy_from and the CUDA array interface use
+    assert slot._stream == LEGACY  # copy_from and the CUDA array interface use this one
 
 
 def test_the_next_claim_of_the_slot_begins_anew(rig, elsewhere):

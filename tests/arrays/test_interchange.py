@@ -152,7 +152,7 @@ def test_jax_reads_the_slot_itself(place, ring):
 
 def test_numba_compiles_for_the_slot(place, ring):
     if place.on_gpu:
-        pytest.skip("test_gpu_interop.py")
+        pytest.skip("test_gpu_interop.py tests this on a GPU")
     numba = pytest.importorskip("numba")
 
     @numba.njit
@@ -206,7 +206,7 @@ def test_what_dlpack_is_asked_for(ring, place):
 
 def test_a_copy_is_made_if_asked_for(ring, place):
     if place.on_gpu:
-        pytest.skip("test_gpu_interop.py")
+        pytest.skip("test_gpu_interop.py tests this on a GPU")
     with ring.producer() as producer:
         with producer.claim() as slot:
             slot.array[...] = 5
@@ -216,7 +216,7 @@ def test_a_copy_is_made_if_asked_for(ring, place):
 
 
 class _Copied:
-    """As numpy.from_dlpack(slot, copy=True), which NumPy has from 2.1 on."""
+    """Asks for a copy as numpy.from_dlpack(slot, copy=True) does, which NumPy has from 2.1 on."""
 
     def __init__(self, slot):
         self._slot = slot
@@ -358,7 +358,7 @@ def test_a_tensor_may_die_after_python(place, name):
 
 def test_long_double_is_not_in_dlpack(place, name):
     if place.on_gpu:
-        pytest.skip("a GPU has none")
+        pytest.skip("no GPU has long doubles")
     with place.create(name, slots=1, shape=4, dtype="g") as ring, ring.producer() as producer:
         slot = producer.claim()
         with pytest.raises(BufferError, match="DLPack has no"):

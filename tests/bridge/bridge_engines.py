@@ -207,7 +207,7 @@ class Session:
             raise EngineError("the near end is gone") from None
 
     def step(self) -> None:
-        """What a bridge does at the far side, without waiting.  Raises EngineError."""
+        """Does what a bridge does at the far side, without waiting.  Raises EngineError."""
         while heard := self.hear():
             said, *args = heard
             if said == "data":
@@ -233,7 +233,7 @@ class Session:
         return np.frombuffer(self.memory.part(index, 0, nbytes), "u1")
 
     def end(self) -> None:
-        """Both ends close cleanly."""
+        """Closes both ends cleanly."""
         self.command("close")
         self.until(lambda: "closed" in self.said)
         self.receiver.close()

@@ -47,7 +47,7 @@ class Copies:
 
 
 def always(set_attribute: Callable[[object, str, Any], None] = setattr) -> None:
-    """From now on every end of a session in this process has a bounce buffer, in host memory."""
+    """Gives every end of a session of this process a bounce buffer in host memory, from now on."""
     start = agent.End.start
 
     def bounced(end: agent.End, *, bounced: bool) -> None:

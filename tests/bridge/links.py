@@ -91,7 +91,7 @@ class Host:
 
 
 class Link:
-    """Between the hosts `near` and `far`."""
+    """A link between the hosts `near` and `far`."""
 
     def __init__(self, near: Host, far: Host) -> None:
         self.near, self.far = near, far
@@ -101,7 +101,8 @@ class Link:
         )
         for host in (near, far):
             host.run("ip", "address", "add", f"{host.address}/24", "dev", "wire")
-            # One packet at a time, as on a wire, so that what is dropped is a packet.
+            # There is one packet at a time, as on a wire.  Otherwise several would be dropped at
+            # once.
             host.run("ip", "link", "set", "wire", "up", "gso_max_segs", "1")
             host.run("tc", "qdisc", "add", "dev", "wire", "clsact")
         self.heal()

@@ -1,4 +1,4 @@
-"""What the bridge may rely on, tried over every engine that can be used here."""
+"""What a bridge relies on, with every engine that can be used here."""
 
 from __future__ import annotations
 

@@ -120,7 +120,7 @@ def test_an_exporter_that_ends_sends_nothing_from_slots_that_it_gave_back(
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", wire.POLICIES[1:])
 def test_lossy_importers_that_take_nothing_leave_half_of_the_slots(name: str, policy: str) -> None:
-    """They have many credits, and acknowledge nothing."""
+    """The importers give many credits, and acknowledge nothing."""
     said = [0, 0]
     with (
         gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring,

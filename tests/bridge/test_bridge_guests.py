@@ -384,7 +384,7 @@ def test_peers_of_old_versions_are_not_heard(name, greeting):
         host, _, port = out.address.partition(":")
         with socket.create_connection((host, int(port)), timeout=WAIT_S) as old:
             old.sendall(greeting + (b"\x00\x00" if greeting else b"\x01\x00") + frame + said)
-            assert old.recv(1 << 10)  # it is connected
+            assert old.recv(1 << 10)  # the connection is made
             with asking(out, name, "h/x") as other:
                 other.heard(wire.Welcome)
         assert [each.name for each in ring.stats().subscriptions] == ["bridge: h/x"]

@@ -161,7 +161,7 @@ def sends_rubbish_with_the_right_key(served: Served) -> None:
 
 
 def talks_in_sessions_that_are_not_its_own(served: Served) -> None:
-    """It has not said Hello, so it has no session."""
+    """Sends messages without a Hello, so it has no session."""
     with served.client() as dealer:
         for number in range(200):
             for message in (wire.Flow(1 << 40, (9, 10)), wire.Ping("me"), wire.Bye("", False)):

@@ -270,7 +270,7 @@ WRONG: list[tuple[str, Said]] = [
 
 @pytest.mark.slow
 def test_an_exporter_that_breaks_a_rule_is_hung_up_on(near: Near, name: str) -> None:
-    """What was right before may be published, and the next session goes on behind that."""
+    """Frames that were right may be published, and the next session goes on behind them."""
     with importing(near, name) as frames:
         for why, wrong in WRONG:
             near.say(wire.Begin())

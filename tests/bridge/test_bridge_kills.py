@@ -37,7 +37,7 @@ def test_kills_of_whole_commands_cost_no_frame(near, far, seed):
 
 
 class Bridged:
-    """Both commands, and a reader of the far ring that goes on over restarts."""
+    """The two commands of a bridge, and a reader of the far ring that goes on over restarts."""
 
     def __init__(self, stack: contextlib.ExitStack, near: str, far: str, *more: Any) -> None:
         self.out, self.into = commands(near, far, *more)
@@ -168,7 +168,7 @@ def test_what_only_the_ring_of_a_creator_that_was_killed_had_comes_or_counts(
             assert [both.next() for _ in range(4)] == [(n, 0) for n in range(4, 8)]
         assert both.next() == (8, 4 if exporter == "dies" else 0)
         assert [both.next() for _ in range(3)] == [(n, 0) for n in range(9, 12)]
-        second.send(None)  # it closes the ring
+        second.send(None)  # lets it close the ring
         second.result()
 
 

@@ -106,8 +106,8 @@ def makes(pipe: Pipe, near: str) -> None:
 
 @pytest.mark.slow
 def test_a_ring_is_not_imported_into_itself(near, children):
-    """On one host, without another name.  A ring whose creator is dead makes way for a new one of
-    its name, but not for its own copy."""
+    """Both ends are on one host, and `name` is not given.  A ring whose creator is dead makes way
+    for a new one of its name, but not for its own copy."""
     camera = children(makes, near)
     assert camera.receive() == "made"
     with bridge.export(near, listen="127.0.0.1:0") as out, gpuring.attach(near) as ring:

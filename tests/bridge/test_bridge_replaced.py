@@ -23,7 +23,7 @@ SLOTS = 8
 
 
 class Importer:
-    """One that the test plays, and what it has."""
+    """An importer that the test plays, and what it has."""
 
     def __init__(self, far: Far) -> None:
         self.far = far

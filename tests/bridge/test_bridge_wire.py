@@ -1,4 +1,4 @@
-"""What a bridge reads from the network: every message or a WireError, whatever came."""
+"""What a bridge reads from the network: any bytes give a message or a WireError."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ def _check_sum(text):
 
 
 def sample():
-    """What docs/tools.md shows."""
+    """The output that docs/tools.md shows."""
     page = (ROOT / "docs" / "tools.md").read_text()
     return re.search(r"^\$ gpuring doctor\n(.*?)\n```$", page, re.MULTILINE | re.DOTALL)[1]
 

@@ -126,7 +126,7 @@ with gpuring.attach(sys.argv[1]) as ring, ring.consumer("recorder", label="slow"
 
 @contextlib.contextmanager
 def process_1_of_a_pid_namespace(name):
-    """It holds a frame of the ring.  Yields its pid here."""
+    """A process that holds a frame of the ring.  Yields its pid in this namespace."""
     if subprocess.run(["unshare", "--pid", "--fork", "true"], check=False).returncode:
         pytest.skip("no pid namespaces here")
     begin = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-c"]
@@ -338,7 +338,7 @@ def test_the_command_that_starts_an_importer_again_is_told_on_both_hosts(name, c
     far = f"{name}-far"
 
     def commanded(ring):
-        """Those who are to blame and can be started again, as a host with this ring sees it."""
+        """The names of culprits that can be started again, as a host with this ring sees it."""
         alone = [one for one in look(name) if one.name == ring]
         return [end for jam in jams(alone) for end in jam.culprits if end.command]
 

@@ -114,7 +114,7 @@ def test_a_camera_says_why_a_ring_does_not_suit_it(name, run, dtype, meta, why):
 
 @pytest.mark.parametrize("waits", ["between frames", "for a slot"])
 def test_a_ctrl_c_ends_the_camera_in_order(name, run, waits):
-    """Its reader gets all of its frames, and then the end of the stream."""
+    """The camera's reader gets all of its frames, and then the end of the stream."""
     done(run(f"{command('c++ -std=c++17 camera.cpp')} {WARNINGS}"))
     with make(name) as ring, ring.consumer() as frames:
         camera = run(command("./camera").replace("cam0", name))

@@ -335,7 +335,7 @@ def test_who_is_inside_reads_on_when_the_creator_has_closed(name, kind, children
 @pytest.mark.parametrize("slots", [1, 64])
 def test_sizes(name, kind, nbytes, slots):
     if nbytes * slots > 8 << 30:
-        pytest.skip("more than 8 GiB")
+        pytest.skip("it needs more than 8 GiB")
     with (
         make(name, kind, slots=slots, shape=(nbytes,), dtype="u1") as ring,
         ring.producer() as producer,

@@ -295,7 +295,7 @@ def test_the_current_stream_of_another_gpu_waits_for_copies_to_it(name, beside):
 
 
 def words(seq):
-    """What the kernel `stamp` writes."""
+    """The words that the kernel `stamp` writes."""
     with np.errstate(over="ignore"):
         return np.uint64(seq) * np.uint64(0x9E3779B97F4A7C15) + np.arange(COPIED_WORDS, dtype="u8")
 

@@ -1,4 +1,4 @@
-"""What becomes of frames: their sizes and caps, their times, and those that are lost."""
+"""Frames in pipelines: their sizes and caps, their times, and losses."""
 
 from __future__ import annotations
 

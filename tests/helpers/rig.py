@@ -78,7 +78,7 @@ class Rig:
         self.peers.remove(endpoint)
 
     def work(self, endpoint, *slots):
-        """What the peer has promised: {(peer, slot): value}."""
+        """The values that the peer has promised: {(peer, slot): value}."""
         number = endpoint.peer
         return {
             (number, slot): raw_verbs.work(self.segment.creator, number, slot) for slot in slots

@@ -1,4 +1,4 @@
-"""What tests do with the peers of a ring, and what they read in its header."""
+"""Functions that use the peers of a ring, or read its header."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def readable(endpoint: Any, timeout: float = 0) -> bool:
 
 
 def cpu_seconds_of(*sleeps_s):
-    """What this process uses meanwhile."""
+    """The CPU seconds that this process uses during these sleeps."""
     before = time.process_time()
     for each in sleeps_s:
         time.sleep(each)  # the time that is measured.  This synchronises nothing.

@@ -1,4 +1,5 @@
-"""What survivors see, in real processes: watchdog, redelivery, restarts, keeper, ownership."""
+"""Deaths of real processes, as survivors see them: watchdog, redelivery, restarts, keeper,
+ownership."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def by_fileno(frames):
     with selectors.DefaultSelector() as selector:
         selector.register(frames, selectors.EVENT_READ)
         while True:
-            assert selector.select(30), "asleep"
+            assert selector.select(30), "the descriptor never became readable"
             with contextlib.suppress(gpuring.RingTimeout), frames.acquire(0) as slot:
                 yield slot
 
@@ -176,7 +176,7 @@ def by_claim_of_select(producer):
 
 def by_claim_of_fileno(producer):
     while True:
-        assert readable(producer, 30), "asleep"
+        assert readable(producer, 30), "the descriptor never became readable"
         with contextlib.suppress(gpuring.RingFull):
             return producer.claim(0)
 

@@ -24,7 +24,7 @@ OPTIONS = {"slots": 2, "shape": 4, "dtype": "u1"}
 
 
 def forks(pipe: Pipe, name: str) -> tuple[list[str], list[int]]:
-    """What a forked child gets from every call, and what its parent can still do."""
+    """Returns what a forked child gets from every call, and checks that its parent can go on."""
     ring = gpuring.create(name, **OPTIONS, device="host")
     producer, frames = ring.producer(), ring.consumer()
     read, write = os.pipe()

@@ -1,4 +1,4 @@
-"""Whoever was killed comes back: the ring lives on, is replaced, or is cleaned away."""
+"""Processes that were killed come back.  Their ring lives on, is replaced, or is removed."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def watches(pipe, name, newest, last):
 def test_a_watcher_goes_on_though_it_has_joined_the_ring_of_the_dead(
     name, children, newest, between
 ):
-    """It may have started between the death of the camera and its restart."""
+    """The watcher may start between the death of the camera and its restart."""
     camera = children(owns_and_publishes, name, [1])
     camera.receive()
     if between:

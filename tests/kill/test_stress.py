@@ -32,7 +32,7 @@ def content(producer: int, k: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Mix:
-    """Who takes part.  `shared` lists the member counts of lossless shared subscriptions."""
+    """The peers of a run.  `shared` lists the member counts of lossless shared subscriptions."""
 
     slots: int
     producers: int = 1

@@ -270,7 +270,7 @@ def test_an_event_opened_while_the_number_changed_hands_is_nobodys(ring):
     heir = producer_of(ring)
     assert heir.number == victim.number
     heir_id = ring.peek("peer", "id", heir.number)
-    ring.driver.pending.clear()  # of both owners, whose events are one to the fake driver
+    ring.driver.pending.clear()  # the events of both owners are one to the fake driver
     ring.poke("peer", "id", victim_id, heir.number)
 
     def has_joined(name):

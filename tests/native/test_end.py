@@ -81,7 +81,7 @@ def test_a_producer_that_died_first_is_not_the_last_one(segment):
     assert last.peer.leave() == 0
     assert ring.peek("peer", "word", dead.number) == 0
     assert reader.acquire() == native.ENDED
-    assert ring.peek("head", "producers") == 1 << 40 | 1 << 16 | 1  # one died, one left last
+    assert ring.peek("head", "producers") == 1 << 40 | 1 << 16 | 1  # one died, and one left last
 
 
 def test_a_producer_that_had_left_and_is_killed_before_its_entry_is_free_has_left(segment):

@@ -87,7 +87,7 @@ def test_what_was_given_up_is_lost_and_counted(segment, frames):
     assert start(ring) == GIVEN_UP
     assert ring.peek("sub", "resume") == 5
     producer.put(frames)
-    lost = max(0, frames - 2)  # one that may just be being overwritten is not read
+    lost = max(0, frames - 2)  # a frame that may be overwritten just now is not read
     later = ring.consumer()
     assert ring.peek("peer", "lost", later.number) == lost
     assert later.drain()[0] == list(range(5 + lost, 6 + frames))
@@ -208,7 +208,7 @@ def test_what_an_earlier_ring_owes_is_added_once_and_told_by_its_number_alone(se
     ring = segment(4)
     assert subscribe(ring, earlier=1) == 0
     assert raw_verbs.settle(ring.creator, 0, 7, 5) == 0
-    assert raw_verbs.settle(ring.creator, 0, 9, 3) < 0  # that one has yet to forget
+    assert raw_verbs.settle(ring.creator, 0, 9, 3) < 0  # the other ring has yet to forget
     assert raw_verbs.being_settled(ring.creator, 0) == 7
     ring.producer().put()
     reader = ring.consumer()

@@ -32,7 +32,7 @@ MUTANTS = {
     "select reads the bells after the looks": (
         "wait.c",
         "signalled = gr_wait_bells(waited, n, slice_end);",
-        "for (volatile int k = 0; k < 20000; k++);"  # or it takes many rounds
+        "for (volatile int k = 0; k < 20000; k++);"  # otherwise it takes many rounds
         "for (uint32_t k = 0; k < n; k++) waited[k].value = peers[k]->ring->head->bell;"
         "signalled = gr_wait_bells(waited, n, slice_end);",
     ),

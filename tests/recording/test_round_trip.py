@@ -1,4 +1,4 @@
-"""What a producer publishes is in the recording, and comes out of its replay, bit for bit."""
+"""A recording has all that a producer publishes, and its replay gives it back bit for bit."""
 
 from __future__ import annotations
 

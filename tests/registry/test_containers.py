@@ -148,7 +148,7 @@ def test_everybody_has_the_pidfds_of_all_others(container, name):
 def on_pinned_memory(pipe: Pipe, name: str, make: bool, gpu: bool) -> None:
     options = {"slots": SLOTS, "shape": 8, "dtype": "u1", "memory": "pinned"}
     ring = gpuring.create(name, **options) if make else gpuring.attach(name)
-    if gpu:  # as its entry says it, there is one
+    if gpu:  # the entry says that there is a GPU
         ring._header.uses_gpu(bytes(range(16)), 0)
     frames = ring.consumer() if gpu else ring.producer()
     obey(

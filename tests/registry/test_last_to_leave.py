@@ -42,7 +42,7 @@ def reads(pipe: Pipe, name: str, how: str) -> None:
     elif how == "its program ends":
         sys.exit()  # the frames are still open
     else:
-        del frames, ring  # they are dropped
+        del frames, ring  # the frames and the ring are dropped
 
 
 LEAVES = ("it closes the ring", "its program ends", "it drops the ring")

@@ -107,7 +107,7 @@ def test_who_waits_hears_of_a_close_before_it_is_over(ring, monkeypatch):
 
 
 def forks(pipe: Pipe, name: str) -> tuple[list[str], bool]:
-    """What a forked child gets, and whether its parent is still woken."""
+    """Returns what a forked child gets.  Checks that its parent is still woken."""
     ring = small_ring(name)
     producer, consumer, idle = ring.producer(), ring.consumer(), ring.consumer()
     assert not readable(consumer)

@@ -1,4 +1,4 @@
-"""What becomes of the frame that a reader has in hand when its program is ended."""
+"""The frame that a reader has in hand when its program is ended."""
 
 from __future__ import annotations
 

@@ -236,7 +236,7 @@ def test_an_interrupted_join_leaves_nobody_who_is_not_known(name, role):
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["producer", "consumer"])
 def test_an_interrupted_join_is_no_death_where_its_traceback_outlives_the_ring(name, role):
-    """As in `with ring: ring.producer()`."""
+    """`with ring: ring.producer()` is such a case."""
     with small_ring(name, 2) as ring:
         for interrupt in interrupts():
             mine = gpuring.attach(name)

@@ -84,7 +84,7 @@ def test_what_a_lossy_reader_has_passed_over_is_not_lag(ring, producer):
 
 
 def test_a_frame_that_was_given_back_is_lag(ring, producer):
-    """Also of a lossy subscription, whose newest frame was taken."""
+    """It is lag also of a lossy subscription whose newest frame was taken."""
     with ring.consumer("a", lossless=False) as frames:
         put(producer, 3)
         held = [frames.acquire(0) for _ in range(3)]

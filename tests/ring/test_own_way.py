@@ -76,7 +76,7 @@ with (
 
 @pytest.mark.slow
 def test_a_pid_of_another_namespace_is_another_process(name):
-    """In each of two containers the program has pid 1, and one waits for the other."""
+    """The program has pid 1 in each of two containers, and one waits for the other."""
     unshare = "unshare", "--pid", "--fork", "--kill-child"
     if not shutil.which("unshare") or subprocess.run([*unshare, "true"], check=False).returncode:
         pytest.skip("no pid namespaces here")

@@ -1,4 +1,4 @@
-"""What tests of clients in event loops share."""
+"""Functions for tests of clients in event loops."""
 
 from __future__ import annotations
 

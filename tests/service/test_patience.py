@@ -92,7 +92,7 @@ def test_a_batch_that_saves_nothing_waits_for_nothing():
     engine.run(200)
     before = engine.waited
     engine.run(100)
-    assert engine.waited - before <= 100 * MS / 100  # of 100 batches of 1 ms and more
+    assert engine.waited - before <= 100 * MS / 100  # there are 100 batches of 1 ms or more
 
 
 def test_when_the_others_leave_it_stops_to_wait_for_them():
@@ -115,7 +115,7 @@ def test_calls_that_come_for_an_answer_are_not_expected():
 
 
 def test_one_batch_that_takes_long_does_not_make_the_others_wait():
-    """It compiled something, for example."""
+    """The engine may have compiled something, for example."""
     engine = Engine(4 * MS, 0, clients=8, pause=1000, spread=MS // 50)
     engine.batch()
     engine.now += 10_000 * MS

@@ -43,7 +43,7 @@ def test_an_answer_that_came_twice_is_given_once(name, children):
 
 
 def send_unseeing(client, k):
-    """As send(), but does not receive what is there before."""
+    """Sends as send() does, but does not receive answers first."""
     client._mailbox.pump = lambda *_: True
     try:
         return send(client, k)

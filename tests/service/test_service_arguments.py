@@ -1,4 +1,4 @@
-"""What the verbs of a service say of arguments that they do not take."""
+"""The errors of a service's verbs about arguments that they do not take."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an engine measures of its calls, and where it can be read."""
+"""What an engine measures of its calls, and where the figures can be read."""
 
 from __future__ import annotations
 

@@ -97,7 +97,7 @@ def creates_and_waits(pipe, name):
     "service starts a new one",
 )
 def test_a_service_on_a_gpu_whose_creator_died_makes_way(name, children):
-    """Its header says that its memory is on a GPU.  No look at it gets further than that."""
+    """The header says that the memory is on a GPU.  No look at the ring gets further than that."""
     creator = children(creates_and_waits, name)
     creator.receive()
     with gpuring.attach(name) as ring, ring.producer():

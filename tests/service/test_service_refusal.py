@@ -26,7 +26,7 @@ def test_a_late_answer_is_discarded(name):
         with pytest.raises(gpuring.RingTimeout, match=r"call 1 .* no answer within 0 s"):
             first.result(0)
         with pytest.raises(gpuring.RingTimeout):
-            first.result(10)  # it is over
+            first.result(10)  # the call is over
         second = send(client, 1)
         with pytest.raises(gpuring.RingFull):  # the late answer needs its room
             send(client, 2, timeout=0.01)
@@ -139,7 +139,7 @@ def test_a_call_may_expire_at_any_time(name, expires_s):
 
 
 def test_a_request_that_cannot_be_sent_ends_its_call(name):
-    """Its client was taken for dead.  Nobody would ever answer the call."""
+    """The client was taken for dead, so nobody would ever answer the call."""
     with serve(name), gpuring.connect(name) as client:
         slot = client.request(10)
         call = slot.call

@@ -262,7 +262,7 @@ def test_calls_that_were_given_up_keep_nobody_in_the_former_service(name, replac
         call = send(client, 0)
         assert other.take(timeout=PATIENCE_S)
         call.cancel()
-        send(client, 1)  # nobody has it
+        send(client, 1)  # its PendingCall is dropped
         server = replaced()
         ask_here(server, client, 2)
         ask_here(server, client, 3)
@@ -384,7 +384,7 @@ def test_a_client_goes_on_in_every_kind_of_memory(name, place, children):
         services.ask(client, 0, place)
         kept, former = send(client, 1, place).result(PATIENCE_S), client._mailbox
         second = up(children(engine, name, place, {"replace": True}))
-        assert first.result()["answered"] == 2  # it finds its service closed
+        assert first.result()["answered"] == 2  # the engine finds its service closed
         services.ask(client, 2, place)
         check(former, 1, kept, place)
         kept.release()

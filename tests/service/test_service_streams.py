@@ -1,4 +1,4 @@
-"""What a client's stream waits for, and what becomes of a call if it takes nothing now.  The GPU is
+"""What a client's stream waits for, and calls whose client has a captured stream.  The GPU is
 fake."""
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ KNOWN = Path(__file__).with_name("conformance.toml")
 
 
 def outcomes(source: str, only: str) -> dict[str, str]:
-    """What became of each test: "passed", "skipped", or the message of a failure."""
+    """The outcome of each test: "passed", "skipped", or the message of a failure."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         file, report = Path(folder, "test_dataloader.py"), Path(folder, "report.xml")

@@ -237,7 +237,8 @@ def test_persistent_workers_keep_their_rings_and_descriptors(gpu, laid):
 
 
 class Deadly(OnGpu):
-    """In its second epoch the GPU stops before sample 8, and its worker is killed at sample 12."""
+    """A dataset with which, in its second epoch, the GPU stops before sample 8, and the worker is
+    killed at sample 12."""
 
     def __init__(self, gpu: SharedGpu, armed: Any) -> None:
         super().__init__(gpu)

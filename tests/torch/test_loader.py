@@ -297,7 +297,7 @@ def test_without_any_room_in_dev_shm_the_loop_raises():
     mounting = ["unshare", "--mount", "sh", "-c"]
     mounting += ['mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"', "sh"]
     if not shutil.which("unshare") or subprocess.run([*mounting, "true"], check=False).returncode:
-        pytest.skip("no mounts of its own")
+        pytest.skip("no mount namespaces here")
     done = subprocess.run(
         [*mounting, sys.executable, "-c", WITHOUT_ROOM],
         env=environment(),
@@ -352,7 +352,7 @@ def test_no_warnings(recwarn):
 
 
 class Box:
-    """What a user's own function collates."""
+    """The result of a user's own collate function."""
 
     def __init__(self, k: int) -> None:
         self.x = torch.arange(16.0).reshape(4, 4) + 100 * k

@@ -1,4 +1,4 @@
-"""What tests of rings on GPUs with programs in C have in common."""
+"""Fixtures and functions for tests of rings on GPUs with programs in C."""
 
 from __future__ import annotations
 

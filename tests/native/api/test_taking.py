@@ -150,7 +150,7 @@ OPS: dict[str, Callable[[Puppet, str], tuple[object, ...]]] = {
     "unlink": lambda _, name: ("unlink", name),
     "tidy": lambda _, name: ("tidy", name),
     "attach": lambda _, name: ("attach", name, 0),
-    "close": lambda _, __: ("detach",),  # of the first ring
+    "close": lambda _, __: ("detach",),  # by the process of the first ring
 }
 EXPECTED = ("GPURING_OK", "GPURING_EXISTS", "GPURING_NOT_FOUND")
 
@@ -169,7 +169,7 @@ def test_two_operations_on_one_name_at_once(name, puppets, sanitized, state, one
     """One operation stops at each of its steps while the other runs.  The ring that has the name in
     the end is whole.  The one that has lost it knows that.  Nothing else is left."""
     if one == "close" and state != "a living ring":
-        pytest.skip("nobody closes it")
+        pytest.skip("only a living ring is closed")
     for other in [each for each in OPS if each not in ("close", "attach")]:
         for k in range(1, 100):
             first, mover, guest = (puppets(sanitized) for _ in range(3))

@@ -66,7 +66,7 @@ def raises_at(ring, *indices):
 
 
 def at(index):
-    """What the error says of a record that raises_at has failed."""
+    """The text of the error of a record that raises_at has made fail."""
     return rf"\({1000 + index}\)"
 
 

@@ -94,7 +94,7 @@ def test_a_slot_whose_current_stream_cannot_be_had_is_still_ours(ring):
 
 
 def told_later(reader, how):
-    """What the consumer says of torn frames after an error that could not name them."""
+    """The sequences that the consumer reports as torn after an error that could not name them."""
     with pytest.raises(gpuring.FrameTorn) as caught:
         reader.acquire(0) if how == "acquire" else reader.close()
     with pytest.raises(gpuring.RingTimeout if how == "acquire" else gpuring.RingClosed):

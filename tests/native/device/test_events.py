@@ -98,7 +98,7 @@ def test_a_process_that_can_make_no_more_events_says_so(rig):
 
 
 def test_the_events_of_a_number_are_opened_anew_for_its_next_owner(elsewhere):
-    """So are those of readers, for which the next writer waits."""
+    """This holds for the events of readers, too, for which the next writer waits."""
     ring, first, producer = elsewhere("event", slots=2, first="consumer")
 
     def lap(consumer):

@@ -95,8 +95,8 @@ def elsewhere(ring, children):
 
 @contextlib.contextmanager
 def lost(ring, children):
-    """Such a peer that has given its locks up: who it is, and its pidfd.  It dies in the end, which
-    somebody who has the pidfd must notice."""
+    """A peer of another pid namespace that has given its locks up.  Gives its identity and its
+    pidfd.  It dies in the end, which a holder of the pidfd must notice."""
     offers(ring)
     child, who = elsewhere(ring, children)
     child.send()

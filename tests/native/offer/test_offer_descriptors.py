@@ -362,7 +362,7 @@ def notified(pipe: Pipe, name: str) -> list[str]:
     consumer.fileno()
     with pytest.raises(gpuring.RingTimeout):
         consumer.acquire(0)
-    poll(lambda: any("pidfd" in kind for kind in open_files().values()))  # of the producer
+    poll(lambda: any("pidfd" in kind for kind in open_files().values()))  # the producer's pidfd
     pipe.send()
     pipe.receive()
     mine = replaces_its_files(pipe)

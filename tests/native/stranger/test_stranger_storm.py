@@ -195,7 +195,7 @@ def test_the_client_is_sound(name, tmp_path, tmp_path_factory, stranger, childre
 
 @pytest.fixture
 def chance(request: pytest.FixtureRequest) -> random.Random:
-    """Its seed is told if the test fails."""
+    """A random generator whose seed is shown if the test fails."""
     seed = random.SystemRandom().getrandbits(32)
     print(f"seed {seed}")
     return random.Random(seed)

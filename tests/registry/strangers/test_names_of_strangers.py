@@ -315,7 +315,7 @@ def looks(_pipe, name, ring, rounds):
 )
 @pytest.mark.slow
 def test_a_file_whose_size_changes_harms_nobody_who_looks(name, stranger, children):
-    ring = f"{name}.{1:016x}"  # as of a client
+    ring = f"{name}.{1:016x}"  # as if it was a client's
     child = stranger(breathe, f"gpuring.{ring}")
     child.receive()
     try:

@@ -45,7 +45,7 @@ def ring(segment: Callable[..., Segment]) -> Iterator[Segment]:
 
 
 def seen_at(_pipe: Pipe, where: str, at: str) -> dict[str, str]:
-    """What a stranger can do with a socket and its directory."""
+    """Returns what a stranger can do with a socket and its directory."""
 
     def connect() -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:

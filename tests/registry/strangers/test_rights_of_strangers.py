@@ -275,7 +275,7 @@ def test_who_may_read_can_hold_up_a_close_for_seconds_and_no_tidying(name, stran
     kind = fcntl.F_WRLCK if mode == 0o666 else fcntl.F_RDLCK
     child = stranger(hold_byte, name, locks.NAME_BYTE, kind)
     child.receive()
-    assert not leftovers.remove_dead(name)  # it lives, and nobody waits
+    assert not leftovers.remove_dead(name)  # the ring lives, and this does not wait
     begun = time.monotonic()
     ring.close()
     assert time.monotonic() - begun >= 2  # after that it goes on without the lock

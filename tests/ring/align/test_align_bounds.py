@@ -96,7 +96,7 @@ def test_a_time_out_says_what_came_and_matched_no_others(streams):
 
 
 def test_time_that_goes_back_in_a_ring_that_was_replaced_is_told(name, stack):
-    """As when a camera starts again."""
+    """The times go back when a camera starts again."""
 
     def create(which, **options):
         return stack.enter_context(gpuring.create(which, **SPEC, device="host", **options))

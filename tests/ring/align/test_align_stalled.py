@@ -55,7 +55,7 @@ def test_a_stream_that_stands_still_holds_up_nobody(cameras):
     all_publish(crew, 3)
     assert now(aligned) == [(k, k, k) for k in range(3)]
     os.kill(crew[1].pid, signal.SIGSTOP)
-    crew[1].send(40)  # it will do that when it goes on
+    crew[1].send(40)  # to be done when it goes on
     found = []
     for _ in range(40):
         all_publish([crew[0], crew[2]])  # a process whose ring is jammed does not answer

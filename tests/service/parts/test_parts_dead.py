@@ -54,7 +54,7 @@ def test_a_stream_whose_engine_dies_or_leaves_is_lost_and_not_begun_again(
         with contextlib.ExitStack() as stack:
             if other:
                 successor = stack.enter_context(serve(name))
-            assert read(parts, 1) == [2]  # it has come
+            assert read(parts, 1) == [2]  # this part had come already
             with pytest.raises(gpuring.PeerLost, match="died, or left, after 3 parts"):
                 next(parts)
             if other:

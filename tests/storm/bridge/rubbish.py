@@ -1,4 +1,4 @@
-"""What may come from the network: bytes that nobody checks, and messages that are nearly right."""
+"""Rubbish that may come from the network: random bytes, and messages that are nearly right."""
 
 from __future__ import annotations
 

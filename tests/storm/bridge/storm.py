@@ -103,7 +103,7 @@ class Bridge(Storm):
 
     def begin(self) -> None:
         path = (str(ROOT), os.environ.get("PYTHONPATH", ""))
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))  # of all that is started
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))  # for all programs
         try:
             self.link = self.hosts.enter_context(links.link())
         except links.Unavailable as why:

@@ -26,7 +26,7 @@ TOLD = signal.SIGINT, signal.SIGTERM
 
 
 class Program:
-    """What all endpoints of a process share."""
+    """The state that all endpoints of a process share."""
 
     def __init__(self, folder: Path, number: int, role: str, names: list[str], seed: int) -> None:
         self.folder, self.number, self.role, self.names = folder, number, role, names
@@ -41,7 +41,7 @@ class Program:
         self._lock = threading.Lock()
 
     def begin(self, parent: int) -> None:
-        """In the new process, which ends with its parent."""
+        """Prepares a new process, which ends with its parent."""
         die_with(parent)
         self._trace = (self.folder / f"trace.{self.number}").open("w")
         faulthandler.register(signal.SIGUSR1, file=self._trace, all_threads=True)
