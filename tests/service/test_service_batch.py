@@ -194,7 +194,7 @@ def test_requests_of_different_shapes_come_in_different_batches(both, place):
             return slot.call
 
     if place.on_gpu:
-        pytest.skip("the requests are NumPy arrays")
+        pytest.skip("the function returns NumPy arrays")
     sizes = (3, 5, 3, 3, 5)
     calls = [sized(n) for n in sizes]
     with running(server):
