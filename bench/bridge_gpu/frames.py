@@ -49,7 +49,7 @@ def join(name: str, device: str) -> gpuring.Ring:
 
 @contextlib.contextmanager
 def on(device: str) -> Iterator[Any]:
-    """Makes this GPU the current one.  Returns CuPy, or NumPy on the host."""
+    """NumPy on the host, or CuPy, with this GPU the current one during the block."""
     if device == "host":
         yield np
         return

@@ -71,7 +71,7 @@ class Case:
         return " and ".join(sorted(codecs))
 
     def files(self, work: str, seconds: float, calls: int, stages: bool = False) -> list[Record]:
-        """The files of photos.  Returns what each worker has measured."""
+        """Lets each worker work for so long.  Returns what each of them has found."""
         self.order(work, seconds, calls, stages)
         return [part.receive() for part in self.workers]
 

@@ -206,7 +206,7 @@ def test_names_of_hosts(near, far):
         pytest.raises(RingError, match=r"listen at 3221225985:9760 \(192.0.2.1:9760\): this host"),
     ):
         out.wait(WAIT_S)
-    host = "LOCALHOST"  # the host is listened at by its address
+    host = "LOCALHOST"  # its address is used for this name
     with (
         ring_of(near) as ring,
         bridge.export(near, listen=f"{host}:0", insecure=True) as out,

@@ -176,8 +176,7 @@ class Driver:
         _put(number, _u64, self.ids.get(stream, stream & ~1))
 
     def _stream_query(self, stream):
-        """A peer that leaves asks for PER_THREAD while it waits.  The GPU finishes its work
-        then."""
+        """A peer that leaves queries PER_THREAD while it waits.  The GPU finishes its work then."""
         self.stream_queries.append(stream or 0)
         if (stream or 0) == PER_THREAD and self.finishes:
             self.finish()

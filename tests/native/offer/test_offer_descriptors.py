@@ -134,7 +134,7 @@ def test_nobody_connects_to_who_has_left(ring):
     ended."""
     native.offer(ring.creator, fd := slots())
     os.close(fd)
-    link = Path("/dev/shm", ring.creator.epoch.hex())  # another peer may still reach the path
+    link = Path("/dev/shm", ring.creator.epoch.hex())  # a peer may keep the path like this
     os.link(of(ring, os.getpid()), link)
     try:
         ring.creator.disown()
