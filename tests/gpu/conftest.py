@@ -1,4 +1,4 @@
-"""Rings on a GPU, with each kind of memory, synchroniser and gate."""
+"""Rings on a GPU, with each synchroniser and gate."""
 
 from __future__ import annotations
 

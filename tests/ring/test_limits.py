@@ -146,7 +146,7 @@ def test_who_may_attach_may_write_every_slot(name, children):
 
 @promise("failure.md", "Nothing pickled is ever read from shared memory.")
 def test_nothing_of_the_package_can_unpickle():
-    """The only exception are batches of a DataLoader, which come through torch's pipes."""
+    """The only exceptions are the batches of a DataLoader, which come through torch's pipes."""
     package = Path(gpuring.__file__).parent
     through_pipes = {package / "torch" / name for name in ("parcel.py", "queues.py")}
     files = sorted({*package.rglob("*.py")} - through_pipes)

@@ -38,7 +38,7 @@ def test_what_is_not_printable_is_escaped(name):
 
 
 def test_of_all_that_unicode_has_the_same_is_escaped(name):
-    """The exception are characters that this version of Unicode does not have, which are shown as
+    """The exceptions are characters that this version of Unicode does not have, which are shown as
     they are.  Beside each character that is not printable stand its neighbours."""
     hidden = {
         code for code in range(1, sys.maxunicode)
