@@ -18,12 +18,12 @@ import torch
 import gpuring
 from gpuring.cli.measure.settings import ring_name
 
-SLOTS = 3  # two batches wait, as with prefetch_factor=2, and one is being read
+SLOTS = 3  # two that wait, as with prefetch_factor=2, and one that is read
 PATIENCE_S = 60.0
 
 
 def batches(dataset: Any, size: int, workers: int, on_gpu: bool) -> Iterator[tuple[Any, Any]]:
-    """Batches of samples that are an image and its label."""
+    """Yields batches of samples.  A sample is an image and its label."""
     image, _ = dataset[0]
     nbytes = size * (image.nbytes + 8)
     spawn = multiprocessing.get_context("spawn")

@@ -34,7 +34,7 @@ Way = tuple[str, list[float]]
 
 
 def build(folder: Path, source: str = "c_api.c") -> Path:
-    """A program with all of the library."""
+    """Compiles a program with the whole library.  Returns its path."""
     native = Path(gpuring.__file__).parent / "native"
     rooms = ("core", "host", "device", "memory", "api")
     sources = [each for room in rooms for each in native.glob(f"{room}/*.c")]
@@ -72,12 +72,12 @@ def measure(program: Path) -> Iterator[Way]:
 
 
 def by_python(ring: gpuring.Ring) -> Iterator[Way]:
-    """What c_api_gpu.c does, here."""
+    """Does in Python what c_api_gpu.c does."""
     from gpuring.memory import gpus
     from gpuring.native.gpu import Stream
 
     gpu = gpus.gpu(0)
-    streams = Stream(gpu), Stream(gpu)  # they end with their objects
+    streams = Stream(gpu), Stream(gpu)  # kept, because streams end with their objects
     writes, reads = (stream.handle for stream in streams)
     ns = np.empty((2, ROUNDS))
     with ring.producer() as producer, ring.consumer() as consumer:
@@ -118,7 +118,7 @@ def measure_gpu(program: Path, sync: Literal["event", "timeline"]) -> Iterator[W
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m bench.c_api")
-    parser.add_argument("--gpu", action="store_true", help="on a GPU, beside Python and the floor")
+    parser.add_argument("--gpu", action="store_true", help="on a GPU, with Python and the floor")
     on_gpu = parser.parse_args().gpu
     with tempfile.TemporaryDirectory() as folder:
         if not on_gpu:

@@ -12,7 +12,7 @@ def cpu_s(pid: int) -> float:
 
 
 def with_children_s(root: int) -> float:
-    """Of a process and of those that it has started, and so on, as far as they still run."""
+    """The CPU time of a process and of all its descendants that still run."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):

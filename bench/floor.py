@@ -120,7 +120,7 @@ def find_nvcc(environment: Mapping[str, str]) -> Path | None:
 
 @functools.cache
 def build(nvcc: Path) -> Path:
-    """The program, compiled for the GPU of this machine.  Raises FloorFailed."""
+    """Compiles the program for the GPU of this machine.  Returns its path.  Raises FloorFailed."""
     directory = tempfile.TemporaryDirectory(prefix="gpuring-floor-")
     atexit.register(directory.cleanup)
     program = Path(directory.name, "floor")
@@ -138,8 +138,8 @@ def build(nvcc: Path) -> Path:
 def measure(
     program: Path, options: Options, environment: Mapping[str, str]
 ) -> Iterator[dict[str, Any]]:
-    """What one run of the program printed, line by line.  Raises FloorFailed, after the lines that
-    were whole."""
+    """Yields what one run of the program prints, line by line.  Raises FloorFailed after the
+    complete lines."""
     command = [str(program), "--deadline", str(DEADLINE_S)]
     for key, value in options.items():
         command += [f"--{key}", str(value)]
@@ -171,7 +171,7 @@ _HEADINGS = {
 
 
 def figures_of(line: Mapping[str, Any], common: Mapping[str, Value]) -> Iterator[Figure]:
-    """The figures of one measurement; none of them has values if a single word was wrong."""
+    """The figures of one measurement.  None of them has values if a single word was wrong."""
     group, name, unit = _HEADINGS[line["what"]]
     kernel = {"sync": line["sync"], "kernel": line["kernel"]}
     found: list[tuple[str, str, dict[str, Value], list[float]]]

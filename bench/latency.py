@@ -1,4 +1,4 @@
-"""Latency everywhere: idle, and with a third process that fills the GPU.
+"""Latencies of all kinds of rings, on an idle GPU and on one that a third process fills.
 
 busy=True: a third process keeps every multiprocessor filled with kernels of 200 µs.
 """
@@ -49,7 +49,7 @@ def occupy(pipe: Pipe) -> tuple[int, float]:
     tools = cupy_tools()
     runtime = tools.cupy.cuda.runtime
     device = tools.cupy.cuda.Device()
-    blocks = 2 * int(device.attributes["MultiProcessorCount"])  # of 1024 threads: fills them
+    blocks = 2 * int(device.attributes["MultiProcessorCount"])  # fill it with 1024 threads each
     kernel = tools.kernel("busy", "driver", BUSY_NS)
     done = [runtime.eventCreateWithFlags(runtime.eventDisableTiming) for _ in range(2)]
     try:

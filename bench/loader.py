@@ -1,4 +1,4 @@
-"""gpuring.torch.DataLoader beside torch's own, with the same dataset, workers and batches.
+"""gpuring.torch.DataLoader compared with torch's own, with the same dataset, workers and batches.
 
     python -m bench.loader [--rounds 2] [--seconds 2] [--only CASE …] [--json FILE] [--host]
 
@@ -56,7 +56,7 @@ LONG = 1 << 22
 
 
 class Images(Dataset[Any]):
-    """Views of random images that are in memory, with a label each."""
+    """Views of random images in memory, each with a label."""
 
     def __init__(self, *shape: int) -> None:
         self._shape = shape
@@ -77,7 +77,7 @@ class Images(Dataset[Any]):
 
 
 class OnGpu(Images):
-    """The same images on the GPU, where each is made brighter, as a decoder there would make it."""
+    """The same images on the GPU.  Each is made brighter there, as if a decoder made it."""
 
     def _samples(self) -> Any:
         if self._pool is None:
@@ -219,7 +219,7 @@ def measure(
     taken, nbytes = 0, 0
     with contextlib.closing(batches_of(whose, case, on_gpu)) as batches:
         verify(batches, case)
-        for _ in range(4 * workers + 8):  # all rings are there, and all memory was used before
+        for _ in range(4 * workers + 8):  # afterwards all rings are there, and all memory was used
             batch = next(batches)
             if step is not None:
                 step(batch)
@@ -347,7 +347,7 @@ def main() -> int:
     options.add_seconds(parser, 2.0)
     options.add_only(parser, cases(on_gpu=True), "CASE")
     options.add_json(parser)
-    parser.add_argument("--host", action="store_true", help="without a GPU, and with small sizes")
+    parser.add_argument("--host", action="store_true", help="no GPU, and small sizes")
     args = parser.parse_args()
     run = figures(args.only or [], args.rounds, args.seconds, not args.host)
     return stored.run(run, sys.argv[1:], args.json).status

@@ -1,4 +1,4 @@
-"""Every figure of a run: on the host, then on a GPU with MPS off and on."""
+"""Measures all figures of a run: on the host, then on a GPU with MPS off and on."""
 
 from __future__ import annotations
 
@@ -65,6 +65,6 @@ def _groups(groups: list[str], settings: Settings, crew: Crew) -> Iterator[Figur
     for group in groups:
         try:
             yield from importlib.import_module(f"bench.{group}").run(settings, crew)
-        except Exception as error:  # such as the missing library of a rival; the others go on
+        except Exception as error:  # for example, a rival's library is missing.  The others go on.
             why = f"{type(error).__name__}: {error}".splitlines()[0]
             yield Figure(group, "all", group, "", skipped=why)

@@ -1,4 +1,4 @@
-"""What each kind of GPU memory costs beside legacy CUDA IPC: create, join, hand-over, in one run.
+"""What create, join and hand-over cost with each kind of GPU memory, beside legacy CUDA IPC.
 
     python -m bench.memory_kinds [--rounds 5] [--json FILE]
 
@@ -78,7 +78,7 @@ def own(pipe: Pipe, name: str, kind: str) -> dict[str, float]:
 def join(pipe: Pipe, name: str) -> float:
     """Reads what comes and answers.  Returns how many milliseconds the join took."""
     with gpuring.attach(f"{name}.back") as back, back.producer() as answers:
-        answer = pattern_for(back, "cupy")  # makes the context, which is not the ring's doing
+        answer = pattern_for(back, "cupy")  # makes the context, which is no cost of the ring
         begun = time.perf_counter()
         ring = gpuring.attach(name)
         frames = ring.consumer()

@@ -17,8 +17,8 @@ MODES = {"off": (False,), "on": (True,), "both": (False, True)}
 
 
 def modes(asked: str | None, *, both: bool = True) -> tuple[bool, ...]:
-    """Without an option: on if a daemon is reachable; else off, and on as well where MPS is
-    installed, unless `both` is False."""
+    """The modes to measure.  Without an option it is on if a daemon is reachable.  Otherwise it is
+    off, and also on if MPS is installed, unless `both` is False."""
     if asked is None:
         asked = "on" if reachable() else "both" if installed() and both else "off"
     return MODES[asked]
@@ -30,8 +30,8 @@ class NoMps(Exception):
 
 @contextlib.contextmanager
 def environment(on: bool) -> Iterator[dict[str, str]]:
-    """That of CUDA processes that share a GPU through the daemon that is reachable, or through a
-    private one; or that find none.  Raises NoMps."""
+    """The environment of CUDA processes that share a GPU through the reachable daemon or a private
+    one, or that find none.  Raises NoMps."""
     if on == reachable():
         yield dict(os.environ)
     elif on:

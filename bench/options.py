@@ -1,4 +1,4 @@
-"""Options that several of these benchmarks have, beside those that `gpuring bench` has, too."""
+"""Options that several of these benchmarks have, and that `gpuring bench` does not have."""
 
 from __future__ import annotations
 
@@ -43,5 +43,5 @@ def add_rounds(parser: argparse.ArgumentParser, default: int) -> None:
 def add_seconds(parser: argparse.ArgumentParser, default: float) -> None:
     parser.add_argument(
         "--seconds", type=positive, default=default, metavar="S",
-        help=f"of each measurement (default: {default:g})",
+        help=f"duration of each measurement (default: {default:g})",
     )  # fmt: skip

@@ -74,8 +74,8 @@ class Results:
     def __call__(
         self, name: str, program: str = "gpuring", p: float = 50, **setting: Value
     ) -> Amount:
-        """A percentile of the one figure that is meant.  LookupError: it is not there, or it is not
-        the only one."""
+        """A percentile of the figure with this setting.  Raises LookupError if there is none, or
+        more than one."""
         found = list(self._find(name, program, p, setting))
         if len(found) != 1:
             asked = " ".join([name, program, *(f"{key}={said}" for key, said in setting.items())])
@@ -83,7 +83,7 @@ class Results:
         return _amount(found[0], p)
 
     def has(self, name: str, program: str = "gpuring", p: float = 50, **setting: Value) -> bool:
-        """Whether it was measured, and often enough for this percentile."""
+        """Whether the figure was measured, and often enough for this percentile."""
         return any(self._find(name, program, p, setting))
 
     def each(self, name: str, *free: str, **setting: Value) -> list[Amount]:
@@ -91,7 +91,7 @@ class Results:
         return [_amount(figure) for figure in self._find(name, "gpuring", 50, setting, free)]
 
     def against(self, program: str, name: str, *free: str, **setting: Value) -> list[Amount]:
-        """The same, divided by those of a program."""
+        """The same medians, divided by those of a program."""
         theirs = list(self._find(name, program, 50, setting, free))
         return [
             _amount(ours) / _amount(other)
@@ -125,7 +125,7 @@ class Results:
 
     @property
     def targets(self) -> list[targets.Verdict]:
-        """Those that could be computed."""
+        """The targets that could be computed."""
         return [each for each in targets.judge(self.run.figures) if each.met is not None]
 
     def summary(self, *syncs: str) -> str:
@@ -154,7 +154,7 @@ def span(amounts: Iterable[Amount]) -> str:
 
 
 def text(template: str, results: Path = RESULTS, templates: Path = TEMPLATES) -> str:
-    """What a template makes of the results."""
+    """The text that a template makes of the results."""
     environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(templates), undefined=jinja2.StrictUndefined,
         trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True,
@@ -209,7 +209,7 @@ def pages() -> Iterator[tuple[Path, str]]:
 
 
 def _results(folder: Path) -> dict[str, Any]:
-    """By the names of their files: those that have figures of benchmarks."""
+    """The results with figures of benchmarks, by the names of their files."""
     found = {}
     for path in sorted(folder.glob("*.json")):
         try:
@@ -225,7 +225,7 @@ def pictures(figures: list[Figure]) -> Iterator[plots.Plot]:
 
 
 def write() -> None:
-    """All pages, and the pictures."""
+    """Writes all pages, and the pictures."""
     for path, written in pages():
         path.write_text(written)
         print(path)

@@ -84,7 +84,8 @@ def consume(name: str, _: float) -> None:
 
 
 def keep(name: str, _: float) -> None:
-    """Has the ring until its input ends.  `name` has the synchroniser behind a colon."""
+    """Creates the ring, and keeps it until the input ends.  `name` has the synchroniser behind a
+    colon."""
     name, sync = name.rsplit(":", 1)
     place: dict[str, Any] = {"device": "host"} if sync == "host" else {"sync": sync}
     with gpuring.create(name, slots=SLOTS, shape=FRAME_NBYTES // 8, dtype="u8", **place):
@@ -104,7 +105,7 @@ ROLES: dict[str, Callable[[str, float], None]] = {
 
 @contextlib.contextmanager
 def started(command: Command, environment: Mapping[str, str]) -> Iterator[subprocess.Popen[str]]:
-    """A process that has joined.  It is killed if it is there after DEADLINE_S."""
+    """Starts a process, and waits until it has joined.  It is killed after DEADLINE_S."""
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=dict(environment)
     ) as process:
@@ -118,7 +119,7 @@ def started(command: Command, environment: Mapping[str, str]) -> Iterator[subpro
 
 
 def told(process: subprocess.Popen[str]) -> Any:
-    """The next line of a process, from JSON."""
+    """The next line of a process, decoded from JSON."""
     assert process.stdout is not None
     line = process.stdout.readline()
     if not line.endswith("\n"):
@@ -173,7 +174,7 @@ def rate_of_floor(sync: str, seconds: float, environment: Mapping[str, str]) -> 
 
 
 def build(folder: Path) -> Command:
-    """The program of peers.cu.  Raises Failed."""
+    """Compiles the program of peers.cu.  Raises Failed."""
     nvcc, source = floor.find_nvcc(os.environ), Path(__file__).with_name("peers.cu")
     if nvcc is None:
         raise Failed(floor.NO_NVCC)
@@ -236,7 +237,7 @@ def main() -> int:
     options.add_seconds(parser, 0.6)
     options.add_mps(parser, None, "MPS (default: as it is, and on as well where it is installed)")
     options.add_json(parser)
-    parser.add_argument("--host", action="store_true", help="host memory, without a GPU")
+    parser.add_argument("--host", action="store_true", help="use host memory, without a GPU")
     parser.add_argument("--as", nargs=3, dest="role", help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.role:

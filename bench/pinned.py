@@ -1,4 +1,4 @@
-"""A camera without a GPU and a consumer that uploads, over a pinned ring, beside plain copies.
+"""A camera without a GPU and a consumer that uploads, over a pinned ring, and plain copies.
 
     python -m bench.pinned [--rounds 5] [--json FILE] [--host]
 
@@ -57,7 +57,7 @@ BESIDE = ("same memory", "pageable")
 
 
 def content(seq: int, nbytes: int) -> npt.NDArray[Any]:
-    """What a whole frame holds."""
+    """The content of a whole frame."""
     block = np.random.default_rng(0).integers(0, 256, 4099, "u1")
     whole: npt.NDArray[Any] = np.resize(block, nbytes) ^ np.uint8(seq & 255)
     return whole
@@ -123,7 +123,7 @@ class Cpu:
         ctypes.memmove(out.ctypes.data, source, out.nbytes)
 
     def wait(self) -> None:
-        """It is done."""
+        """Does nothing, because each copy is done at once."""
 
     def on_host(self, array: Any) -> npt.NDArray[Any]:
         return np.array(array)
@@ -166,7 +166,7 @@ def consumer(
         found.setdefault((what, whose), []).extend(values)
 
     ready = np.zeros(64, "u1")
-    place.copy(place.empty(64), ready.ctypes.data)  # the context is not the ring's doing
+    place.copy(place.empty(64), ready.ctypes.data)  # makes the context, no cost of the ring
     place.wait()
     begun = time.perf_counter()
     with (
@@ -249,7 +249,7 @@ def _rate_of_copies(place: Any, outs: list[Any], sources: list[int], frames: int
 def _latency_of_ring(
     pipe: Pipe, place: Any, reader: gpuring.Consumer, out: Any, turns: int
 ) -> list[float]:
-    """Microseconds of each frame.  The next one is asked for when this one is there."""
+    """The microseconds of each frame.  The next frame is asked for when this one has come."""
     taken = []
     for _ in range(turns):
         pipe.send(1)

@@ -156,7 +156,8 @@ def rivals(figures: list[Figure]) -> Iterator[Plot]:
 
 
 def _comparable(f: Figure, memory: str, mps: bool | None) -> bool:
-    """4 KiB frames with the work on both sides, 8 in flight, one consumer, nothing else running."""
+    """Figures that can be compared: 4 KiB frames with the work on both sides, 8 in flight, one
+    consumer, and nothing else running."""
     of = f.setting.get("memory") or ("host" if f.setting.get("sync") == "host" else "cuda")
     return (
         f.values is not None
@@ -229,7 +230,7 @@ _AXES = {
 
 
 def _says(figure: Figure, wanted: dict[str, Any]) -> bool:
-    """Whether its setting agrees with what is wanted, as far as it has the same keys."""
+    """Whether a figure's setting agrees with what is wanted, in all keys that both have."""
     return all(
         value is None or figure.setting.get(key, value) == value for key, value in wanted.items()
     )
@@ -246,7 +247,8 @@ def _panels(figures: list[Figure], name: str) -> list[tuple[str, list[Figure]]]:
 
 
 def _middle_half(figure: Figure) -> tuple[float, float]:
-    """Where it begins and ends.  With too few values to say, both are the median."""
+    """Where the middle half of the values begins and ends.  With too few values both are the
+    median."""
     assert figure.values is not None
     low, high = figure.values.given(25), figure.values.given(75)
     return (low or _p(figure), high or _p(figure))
@@ -258,7 +260,7 @@ def _p(figure: Figure, quantile: float = 50) -> float:
 
 
 def _named(program: str) -> str:
-    """A program as pages call it."""
+    """The name of a program on pages."""
     return "baseline in C" if program == "floor" else program
 
 

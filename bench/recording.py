@@ -1,4 +1,4 @@
-"""How fast a recorder writes frames of 1080p NV12, beside `cat` of the same file.
+"""How fast a recorder writes frames of 1080p NV12, compared with `cat` of the same file.
 
     python -m bench.recording [--rounds 5] [--folder DIR]... [--json FILE]
 
@@ -58,7 +58,7 @@ class Times(NamedTuple):
         return cls(elapsed, user + system + children_user + children_system)
 
     def speed(self) -> Speed:
-        """Since then."""
+        """The speed since these times."""
         now = Times.now()
         return Speed(
             FRAMES * NBYTES / 1e9 / (now.s - self.s), 1e3 * (now.cpu_s - self.cpu_s) / FRAMES
@@ -131,7 +131,7 @@ def check(path: Path) -> None:
 
 
 def measure(crew: Crew, folder: Path) -> Iterator[tuple[str, Speed]]:
-    """One round."""
+    """Measures one round."""
     with TemporaryDirectory(dir=folder) as place:
         for way, how in WAYS.items():
             path = Path(place) / f"{way}.mcap"
@@ -169,7 +169,7 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, action="append", metavar="DIR", help="to write to")
     options.add_json(parser)
     args = parser.parse_args()
-    keep_freed_memory()  # as the command does
+    keep_freed_memory()  # the command does so, too
     folders = args.folder or [Path("/dev/shm"), Path()]
     return stored.run(figures(args.rounds, folders), sys.argv[1:], args.json).status
 

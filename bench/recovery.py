@@ -64,13 +64,13 @@ def _deaths(settings: Settings, crew: Crew, place: Place, blank: Figure) -> Iter
 
 
 def _death(survivor: Part, victim: Part) -> float:
-    """Milliseconds from the kill to the survivor going on."""
+    """The milliseconds from the kill until the survivor goes on."""
     survivor.send(True)
     survivor.receive()
     victim.send("hold")
-    survivor.send(victim.receive())  # which frame it holds
+    survivor.send(victim.receive())  # the frame that the victim holds
     survivor.receive()
-    time.sleep(0.02)  # the survivor waits by now; if it does not, the figure is no larger for that
+    time.sleep(0.02)  # so that the survivor waits.  If it does not yet, the figure does not grow.
     killed_ns = time.monotonic_ns()
     victim.kill()
     went_on_ns: int = survivor.receive()
@@ -105,7 +105,7 @@ def survive(pipe: Pipe, name: str, place: Place, victim: str, spoil: bool) -> in
                     with ring.consumer() as consumer:
                         pipe.send("ready")
                         pipe.receive()
-                        with producer.claim(_PATIENCE_S) as slot:  # behind the victim's
+                        with producer.claim(_PATIENCE_S) as slot:  # the slot behind the victim's
                             pattern.stamp(slot)
                             if spoil:
                                 pattern.spoil(slot)
@@ -122,7 +122,7 @@ def survive(pipe: Pipe, name: str, place: Place, victim: str, spoil: bool) -> in
                     for _ in range(slot.seq + 1, held + SLOTS):
                         producer.claim(_PATIENCE_S).publish()
                     pipe.send("waiting")
-                    slot = producer.claim(_PATIENCE_S)  # the held frame's
+                    slot = producer.claim(_PATIENCE_S)  # the slot of the held frame
                     pipe.send(time.monotonic_ns())
                     if slot.seq != held + SLOTS:
                         raise RuntimeError(f"claimed {slot.seq} while {held} was held")

@@ -82,7 +82,7 @@ extern "C" __global__ void beat(volatile unsigned long long *word, unsigned long
 
 
 def beat_of(folder: str, name: str) -> mmap.mmap:
-    """The word that tells that a victim still works, shared by a file."""
+    """A word in a shared file that shows that a victim still works."""
     with Path(folder, f"{name}.beat").open("r+b") as file:
         return mmap.mmap(file.fileno(), mmap.PAGESIZE)
 
@@ -132,7 +132,7 @@ class OnHost:
         threading.Thread(target=work, daemon=True).start()
 
     def meet(self) -> bool:
-        """Takes what the victim has not finished.  Whether there is something to wait for."""
+        """Takes the victim's unfinished slot.  Returns whether there is something to wait for."""
         return True
 
     def go_on(self, at: dict[str, float]) -> None:
@@ -184,7 +184,7 @@ class OnGpu:
         self.kept = word
 
     def meet(self) -> bool:
-        """Takes what the victim has not finished.  Whether there is something to wait for."""
+        """Takes the victim's unfinished frame.  Returns whether there is something to wait for."""
         assert self.consumer is not None
         self.slot = self.consumer.acquire(RECOVERY_S, stream=self.stream)
         return not self.is_done()
@@ -217,7 +217,7 @@ class OnGpu:
 
 
 def role(pipe: Pipe, kind: str) -> None:
-    """A process that may be told to be a survivor ("make") or a victim ("hang")."""
+    """A process that becomes a survivor ("make") or a victim ("hang") when it is told to."""
     seat: Any = OnGpu(kind) if kind in ON_GPU else OnHost(kind)
 
     def go_on() -> dict[str, float]:
@@ -238,7 +238,8 @@ def role(pipe: Pipe, kind: str) -> None:
 
 
 def limited(pipe: Pipe, target: Callable[..., Any], *args: Any) -> Any:
-    """A container has no process that outlives the one that has started it (PDEATHSIG)."""
+    """Runs the target with a deadline.  Processes in a container end with the one that has started
+    it (PDEATHSIG)."""
     signal.alarm(DEADLINE_S)
     return target(pipe, *args)
 
@@ -247,7 +248,7 @@ def limited(pipe: Pipe, target: Callable[..., Any], *args: Any) -> Any:
 
 
 class Process:
-    """One that obeys, in a container of its own or not."""
+    """A process that obeys, in a container of its own or not."""
 
     def __init__(self, shm: str | None, target: Callable[..., Any], *args: Any) -> None:
         where = () if shm is None else (contained, shm, False)
@@ -260,7 +261,7 @@ class Process:
         self.tell = Contained(self.child)
 
     def pids(self) -> list[int]:
-        """That of the process itself, and that of the one that has started its container."""
+        """The pid of the process itself, and of the one that has started its container."""
         pid = self.child.pid
         if not self.contained:
             return [pid]
@@ -327,7 +328,7 @@ class Trial:
                 poll(lambda before=before: word[0] != before)  # type: ignore[misc]
                 assert self.survivor.tell("meet"), "nothing to wait for"
                 self.survivor.tell.begin("go_on")
-                time.sleep(random.uniform(0.02, 0.06))  # so that it waits, and no tick is met
+                time.sleep(random.uniform(0.02, 0.06))  # so that it waits, and no tick is near
                 self.rounds.append(observe(victim, self.survivor, word))
         except Exception as error:
             self.failed = f"{type(error).__name__}: {error}"
@@ -339,7 +340,7 @@ class Trial:
 
 
 def measure(kind: str, inside: bool, trials: int, rounds: int, idle_s: float) -> dict[str, Any]:
-    """`rounds` in all, shared by so many trials at the same time."""
+    """Measures `rounds` in all, shared by so many trials at the same time."""
     each = -(-rounds // trials)
     with shared_memory() if inside else contextlib.nullcontext(None) as shm:
         running = [Trial(shm, kind, each) for _ in range(trials)]
@@ -385,11 +386,11 @@ def clean(shm: str | None) -> None:
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--memory", nargs="+", default=ON_GPU, choices=("host", "memfd", *ON_GPU))
-    parser.add_argument("--rounds", type=int, default=10, help="of each combination, in all")
-    parser.add_argument("--parallel", type=int, nargs="+", default=[1, 6], help="trials at a time")
+    parser.add_argument("--rounds", type=int, default=10, help="rounds of each combination, in all")
+    parser.add_argument("--parallel", type=int, nargs="+", default=[1, 6], help="trials at once")
     parser.add_argument("--idle", type=float, default=0, help="seconds before each round")
     parser.add_argument("--no-containers", action="store_true")
-    parser.add_argument("--seconds", type=float, default=80, help="begin nothing after that")
+    parser.add_argument("--seconds", type=float, default=80, help="nothing begins after that time")
     parser.add_argument("--json", type=Path, help="write everything to this file")
     args = parser.parse_args()
     began, results, left_out = time.monotonic(), [], []

@@ -65,7 +65,7 @@ killed with GPU work pending takes every other client with it.</p>
 
 
 def verdict(figures: Iterable[Figure]) -> str:
-    """How many targets were met, and those that were not."""
+    """How many targets were met, and which were not."""
     judged = [each for each in judge(figures) if each.met is not None]
     missed = [each for each in judged if not each.met]
     if not judged:

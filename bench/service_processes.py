@@ -36,7 +36,7 @@ BELL = ("head", "bell")
 
 
 class OnHost:
-    """The first word."""
+    """Writes and checks the first word only."""
 
     def put(self, slot: Any, word: int) -> None:
         slot.array[0] = word
@@ -57,7 +57,8 @@ class OnHost:
 
 
 class OnGpu:
-    """All words, each by a kernel.  The metadata of a request tells the engine what they are."""
+    """Writes and checks all words by kernels.  The metadata of a request tells the engine what they
+    are."""
 
     def __init__(self) -> None:
         from gpuring.cli.measure.kernels import cupy_tools
@@ -158,7 +159,7 @@ def _answer(work: Any, requests: Any, answers: Any, most: int) -> None:
 
 
 def client(name: str, device: str, pid: int) -> None:
-    """Measures what it is told to, line by line."""
+    """Measures what each line of its input asks for."""
     import gpuring
 
     work = WORK[device]()
@@ -180,7 +181,7 @@ def client(name: str, device: str, pid: int) -> None:
 
 
 class Rings:
-    """Two rings by hand."""
+    """Two rings that are used by hand."""
 
     def __init__(self, work: Any, requests: Any, answers: Any) -> None:
         self.work, self.requests, self.answers = work, requests, answers
@@ -247,7 +248,7 @@ def _measured(turn: Any, form: str, seconds: float, pid: int, used: Any) -> dict
     turn.work.finish()
     wall_ns = time.perf_counter_ns() - began
     mine, theirs = time.process_time_ns() - mine, _cpu_ns(pid) - theirs
-    turn.finish(turn.send(0), 0)  # the engine's loop ends
+    turn.finish(turn.send(0), 0)  # ends the engine's loop
     turn.work.finish()
     turn.work.expect_right()
     return {

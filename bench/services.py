@@ -1,4 +1,4 @@
-"""What a service call costs, beside two rings by hand that carry the same request and answer.
+"""What a service call costs, compared with two rings by hand for the same request and answer.
 
     python -m bench.services [--against CHECKOUT] [--rounds 5] [--seconds 0.5] [--json FILE]
     python -m bench.services --device cuda --mps on --forms eight
@@ -66,11 +66,11 @@ class Pair:
         device: str,
         environment: Mapping[str, str],
     ) -> None:
-        # Its gpuring first, and then what this process itself was given.
+        # The checkout's gpuring comes first, and then this process's own path.
         paths = filter(None, (str(checkout), environment.get("PYTHONPATH")))
         self._environment = {**environment, "PYTHONPATH": os.pathsep.join(paths)}
         self._engine = self._start(stack, "engine", name, device)
-        _line(self._engine)  # the client finds its rings, and none that an earlier run has left
+        _line(self._engine)  # until the client finds the new rings, and not those of an earlier run
         self._client = self._start(stack, "client", name, device, str(self._engine.pid))
         _line(self._client)
 

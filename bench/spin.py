@@ -1,4 +1,4 @@
-"""What `spin=` buys, and what it costs, where frames come at regular times.
+"""What `spin=` gains and costs if frames come at regular times.
 
     python -m bench.spin [--rounds 3] [--seconds 4] [--json FILE] [--spoil]
 
@@ -69,7 +69,7 @@ def write(pipe: Pipe, name: str, period_ms: float, frames: int, spoil: bool) -> 
 
 
 def read(pipe: Pipe, name: str, spin: float | None) -> tuple[list[float], float, int]:
-    """Ages in µs, the share of a core in per cent, and how many words were wrong."""
+    """Returns ages in µs, the share of a core in per cent, and how many words were wrong."""
     ages: list[float] = []
     with gpuring.attach(name, timeout=30) as ring, ring.consumer(spin=spin) as consumer:
         pattern, began = pattern_for(ring), (0.0, 0.0)
@@ -87,7 +87,7 @@ def read(pipe: Pipe, name: str, spin: float | None) -> tuple[list[float], float,
 
 
 def oversleep(pipe: Pipe, period_ms: float, sleeps: int) -> list[float]:
-    """µs."""
+    """How many µs a sleep takes longer than it should."""
     late, seconds = [], period_ms / 1e3
     for _ in range(sleeps):
         asked = time.monotonic() + seconds
@@ -100,7 +100,7 @@ def oversleep(pipe: Pipe, period_ms: float, sleeps: int) -> list[float]:
 
 
 def frames_at(period_ms: float, seconds: float) -> int:
-    """How many frames to take: as many as come in the time, but no more than a p99 needs."""
+    """How many frames to take: those that come in the time, but not more than a p99 needs."""
     return max(WARM_UP, min(MORE_THAN_P99_NEEDS, int(1e3 * seconds / period_ms)))
 
 

@@ -87,7 +87,7 @@ Pair = tuple[Figure | None, Figure | None]
 
 
 def _value(figure: Figure, quantile: float = 50) -> float:
-    """In µs if it is a time."""
+    """The value of a figure, in µs if it is a time."""
     assert figure.values is not None
     return figure.values.p(quantile) * {"ns": 1e-3, "ms": 1e3}.get(figure.unit, 1.0)
 
@@ -133,7 +133,7 @@ def _against(
 def _plain(
     name: str, quantile: float, setting: Setting
 ) -> Callable[[list[Figure]], tuple[float, str] | None]:
-    """The figure itself, with no other to compare it with."""
+    """The figure itself, without a comparison."""
 
     def compute(figures: list[Figure]) -> tuple[float, str] | None:
         figure = find(figures, name, setting)

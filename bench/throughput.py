@@ -42,6 +42,6 @@ def loads(settings: Settings) -> Iterator[Load]:
         for n in (2,) if quick else (2, 4, 8):
             yield replace(base, members=n)
             yield replace(base, producers=n)
-    if HOST in settings.places:  # where the copy into the frame is all that a size costs
+    if HOST in settings.places:  # on a host, where a size costs only the copy into the frame
         for nbytes in NBYTES[2 : 3 if quick else 4]:
             yield Load(HOST, kernel=False, nbytes=nbytes, **timing)

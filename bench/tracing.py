@@ -52,7 +52,7 @@ MINUS = "\N{MINUS SIGN}"
 
 
 def build(folder: Path, way: str) -> Path:
-    """The benchmark of the verbs, in one of the three ways."""
+    """Compiles the benchmark of the verbs in one of the three ways."""
     native = folder / way / "native"
     shutil.copytree(Path(gpuring.__file__).parent / "native/core", native / "core")
     if way == "without":
@@ -157,7 +157,7 @@ def in_python(crew: Crew, rounds: int, places: Iterable[Place]) -> Iterator[Figu
 
 
 def own_slices(pipe: Pipe, rounds: int) -> dict[str, list[float]]:
-    """Nanoseconds of a block of gpuring.annotate, beside one that does nothing."""
+    """The nanoseconds of a block of gpuring.annotate, and of one that does nothing."""
     found: dict[str, list[float]] = {"nullcontext": [], "annotate, off": [], "annotate, on": []}
     name, n = ring_name(), 2000
 
@@ -173,7 +173,7 @@ def own_slices(pipe: Pipe, rounds: int) -> dict[str, list[float]]:
             found["nullcontext"].append(turn(contextlib.nullcontext))
             found["annotate, off"].append(turn(gpuring.annotate))
             with traced(name):
-                producer.claim().abandon()  # this process has room for events from here on
+                producer.claim().abandon()  # so that this process has room for events
                 found["annotate, on"].append(turn(gpuring.annotate))
     return found
 
@@ -187,7 +187,7 @@ def slices(crew: Crew, rounds: int) -> Iterator[Figure]:
 
 
 def read_as_many(pipe: Pipe, name: str, consumers: int) -> None:
-    """All of them read every frame, until they are told to end."""
+    """Many consumers that all read every frame, until they are told to end."""
     with contextlib.ExitStack() as stack:
         ring = stack.enter_context(gpuring.attach(name))
         readers = [stack.enter_context(ring.consumer()) for _ in range(consumers)]
@@ -232,7 +232,8 @@ def many_peers(crew: Crew) -> Iterator[Figure]:
         due = time.monotonic()
 
         def publish() -> bool:
-            """Publishes between two looks, because this process is also the camera."""
+            """Publishes frames in the time between two looks, because this process is also the
+            camera."""
             nonlocal due, frames
             while frames and time.monotonic() >= due:
                 producer.claim(PATIENCE_S).publish()
@@ -323,7 +324,7 @@ def figures(rounds: int) -> Iterator[Figure]:
 
 
 def table(found: Iterable[Figure]) -> str:
-    """The one of docs/tracing.md."""
+    """The table of docs/tracing.md."""
     got = {(each.name, each.program): each.values for each in found}
 
     def median(name: str, program: str) -> str:

@@ -87,7 +87,7 @@ def _in_c() -> Iterator[Figure]:
 def _with_consumers(
     settings: Settings, crew: Crew, place: Place, consumers: int, laps: int, blank: Figure
 ) -> Iterator[Figure]:
-    """First all in one process, so that no other one runs beside the producer; then with live
+    """Measures first in one process, so that nothing else runs at the same time, and then with live
     consumers."""
     ns, wrong = crew.call(
         measure_with_consumers, ring_name(), place, consumers, laps, settings.spoil

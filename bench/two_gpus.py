@@ -1,4 +1,4 @@
-"""A reader on another GPU than its ring, beside a plain copy between the two GPUs, in one run.
+"""A reader on another GPU than its ring, compared with a plain copy between the GPUs, in one run.
 
     python -m bench.two_gpus [--rounds 3] [--json FILE] [--host]
 
@@ -110,7 +110,8 @@ def read(pipe: Pipe, name: str, device: int, nbytes: int, frames: int) -> dict[s
 def over_ring(
     crews: dict[int, Crew], kind: str, owner: int, reader: int, nbytes: int, frames: int
 ) -> dict[str, float]:
-    """A crew for each GPU, because a process keeps the stream and the kernels of its first one."""
+    """Measures over a ring.  Each GPU has a crew, because a process keeps the stream and the
+    kernels of its first GPU."""
     name, job = ring_name(), (nbytes, frames)
     with crews[owner].start(write, name, kind, owner, *job) as writer:
         writer.receive()
@@ -137,7 +138,7 @@ def per_second(stream: Any, frames: int, enqueue: Callable[[int], None]) -> floa
 
 
 def plain(_: Pipe, owner: int, reader: int, nbytes: int, frames: int) -> dict[str, float]:
-    """What the reader does, with buffers of the other GPU that are there already."""
+    """Does what the reader does, with buffers of the other GPU that are mapped already."""
     use(reader)
     tools = cupy_tools()
     cupy, runtime, words = tools.cupy, tools.cupy.cuda.runtime, nbytes // 8
@@ -176,8 +177,8 @@ def plain(_: Pipe, owner: int, reader: int, nbytes: int, frames: int) -> dict[st
 
 
 def two_gpus() -> dict[str, str]:
-    """The kinds that the first two GPUs do not have, and why.  Ends the program if there are no
-    two, or if they do not reach each other."""
+    """The kinds of memory that the first two GPUs do not have, and why.  Ends the program without
+    two GPUs that reach each other."""
     device_for(1)  # raises DeviceError
     runtime = load_cupy().cuda.runtime
     if not (runtime.deviceCanAccessPeer(0, 1) and runtime.deviceCanAccessPeer(1, 0)):
@@ -194,7 +195,7 @@ def two_gpus() -> dict[str, str]:
 def one_round(
     crews: dict[int, Crew], ways: list[tuple[int, int]], able: list[str], sizes: dict[int, int]
 ) -> list[tuple[What, float]]:
-    """What was measured, and how many frames it made in a second."""
+    """One round: what was measured, and how many frames it made in a second."""
     found = []
     for owner, reader in ways:
         for nbytes, frames in sizes.items():

@@ -51,7 +51,7 @@ def _idle(settings: Settings, crew: Crew, place: Place, blank: Figure) -> Iterat
 
 
 def hold_ring(pipe: Pipe, name: str, place: Place, spoil: bool) -> None:
-    """Publishes a lap, and no frame after it."""
+    """Publishes one lap, and no frame after that."""
     with create(name, place) as ring, ring.producer() as producer:
         pattern = pattern_for(ring)
         pipe.send(name)

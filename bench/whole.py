@@ -34,7 +34,7 @@ BENCHMARKS: dict[str, tuple[str, ...]] = {
 
 
 def run(names: Iterable[str], into: Path, commands: dict[str, tuple[str, ...]]) -> Iterator[str]:
-    """Yields those whose results were not replaced."""
+    """Runs the benchmarks.  Yields those whose results were not replaced."""
     with TemporaryDirectory() as folder:
         for name in names:
             found = Path(folder, f"{name}.json")

@@ -18,7 +18,7 @@ from multiprocessing import get_context
 
 if __name__ == "__main__":  # first, because --help needs no package
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("seconds", nargs="?", type=float, default=5, help="of each measurement (5)")
+    parser.add_argument("seconds", nargs="?", type=float, default=5, help="per measurement (5)")
     seconds = parser.parse_args().seconds
     if not seconds > 0:
         parser.error("seconds must be more than 0")
@@ -78,7 +78,7 @@ def worker(listening):
 
 
 async def ask(client, pixels):
-    """(scores, pid of the engine); RingFull if there is no room for ROOM_S."""
+    """Returns (scores, pid of the engine).  Raises RingFull if there is no room for ROOM_S."""
     with await client.request_async(ROOM_S, expires_s=PATIENCE_S) as slot:
         slot.copy_from(pixels)
         call = slot.call
@@ -106,7 +106,8 @@ def serve_http(listening, ask):
 
 
 def pixels_of(kind, body):
-    """Of a JPEG, a PNG or {"pixels": rows of [red, green, blue]}, in a request's size."""
+    """The pixels of a JPEG, a PNG or {"pixels": rows of [red, green, blue]}, in a request's
+    size."""
     if kind.startswith("application/json"):
         image = Image.fromarray(np.array(json.loads(body)["pixels"], "u1"))
     else:
@@ -115,7 +116,7 @@ def pixels_of(kind, body):
 
 
 def run(function, *args):
-    """In a process of its own, which ends with its parent, however that ends."""
+    """Runs a function in this process, which ends with its parent, however that ends."""
     ended = multiprocessing.parent_process().join
     threading.Thread(target=lambda: (ended(), os._exit(1)), daemon=True).start()
     function(*args)
@@ -123,7 +124,7 @@ def run(function, *args):
 
 @contextmanager
 def kept_running(*roles):
-    """Each (function, *arguments) in a process, which is started again whenever it dies."""
+    """Runs each (function, *arguments) in a process, which is started again whenever it dies."""
     crew, over = {}, threading.Event()
 
     def watch():

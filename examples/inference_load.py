@@ -22,7 +22,7 @@ import inference_frontends as front
 import numpy as np
 from PIL import Image
 
-CONNECTIONS, REQUESTS_EACH = 16, 50  # at a time; a connection is used for so many requests
+CONNECTIONS, REQUESTS_EACH = 16, 50  # connections at a time, and requests over each
 TURNS, DEADLINE_S, TOLERANCE = 5, 60, 1e-3
 
 
@@ -87,7 +87,8 @@ def questions():
 
 
 class Load:
-    """Connections that ask, check the answer and ask the next question; what came of it so far."""
+    """Connections that ask, check the answer, and ask the next question.  Counts what comes of
+    it."""
 
     def __init__(self, listening, crew, asked):
         self.address, self.crew, self.asked = listening.getsockname(), crew, asked
@@ -96,7 +97,8 @@ class Load:
         self.seconds = self.crew_s = self.client_s = 0
 
     def run(self, seconds, victims=()):
-        """For so long, and until every process has answered.  The victims are killed half-way."""
+        """Runs for so long, and until every process has answered.  The victims are killed half-
+        way."""
         self.victims, begun, cpu_s = victims, time.monotonic(), time.thread_time()
         self.until = begun + seconds
         try:
@@ -147,7 +149,7 @@ class Load:
 
 
 async def read_answer(reader):
-    """None if it is a refusal."""
+    """The answer, or None if it is a refusal."""
     head = await reader.readuntil(b"\r\n\r\n")
     length = int(re.search(rb"content-length: (\d+)", head)[1])
     body = await reader.readexactly(length)
@@ -155,14 +157,15 @@ async def read_answer(reader):
 
 
 def cpu_seconds(crew):
-    """What these processes have computed so far."""
+    """The CPU time of these processes so far."""
     stats = [Path(f"/proc/{each.pid}/stat").read_text() for each in crew.values()]
     ticks = [sum(map(int, each.rsplit(")")[-1].split()[11:13])) for each in stats]
     return sum(ticks) / os.sysconf("SC_CLK_TCK")
 
 
 def compare(ring, usual, seconds):
-    """Of (listening, crew) each; some of the ring's are also killed.  Whether anything was lost."""
+    """Compares two (listening, crew).  Some of the ring's processes are killed.  Returns whether
+    anything was lost."""
     asked = list(questions())
     for each in ring, usual:
         Load(*each, asked).run(0)  # until everybody is there

@@ -16,7 +16,7 @@ from contextlib import suppress
 
 if __name__ == "__main__":  # first, because --help needs no package
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("seconds", nargs="?", type=float, default=3, help="for how long (3)")
+    parser.add_argument("seconds", nargs="?", type=float, default=3, help="how long it runs (3)")
     seconds = parser.parse_args().seconds
     if not seconds > 0:
         parser.error("seconds must be more than 0")
@@ -62,13 +62,15 @@ class Lidar:
 
 
 def clearance(points):
-    """How far one can go in the freest of the sectors; on the host, so the GPU was waited for."""
+    """How far one can go in the freest of the sectors.  The result is on the host, so the GPU is
+    done."""
     level = points.reshape(BEAMS, SECTORS, COLUMNS, 3)[BEAMS // 2 - 2 : BEAMS // 2 + 2]
     return float((level**2).sum(3).amin((0, 2)).max() ** 0.5)
 
 
 def plan(ring, scans):
-    """Ten times slower than the lidar, and never behind it: `latest` passes over what is old."""
+    """Plans ten times slower than the lidar, and is never behind it, because `latest` passes over
+    old scans."""
     end_with_parent()
     clearance(torch.zeros(POINTS, 3, device=torch_device))  # loads kernels
     metres, lost, ages_ns, lidar = {}, 0, [], Lidar("cpu")
@@ -82,13 +84,14 @@ def plan(ring, scans):
     # One write, where `print` may make two: other processes write as well.
     plans = f"{len(metres)} plans, {lost} scans lost, age of the scan {spread(ages_ns)}"
     sys.stdout.write(f"planner  {plans}\n")
-    assert len(metres) + lost == scans, "scans are neither planned with nor counted as lost"
+    assert len(metres) + lost == scans, "scans were neither used for a plan nor counted as lost"
     for seq, answer in metres.items():
         assert abs(answer - clearance(lidar.measure(seq)[0])) < 1e-3, f"plan of {seq} is wrong"
 
 
 def log(ring, scans):
-    """As many scans at once as there are: the slower the disk, the larger its bites."""
+    """Writes as many scans at once as there are.  So it writes more at a time if the disk is
+    slow."""
     end_with_parent()
     bite = {name: np.empty((BITE, *shape), dtype) for name, (shape, dtype) in FIELDS.items()}
     if device == "cuda":  # copies into pinned memory wait for nothing

@@ -19,7 +19,7 @@ from contextlib import suppress
 
 if __name__ == "__main__":  # first, because --help needs no package
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("prompts", nargs="?", type=int, default=60, help="of each front end (60)")
+    parser.add_argument("prompts", nargs="?", type=int, default=60, help="for each front end (60)")
     asked = parser.parse_args().prompts
     if asked < 1:
         parser.error("prompts must be at least 1")
@@ -48,7 +48,7 @@ gpuring.exit_on_sigterm()  # also in the processes that it spawns
 
 
 def look(image):
-    """What the model sees in an image: a number for each quarter of it."""
+    """The numbers that the model sees in an image: one for each quarter."""
     high, wide = image.shape[0] // 2, image.shape[1] // 2
     return image.reshape(2, high, 2, wide, 3).sum(axis=(1, 3, 4), dtype="u8").ravel()
 
@@ -73,7 +73,8 @@ def token(state):
 
 
 def engine(name):
-    """It never waits for a front end: who does not read gets its next token in a later turn."""
+    """Answers prompts, and never waits for a front end.  One that does not read gets its next token
+    in a later turn."""
     end_with_parent()
     streams = {}  # call: state of the model, and how many tokens are still to come
     with (
@@ -96,7 +97,7 @@ def engine(name):
             for call, (state, left) in list(streams.items()):
                 with suppress(gpuring.RingFull, gpuring.CallCancelled):
                     streams[call] = speak(call, step(state), left)
-                if call.answered:  # to its end, or it was cancelled
+                if call.answered:  # the stream has ended, or was cancelled
                     del streams[call]
         ended, given_up = prompts.counts.answered, prompts.counts.cancelled
     given_up = f"{given_up} given up on the way"
@@ -117,7 +118,7 @@ def speak(call, state, left):
 
 
 def front_end(name, number, asked):
-    """Has several visitors at a time, until so many prompts were asked."""
+    """Serves several visitors at a time, until so many prompts were asked."""
     end_with_parent()
     asyncio.run(visitors(name, number, asked))
 
@@ -154,7 +155,7 @@ async def visit(prompts, images, number, k, told):
 
 
 async def listen(prompts, number, prompt, seen, told):
-    """Takes the tokens as they come.  False: their engine was killed."""
+    """Takes the tokens as they come.  Returns False if their engine was killed."""
     with await prompts.request_async(PATIENCE_S) as slot:
         slot["prompt"][: len(prompt)], slot["seen"][...] = prompt, seen
         slot.meta["length"], slot.meta["wanted"] = len(prompt), TOKENS

@@ -16,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 if __name__ == "__main__":  # first, because --help needs no package
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("seconds", nargs="?", type=float, default=5, help="of each part (5)")
+    parser.add_argument("seconds", nargs="?", type=float, default=5, help="time of each part (5)")
     seconds = parser.parse_args().seconds
     if not seconds > 0:
         parser.error("seconds must be more than 0")
@@ -52,7 +52,7 @@ def codec(device):
         from nvidia import nvimgcodec as nv
 
         nv.Encoder(max_num_cpu_threads=1).encode(nv.as_image(gpu_array()), "jpeg").size  # noqa: B018
-    except Exception:  # it is not there, or its libnvjpeg is not
+    except Exception:  # the library or its libnvjpeg is missing
         return "Pillow", decode_on_cpu, encode_on_cpu
     own = threading.local()
     good = nv.EncodeParams(quality_type=nv.QualityType.QUALITY, quality_value=QUALITY)

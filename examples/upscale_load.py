@@ -17,7 +17,7 @@ KNOWN = 20  # right answers to a photo that are kept
 
 
 def photos(count, height, width):
-    """JPEGs with soft colours and some grain, as photos have them."""
+    """JPEGs with soft colours and some grain, like photos."""
     dice = np.random.default_rng(0)
     for _ in range(count):
         colours = dice.integers(0, 256, (6, 9, 3)).astype("u1")
@@ -39,7 +39,8 @@ class Answers:
         self.right = [[] for _ in jpegs]
 
     def is_right(self, n, answer):
-        """Whether it is one to photo n.  The bytes of a right answer are not decoded again."""
+        """Whether the answer is one to photo n.  The bytes of a right answer are not decoded
+        again."""
         if answer in self.right[n]:
             return True
         pixels, wanted = front.decode_on_cpu(answer), self.wanted[n]
@@ -58,7 +59,7 @@ class Load:
         self.wrong = self.refused = self.again = 0
 
     async def run(self, seconds, everybody=frozenset, connections=CONNECTIONS):
-        """For so long, and until all workers that `everybody` names have answered."""
+        """Runs for so long, and until all workers that `everybody` names have answered."""
         self.until, self.everybody = time.monotonic() + seconds, everybody
         tasks = map(self.connection, range(connections))
         await asyncio.wait_for(asyncio.gather(*tasks), seconds + DEADLINE_S)
@@ -92,7 +93,7 @@ class Load:
                 return
 
     async def read_answer(self, reader):
-        """None if it is a refusal."""
+        """The answer, or None if it is a refusal."""
         head = await reader.readuntil(b"\r\n\r\n")
         body = await reader.readexactly(int(re.search(rb"content-length: (\d+)", head)[1]))
         if not head.startswith(b"HTTP/1.1 200"):
@@ -102,7 +103,8 @@ class Load:
 
 
 def test(address, crew, jpegs, answers, seconds):
-    """Measures, then kills a worker and an engine.  Whether an answer was wrong or refused."""
+    """Measures, then kills a worker and an engine.  Returns whether an answer was wrong or
+    refused."""
 
     def everybody():
         return {crew[k].pid for k in range(front.WORKERS)}

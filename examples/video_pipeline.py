@@ -19,7 +19,7 @@ from itertools import chain, islice
 
 if __name__ == "__main__":  # first, because --help needs no package
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("seconds", nargs="?", type=float, default=10, help="for how long (10)")
+    parser.add_argument("seconds", nargs="?", type=float, default=10, help="how long it runs (10)")
     seconds = parser.parse_args().seconds
 
 try:
@@ -84,7 +84,8 @@ def camera(k, ring, decoder, count, ready):
 
 
 def detect(cams, seens, ready):
-    """One for all cameras: whichever has a picture.  It darkens the cells that do not move."""
+    """One detector for all cameras takes any picture that is there.  It darkens the cells that do
+    not move."""
     end_with_parent()
     outputs = {cam.consumer(): seen.producer() for cam, seen in zip(cams, seens, strict=True)}
     last = {}
@@ -92,7 +93,7 @@ def detect(cams, seens, ready):
     while outputs:
         for frames in gpuring.select(outputs):
             try:
-                slot = frames.acquire()  # who is ready has a frame, or is over
+                slot = frames.acquire()  # this consumer has a frame, or its stream is over
             except OVER:
                 outputs.pop(frames).close()
                 continue
@@ -118,7 +119,7 @@ def no_signal():
 
 
 def picture(*slots):
-    """Below each other, on the host."""
+    """The planes of the picture below each other, on the host."""
     planes = [no_signal() if slot is None else map(slot.field, NV12) for slot in slots]
     planes = [torch.from_dlpack(each) for each in chain(*zip(*planes, strict=True))]
     whole = torch.cat([plane.view(-1, W).cpu() for plane in planes])
@@ -126,8 +127,9 @@ def picture(*slots):
 
 
 def record(seens, ready):
-    """All cameras below each other, by the numbers of their pictures; who is missing has no signal.
-    What comes late is in no picture, but it is checked.  Returns what was detected."""
+    """Records all cameras below each other, by the numbers of their pictures.  A camera that is
+    missing has no signal.  A picture that comes late is not recorded, but it is checked.  Returns
+    what was detected."""
     consumers = [seen.consumer() for seen in seens]
     found, ages_ms, absent, late, written = [{} for _ in seens], [], [0] * len(seens), 0, -1
     ready.wait(120)
@@ -156,7 +158,7 @@ def record(seens, ready):
 
 
 def check(found):
-    """Holds what was detected to a second decode of the clip."""
+    """Compares what was detected with a second decode of the clip."""
     cells = torch.stack([avg_pool2d(y[None, :H].float(), CELL) for y in clip()])
     expected = cells.diff(dim=0, prepend=cells[-1:]).abs() > 4
     for k, moves in enumerate(found):

@@ -15,7 +15,7 @@ import time
 
 if __name__ == "__main__":  # first, because --help needs no package
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("steps", nargs="?", type=int, default=400, help="of training (400)")
+    parser.add_argument("steps", nargs="?", type=int, default=400, help="steps of training (400)")
     steps = parser.parse_args().steps
 
 try:
@@ -29,7 +29,7 @@ except ImportError as missing:
 
 device, torch_device = ("cuda", "cuda") if torch.cuda.is_available() else ("host", "cpu")
 LAYERS = (2, 256), (256, 256), (256, 256), (256, 1)
-EVERY = 5  # a version each so many steps, of a bucket a layer
+EVERY = 5  # steps for each version, which has a bucket for each layer
 SLOTS = 10 * len(LAYERS)  # each of three samplers holds a version and collects another
 META = [("version", "i8"), ("bucket", "i8"), ("checksum", "i8")]
 torch.set_num_threads(1)  # four processes share the cores
@@ -52,7 +52,8 @@ def views(slot, bucket):
 
 
 def checksum(tensors):
-    """Of the bits, exact on any device; what changed places shows as well."""
+    """A checksum of the bits, which is the same on any device.  Values that changed places change
+    it, too."""
     total = 0
     for each in tensors:
         bits = each.detach().view(torch.int32).flatten().long()
@@ -61,7 +62,7 @@ def checksum(tensors):
 
 
 def spirals(count, seed):
-    """Points on two noisy spirals, and which one each is on: what the model learns to tell."""
+    """Points on two noisy spirals, and which spiral each is on.  The model learns to tell that."""
     dice = torch.Generator().manual_seed(seed)
     which, turn = torch.rand(2, count, 1, generator=dice)
     angle = torch.pi * (3 * turn + which.round())
@@ -92,7 +93,8 @@ def train(producer, steps):
 
 
 def look(frames, held, parts):
-    """Makes `held` the newest complete version; waits for the first.  False: the stream is over."""
+    """Makes `held` the newest complete version.  Waits for the first one.  Returns False if the
+    stream is over."""
     try:
         while True:
             slot = frames.acquire(0 if held else None)
@@ -122,7 +124,7 @@ def end_with_parent():
 @torch.no_grad()
 def sample(ring, number, versions, ready):
     end_with_parent()
-    net = model().to("meta")  # its structure: the weights are the trainer's
+    net = model().to("meta")  # only the structure, because the weights are the trainer's
     used, held, parts, more = [], [], [], True
     ready.wait(120)
     while number == 2 and ring.stats().cursor < SLOTS + versions * len(LAYERS) // 3:

@@ -35,17 +35,18 @@ OF_CUPY = ("CuPy is hidden from these tests", "is an array of CuPy, which is not
 
 
 if sys.dont_write_bytecode:
-    # As in many images.  Each of hundreds of interpreters would compile the package anew.
+    # Many container images set this.  Each of hundreds of interpreters would compile the package
+    # anew.
     sys.dont_write_bytecode = False
     os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 # The tools' tables are as wide as it says, and pytest-xdist sets it.
 os.environ.pop("COLUMNS", None)
 
-# JAX takes three quarters of a GPU for itself, and other tests run beside.
+# JAX takes three quarters of a GPU for itself, and other tests run at the same time.
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
-# How long an example takes, says something of the machine only.
+# How long an example takes depends on the machine, not on the code.
 settings.register_profile("gpuring", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gpuring")
 
@@ -72,12 +73,12 @@ def pytest_configure(config: pytest.Config) -> None:
         before = os.environ.get("PYTHONPATH", "")
         os.environ["PYTHONPATH"] = os.pathsep.join([HIDING, before])
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
-        # A shell's `pytest &` ignores it, and so would all children.
+        # A shell starts `pytest &` with SIGINT ignored, and all children would inherit that.
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_finish() -> None:
-    """Without modules and tests, which are no garbage, each `gc.collect` of a test is quick."""
+    """Makes each `gc.collect` of a test quick: it skips modules and tests, which are no garbage."""
     gc.collect()
     gc.freeze()
 
@@ -115,7 +116,7 @@ def pytest_terminal_summary(
 
 
 class DeadlineExceeded(BaseException):
-    """It is no Exception, so that no code under test can swallow it."""
+    """This is no Exception, so that no code under test can swallow it."""
 
 
 @pytest.fixture(autouse=True)
@@ -147,8 +148,8 @@ def nothing_is_handled() -> Iterator[None]:
 
 @pytest.fixture
 def name() -> Iterator[str]:
-    """A name for a ring of this test.  After it nothing may be left of it in /dev/shm, except the
-    durable subscriptions of rings that were closed."""
+    """A name for a ring of this test.  After the test nothing of that name may be left in /dev/shm,
+    except the durable subscriptions of rings that were closed."""
     ring = f"test-{os.getpid()}-{secrets.token_hex(4)}"
     yield ring
     if segments_of(ring):
@@ -252,7 +253,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """With CuPy hidden, a test that imports it or uses its arrays is skipped, also in a child."""
+    """Skips tests that import CuPy or use its arrays if CuPy is hidden, also if a child does so."""
     report = yield
     told = str(call.excinfo.value) if call.excinfo is not None else ""
     if report.failed and item.config.option.without_cupy and any(map(told.__contains__, OF_CUPY)):
@@ -262,7 +263,8 @@ def pytest_runtest_makereport(
 
 
 def _marks_of(place: Place) -> list[pytest.MarkDecorator]:
-    """What the host does is the same on a pinned ring, so a full run is enough."""
+    """Tests of pinned rings are slow ones, because the host does the same there as on a host
+    ring."""
     if place.memory == "pinned":
         return [pytest.mark.slow]
     return [pytest.mark.gpu] if place.on_gpu else []

@@ -23,7 +23,8 @@ COMPILED = {name for path, name in FILES.items() if path.suffix == ".pyx"}
 
 
 def imported(text: str, modules: set[str], package: str = "") -> set[str]:
-    """Those of the modules that are imported or cimported, by a module of this package."""
+    """Which of `modules` this text imports or cimports.  It is the text of a module of
+    `package`."""
     found = set()
     for said, names in IMPORT.findall(text):
         source = resolve_name(said, package) if said else ""
@@ -33,7 +34,7 @@ def imported(text: str, modules: set[str], package: str = "") -> set[str]:
 
 
 def imports() -> dict[str, set[str]]:
-    """What each module imports."""
+    """Which modules each module imports."""
     found: dict[str, set[str]] = {name: set() for name in FILES.values()}
     for path, name in FILES.items():
         package = name if path.stem == "__init__" else name.rpartition(".")[0]
@@ -42,7 +43,7 @@ def imports() -> dict[str, set[str]]:
 
 
 def wrong(imports: set[tuple[str, str]]) -> list[str]:
-    """Those that do not lead to a layer below."""
+    """The imports that do not lead to a layer below."""
     tomllib = pytest.importorskip("tomllib", reason="Python 3.11 reads pyproject.toml")
     told = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
     layers = enumerate(told["contracts"][0]["layers"])

@@ -24,12 +24,12 @@ BUILD_S = 600  # of all extension modules, and the index
 
 
 def run(*command: object, cwd: Path, status: int = 0) -> str:
-    """What a command prints.  Its whole process group ends with it, or with the time it has."""
+    """Returns what a command prints.  Its process group is killed if it does not end in time."""
     started = subprocess.Popen(
         [*map(str, command)], cwd=cwd, text=True, start_new_session=True,
         stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-        | {"CFLAGS": "-O0"},  # nothing here measures what is built
+        | {"CFLAGS": "-O0"},  # the build is quicker, and nothing here measures speed
     )  # fmt: skip
     try:
         said, _ = started.communicate(timeout=BUILD_S)
@@ -50,7 +50,7 @@ def tracked() -> list[Path]:
 
 
 def test_the_flags_of_whoever_builds_come_last(tmp_path):
-    """They are -O0 in the builds below, which take half the time so."""
+    """The builds below use -O0, with which they take half the time."""
     if shutil.which("cmake") is None or shutil.which("ninja") is None:
         pytest.skip("no CMake")
     how = ("-B", tmp_path, "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Release")
@@ -60,7 +60,7 @@ def test_the_flags_of_whoever_builds_come_last(tmp_path):
 
 
 class Made(NamedTuple):
-    """What `.ci/wheels` has made, and tried out: it runs a ring over host memory."""
+    """What `.ci/wheels` has made.  The script has run a ring with it."""
 
     sdist: Path
     wheel: Path
@@ -125,7 +125,8 @@ gpuring.create("cam1", slots="three", shape=4)
 @pytest.mark.slow
 @pytest.mark.deadline(BUILD_S)
 def test_an_editable_install_is_found_from_anywhere_and_by_type_checkers(tracked, tmp_path):
-    """Beside a clone that is called gpuring, its folder would pass for a namespace package."""
+    """In a folder that has a clone called gpuring, the clone could be taken for a namespace
+    package."""
     pytest.importorskip("mypy")
     built = [path for path in ROOT.glob("gpuring/**/*.so*") if path.is_file()]
     if not built:

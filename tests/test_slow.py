@@ -1,4 +1,4 @@
-"""Slow tests are left out of `pytest` alone, and told; whatever names tests gets them, too."""
+"""`pytest` alone leaves out slow tests and says how many.  They run where tests are named."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ OURS = re.compile(r"_[^\W_]\w*")
 
 
 def names(path: str, text: str) -> tuple[set[str], set[str]]:
-    """The names with one underscore that a source defines, and those that it says behind a dot or
+    """The names with one underscore that a source defines, and those that it uses behind a dot or
     in an import."""
     made, said = {path.rpartition("/")[2].partition(".")[0]}, set[str]()
     if not path.endswith((".py", ".pyi")):

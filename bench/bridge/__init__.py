@@ -1,4 +1,4 @@
-"""A bridge beside other ways to carry a ring to another process: `python -m bench.bridge`.
+"""A bridge compared with other ways to carry a ring to another process: `python -m bench.bridge`.
 
     ends.py       the producer at the near ring and the reader at the far one, who verify and time
     carriers.py   what carries frames from one to the other: short programs, each as lean as it can

@@ -1,4 +1,5 @@
-"""What a bridge costs beside other ways to carry a ring to another process, over loopback."""
+"""What a bridge costs, compared with other ways to carry a ring to another process over
+loopback."""
 
 from __future__ import annotations
 

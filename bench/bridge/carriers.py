@@ -47,7 +47,7 @@ class Carrier:
 
     @property
     def missing(self) -> str:
-        """Why it cannot be measured here, or nothing."""
+        """Why the carrier cannot be measured here, or an empty text."""
         if self.needs and not importlib.util.find_spec(self.needs):
             return f"the package {self.needs} is not installed"
         if self.engine and self.engine not in engines.facts():
@@ -191,7 +191,7 @@ def zenoh_near(frames: gpuring.Consumer, port: int) -> None:
 
 def zenoh_far(producer: gpuring.Producer, port: int) -> None:
     with _zenoh(connect=f"tcp/{HERE}:{port}") as session:
-        subscriber = session.declare_subscriber("frames")  # it ends when nobody has it
+        subscriber = session.declare_subscriber("frames")  # it ends when it is dropped
         for sample in subscriber:
             with producer.claim() as slot:
                 _describe(slot, sample.attachment.to_bytes())

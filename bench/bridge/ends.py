@@ -20,7 +20,7 @@ PATIENCE_S = 60
 
 
 def create(name: str, nbytes: int, slots: int) -> gpuring.Ring:
-    """Makes a ring in host memory, with pages that are there."""
+    """Makes a ring in host memory, and touches all of its pages."""
     ring = gpuring.create(
         name, slots=slots, shape=(nbytes // 8,), dtype="u8", meta=META, device="host"
     )

@@ -24,7 +24,7 @@ END_S = 10
 
 @dataclass
 class Taken:
-    """What was measured of one carrier in one round.  Times are in seconds."""
+    """The figures of one carrier in one round.  Times are in seconds."""
 
     gb_s: float = 0
     near_s: float = 0
@@ -39,8 +39,8 @@ class Taken:
 def carried(
     carrier: Carrier, crew: Crew, nbytes: int, slots: int, delay_ms: float = 0
 ) -> Iterator[Between]:
-    """A producer, a carrier and a reader, which end with the block.  With `delay_ms` all that the
-    two sides of the carrier say to each other takes so long."""
+    """A producer, a carrier and a reader, which end with the block.  With `delay_ms` everything
+    that the two sides of the carrier send to each other arrives so much later."""
     near, far, port = ring_name(), ring_name(), free_port()
     to_port = free_port() if delay_ms else port
     with contextlib.ExitStack() as stack:
@@ -117,8 +117,8 @@ class Between:
         return took, came
 
     def measure(self, seconds: float, every_s: float, paced: int, verified: int) -> Taken:
-        """Verifies some frames, has as many as there can be for some seconds, and then `paced`
-        frames at a leisurely pace."""
+        """Verifies some frames, sends as many as possible for some seconds, and then `paced` frames
+        at a slow pace."""
         self.send("verify", verified)
         before = self.cpu_s()
         took, came = self.send("timed", seconds)
@@ -131,7 +131,7 @@ class Between:
         return taken
 
     def cpu_s(self) -> tuple[float, float]:
-        """CPU time of the near and of the far side, with all that they have started."""
+        """CPU time of the near and of the far side, with all processes that they have started."""
         return with_children_s(self.near_pid), with_children_s(self.far_pid)
 
 

@@ -38,8 +38,7 @@ def recovery(carrier: Carrier, crew: Crew, kills: int) -> Iterator[Figure]:
 
 
 def silence(carrier: Carrier, crew: Crew, victim: str, kills: int, rest_s: float) -> list[float]:
-    """For how many ms no frame came after each kill.  `rest_s`: how long frames come before a
-    kill."""
+    """For how many ms no frame came after each kill.  Before a kill, frames come for `rest_s`."""
     with carried(carrier, crew, NBYTES, SLOTS) as between:
         between.send("verify", 24)
         return [_silence_ns(between, victim, rest_s) / 1e6 for _ in range(kills)]

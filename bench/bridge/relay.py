@@ -1,4 +1,4 @@
-"""A link that is long: `python -m bench.bridge.relay PORT TO_PORT MS` hands on what comes, later.
+"""A long link: `python -m bench.bridge.relay PORT TO_PORT MS` passes on what comes, but later.
 
 Whatever arrives at one port of this host goes to the other one after so many milliseconds, in both
 directions.  The rate is not limited.  So a round trip takes twice as long, as to another town.
@@ -22,7 +22,7 @@ ON_ITS_WAY = 512
 
 
 def hand_on(source: socket.socket, sink: socket.socket, delay_s: float) -> None:
-    """Until `source` ends.  Then `sink` is told."""
+    """Passes on what comes until `source` ends.  Then ends `sink`, too."""
     pieces: queue.Queue[tuple[float, bytes]] = queue.Queue(ON_ITS_WAY)
 
     def send() -> None:

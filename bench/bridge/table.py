@@ -11,7 +11,8 @@ RATIOS = ("CPU beside its engine alone", "frames/s beside its engine alone")
 
 
 def _place(figure: Figure) -> str:
-    """What is measured there: the length of a frame, and of the link and the ring if it is long."""
+    """The first cells of a row: the length of a frame, and of the link and the ring if the link is
+    long."""
     length = nbytes(int(figure.setting["nbytes"]))
     trip_ms, slots = figure.setting.get("round trip, ms"), figure.setting.get("slots")
     places = [length, f"{trip_ms:g} ms" if trip_ms else "", f"{slots} slots" if slots else ""]
@@ -37,7 +38,7 @@ def text(figures: Iterable[Figure]) -> str:
 
 
 def _others(figures: list[Figure]) -> Iterator[str]:
-    """What is not in the table, as sentences."""
+    """The figures that are not in the table, as sentences."""
     for figure in figures:
         values = figure.values
         assert values

@@ -1,5 +1,4 @@
-"""What carries a GPU frame from ring to ring, and what is left when a bridge is killed: one or two
-GPUs of one host.
+"""Ways to carry a GPU frame from ring to ring, and kills of a bridge, on GPUs of one host.
 
     python -m bench.bridge_gpu [--json FILE] [--host]
 

@@ -1,4 +1,4 @@
-"""Names the parts, runs them, and writes what they have found."""
+"""Names the parts of this benchmark, runs them, and writes their figures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LIMIT_S = 100.0
 def parts(
     crew: Crew, places: list[str], seconds: float, slots: int
 ) -> Iterator[tuple[str, Callable[[], Any]]]:
-    """Names of parts, the most wanted ones first, and what measures them."""
+    """The names of the parts, the most important first, and the functions that measure them."""
     pairs = [(places[0], places[0])]
     if len(places) > 1:
         pairs.insert(0, (places[0], places[1]))
@@ -62,11 +62,11 @@ def beside_a_copy(name: str, found: dict[str, Any]) -> None:
 def main() -> int:
     parser = options.parser("python -m bench.bridge_gpu", bridge_gpu.__doc__)
     options.add_json(parser, "where all of it goes, with the machine card")
-    parser.add_argument("--host", action="store_true", help="host memory instead of GPUs")
+    parser.add_argument("--host", action="store_true", help="use host memory instead of GPUs")
     parser.add_argument(
-        "--only", default="", metavar="TEXT", help="only parts with this in their name"
+        "--only", default="", metavar="TEXT", help="run only parts with this in their names"
     )
-    parser.add_argument("--slots", type=count, default=0, help="of each ring of a bridge over NIXL")
+    parser.add_argument("--slots", type=count, default=0, help="slots of each ring with NIXL")
     options.add_seconds(parser, 2.0)
     args = parser.parse_args()
     begun = time.perf_counter()
@@ -86,7 +86,7 @@ def main() -> int:
                 remove_rings()
             beside_a_copy(name, found)
             print(f"{time.perf_counter() - begun:5.1f} s  {name}: {found[name]}", flush=True)
-            if args.json is not None:  # what there is, in case that somebody ends the run
+            if args.json is not None:  # after each part, in case the run is ended
                 stored.write(args.json, {"machine": machine_card()} | found)
     failed = [name for name, figures in found.items() if "failed" in figures]
     wrong = [n for n, f in found.items() if any(f.get(k) for k in FAULTS)]

@@ -19,7 +19,7 @@ IN_FLIGHT = 8
 
 
 def far_end(pipe: Pipe, name: str, device: str, imported: bool) -> dict[str, Any]:
-    """Receives into a ring of its own, or into one that another process has made."""
+    """The far end: receives into a ring of its own, or into one that another process has made."""
     with on(device) as xp, (join if imported else make)(name, device) as ring:
         slab, words = slab_of(ring, writable=True), content(xp)
         receiver = nixl.receiver(slab)
@@ -37,7 +37,8 @@ def far_end(pipe: Pipe, name: str, device: str, imported: bool) -> dict[str, Any
 
 
 def _takes(connection: Any, receiver: Any) -> bool:
-    """Gives the receiver what the near end says.  Returns whether it is still there."""
+    """Passes the near end's messages to the receiver.  Returns whether the near end is still
+    there."""
     wait([connection, receiver], PATIENCE_S)
     try:
         while connection.poll():
@@ -67,7 +68,7 @@ class _Channel:
 def near_end(
     _: Pipe, name: str, device: str, address: str, offer: bytes, seconds: float
 ) -> dict[str, float]:
-    """Sends slots of a ring that another process has made, several at once."""
+    """The near end: sends slots of a ring that another process has made, several at once."""
     with on(device) as xp, join(name, device) as ring, Client(address) as connection:
         slab, words = slab_of(ring, writable=True), content(xp)
         for index in range(SLOTS):
@@ -101,7 +102,8 @@ def near_end(
 
 
 def engine(crew: Crew, near: str, far: str, imported: bool, seconds: float) -> dict[str, Any]:
-    """NIXL from an imported slab into the far process's own, or into an imported one."""
+    """Measures NIXL from an imported slab into the far process's own slab, or into an imported
+    one."""
     name = ring_name()
     with contextlib.ExitStack() as stack:
         stack.enter_context(make(f"{name}.a", near))

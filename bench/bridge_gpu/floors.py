@@ -1,4 +1,4 @@
-"""What there is without gpuring: copies and sockets."""
+"""Plain copies and sockets, without gpuring."""
 
 from __future__ import annotations
 

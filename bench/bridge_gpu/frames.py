@@ -49,7 +49,7 @@ def join(name: str, device: str) -> gpuring.Ring:
 
 @contextlib.contextmanager
 def on(device: str) -> Iterator[Any]:
-    """NumPy, or CuPy with the GPU current."""
+    """NumPy on the host, or CuPy, with this GPU the current one during the block."""
     if device == "host":
         yield np
         return
@@ -87,7 +87,7 @@ class GpuContent:
         self._try(cupy.empty(WORDS, "u8"))
 
     def _try(self, frame: Any) -> None:
-        """Loads the kernels, and sees them tell right from wrong."""
+        """Loads the kernels, and checks that they find wrong words."""
         self.fill(frame, 1)
         counts = []
         for n in (1, 2):

@@ -105,7 +105,7 @@ def carried(
     kills: int = 0,
     slots: int = 0,
 ) -> dict[str, Any]:
-    """Ring → bridge → ring, as fast as it goes, or with the worker of each side killed in turn."""
+    """Ring → bridge → ring, at full speed, or with the worker of each side killed in turn."""
     with contextlib.ExitStack() as stack:
         there, here, out, into = stack.enter_context(bridged(near, far, engine, memory, slots))
         watching = stack.enter_context(crew.start(watch, here, far, patience_s=4 * PATIENCE_S))
@@ -142,7 +142,7 @@ def in_turns(crew: Crew, near: str, far: str, seconds: float, rounds: int = 3) -
 
 
 def _speed(out: Any, into: Any, seconds: float) -> dict[str, float]:
-    """What goes through while nothing else happens."""
+    """The speed while nothing else happens."""
 
     def now() -> tuple[float, int, float, float]:
         near_s, far_s = with_children_s(out.pid), with_children_s(into.pid)
@@ -172,7 +172,7 @@ def _killed(victim: Any, into: Any) -> float:
 
 
 def _link(into: Any) -> bridge.LinkStats:
-    """What the importer says.  A worker that is being started says nothing yet."""
+    """The importer's link, or None while its worker is being started."""
     with contextlib.suppress(gpuring.RingError):
         links: tuple[bridge.LinkStats, ...] = into.stats().links
         if links:
@@ -187,5 +187,5 @@ def _until(condition: Callable[[], Any]) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
         if time.monotonic() > deadline:
-            raise TimeoutError(f"not so within {PATIENCE_S:g} s")
+            raise TimeoutError(f"the condition is not true after {PATIENCE_S:g} s")
         time.sleep(0.005)

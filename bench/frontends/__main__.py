@@ -1,6 +1,6 @@
-"""Workers decode photos, engines enlarge them, workers encode the answers: over a ring, and over
-what people use today.  Every answer is verified.  --json has the machine, too.
-"""
+"""Workers decode photos, engines enlarge them, and workers encode the answers: over a ring, and
+over what people use today.  Every answer is verified.  The file of --json describes the machine,
+too."""
 
 from __future__ import annotations
 
@@ -36,17 +36,17 @@ def parser() -> argparse.ArgumentParser:
     add("--device", choices=("cuda", "host"), default="cuda")
     asked.add_mps(options, "off", "whether processes share the GPU through CUDA MPS (off)")
     asked.add_only(options, ways(), "WAY")
-    add("--size", default="1920x1080", metavar="WIDTHxHEIGHT", help="of photos (1920x1080)")
+    add("--size", default="1920x1080", metavar="WIDTHxHEIGHT", help="size of photos (1920x1080)")
     add("--scale", type=count, default=2, help="how many times as wide the answers are (2)")
     add("--workers", type=count, default=4)
     add("--engines", type=count, default=2)
-    add("--calls", type=count, default=4, help="requests of a worker in flight (4)")
+    add("--calls", type=count, default=4, help="requests that a worker has in flight (4)")
     asked.add_seconds(options, 3.0)
-    add("--patience", type=positive, default=2.0, help="seconds after which a request failed (2)")
-    add("--spin", action="store_true", help="wait for the GPU as CUDA does if it is not told")
-    add("--spawn", action="store_true", help="start processes without a fork server; slow")
-    add("--no-frames", action="store_true", help="only requests with photos")
-    add("--no-http", action="store_true", help="only requests that workers make of files")
+    add("--patience", type=positive, default=2.0, help="seconds until a request has failed (2)")
+    add("--spin", action="store_true", help="wait for the GPU as CUDA does by default")
+    add("--spawn", action="store_true", help="start processes without a fork server (slow)")
+    add("--no-frames", action="store_true", help="send only requests with photos")
+    add("--no-http", action="store_true", help="send only requests that workers make of files")
     add("--no-deaths", action="store_true", help="kill nobody")
     asked.add_json(options, "where the results go, with the machine card")
     return options
@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     plan = measure.Plan(args.seconds, not args.no_http, not args.no_frames, not args.no_deaths)
     if not args.spawn:
         multiprocessing.set_forkserver_preload(list(PRELOADED))
-        forkserver.ensure_running()  # it imports while the right answers are computed
+        forkserver.ensure_running()  # so that it imports while the right answers are computed
     load = example("upscale_load")
     jpegs = list(load.photos(PHOTOS, height, width))
     run: dict[str, Any] = {"machine": machine_card(), "setting": asdict(setting), "records": []}

@@ -122,7 +122,7 @@ class BlockAsker(Asker):
             self._free.append(block)
             raise NotAnswered("no engine is connected") from None
         hands.mark("send")
-        await asyncio.wait_for(answered, self._patience_s)  # its block stays lost if this raises
+        await asyncio.wait_for(answered, self._patience_s)  # if this raises, the block stays lost
         hands.mark("wait")
         encoded: bytes = await hands.run(self._encoded, block, hands.encode)
         self._free.append(block)
@@ -169,7 +169,7 @@ class BlockAnswerer(Answerer):
             worker, number, block = self._pull.recv_pyobj()
 
             def done(push: Any = self._pushes[worker], answer: Any = (number, None)) -> None:
-                with contextlib.suppress(zmq.Again):  # that worker is dead
+                with contextlib.suppress(zmq.Again):  # the worker is dead
                     push.send_pyobj(answer, zmq.DONTWAIT)
 
             taken.append(BlockRequest(self._device, self._blocks[worker][block], done))

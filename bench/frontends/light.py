@@ -1,4 +1,4 @@
-"""Work that is light: frames that are on the GPU already, a model that repeats pixels, and sums.
+"""Light work: frames that are on the GPU already, a model that repeats pixels, and sums.
 
 What is left of a request is the hand-over of a frame and of its answer.  The sums of the rows of an
 answer are exact, and show any pixel that is not right.
@@ -15,12 +15,13 @@ from bench.frontends.transport import Setting
 
 
 def frames(setting: Setting, count: int) -> list[Any]:
-    """The same in each process."""
+    """The frames, which are the same in each process."""
     return [np.random.default_rng(n).integers(0, 256, setting.request, "u1") for n in range(count)]
 
 
 def codec(setting: Setting, count: int) -> tuple[Callable[[bytes], Any], Callable[[Any], bytes]]:
-    """(From the number of a frame to the frame, from an answer to the sums of its rows.)"""
+    """(a function from the number of a frame to the frame, one from an answer to the sums of its
+    rows)"""
     import torch
 
     here: list[Any] = frames(setting, count)
@@ -33,12 +34,12 @@ def codec(setting: Setting, count: int) -> tuple[Callable[[bytes], Any], Callabl
 
     encode(
         torch.zeros(setting.response, dtype=torch.uint8, device=setting.torch_device)
-    )  # loads it
+    )  # loads the kernels
     return lambda number: here[int(number)], encode
 
 
 def model(setting: Setting) -> Callable[[Any], Any]:
-    """Repeats each pixel, in both directions."""
+    """The model, which repeats each pixel in both directions."""
     height, width, colours = setting.request
     scale = setting.scale
 

@@ -1,4 +1,4 @@
-"""Verifies a way of passing photos, measures it, and kills a worker and an engine of it."""
+"""Verifies a way of passing photos, measures it, and kills one of its workers and engines."""
 
 from __future__ import annotations
 
@@ -38,14 +38,14 @@ class Plan:
 
 
 class Case:
-    """One way with MPS off or on: its processes."""
+    """The processes of one way, with MPS off or on."""
 
     def __init__(
         self, stack: contextlib.ExitStack, way: str, setting: Setting, mps: bool,
         environment: Mapping[str, str],
     ) -> None:  # fmt: skip
         self.way, self.setting, self.mps = way, setting, mps
-        self._lane = lane = stack.enter_context(ways()[way].lane(setting))  # kept: locks go with it
+        self._lane = lane = stack.enter_context(ways()[way].lane(setting))  # kept: it owns locks
         crew = stack.enter_context(Crew(environment, setting.method))
 
         def start(role: Callable[..., Any], *numbers: int) -> Part:
@@ -71,7 +71,7 @@ class Case:
         return " and ".join(sorted(codecs))
 
     def files(self, work: str, seconds: float, calls: int, stages: bool = False) -> list[Record]:
-        """What each worker found."""
+        """Lets each worker work for so long.  Returns what each of them has found."""
         self.order(work, seconds, calls, stages)
         return [part.receive() for part in self.workers]
 
@@ -80,8 +80,8 @@ class Case:
             part.send(given)
 
     def clock(self, on: bool, work: str) -> Record:
-        """The stages of engines since the last time; turns their clocks on or off, and tells them
-        which model to run."""
+        """Turns the clocks of engines on or off, and tells engines which model to run.  Returns
+        their stages since the last call."""
         merged: Record = {}
         for part in self.engines:
             part.send((roles.STAGES, on, work))
@@ -189,7 +189,7 @@ def _stages(case: Case, work: str, seconds: float) -> Record:
 
 
 def _http(case: Case, jpegs: Sequence[bytes], answers: Any, seconds: float) -> Record:
-    """Over HTTP, with as many connections as requests could be in flight."""
+    """Measures HTTP, with as many connections as there may be requests in flight."""
     load_of = example("upscale_load").Load
     with socket.create_server(("127.0.0.1", 0)) as listening:
         address = listening.getsockname()
@@ -277,12 +277,12 @@ def _percentiles(took_ms: Any) -> Record:
 
 
 def cpu_seconds(parts: Sequence[Part]) -> float:
-    """What these processes have computed so far."""
+    """The CPU time of these processes so far."""
     return sum(cpu_s(part.pid) for part in parts)
 
 
 def gpu_mib() -> int | None:
-    """What all processes together use of the first GPU."""
+    """The memory of the first GPU that all processes together use."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=20, check=True)

@@ -46,7 +46,7 @@ def lane(setting: Setting) -> Iterator[Lane]:
 
 @dataclass(frozen=True)
 class Form:
-    """In what form pixels go through a queue."""
+    """The form in which pixels go through a queue."""
 
     put: Callable[[Any], Any]
     """From a tensor that nobody else uses."""
@@ -89,7 +89,7 @@ class QueueAsker(Asker):
         return encoded
 
     def _outgoing(self, photo: Any) -> Any:
-        # The codec's own memory cannot be shared, and is used again.
+        # The codec's own memory cannot be shared, and the codec uses it again.
         return self._form.put(as_tensor(photo, self._device).clone())
 
     def _encoded(self, answer: Any, encode: Callable[[Any], bytes]) -> bytes:
@@ -125,10 +125,10 @@ class QueueAnswerer(Answerer):
         return taken
 
     def _one(self, timeout: float) -> list[Request]:
-        """Raises queue.Empty."""
+        """The next request.  Raises queue.Empty."""
         try:
             worker, number, photo = self._requests.get(timeout=timeout)
-        except (RuntimeError, OSError, EOFError):  # a tensor of a process that has died meanwhile
+        except (RuntimeError, OSError, EOFError):  # the tensor is of a process that has died
             return []
         return [QueueRequest(self._form, self._device, self._answers[worker], number, photo)]
 

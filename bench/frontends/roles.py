@@ -57,7 +57,7 @@ class Clock:
 
 
 def keeper(pipe: Pipe, way: str, lane: Any, setting: Setting) -> None:
-    """Keeps what a way needs to be kept, until it is ordered to end."""
+    """Keeps what a way needs during the run, until it gets the order to end."""
     keep = ways()[way].keeper
     with keep(setting, lane) if keep else contextlib.nullcontext():
         pipe.send(READY)
@@ -65,8 +65,8 @@ def keeper(pipe: Pipe, way: str, lane: Any, setting: Setting) -> None:
 
 
 def engine(pipe: Pipe, way: str, lane: Any, setting: Setting, number: int) -> None:
-    """Answers what comes.  Orders: (STAGES, whether the clock runs, PHOTOS or FRAMES) answers with
-    the stages since the last one; END."""
+    """An engine: answers requests.  Its orders are (STAGES, whether the clock runs, PHOTOS or
+    FRAMES) answers with the stages since the last one; END."""
     import torch
 
     front = example("upscale_frontends")
@@ -99,8 +99,8 @@ def engine(pipe: Pipe, way: str, lane: Any, setting: Setting, number: int) -> No
 
 
 def worker(pipe: Pipe, way: str, lane: Any, setting: Setting, number: int) -> None:
-    """Lets engines enlarge photos.  Its orders are (PHOTOS, …), (FRAMES, …) and ("http", …), which
-    are for the functions below, and END."""
+    """A worker: lets engines enlarge photos.  Its orders are (PHOTOS, …), (FRAMES, …) and ("http",
+    …), which are for the functions below, and END."""
     front = example("upscale_frontends")
     jpegs = pipe.receive()
     _wait_asleep(setting)
@@ -131,7 +131,8 @@ def worker(pipe: Pipe, way: str, lane: Any, setting: Setting, number: int) -> No
 
 
 def _wait_asleep(setting: Setting) -> None:
-    """Before its first use of the GPU: threads of this process sleep while they wait for it."""
+    """Makes threads of this process sleep while they wait for the GPU.  Called before its first
+    use."""
     if setting.device == "cuda" and not setting.spin:
         from cuda.bindings import driver
 
@@ -151,7 +152,7 @@ class _Work:
         self, pipe: Pipe, asker: Any, jpegs: list[bytes], threads: ThreadPoolExecutor,
         decode: Any, encode: Any, setting: Setting, number: int, decoding: bool = True,
     ) -> None:  # fmt: skip
-        """decoding: whether `decode` takes time, and so a thread."""
+        """decoding: whether `decode` takes so long that it needs a thread."""
         self._pipe, self._asker, self._jpegs, self._threads = pipe, asker, jpegs, threads
         self._decode, self._decoding = decode, decoding
         self._clock = Clock(setting.device)
@@ -186,7 +187,7 @@ class _Work:
                 n = next(turns) % len(self._jpegs)
                 try:
                     answer = await self._enlarged(self._jpegs[n])
-                except Exception as error:  # whatever a way raises
+                except Exception as error:  # each way raises errors of its own
                     failed[type(error).__name__] += 1
                     await asyncio.sleep(0.02)
                     continue

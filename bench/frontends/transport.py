@@ -1,4 +1,4 @@
-"""What a way of passing photos and answers brings."""
+"""The interface of a way of passing photos and answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class NotAnswered(Exception):
 
 @dataclass(frozen=True)
 class Hands:
-    """What a worker does with what it passes on."""
+    """A worker's functions for photos and answers."""
 
     run: Callable[..., Awaitable[Any]]
     """Runs a function in a thread.  What waits for a GPU or copies much must not hold up the
@@ -35,7 +35,7 @@ class Hands:
 
 @dataclass(frozen=True)
 class Setting:
-    """One run: the same for all ways."""
+    """The setting of one run, which is the same for all ways."""
 
     device: str
     """"cuda" or "host"."""
@@ -93,7 +93,7 @@ class Answerer:
     """An engine's end."""
 
     def take(self) -> Sequence[Request]:
-        """Those that are there, at most TAKE.  Waits for SLICE_S if there is none."""
+        """The requests that are there, at most TAKE.  Waits for SLICE_S if there is none."""
         raise NotImplementedError
 
     def close(self) -> None:
@@ -119,7 +119,8 @@ class Transport:
 
 
 def as_tensor(photo: Any, device: str) -> Any:
-    """What the codec has decoded, as a torch tensor on that device; not a copy if it is there."""
+    """What the codec has decoded, as a torch tensor on the device.  It is no copy if it lies there
+    already."""
     import numpy as np
     import torch
 
@@ -147,9 +148,9 @@ class Waiting:
         while True:
             try:
                 number, answer = self._receive()
-            except Exception:  # such as a tensor of a process that has died meanwhile
+            except Exception:  # for example, the tensor is of a process that has died
                 continue
             future = self._futures.pop(number, None)
             if future is not None and future.set_running_or_notify_cancel():
                 future.set_result(answer)
-            del future, answer  # not kept until the next one comes
+            del future, answer  # otherwise they would be kept until the next answer

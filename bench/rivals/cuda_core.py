@@ -30,7 +30,7 @@ def _core() -> Any:
 
     if hasattr(core, "DeviceMemoryResourceOptions"):
         return core
-    return importlib.import_module("cuda.core.experimental")  # its name in older versions
+    return importlib.import_module("cuda.core.experimental")  # the name in older versions
 
 
 class CoreWork(GpuWork):

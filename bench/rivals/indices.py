@@ -146,7 +146,7 @@ class SlabInlet(Inlet):
         self._indices.give(index)
 
     def close(self) -> None:
-        # Our own events stay until the process ends: the other side may still have them open.
+        # This process's events stay until it ends, because the other side may still have them open.
         for event in self._written:
             self._runtime.eventDestroy(event)
         self._runtime.ipcCloseMemHandle(self._slab)

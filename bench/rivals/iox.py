@@ -24,7 +24,7 @@ _POLLS_PER_YIELD = 64
 
 
 class Node:
-    """A process's node.  Ports and node go when they are dropped."""
+    """A process's node.  Ports and the node are removed when they are dropped."""
 
     def __init__(self) -> None:
         import iceoryx2

@@ -28,7 +28,8 @@ WARM_UP_ROUNDS = 20
 
 @dataclass(frozen=True)
 class Effort:
-    """How much is measured.  Counts follow from the rival's speed and from the time for a part."""
+    """How much is measured.  The counts follow from the rival's speed and from the time for each
+    part."""
 
     part_s: float
     windows: int = 24
@@ -103,7 +104,8 @@ class _Measurement:
         return [self._figure(terms, how, "throughput", "frames/s", "frames/s", frames_per_s)]
 
     def _verify(self, terms: Terms) -> str:
-        """Checks every word of some frames, on slow GPUs.  Then sets the terms of what follows."""
+        """Checks every word of some frames while GPUs are slowed down.  Then sets the terms of what
+        follows."""
         whole = terms.words if terms.words == 1 else terms.nbytes // 8
         slow_ns = SLOW_NS if self._rival.memory == "cuda" else 0
         for slow in ({"stamp_after_ns": slow_ns}, {"check_after_ns": slow_ns}):
@@ -134,7 +136,7 @@ class _Measurement:
         return per_window / (np.diff(done) / 1e9)
 
     def _rounds(self, finish: bool) -> Any:
-        """Returns the µs of every round, there and back, or one way with `finish`."""
+        """Returns the µs of every round trip, or of every one-way trip with `finish`."""
         (began, ended), _ = self._ask(WARM_UP_ROUNDS, finish)
         each_s = float(np.median(ended - began)) / 1e9
         rounds = int(self._effort.part_s / max(each_s, 1e-6))

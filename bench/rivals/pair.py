@@ -24,7 +24,7 @@ START_S = 90.0
 
 @contextlib.contextmanager
 def pair(rival: Rival, crew: Crew) -> Iterator[tuple[Part, Part]]:
-    """Yields the two players, connected.  Raises RoleFailed.  In any case none is left running."""
+    """Yields the two players, connected.  Raises RoleFailed.  Never leaves a player running."""
     with contextlib.ExitStack() as stack:
         there, back = stack.enter_context(rival.lane()), stack.enter_context(rival.lane())
 
@@ -44,7 +44,7 @@ def pair(rival: Rival, crew: Crew) -> Iterator[tuple[Part, Part]]:
         yield a, b
         with contextlib.suppress(
             RoleFailed
-        ):  # what was measured counts, and a player that fails now is killed
+        ):  # the figures count, and a player that fails now is killed
             for player in players:
                 ordered(player, "let_go")
             for player in players:

@@ -1,4 +1,4 @@
-"""From the device over pinned host memory to another process and its device.  Works everywhere.
+"""From the device over pinned host memory to another process and its device.  It works everywhere.
 
 Eight buffers in multiprocessing.shared_memory, page-locked in both processes by cudaHostRegister,
 so that shared memory and pinned memory are one and no third copy is needed.  An asynchronous copy

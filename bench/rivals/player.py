@@ -1,4 +1,4 @@
-"""One of the two processes: takes its orders from the benchmark."""
+"""One of the two processes.  It takes orders from the benchmark."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def play(pipe: Pipe, rival: Rival, outward: Any, inward: Any) -> None:
 
 
 class _Player:
-    """Its public methods are the orders that a player takes; times are of the host, in ns."""
+    """A player.  Its public methods are its orders.  Times are the host's, in ns."""
 
     def __init__(self, rival: Rival, outward: Any, inward: Any) -> None:
         self.work = rival.work()

@@ -1,4 +1,4 @@
-"""What a rival brings: lanes, their two ends, and the work that is done with its frames."""
+"""The interface of a rival: lanes, their two ends, and the work that is done with its frames."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RUN_S = 60.0
 
 
 class End:
-    """One end of a lane.  Made on both sides, then `connect` on both, then used."""
+    """One end of a lane.  Both sides make theirs, then both call `connect`, then they are used."""
 
     exports: Any = None
     """What the other end needs to know.  It is sent through the benchmark's own pipe."""

@@ -36,7 +36,7 @@ from bench.rivals.work import LARGE, GpuWork
 
 def torch_work() -> GpuWork:
     import torch
-    import torch.multiprocessing  # teaches queues to move tensors
+    import torch.multiprocessing  # lets queues carry tensors
 
     torch.cuda.init()
     return GpuWork(torch.cuda.current_stream().cuda_stream)

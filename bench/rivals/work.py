@@ -98,7 +98,7 @@ class GpuWork:
             self._own = cupy.cuda.Stream(non_blocking=True)
             stream = self._own.ptr
         self.stream: int = stream
-        self._raw = SimpleNamespace(ptr=self.stream)  # all that a launch asks of a stream
+        self._raw = SimpleNamespace(ptr=self.stream)  # a launch needs only this of a stream
         module = cupy.RawModule(code=SOURCE.read_text())
         self._stamp, self._check, self._busy = map(module.get_function, ("stamp", "check", "busy"))
         self._counter = cupy.zeros(1, np.uint64)

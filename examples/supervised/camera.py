@@ -7,14 +7,14 @@ from pathlib import Path
 import gpuring
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("ring", help="where it puts its pictures")
-parser.add_argument("log", help="the file")
+parser.add_argument("ring", help="ring for its pictures")
+parser.add_argument("log", help="file for its notes")
 
 HZ, H, W, SIDE = 25, 90, 160, 12
 
 
 def place(pts):
-    """The upper left corner of the square in a picture that was taken then (ns)."""
+    """The upper left corner of the square in a picture that was taken at this time (ns)."""
     n = pts * HZ // 10**9
     return 5 * n % (H - SIDE), 7 * n % (W - SIDE)
 

@@ -6,7 +6,7 @@ import contextlib
 import gpuring
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("rings", nargs="+", help="of the cameras: cam0, cam1, …", metavar="RING")
+parser.add_argument("rings", nargs="+", help="rings of the cameras: cam0, cam1, …", metavar="RING")
 
 
 def main(names):

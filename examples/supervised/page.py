@@ -10,7 +10,7 @@ from camera import SIDE, H, W
 import gpuring
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("port", type=int, help="0: any that is free")
+parser.add_argument("port", type=int, help="port, or 0 for any that is free")
 
 PAGE = """<!doctype html><meta charset=utf-8><meta http-equiv=refresh content=1>
 <title>Three cameras</title><style>body{{font:16px sans-serif;margin:2em}}

@@ -7,7 +7,7 @@ from pathlib import Path
 import gpuring
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("file", help="where it writes them")
+parser.add_argument("file", help="file for the lines")
 
 
 def main(path):
@@ -16,7 +16,7 @@ def main(path):
         ring.consumer("record", durable=True, reattach=True) as frames,
         Path(path).open("a", buffering=1) as file,
     ):
-        for slot in frames:  # one that it had when it was killed comes again
+        for slot in frames:  # a frame that it held when it was killed comes again
             y, x = slot.array
             camera, pts, lost = slot.meta.item()
             print(camera, pts, y, x, lost, slot.lost, file=file)

@@ -25,15 +25,16 @@ from camera import H, W, place
 import gpuring
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-parser.add_argument("seconds", nargs="?", type=float, default=20, help="for how long (20)")
-parser.add_argument("--calm", action="store_true", help="nobody is stopped or killed")
-parser.add_argument("--port", type=int, default=8000, help="of the page (8000)")
-parser.add_argument("--seed", type=int, help="of who is stopped or killed, when and how")
+parser.add_argument("seconds", nargs="?", type=float, default=20, help="how long it runs (20)")
+parser.add_argument("--calm", action="store_true", help="stop and kill nobody")
+parser.add_argument("--port", type=int, default=8000, help="port of the page (8000)")
+parser.add_argument("--seed", type=int, help="seed of who is stopped or killed, when and how")
 
 HERE, CAMERAS, RESTART_S = Path(__file__).parent, ("cam0", "cam1", "cam2"), 0.5
 PICTURES = f"--shape {H},{W} --dtype u1 --meta pts:i8 --subscription detect"
 FOUND = "--shape 2 --dtype i4 --meta camera:i8,pts:i8,lost:i8 --subscription record --producers 2"
-# Whoever is started so ends with this program, also where it has ended before they are tied to it.
+# A program that is started like this ends with this one, also if this one ends before they are
+# tied.
 ALIVE = '[ $PPID = $0 ] && exec "$@"'
 TIED = ["setpriv", "--pdeathsig", "KILL", "sh", "-c", ALIVE, str(os.getpid())]
 
@@ -62,7 +63,7 @@ class Unit:
         self.ended = None
 
     def look(self):
-        """Starts it again when it has ended a moment ago."""
+        """Starts the program again a moment after it has ended."""
         now = time.monotonic()
         if self.ended is None and self.process.poll() is not None:
             self.ended = now
@@ -72,12 +73,12 @@ class Unit:
     def stop(self):
         """Ends it cleanly, for good."""
         self.process.terminate()
-        self.process.send_signal(signal.SIGCONT)  # else it does not end if it is stopped
+        self.process.send_signal(signal.SIGCONT)  # a stopped process does not end
         self.process.wait(60)
 
 
 def run(units, seconds):
-    """Has all of them run for so long."""
+    """Lets all programs run for so long."""
     until = time.monotonic() + seconds
     while time.monotonic() < until:
         for unit in units:

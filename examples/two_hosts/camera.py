@@ -10,14 +10,14 @@ import gpuring
 
 
 def count(text):
-    """How many images, as it stands on a command line."""
+    """The number of images on a command line."""
     if int(text) < 1:
         raise argparse.ArgumentTypeError(f"must be at least 1, not {text}")
     return int(text)
 
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("images", type=count, help="how many")
+parser.add_argument("images", type=count, help="number of images")
 parser.add_argument("ring", help="the name of the ring that it makes")
 parser.add_argument("--device", default="host", help="where the ring is: host (default) or cuda")
 

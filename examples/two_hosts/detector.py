@@ -11,12 +11,12 @@ from camera import count, place
 import gpuring
 
 parser = argparse.ArgumentParser(description=__doc__)
-parser.add_argument("images", type=count, help="how many each of them has")
+parser.add_argument("images", type=count, help="number of images of each camera")
 parser.add_argument("rings", nargs="+", help="rings with images of camera.py", metavar="RING")
 
 
 def find(image):
-    """The upper left corner of what is bright."""
+    """The upper left corner of the bright square."""
     return int(image.any(axis=1).argmax()), int(image.any(axis=0).argmax())
 
 

@@ -20,10 +20,11 @@ from camera import count
 import gpuring
 
 parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-parser.add_argument("images", nargs="?", type=count, default=120, help="of each camera (120)")
+parser.add_argument("images", nargs="?", type=count, default=120, help="images per camera (120)")
 
 HERE, PORT = Path(__file__).parent, 9760
-# Whoever is started so ends with this program, also where it has ended before they are tied to it.
+# A program that is started like this ends with this one, also if this one ends before they are
+# tied.
 ALIVE = '[ $PPID = $0 ] && exec "$@"'
 TIED = ["setpriv", "--pdeathsig", "KILL", "sh", "-c", ALIVE, str(os.getpid())]
 HOST = "mount -t tmpfs tmpfs /dev/shm && ip link set lo up && echo up && exec sleep infinity"
@@ -31,7 +32,7 @@ ADDRESSES = "10.77.1.1", "10.77.1.2"
 
 
 class Host:
-    """Where commands run: the namespaces of a process, or simply here."""
+    """A place for commands: the namespaces of a process, or this host itself."""
 
     def __init__(self, stack, pid=None, address="127.0.0.1"):
         self.stack, self.address = stack, address
@@ -51,7 +52,7 @@ class Host:
 
 
 def two_hosts(stack):
-    """Raises CalledProcessError where there can be none."""
+    """Two hosts, each with its namespaces.  Raises CalledProcessError if there can be none."""
     hosts, pids = [], []
     for address in ADDRESSES:
         holder = subprocess.Popen(

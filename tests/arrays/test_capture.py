@@ -28,7 +28,8 @@ MANY = pytest.mark.parametrize("many", [False, True])
 @MANY
 @pytest.mark.parametrize("verb", ["publish", "abandon", "release"])
 def test_a_slot_on_a_captured_stream_stays_ours(rig, kind, many, verb):
-    """Not even abandoned: its work so far cannot be waited for before the capture has ended."""
+    """The slot cannot even be abandoned, because its work cannot be waited for during the
+    capture."""
     ring = rig(kind)
     producer, consumer = ring.producer(), ring.consumer()
     slots = producer.claim_many(3, 0) if many else producer.claim(0)
@@ -96,7 +97,7 @@ def test_one_of_several_streams_is_enough(rig, kind):
 
 @pytest.mark.parametrize("many", [False, True])
 def test_the_default_stream_is_not_used_while_another_one_is_captured(rig, many):
-    """CUDA would refuse, and end that capture."""
+    """CUDA would refuse its use, and end that capture."""
     ring = rig()
     producer = ring.producer(stream=0)
     slots = producer.claim_many(2, 0) if many else producer.claim(0)
@@ -126,7 +127,7 @@ def test_a_block_that_raises_inside_a_capture_keeps_its_slot(rig):
 
 @KINDS
 def test_it_is_asked_before_each_operation_and_not_where_there_is_none(rig, kind):
-    """Where nothing is enqueued there is nothing to refuse: the next record does it."""
+    """Where nothing is enqueued, nothing needs to be refused.  The next record refuses."""
     ring = rig(kind)
     producer, consumer = ring.producer(), ring.consumer()
     ring.lap(producer, consumer)
@@ -138,9 +139,9 @@ def test_it_is_asked_before_each_operation_and_not_where_there_is_none(rig, kind
         return call(), list(asked)
 
     batch, streams = cost(lambda: producer.claim_many(4, 0))
-    assert streams == [P] * (5 if kind == "event" else 2)  # at first, and before each submission
+    assert streams == [P] * (5 if kind == "event" else 2)  # first, and before each submission
     assert cost(batch.publish)[1] == [P] * (4 if kind == "event" else 1)
-    # As above, our last read of the slot is pending; and before the record.
+    # As above, because our last read of the slot is pending, and once more before the record.
     assert cost(lambda: consumer.acquire(0).release())[1] == [C] * 3
     ring.finish()
     slot, streams = cost(lambda: consumer.acquire(0))
@@ -177,8 +178,8 @@ def test_the_error_says_what_to_do(rig):
 @pytest.mark.parametrize("kind", ["timeline", "event"])
 @pytest.mark.parametrize("where", ["record", "query"])
 def test_what_a_capture_holds_is_not_taken_for_done(rig, kind, where):
-    """A capture that begins in another thread after we have asked: the record is refused, or the
-    stream cannot be asked whether its work is done."""
+    """A capture may begin in another thread after we have asked.  Then the record is refused, or
+    the stream cannot be asked whether its work is done."""
     ring = rig(kind)
     producer = ring.producer()
     slot = producer.claim(0)
@@ -211,7 +212,8 @@ def test_a_captured_stream_joins_no_slot(rig):
 
 @MANY
 def test_debug_mode_poisons_no_graph(rig, many, monkeypatch):
-    """It writes at once, though nothing need be waited for: so claim and acquire ask too."""
+    """Debug mode enqueues a write at once, even if nothing is to be waited for.  So claim and
+    acquire ask, too."""
     monkeypatch.setattr(debug, "ON", True)
     ring = rig()
     producer, consumer = ring.producer(), ring.consumer()
@@ -270,13 +272,13 @@ def test_a_source_lives_while_nobody_can_tell_that_it_was_copied(monkeypatch):
     assert [source for _, source in copying._kept] == sources
     assert len(set(events)) == 2
     status = 0
-    assert copying._keep(gpu, P, None) in events  # used again, as it takes long to make one
+    assert copying._keep(gpu, P, None) in events  # used again: making one takes long
     assert [source for _, source in copying._kept] == [None]
 
 
 @KINDS
 def test_closing_while_another_thread_captures_waits_for_the_gpu(rig, kind):
-    """What may not be asked now is no error of the GPU's."""
+    """A stream that may not be asked now is no error of the GPU."""
     ring = rig(kind)
     producer = ring.producer()
     producer.claim(0).publish()

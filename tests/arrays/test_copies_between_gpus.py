@@ -38,8 +38,8 @@ def driven(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
 
 
 class Torch:
-    """What torch says of the current GPU.  `remembered`: it was told of this one, where nothing has
-    made a context yet, and has told nobody."""
+    """What torch takes for the current GPU.  `remembered`: a GPU that was chosen in torch, and on
+    which there is no context yet.  The driver does not know of it."""
 
     def __init__(self, driver: Gpu, remembered: int | None) -> None:
         self.driver, self.remembered = driver, remembered
@@ -114,7 +114,7 @@ def test_tensors_of_another_gpu_are_copied_and_torch_has_the_same_gpu_afterwards
 
 
 def test_an_array_is_asked_for_where_its_gpu_is_current(driven: Gpu) -> None:
-    """CuPy orders the stream behind its own current one, of the GPU that is current."""
+    """CuPy orders the stream behind its own current stream of the current GPU."""
     asked = []
 
     class OfCuPy(Array):

@@ -51,7 +51,7 @@ def _jax():
 
 
 class _OldDlpack:
-    """As NumPy before 2.1 and torch before 2.9 have it: no max_version."""
+    """DLPack as in NumPy before 2.1 and torch before 2.9, without max_version."""
 
     def __dlpack_device__(self):
         return 1, 0
@@ -168,7 +168,8 @@ def test_what_is_rows_at_a_pitch(shape, strides, rows):
     assert copying._rows(shape, strides, 4) == rows
 
 
-# ---- out of a slot ------------------------------------------------------------------------------
+# ---- copies out of a slot
+# ------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -255,7 +256,7 @@ def test_a_frame_of_a_host_ring_is_copied_by_the_host(name):
 @pytest.mark.parametrize("into_slot", [False, True])
 @pytest.mark.parametrize("current", [0, 1])
 def test_a_default_stream_is_that_of_the_slots_gpu(monkeypatch, current, into_slot):
-    """Its handle means the stream of whichever GPU is current."""
+    """The handle of a default stream means that of the current GPU."""
     gpus = Gpu()
     gpus.stack = [current]
     for library in ("cupy", "torch._C"):  # another test may have imported torch

@@ -104,7 +104,7 @@ def test_in_one_thread_it_is_one_stream(rig, elsewhere, many):
 
 
 def test_a_thread_that_has_ended_is_not_the_next_one(rig):
-    """Identities of threads are used again at once."""
+    """The system uses the identity of a thread again at once."""
     ring = rig()
     producer = ring.producer(stream=PER_THREAD)
     first, second = Elsewhere(), None
@@ -144,15 +144,15 @@ def test_an_importer_in_another_thread_follows(rig, elsewhere, first):
     slot.use_on(PER_THREAD)
     assert ring.told() == follows(PER_THREAD, before)
     assert slot._streams == (before, PER_THREAD)
-    slot.use_on(PER_THREAD)  # again: work may have been added
+    slot.use_on(PER_THREAD)  # waits again, because work may have been added
     assert ring.told() == follows(PER_THREAD, before)
-    seen = elsewhere(lambda: slot._streams)  # where ours is another thread's
+    seen = elsewhere(lambda: slot._streams)  # there our per-thread stream is another thread's
     assert PER_THREAD not in seen
     assert set(seen) == {before, LEGACY}
 
 
 def test_the_other_name_of_the_legacy_default_stream_is_no_second_one(rig):
-    """DLPack's 1."""
+    """DLPack calls the legacy default stream 1."""
     ring = rig()
     slot = ring.producer().claim(0, stream=LEGACY)
     slot._import_on(1)
@@ -165,7 +165,7 @@ def test_a_copy_from_another_thread_goes_where_it_is_ordered(rig, elsewhere):
     producer = ring.producer(stream=PER_THREAD)
     slot = elsewhere(lambda: producer.claim(0))
     assert elsewhere(lambda: slot._stream) == PER_THREAD
-    assert slot._stream == LEGACY  # what copy_from and the CUDA array interface use
+    assert slot._stream == LEGACY  # copy_from and the CUDA array interface use this one
 
 
 def test_the_next_claim_of_the_slot_begins_anew(rig, elsewhere):

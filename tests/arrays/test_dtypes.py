@@ -36,7 +36,7 @@ needs_ml_dtypes = pytest.mark.skipif(ml_dtypes is None, reason="ml_dtypes is not
 
 
 def exactly(dtype: np.dtype[Any]) -> Any:
-    """Everything by which two dtypes may differ for who uses an array."""
+    """Everything by which two dtypes may differ for the user of an array."""
     if dtype.subdtype:
         return "array", exactly(dtype.subdtype[0]), dtype.subdtype[1]
     head = type(dtype).__name__, dtype.kind, dtype.str, dtype.itemsize, dtype.type
@@ -110,7 +110,7 @@ foreign = nested(ordered | st.sampled_from(FOREIGN)) if FOREIGN else describable
 
 
 def both_sides(dtype: np.dtype[Any], **options: Any) -> slot_layout.Field:
-    """The field of `dtype` as its creator has it, which is as everybody reads it."""
+    """The field of `dtype` as its creator makes it.  Everybody else reads the same."""
     made = slot_layout.make(shape=(2,), dtype=dtype, **options)
     read = slot_layout.Spec.from_bytes(made.to_bytes())
     assert made == read
@@ -163,7 +163,7 @@ def pair(name: str, **options: Any) -> Iterator[Any]:
 
 
 def test_an_element_that_is_an_array_adds_to_the_frames_shape(name):
-    """As everywhere in NumPy."""
+    """NumPy does this everywhere."""
     points = np.dtype(("i4", (3,)))
     with pair(name, dtype=points) as (ring, other, producer, frames):
         assert other.spec == ring.spec

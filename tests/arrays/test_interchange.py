@@ -78,7 +78,7 @@ def test_arrays_are_made_once_per_slot(ring):
 
 
 def test_whoever_keeps_a_slot_or_its_array_has_them_for_himself(ring):
-    """Later frames in the same slot come with other objects, of which there are two, not more."""
+    """Later frames of the same slot come with another object.  There are two in all, not more."""
     with ring.producer() as producer:
         for keep in (lambda slot: slot, lambda slot: slot.array):
             kept, ids = None, set()
@@ -152,7 +152,7 @@ def test_jax_reads_the_slot_itself(place, ring):
 
 def test_numba_compiles_for_the_slot(place, ring):
     if place.on_gpu:
-        pytest.skip("test_gpu_interop.py")
+        pytest.skip("test_gpu_interop.py tests this on a GPU")
     numba = pytest.importorskip("numba")
 
     @numba.njit
@@ -189,7 +189,7 @@ def test_each_field_is_exported_by_itself(place, name):
 
 
 def test_what_dlpack_is_asked_for(ring, place):
-    """The arguments of the array API's specification, 2023.12."""
+    """`__dlpack__` takes the arguments of the array API's specification, 2023.12."""
     with ring.producer() as producer, producer.claim(shape=(2, 2)) as slot:
         assert '"dltensor"' in repr(slot.__dlpack__())
         assert '"dltensor"' in repr(slot.__dlpack__(max_version=(0, 8)))
@@ -206,7 +206,7 @@ def test_what_dlpack_is_asked_for(ring, place):
 
 def test_a_copy_is_made_if_asked_for(ring, place):
     if place.on_gpu:
-        pytest.skip("test_gpu_interop.py")
+        pytest.skip("test_gpu_interop.py tests this on a GPU")
     with ring.producer() as producer:
         with producer.claim() as slot:
             slot.array[...] = 5
@@ -216,7 +216,7 @@ def test_a_copy_is_made_if_asked_for(ring, place):
 
 
 class _Copied:
-    """As numpy.from_dlpack(slot, copy=True), which NumPy has from 2.1 on."""
+    """Asks for a copy as numpy.from_dlpack(slot, copy=True) does, which NumPy has from 2.1 on."""
 
     def __init__(self, slot):
         self._slot = slot
@@ -253,7 +253,7 @@ def test_an_exported_slot_outlives_its_ring(name):
     tensor = np.from_dlpack(slot)
     unused = slot.__dlpack__(max_version=(1, 0))
     before = sys.getrefcount(slot.array)
-    del unused  # an importer that never came
+    del unused  # nobody has imported the capsule
     after = sys.getrefcount(slot.array)
     assert after == before - 1
     slot.publish()
@@ -319,14 +319,14 @@ def without_cupy(pipe: Pipe, name: str) -> list[str]:
     for device in (None, "cuda", "cuda:0"):
         try:
             fresh.create(name, slots=2, shape=4, dtype="u1", device=device).close()
-        except Exception as error:  # of before: compiled modules are not loaded anew
+        except Exception as error:  # of the class before: compiled modules are not loaded anew
             errors.append(f"{type(error).__name__}: {error}")
     assert not OF_GPUS & set(sys.modules)
     return errors
 
 
 def test_the_package_works_without_cupy(children, name):
-    """And says what to do when a GPU is asked for and there is none."""
+    """If a GPU is asked for and there is none, the error says what to do."""
     for error in children(without_cupy, name).result():
         assert error.startswith("DeviceError: ")
         assert "device='host'" in error
@@ -352,13 +352,13 @@ with gpuring.create(sys.argv[1], slots=1, shape=4, dtype="u1", device="host") as
 
 def test_a_tensor_may_die_after_python(place, name):
     if place.on_gpu:
-        pytest.skip("nothing of it is about memory")
+        pytest.skip("this does not depend on the kind of memory")
     assert python(_LATE_DELETER, name).returncode == 0
 
 
 def test_long_double_is_not_in_dlpack(place, name):
     if place.on_gpu:
-        pytest.skip("a GPU has none")
+        pytest.skip("no GPU has long doubles")
     with place.create(name, slots=1, shape=4, dtype="g") as ring, ring.producer() as producer:
         slot = producer.claim()
         with pytest.raises(BufferError, match="DLPack has no"):

@@ -1,1 +1,1 @@
-"""The programs of `bench`: what they measure and report, in host memory."""
+"""Tests of the programs in `bench`: what they measure and report.  They use host memory."""

@@ -1,4 +1,5 @@
-"""The benchmark of bridges between GPUs, in host memory: it checks frames, and survives kills."""
+"""The benchmark of bridges between GPUs checks frames, and survives kills.  Here it uses host
+memory."""
 
 from __future__ import annotations
 

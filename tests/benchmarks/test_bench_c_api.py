@@ -1,4 +1,4 @@
-"""python -m bench.c_api: it runs, and each of its ways has seen each frame in order."""
+"""`python -m bench.c_api` runs, and each of its ways sees every frame in order."""
 
 from __future__ import annotations
 

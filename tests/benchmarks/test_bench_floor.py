@@ -1,5 +1,5 @@
-"""The floor's figures without a GPU: what is asked of floor.cu, what its lines become, what is said
-where it cannot be built.  A script stands in for the compiled program."""
+"""`bench.floor` without a GPU: how it calls floor.cu, what it makes of its lines, and what it says
+where nvcc is missing.  A script takes the place of the compiled program."""
 
 from __future__ import annotations
 
@@ -53,8 +53,8 @@ def settings(**more: Any) -> SimpleNamespace:
 
 
 def test_the_compiler_finds_every_file_that_is_included(tmp_path):
-    """The preprocessor of a C++ compiler stands in for nvcc.  It gives a file that it does not find
-    no folder (-MG)."""
+    """The preprocessor of a C++ compiler takes the place of nvcc.  It prints a file that it does
+    not find without a folder (-MG)."""
     compiler = shutil.which("g++") or shutil.which("c++")
     if compiler is None:
         pytest.skip("no C++ compiler")
@@ -153,7 +153,7 @@ def test_nvcc_is_found_under_cuda_home(tmp_path: Path):
     nvcc.parent.mkdir()
     nvcc.write_text("#!/bin/sh\n")
     environment = {"PATH": str(tmp_path), "CUDA_HOME": str(tmp_path)}
-    assert floor.find_nvcc(environment) != nvcc  # it cannot be run yet
+    assert floor.find_nvcc(environment) != nvcc  # the file is not executable yet
     nvcc.chmod(0o755)
     assert floor.find_nvcc(environment) == nvcc
 

@@ -27,11 +27,11 @@ def needed(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in ("torch", "uvicorn", "starlette", "PIL", "zmq"):
         pytest.importorskip(module, reason="gpuring[examples] or pyzmq is not installed")
     monkeypatch.setattr(sys, "path", [*sys.path])  # the benchmark adds the examples
-    monkeypatch.setattr(gpuring, "exit_on_sigterm", lambda: None)  # which call it
+    monkeypatch.setattr(gpuring, "exit_on_sigterm", lambda: None)  # the examples call it
 
 
 def run(tmp_path: Path, *arguments: str) -> tuple[int, dict[str, Any]]:
-    """(status, the only record) of a run."""
+    """Runs the comparison.  Returns its status and its only record."""
     out = tmp_path / "out.json"
     status = command.main([*TINY, "--json", str(out), *arguments])
     found = json.loads(out.read_text())
@@ -69,7 +69,7 @@ def test_with_the_ring_nothing_fails_when_a_worker_and_an_engine_are_killed(tmp_
 
 
 def test_sums_show_any_pixel_that_is_not_right():
-    """Also one that has the sum of its row from another row."""
+    """A pixel of another row that gives the right sum is found, too."""
     setting = transport.Setting("host", 4, 6, 2, 1, 1, 1)
     enlarge, sums = light.model(setting), light.Sums(setting, 2)
     take, encode = light.codec(setting, 2)
@@ -105,7 +105,7 @@ def waits_for_ever(pipe: Pipe) -> None:
 
 
 def test_an_answer_to_another_photo_is_wrong():
-    """And so is one of another size, and one that is hardly changed is right."""
+    """An answer of another size is wrong, too.  One that differs hardly at all is right."""
     load = frontends.example("upscale_load")
     front = importlib.import_module("upscale_frontends")
     jpegs = list(load.photos(2, 48, 64))

@@ -1,4 +1,4 @@
-"""bench/loader.py without a GPU: its look at batches, and what it writes."""
+"""bench/loader.py without a GPU: how it checks batches, and what it writes."""
 
 from __future__ import annotations
 

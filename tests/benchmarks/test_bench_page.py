@@ -1,4 +1,5 @@
-"""`python -m bench.page`: the figures of a page are those of bench/results.  `bench.whole`."""
+"""`python -m bench.page` takes the figures of a page from bench/results.  `bench.whole` writes
+results."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""python -m bench.peers: its processes, and its look at what they read."""
+"""`python -m bench.peers`: its processes, and how it checks what they read."""
 
 from __future__ import annotations
 

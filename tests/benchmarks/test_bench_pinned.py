@@ -1,4 +1,4 @@
-"""bench/pinned.py without a GPU: its processes, its look at frames, and what it writes."""
+"""bench/pinned.py without a GPU: its processes, how it checks frames, and what it writes."""
 
 from __future__ import annotations
 

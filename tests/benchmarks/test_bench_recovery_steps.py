@@ -1,4 +1,4 @@
-"""bench/recovery_steps.py without a GPU: its steps come in order, and nothing is left."""
+"""bench/recovery_steps.py without a GPU: its steps come in order, and it leaves nothing behind."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ SHORT = 0.05
 
 
 def options(*only, **more):
-    """What the command line would have made."""
+    """The options as the command line gives them."""
     asked = ["--quick", "--device", "host", *(["--only", *only] if only else [])]
     args = command.parser().parse_args(asked)
     for key, value in more.items():

@@ -1,4 +1,5 @@
-"""The rivals of the benchmark: those in host memory run for real, all are refused when wrong."""
+"""The rivals of the benchmark: those in host memory really run, and wrong figures of any are
+refused."""
 
 from __future__ import annotations
 
@@ -46,8 +47,8 @@ def installed(rival: Rival) -> Rival:
 
 
 def measured(rival: Rival, crew: Crew) -> list[Figure]:
-    """Its figures.  The test skips if the rival itself stood still, as iceoryx2 did three times:
-    for 20 s its reader, which asks without a pause, was given nothing."""
+    """The figures of a rival.  The test is skipped if the rival stood still, as iceoryx2 did three
+    times: for 20 s its reader, which asks without a pause, got nothing."""
     figures = list(measure(rival, QUICK, crew))
     for figure in figures:
         if figure.skipped.startswith(("failed: TimeoutError", "failed: no answer within")):
@@ -56,14 +57,14 @@ def measured(rival: Rival, crew: Crew) -> list[Figure]:
 
 
 class Forgetful(HostWork):
-    """Stamps one frame in ten with the words of the one before."""
+    """A rival that stamps one frame in ten with the words of the frame before."""
 
     def stamp(self, place: Any, seq: int) -> None:
         super().stamp(place, seq - (seq % 10 == 0))
 
 
 class LastWord(HostWork):
-    """The last word of a frame is not written."""
+    """A rival that does not write the last word of a frame."""
 
     def stamp(self, place: Any, seq: int) -> None:
         if self.terms.words > 1:
@@ -79,7 +80,7 @@ class Absent(HostWork):
 
 
 class DiesInlet(Inlet):
-    """The consumer is killed at the third frame."""
+    """A consumer that is killed at the third frame."""
 
     def __init__(self, lane: Any, work: Any) -> None:
         self._lane = lane
@@ -91,7 +92,7 @@ class DiesInlet(Inlet):
 
 
 class HastyInlet(SlabInlet):
-    """Waits for events that were never recorded, which is not to wait."""
+    """Waits only for events that were never recorded, so it does not wait at all."""
 
     def connect(self, theirs: Any) -> None:
         super().connect(theirs)
@@ -99,7 +100,7 @@ class HastyInlet(SlabInlet):
 
 
 class HastyOutlet(SlabOutlet):
-    """Likewise: it overwrites what may not have been read yet."""
+    """Does not wait either, so it overwrites what may not have been read yet."""
 
     def connect(self, theirs: Any) -> None:
         super().connect(theirs)
@@ -130,7 +131,7 @@ def test_a_rival_in_host_memory_is_measured(name: str, crew: Crew) -> None:
         (one_way,) = select(figures, "latency", "one-way", name, kernel=kernel, **small)
         assert one_way.values is not None
         assert one_way.values.p(0) > 0
-        assert one_way.values.p(0) < trip.values.p(100)  # whatever else the machine does
+        assert one_way.values.p(0) < trip.values.p(100)  # holds on a busy machine, too
         for side in ("producer", "consumer"):
             assert select(
                 figures, "transitions", "host time per frame", name, kernel=kernel, side=side

@@ -1,4 +1,4 @@
-"""`python -m bench.spin`: the ways to wait are compared, and frames are checked."""
+"""`python -m bench.spin`: it compares the ways to wait, and checks frames."""
 
 from __future__ import annotations
 

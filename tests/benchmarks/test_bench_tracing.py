@@ -1,4 +1,4 @@
-"""python -m bench.tracing: what it compares, and the table that it makes of it."""
+"""`python -m bench.tracing`: what it compares, and its table."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.helpers import commands
 
 
 def test_one_of_the_builds_looks_at_nothing():
-    """The text that it leaves out is there."""
+    """The text that this build leaves out is in the source."""
     header = (ROOT / "gpuring/native/core/trace.h").read_text()
     assert header.count(tracing.LOOK) == 1
 

@@ -1,1 +1,1 @@
-"""Rings of two hosts."""
+"""Bridges, which carry the frames of a ring to another host."""

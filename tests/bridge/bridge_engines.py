@@ -1,4 +1,4 @@
-"""Two ends of a session without a bridge: what test_bridge_engines.py puts every engine into.
+"""Two ends of a session without a bridge, in which test_bridge_engines.py tries every engine.
 
 The far end is in the test's own process.  The near end is in another process, and obeys the far
 end.  It reports over a pipe, in order, what it sends over the channel, what has arrived, and how it
@@ -46,7 +46,7 @@ def use_bounce_buffers(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
 
 
 def slab(slots: int, slot_nbytes: int, window: int = 0) -> Slab:
-    """Slots in host memory of this process.  The window is all of them if it is 0."""
+    """Slots in host memory of this process.  A window of 0 means all of them."""
     memory = np.frombuffer(mmap.mmap(-1, slots * slot_nbytes), "u1")
     return Slab(
         pointer=memory.ctypes.data,
@@ -60,7 +60,7 @@ def slab(slots: int, slot_nbytes: int, window: int = 0) -> Slab:
 
 
 def content(seq: int, nbytes: int) -> np.ndarray[Any, Any]:
-    """What the frame with this sequence has.  No two sequences have the same."""
+    """The bytes of the frame with this sequence.  No two sequences have the same bytes."""
     frame = np.resize(np.roll(PATTERN, seq), nbytes)
     marks = np.frombuffer(seq.to_bytes(8, "little"), "u1")
     for at in range(0, nbytes, 4096):
@@ -86,7 +86,7 @@ class _Sent:
 
 
 class Near:
-    """A sender that obeys, and what it has to tell."""
+    """A sender that obeys commands and reports."""
 
     def __init__(self, name: str, slots: int, slot_nbytes: int, tell: Callable[..., None]) -> None:
         self._memory, self._tell = slab(slots, slot_nbytes), tell
@@ -134,7 +134,7 @@ class Near:
 
 
 def near_process(_: Any, pipe: Connection, name: str, slots: int, slot_nbytes: int) -> None:
-    """Obeys until the end of the session, or until the pipe is closed."""
+    """Obeys commands until the end of the session, or until the pipe is closed."""
     near = Near(name, slots, slot_nbytes, lambda *said: pipe.send(said))
     watch = select.poll()
     watch.register(pipe.fileno(), select.POLLIN)
@@ -196,7 +196,8 @@ class Session:
                 self.pipe.send(command)
 
     def hear(self, patience_s: float = 0) -> tuple[Any, ...]:
-        """What the near end says next.  Empty: nothing.  Raises EngineError if it is gone."""
+        """The next report of the near end, or () if there is none.  Raises EngineError if the near
+        end is gone."""
         if self._near is not None:
             self._near.step()
             return self._told.popleft() if self._told else ()
@@ -206,7 +207,7 @@ class Session:
             raise EngineError("the near end is gone") from None
 
     def step(self) -> None:
-        """What a bridge does at the far side, without waiting.  Raises EngineError."""
+        """Does what a bridge does at the far side, without waiting.  Raises EngineError."""
         while heard := self.hear():
             said, *args = heard
             if said == "data":
@@ -232,13 +233,13 @@ class Session:
         return np.frombuffer(self.memory.part(index, 0, nbytes), "u1")
 
     def end(self) -> None:
-        """Both ends close cleanly."""
+        """Closes both ends cleanly."""
         self.command("close")
         self.until(lambda: "closed" in self.said)
         self.receiver.close()
 
     def drain(self) -> str:
-        """Hears what the near end still says, and gives it to nobody.  Returns how it ended."""
+        """Drops what the near end still reports.  Returns how it ended."""
         while True:
             try:
                 said = self.hear(PATIENCE_S)

@@ -27,7 +27,7 @@ class Near:
         self.address = socket.last_endpoint.decode().removeprefix("tcp://")
 
     def heard(self, kind: type[wire.Message]) -> Any:
-        """The next message of a kind.  All others are left out."""
+        """The next message of a kind.  Others before it are dropped."""
         while True:
             assert self._socket.poll(1000 * WAIT_S), f"no {kind.__name__}"
             self._route, *parts = self._socket.recv_multipart()
@@ -45,7 +45,7 @@ class Near:
         return message
 
     def said_so_far(self) -> list[type[wire.Message]]:
-        """What has come, and comes within a tenth of a second."""
+        """The kinds of the messages that have come, until none comes for a tenth of a second."""
         said = []
         while self._socket.poll(100):
             _, *parts = self._socket.recv_multipart()
@@ -53,7 +53,7 @@ class Near:
         return said
 
     def say(self, *messages: wire.Message, another: bool = False) -> None:
-        """With `another` as if they belonged to a session that is not the one of the importer."""
+        """Sends messages.  `another`: in a session other than the importer's."""
         for message in messages:
             session = self._session ^ another
             self._socket.send_multipart([self._route, *wire_bytes.encode(session, message)])
@@ -66,7 +66,7 @@ class Near:
         return hello
 
     def frame(self, seq: int, to_seq: int) -> tuple[wire.Message, wire.Message]:
-        """What it says of a frame whose words are its sequence."""
+        """Sends a frame whose words are its sequence."""
         return (
             wire.Data(to_seq, 0, np.full(4, seq).tobytes()),
             wire.Frame(seq, to_seq, NBYTES, 1, 0, ()),
@@ -89,15 +89,15 @@ class Far:
         self, policy: str = "lossless", epoch: str = "", seq: int = 0, *, session: int = 7,
         who: str = "far/x", run: str = "0" * 16, **more: Any,
     ) -> None:  # fmt: skip
-        """As one that has everything of this epoch up to this sequence."""
+        """Says Hello as an importer that has everything of this epoch up to this sequence."""
         self.say(session, wire.Hello(self._ring, who, run, policy, epoch, seq, **more))
 
     def next(self) -> wire.Message:
-        assert self.socket.poll(1000 * WAIT_S), "it says nothing"
+        assert self.socket.poll(1000 * WAIT_S), "the exporter says nothing"
         return wire_bytes.decode(self.socket.recv_multipart())[1]
 
     def heard(self, *kinds: type[wire.Message]) -> Any:
-        """The next message of these kinds.  All others are left out."""
+        """The next message of these kinds.  Others before it are dropped."""
         while not isinstance(message := self.next(), kinds):
             pass
         return message
@@ -110,7 +110,7 @@ class Far:
 
 @contextlib.contextmanager
 def exporter() -> Iterator[Near]:
-    """With a port of its own."""
+    """An exporter that the test plays, at a port of its own."""
     with zmq.Context() as context, context.socket(zmq.ROUTER) as socket:
         socket.linger = 0
         socket.bind("tcp://127.0.0.1:0")
@@ -119,7 +119,7 @@ def exporter() -> Iterator[Near]:
 
 @contextlib.contextmanager
 def importer(ring: str, address: str, **options: int) -> Iterator[Far]:
-    """It is connected to an exporter of the ring.  options: of its socket."""
+    """An importer that is connected to an exporter of the ring.  `options` are for its socket."""
     with zmq.Context() as context, context.socket(zmq.DEALER) as socket:
         for option, value in options.items():
             setattr(socket, option, value)

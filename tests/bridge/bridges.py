@@ -54,7 +54,7 @@ def put_all(producer: gpuring.Producer, frames: int) -> threading.Thread:
 
 
 def got(slot: gpuring.ReadSlot) -> int:
-    """The number of a frame, whose content is checked."""
+    """Checks the content of a frame.  Returns its number."""
     n = int(slot.meta["n"])
     assert (to_host(array_of(slot)) == n % 65521).all()
     return n
@@ -71,7 +71,7 @@ def connected(side: Export | Import) -> bool:
 
 
 def kill_worker(side: Export | Import) -> None:
-    """Returns when another one has taken its place."""
+    """Kills the worker of a side.  Returns when another one has taken its place."""
     os.kill(pid := poll(lambda: side.pid), signal.SIGKILL)
     poll(lambda: side.pid not in (0, pid), WAIT_S)
 

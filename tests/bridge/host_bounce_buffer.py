@@ -13,7 +13,7 @@ from gpuring.bridge.engines.nixl import agent
 
 
 class HostBounceBuffer:
-    """As bounce_buffer.BounceBuffer."""
+    """What bounce_buffer.BounceBuffer does, in host memory."""
 
     def __init__(self, ring: Slab, slots: int) -> None:
         assert ring.gpu is None
@@ -27,7 +27,7 @@ class HostBounceBuffer:
 
 
 class Copies:
-    """Copies that are made when somebody looks whether they are done."""
+    """Copies that happen when somebody asks whether they are done."""
 
     def __init__(self) -> None:
         self._pending: list[tuple[Any, int, int, int]] = []
@@ -47,7 +47,7 @@ class Copies:
 
 
 def always(set_attribute: Callable[[object, str, Any], None] = setattr) -> None:
-    """From now on every end of a session in this process has a bounce buffer, in host memory."""
+    """Gives every end of a session of this process a bounce buffer in host memory, from now on."""
     start = agent.End.start
 
     def bounced(end: agent.End, *, bounced: bool) -> None:

@@ -41,7 +41,8 @@ class Command:
         )  # fmt: skip
 
     def kill(self) -> None:
-        """Returns when its worker is gone, too: both have its standard error."""
+        """Kills the command.  Returns when its worker is gone, too, because both have the same
+        standard error."""
         self.process.kill()
         self.process.communicate(timeout=WAIT_S)
 
@@ -56,7 +57,7 @@ class Command:
 
 @dataclass
 class Told:
-    """What a far reader had."""
+    """What a far reader got."""
 
     numbers: list[int] = field(default_factory=list)
     lost: int = 0
@@ -86,7 +87,7 @@ def put(producer: gpuring.Producer, n: int) -> None:
 def commands(near: str, far: str, *more: str) -> tuple[Command, Command]:
     """An exporter with `more` options, and an importer, with a port of their own."""
     port = random.Random(os.getpid() ^ time.monotonic_ns()).randrange(10_000, 30_000)
-    where = f"127.0.0.1:{port}"  # no system gives such a port to who asks for any
+    where = f"127.0.0.1:{port}"  # the kernel gives no such port to programs that ask for any
     out = Command("export", near, "--listen", where, *more)
     return out, Command("import", f"{where}/{near}", "--as", far, "--device", "host")
 
@@ -128,7 +129,7 @@ def storm(
                     try:
                         told.take(reader.acquire(timeout=0.05))
                     except gpuring.PeerLost:
-                        time.sleep(0.005)  # it is raised again until there is a producer
+                        time.sleep(0.005)  # the error comes again until there is a producer
                     except gpuring.RingTimeout:
                         if until[0] == frames:
                             for side in sides:

@@ -38,7 +38,8 @@ class Failed(Exception):
 
 
 class Host:
-    """Processes in it see its own network and its own /dev/shm, and all else as it is outside."""
+    """A host whose processes have a network and a /dev/shm of their own.  All else is as
+    outside."""
 
     def __init__(self, address: str) -> None:
         self.address = address
@@ -90,7 +91,7 @@ class Host:
 
 
 class Link:
-    """Between the hosts `near` and `far`."""
+    """A link between the hosts `near` and `far`."""
 
     def __init__(self, near: Host, far: Host) -> None:
         self.near, self.far = near, far
@@ -100,26 +101,27 @@ class Link:
         )
         for host in (near, far):
             host.run("ip", "address", "add", f"{host.address}/24", "dev", "wire")
-            # One packet at a time, as on a wire, so that what is dropped is a packet.
+            # There is one packet at a time, as on a wire.  Otherwise several would be dropped at
+            # once.
             host.run("ip", "link", "set", "wire", "up", "gso_max_segs", "1")
             host.run("tc", "qdisc", "add", "dev", "wire", "clsact")
         self.heal()
 
     def cut(self, *receivers: Host) -> None:
-        """Nothing arrives any more, and nobody is told.  With `receivers`, at these hosts only."""
+        """Drops everything without an error.  With `receivers`, only what these hosts would get."""
         self._receive(receivers, f"1,{DROP}")
 
     def lose(self, share: float, *receivers: Host) -> None:
-        """So many of the packets that arrive are dropped: 0.01 is one in a hundred."""
-        below = f"53 0 1 {round(share * 0xFFFFFFFF)}"  # the random word is not less: drop … else
+        """Drops a share of the packets that arrive: 0.01 is one in a hundred."""
+        below = f"53 0 1 {round(share * 0xFFFFFFFF)}"  # jumps if the random word is not less
         self._receive(receivers, f"4,32 0 0 {RANDOM},{below},{PASS},{DROP}")
 
     def heal(self) -> None:
-        """Everything that is sent arrives again.  A limit of the rate stays."""
+        """Lets everything arrive again.  A limit of the rate stays."""
         self._receive((), f"1,{PASS}")
 
     def limit(self, mbit_s: float) -> None:
-        """Each direction carries so much, and holds packets back for 50 ms at most."""
+        """Limits the rate of each direction, which then holds packets back for 50 ms at most."""
         for host in (self.near, self.far):
             host.run(
                 *("tc", "qdisc", "replace", "dev", "wire", "root", "tbf"),
@@ -149,7 +151,7 @@ def link() -> Iterator[Link]:
             stack.callback(hosts[-1].close)
         try:
             made = Link(*hosts)
-        except Failed as failed:  # what this kernel has not
+        except Failed as failed:  # this kernel lacks something
             raise Unavailable(str(failed)) from None
         yield made
 
@@ -169,7 +171,8 @@ def processes_of(member: int | str) -> dict[int, str]:
 
 
 def hold() -> None:
-    """Is the process that holds a host's namespaces until its standard input ends."""
+    """Holds a host's namespaces until the standard input ends.  This is the whole program of a
+    process."""
     for command in (
         ["mount", "-t", "tmpfs", "tmpfs", "/dev/shm"],
         ["ip", "link", "set", "lo", "up"],
@@ -178,7 +181,7 @@ def hold() -> None:
             return
     print("ready", flush=True)
     for sent in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(sent, signal.SIG_IGN)  # the end of its input ends it, after all others
+        signal.signal(sent, signal.SIG_IGN)  # it ends after all others, by the end of its input
     sys.stdin.read()
     until = time.monotonic() + PATIENCE_S
     while (left := set(processes_of("self")) - {os.getpid()}) and time.monotonic() < until:

@@ -97,7 +97,7 @@ def test_large_frames_go_in_parts(near, far):
 
 
 def faults(pid: int) -> int:
-    """How many pages the system has given a process."""
+    """How many page faults without a read from disk a process has had."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[7])
 
 
@@ -113,8 +113,8 @@ def test_ps_tells_which_bridge_a_worker_is_of(near, far):
 
 @pytest.mark.slow
 def test_the_memory_of_messages_is_used_again(near, far):
-    """If a worker gave it back to the system, there would be faults for its pages again.  It takes
-    more when more messages than ever are on their way, which are 16 at most."""
+    """If a worker gave memory back to the system, there would be page faults again.  A worker takes
+    more only when more messages than ever are on their way.  At most 16 are."""
     with both_ends(near, far, shape=wire.MAX_PART // 2) as ends:
         workers = [poll(lambda side=side: side.pid) for side in (ends.out, ends.into)]
         before = []
@@ -138,8 +138,8 @@ def test_the_memory_of_messages_is_used_again(near, far):
     [(wire.MAX_PART, [wire.Frame]), (2 * wire.MAX_PART, [wire.Data, wire.Frame])],
 )
 def test_a_frame_is_announced_with_its_last_bytes(near, nbytes, messages):
-    """So the first of many is published while the others are on their way, and a small one is one
-    message."""
+    """So the first of many frames is published while the others are on their way.  A small frame is
+    one message."""
     with (
         ring_of(near, shape=nbytes // 2) as ring,
         bridge.export(near, listen="127.0.0.1:0") as out,
@@ -234,7 +234,7 @@ def test_a_lossy_importer_never_holds_up_the_producer_and_counts_what_is_lost(ne
 def test_the_far_side_shows_how_the_clocks_differ(near, far):
     with both_ends(near, far) as ends:
         link = poll(lambda: [x for x in ends.into.stats().links if x.round_trip_s])[0]
-        assert abs(link.ahead_s) <= link.round_trip_s / 2  # there is only one clock
+        assert abs(link.ahead_s) <= link.round_trip_s / 2  # both ends have the same clock
         clock = survey.collect(far, directory.look(far)).link.clock
         assert clock.error_ns > 0
         assert "; CLOCK_MONOTONIC there is " in commands.gpuring("inspect", far).stdout
@@ -261,7 +261,7 @@ def test_the_latest_frame_is_taken_whenever_one_can_be_sent(near, far):
 
 
 def test_a_worker_hears_first_what_it_has_to_know(near, monkeypatch):
-    """Another thread may ask for something as soon as there is a worker."""
+    """Another thread may send a request as soon as there is a worker."""
     asked = []
 
     def ask(out: Export) -> dict[str, Any]:

@@ -95,11 +95,12 @@ def test_an_importer_that_is_started_again_with_another_mode_makes_a_ring_of_tha
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", [(), ("--lossy",)], ids=["lossless", "lossy"])
 def test_an_importer_that_is_terminated_and_started_again_leaves_nothing_out(name, near, policy):
-    """As a manager of services does.  What is lost while a lossy one is away is counted."""
+    """A manager of services does this.  What is lost while a lossy importer is away is counted."""
     there = f"{name}-far"
     with contextlib.ExitStack() as stack:
         run, where = stack.enter_context(exporting(near.name))
-        # So many slots that the loop finds all frames, however late it comes into the second ring.
+        # The ring has so many slots that the loop finds all frames, however late it joins the
+        # second ring.
         again = (*IMPORT, f"{where}/{near.name}", "--as", there, "--slots", 64, *policy)
         again += ("--device", "host")
         first = stack.enter_context(commands.running(*again))
@@ -131,7 +132,7 @@ def test_an_importer_that_is_terminated_and_started_again_leaves_nothing_out(nam
 
 @pytest.mark.slow
 def test_a_killed_importer_that_makes_another_ring_counts_on(name, near):
-    """Each sequence of the near ring comes or is counted, though the new ring has more slots."""
+    """Each sequence of the near ring comes or is counted, although the new ring has more slots."""
     there = f"{name}-far"
     with contextlib.ExitStack() as stack:
         _, where = stack.enter_context(exporting(near.name))
@@ -182,7 +183,7 @@ def test_both_sides_say_by_which_option_a_ring_of_another_user_is_exported(name,
     header = segment.path_of(segment.header_name(near.name))
     os.chown(header, SOMEBODY, -1)
     with contextlib.ExitStack() as stack, exporting(near.name) as (out, address):
-        stack.callback(os.chown, header, os.geteuid(), -1)  # or nobody removes it
+        stack.callback(os.chown, header, os.geteuid(), -1)  # otherwise nobody would remove it
         options = ("--as", f"{name}-far", "--device", "host")
         with commands.running(*IMPORT, f"{address}/{near.name}", *options) as into:
             told = f"belongs to user {SOMEBODY} (mode 0600), not to user 0."
@@ -223,5 +224,5 @@ def test_what_cannot_go_on_is_told(name):
     told = commands.gpuring(*nobody, "--give-up", "0.1", "--device", "host")
     assert (told.returncode, "no session for 0.1 s" in told.stderr) == (1, True)
     no_gpu = commands.environment() | {"CUDA_VISIBLE_DEVICES": ""}
-    told = commands.gpuring(*nobody, env=no_gpu)  # at once, and not when there is an exporter
+    told = commands.gpuring(*nobody, env=no_gpu)  # refused at once, without an exporter
     assert (told.returncode, "use --device host" in told.stderr) == (1, True)

@@ -75,7 +75,7 @@ def test_nobody_else_gets_the_port_of_a_worker_that_is_dead(near, host):
 def test_a_bridge_waits_for_who_keeps_the_dead_from_being_cleared(
     near, far, victim, monkeypatch, caplog
 ):
-    """As a stopped process that has the lock of a ring may.  The bridge goes on afterwards."""
+    """A stopped process that has the lock of a ring does so.  The bridge goes on afterwards."""
     monkeypatch.setattr(supervisor, "_CLEARED_S", 0.1)
     with both_ends(near, far) as ends:
         put(ends.producer, 0)
@@ -89,8 +89,8 @@ def test_a_bridge_waits_for_who_keeps_the_dead_from_being_cleared(
 
 
 def drained(frames: gpuring.Consumer, seq: int) -> int:
-    """Takes what is there.  Every near sequence after `seq` came or was counted as lost.  Returns
-    the last one."""
+    """Takes what is there.  Returns the last near sequence.  All after `seq` have come or were
+    counted as lost."""
     with contextlib.suppress(TimeoutError):
         while True:
             with frames.acquire(timeout=0) as slot:
@@ -135,7 +135,7 @@ def test_an_importer_that_is_given_up_comes_back_and_counts_what_it_missed(near,
         with frames.acquire(timeout=WAIT_S) as slot:
             first = seq = slot.origin.seq
         os.kill(pid := poll(lambda: into.pid), signal.SIGSTOP)
-        for n in range(1, 20):  # the ring has 4 slots: somebody has given the importer up
+        for n in range(1, 20):  # more than 4 slots: the importer was given up
             put(producer, n)
         os.kill(pid, signal.SIGCONT)
         poll(lambda: connected(into) and out.stats().links)
@@ -151,7 +151,7 @@ def test_an_importer_that_is_given_up_comes_back_and_counts_what_it_missed(near,
 def test_an_importer_without_a_frame_begins_where_it_began_though_the_exporter_restarts(
     near, far, until, come
 ):
-    """It gets no frame from before, and those that it misses since then are counted."""
+    """The importer gets no frame from before.  Frames that it misses since then are counted."""
     with ring_of(near, slots=4) as ring, ring.producer() as producer:
         for n in range(6):
             put(producer, n)
@@ -216,7 +216,7 @@ def produce(pipe: Pipe, near: str) -> None:
 def test_a_killed_producer_is_a_lost_one_over_there(
     near, far, children: Callable[..., Child], caplog
 ):
-    """The log says that the worker has not died of itself."""
+    """The log says that the worker has not ended by itself."""
     caplog.set_level("INFO", "gpuring.bridge")
     with (
         ring_of(near),
@@ -243,9 +243,9 @@ def test_a_killed_producer_is_a_lost_one_over_there(
 
 
 def carried(stack: contextlib.ExitStack, near: str, far: str, **options: Any) -> Any:
-    """A near ring and its producer, which may both be replaced, both sides of a bridge, and a loop
-    over the far ring that goes on over that.  It is durable: each far ring waits for it, however
-    late this process is to join that."""
+    """A near ring and its producer, both sides of a bridge, and a loop over the far ring.  The ring
+    and the producer may be replaced.  The loop goes on then.  Its subscription is durable, so that
+    each far ring waits for it."""
     first = ring_of(near)
     producer = stack.enter_context(first.producer())
     out, into = stack.enter_context(bridged(near, far, **options))
@@ -328,7 +328,7 @@ def test_what_a_new_ring_lost_before_the_exporter_came_is_counted(near, far, pol
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", wire.POLICIES[:2])
 def test_frames_that_only_a_replaced_ring_has_are_lost_and_counted(near, far, policy):
-    """It is replaced while the exporter has no worker that could send them."""
+    """The near ring is replaced while the exporter has no worker that could send the frames."""
     with contextlib.ExitStack() as stack:
         first, producer, out, into, loop = carried(stack, near, far, slots=4, policy=policy)
         for n in range(7):  # the far ring has room for four of them
@@ -365,4 +365,4 @@ def test_a_worker_ends_with_its_supervisor_even_if_a_fork_of_that_lives(far):
             pid = int(maker.stdout.readline())
             poll(lambda: not Path(f"/proc/{pid}").exists(), WAIT_S)
         finally:
-            maker.stdin.close()  # the fork ends by that
+            maker.stdin.close()  # this ends the forked child

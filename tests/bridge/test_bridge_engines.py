@@ -1,4 +1,4 @@
-"""What the bridge may rely on, tried over every engine that can be used here."""
+"""What a bridge relies on, with every engine that can be used here."""
 
 from __future__ import annotations
 
@@ -296,7 +296,7 @@ def test_a_near_end_that_is_idle_hears_that_the_far_end_has_closed(
     over = session()
     over.send(1, 1, 100)
     over.until(lambda: over.published)
-    over.receiver.close()  # it waits for the near end, which nobody else tells
+    over.receiver.close()  # it waits for the near end, which only this wakes
     with pytest.raises(EngineError, match="far end of the bridge is gone"):
         over.until(lambda: False)
 
@@ -351,7 +351,7 @@ def wait_for_the_end(pipe: Any) -> None:
 def test_a_worker_ends_when_the_dead_have_left_too_much_memory_mapped_in_it(
     children: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """600 MiB each, and more than 1,024 MiB are too much."""
+    """Each of the dead leaves 600 MiB, and more than 1,024 MiB are too much."""
     monkeypatch.setattr(mapped_memory, "_alive", {})
     monkeypatch.setattr(mapped_memory, "_left", 0)
     far = [children(wait_for_the_end) for _ in range(3)]
@@ -374,8 +374,8 @@ def test_a_worker_ends_when_the_dead_have_left_too_much_memory_mapped_in_it(
 def test_frames_wait_for_a_place_in_the_buffer_beside_the_near_ring(
     session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has room for four of them."""
-    monkeypatch.setenv("UCX_TLS", "tcp,cuda_copy")  # otherwise a frame has arrived when it was sent
+    """The buffer has room for four frames."""
+    monkeypatch.setenv("UCX_TLS", "tcp,cuda_copy")  # otherwise a frame arrives while it is sent
     nbytes = 33 * MIB
     over = session(5, nbytes, near_slots=5)
     for seq in range(5):
@@ -428,7 +428,7 @@ def test_nixl_suits_one_host_and_rdma_and_no_plain_network() -> None:
 def test_nixl_suits_a_gpu_if_there_is_memory_for_a_bounce_buffer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Here CUDA shares no memory, as that of an importer's worker."""
+    """Here CUDA shares no memory with other processes, like that of an importer's worker."""
     one: dict[str, Any] = {"host": "a", "spaces": [1, 2], "rdma": []}
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(bounce_buffer, "reserve", lambda gpu, nbytes: asked.append((gpu, nbytes)))

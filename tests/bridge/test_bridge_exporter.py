@@ -42,7 +42,7 @@ def slow_importer(
                     slot.array[...] = slot.meta["n"] = n
 
     def all_are_taken() -> bool:
-        far.say(7, wire.Ping())  # it is not silent yet
+        far.say(7, wire.Ping())  # so that it is not silent for too long
         links = out.stats().links
         return not links or links[0].lag == 32  # or it was given up already
 
@@ -65,7 +65,7 @@ def slow_importer(
 
 
 def whole(far: Far) -> list[bool]:
-    """Whether each frame that still comes is whole."""
+    """For each frame that still comes: whether it is whole."""
     found = []
     while far.socket.poll(500):
         message = far.next()
@@ -80,8 +80,8 @@ def whole(far: Far) -> list[bool]:
 def test_an_importer_that_was_given_up_gets_no_bytes_of_later_frames(
     name: str, policy: str
 ) -> None:
-    """The exporter ends the session, and gives the slots back.  The importer goes on to take."""
-    for silence_s in (0.1, 2.0, 20.0):  # a busy machine may not let it speak before anything came
+    """The exporter ends the session, and gives the slots back.  The importer goes on reading."""
+    for silence_s in (0.1, 2.0, 20.0):  # a busy machine may be too slow for the first
         with slow_importer(name, policy, timeout=silence_s, patience=0) as (out, ring, far):
             poll(lambda out=out: not out.stats().links, WAIT_S)
             until = ring.stats().cursor + 80
@@ -104,13 +104,13 @@ def is_listening(address: str) -> bool:
 def test_an_exporter_that_ends_sends_nothing_from_slots_that_it_gave_back(
     name: str, policy: str
 ) -> None:
-    """Most of the bytes go after it has waited for them."""
+    """Most of the bytes are sent after the exporter has stopped waiting for the importer."""
     with slow_importer(name, policy) as (out, _, far):
         address = out.address
         assert is_listening(address)
         ending = threading.Thread(target=out.close)
         ending.start()
-        poll(lambda: not is_listening(address))  # it has waited, and sends what it can for 0.1 s
+        poll(lambda: not is_listening(address))  # it waits no more, and sends for 0.1 s
         found = whole(far)
         ending.join()
     assert found
@@ -120,7 +120,7 @@ def test_an_exporter_that_ends_sends_nothing_from_slots_that_it_gave_back(
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", wire.POLICIES[1:])
 def test_lossy_importers_that_take_nothing_leave_half_of_the_slots(name: str, policy: str) -> None:
-    """They have many credits, and acknowledge nothing."""
+    """The importers give many credits, and acknowledge nothing."""
     said = [0, 0]
     with (
         gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring,
@@ -134,7 +134,7 @@ def test_lossy_importers_that_take_nothing_leave_half_of_the_slots(name: str, po
             far.heard(wire.Welcome)
         for far in (one, other):
             far.say(7, wire.Open("zmq", 64), wire.Flow(0, tuple(range(1, 33))))
-        more = 40  # rounds after both have all that they get
+        more = 40  # rounds after both have got all that they get
         while more:
             with producer.claim(timeout=0):
                 pass
@@ -178,7 +178,7 @@ def test_what_an_importer_says_in_an_earlier_session_is_not_heard(
 def test_the_end_comes_after_all_frames_that_are_sent_again(
     exported: tuple[Far, gpuring.Ring],
 ) -> None:
-    """There are fewer credits for them than in the session before."""
+    """The importer gives fewer credits than in the session before."""
     far, ring = exported
     with ring.producer() as producer:
         far.begin(1, 8, 9, 10, 11)
@@ -194,7 +194,7 @@ def test_the_end_comes_after_all_frames_that_are_sent_again(
 
 
 def test_nobody_is_waited_for_longer_than_the_patience(name: str) -> None:
-    """An importer that asks for it would hold up the producers for as long as it likes."""
+    """Otherwise an importer could ask for it, and hold up the producers for as long as it likes."""
     with (
         gpuring.create(name, slots=4, shape=4, dtype="i8", device="host"),
         bridge.export(name, listen="127.0.0.1:0", timeout=0.1, patience=0.1) as out,
@@ -209,7 +209,8 @@ def test_nobody_is_waited_for_longer_than_the_patience(name: str) -> None:
 def test_a_frame_that_has_arrived_is_not_lost_when_the_exporter_did_not_hear_of_it(
     name: str,
 ) -> None:
-    """Its worker dies with it, so another one gets it again, and passes over it."""
+    """The importer's worker dies with the frame.  The next worker gets it again, and passes over
+    it."""
     with (
         gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring,
         bridge.export(name, listen="127.0.0.1:0") as out,
@@ -236,8 +237,8 @@ def test_a_frame_that_has_arrived_is_not_lost_when_the_exporter_did_not_hear_of_
 def test_what_was_lost_while_there_was_no_exporter_counts_though_its_worker_dies(
     name: str, policy: str
 ) -> None:
-    """It dies before it has sent a frame, so the next one has to know.  What producers abandon
-    later is not lost to a lossless importer."""
+    """The worker dies before it has sent a frame, so the next worker has to know the count.  What
+    producers abandon later is not lost to a lossless importer."""
     with (
         gpuring.create(name, slots=8, shape=4, dtype="i8", device="host") as ring,
         ring.producer() as producer,
@@ -263,7 +264,7 @@ def test_what_was_lost_while_there_was_no_exporter_counts_though_its_worker_dies
         seq, lost = frame_after(9)
         assert lost == seq - 10 > 0
         if policy == "lossless":
-            with welcomed(27) as far:  # it has all that there is
+            with welcomed(27) as far:  # it has every frame
                 far.say(7, wire.Open("zmq", 4), wire.Flow(27, (4,)))
                 for _ in range(20):
                     producer.claim(WAIT_S).abandon()
@@ -278,7 +279,7 @@ def test_what_only_replaced_rings_had_counts_until_a_frame_of_the_new_one_has_ar
     name: str, policy: str, times: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each time the worker dies before it has sent a frame.  The supervisor has counted what was
-    lost, and goes on to know it.  Only three frames of the first ring had arrived."""
+    lost, and keeps the count.  Only three frames of the first ring had arrived."""
     monkeypatch.setattr(supervisor, "_QUICK_S", 0.0)  # no rest before another worker
     with contextlib.ExitStack() as stack, bridge.export(name, listen="127.0.0.1:0") as out:
 
@@ -313,11 +314,11 @@ def test_what_only_replaced_rings_had_counts_until_a_frame_of_the_new_one_has_ar
             with welcomed(*has) as (_, near):
                 kill_worker(out)
         lost = 4 + 2 * (times - 1)
-        assert frame_after(*has) == (8, lost)  # the importer was killed, too, before it had a ring
+        assert frame_after(*has) == (8, lost)  # as if the importer had no ring yet
         kill_worker(out)
         assert frame_after(near.epoch, near.seq) == (8, lost)
         kill_worker(out)
-        assert frame_after(near.epoch, 8) == (9, 0)  # it had the first one, though we did not hear
+        assert frame_after(near.epoch, 8) == (9, 0)  # it had the first frame already
 
 
 @pytest.mark.slow(keep=1)
@@ -325,8 +326,8 @@ def test_what_only_replaced_rings_had_counts_until_a_frame_of_the_new_one_has_ar
 def test_what_a_lossy_importer_lost_with_its_session_counts_though_the_ring_is_replaced(
     name: str, told: bool
 ) -> None:
-    """Of three frames that were sent, it has the first one when its session ends.  The stream ends
-    before that or after it."""
+    """The importer has the first of three frames when its session ends.  The stream ends before
+    that or after it."""
     options: dict[str, Any] = {"slots": 8, "shape": 4, "dtype": "i8", "device": "host"}
     with bridge.export(name, listen="127.0.0.1:0") as out, contextlib.ExitStack() as stack:
 
@@ -358,7 +359,8 @@ def test_what_a_lossy_importer_lost_with_its_session_counts_though_the_ring_is_r
 
 
 def test_an_importer_that_has_said_more_than_was_heard_can_be_hung_up_on(name: str) -> None:
-    """Most of the bytes for it wait in the exporter, and what it has said after the wrong word."""
+    """Most bytes for the importer wait in the exporter.  So does what it has sent after the wrong
+    message."""
     with (
         gpuring.create(name, slots=8, shape=1 << 20, dtype="i8", device="host") as ring,
         bridge.export(name, listen="127.0.0.1:0") as out,

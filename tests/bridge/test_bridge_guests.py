@@ -87,7 +87,7 @@ def test_a_message_without_an_end_is_cut_off(router):
         thread.start()
         poll(lambda: log.extend(known.look([])) or log, WAIT_S)
         poll(lambda: not router.poll(0) and not is_open(peer), WAIT_S)
-        with contextlib.suppress(OSError):  # the kernel may wait with the rest for long
+        with contextlib.suppress(OSError):  # the kernel may hold back the rest for long
             peer.shutdown(socket.SHUT_RDWR)
         thread.join()
     assert sent < 500
@@ -95,7 +95,7 @@ def test_a_message_without_an_end_is_cut_off(router):
 
 
 def test_who_connects_before_anybody_asks_is_known():
-    """Importers connect again and again while an exporter is started."""
+    """Importers connect again and again, also while an exporter starts."""
     with zmq.Context() as context:
         router, _ = listen(context, "127.0.0.1:0", None, SimpleNamespace())
         with (
@@ -110,10 +110,10 @@ def test_who_connects_before_anybody_asks_is_known():
 
 
 def test_who_gives_up_before_it_is_answered_is_not_told_of_keys(router):
-    """As all importers do while the exporter is stopped."""
+    """All importers do this while the exporter is stopped."""
     with contextlib.closing(ConnectionLimits(router)) as known:
         begun_at(router).close()
-        with connected_to(router):  # that one is gone by now
+        with connected_to(router):  # the first connection is closed by now
             assert known.admit([]) == []
         with begun_at(router, b"CURVE"):
             told = poll(lambda: known.admit([]), WAIT_S)
@@ -150,7 +150,7 @@ def test_connections_without_a_session_end(router, monkeypatch):
 
 
 def test_who_asks_as_soon_as_it_has_connected_is_known(name):
-    """Otherwise its connection counts as one without a session, and is ended after a while."""
+    """Otherwise its connection would count as one without a session, and be ended after a while."""
     up = SimpleNamespace(fileno=lambda: ends[0], say=lambda **_: None, log=lambda _: None)
     told = {
         "ring": name,
@@ -172,7 +172,7 @@ def test_who_asks_as_soon_as_it_has_connected_is_known(name):
         where = one._router.last_endpoint.decode().removeprefix("tcp://")
         stack.enter_context(importer(name, where)).hello()
         assert one._router.poll(1000 * WAIT_S)
-        one._hear()  # in the turn of the loop in which nobody had connected yet
+        one._hear()  # as in a turn of the loop that began before the connection
         (caller,) = one._callers.values()
         assert caller.channel.connection is not None
         one._drop(caller.link, None)
@@ -200,8 +200,8 @@ def test_of_too_many_connections_the_oldest_one_without_a_session_ends(router, m
 def test_who_reads_nothing_is_sent_no_more_than_so_much_in_all_of_its_sessions(
     router, nbytes, track
 ):
-    """A part of 64 KiB is copied for sending, so the slot that it is from can be written again.  Of
-    a shorter one pyzmq says at once that it was sent."""
+    """A part of 64 KiB is copied for sending, so its slot can be written again.  pyzmq says of
+    shorter parts at once that they were sent."""
     known, part = ConnectionLimits(router), bytes(nbytes)
     where = router.last_endpoint.decode().removeprefix("tcp://")
     with importer("", where, rcvhwm=1, rcvbuf=1 << 16, rcvtimeo=int(1000 * WAIT_S)) as far:
@@ -247,12 +247,12 @@ def test_an_exporter_without_free_descriptors_refuses_and_goes_on(name, caplog):
         pid = out.pid
         limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         files = {int(each.name) for each in Path(f"/proc/{pid}/fd").iterdir()}
-        free = [fd for fd in range(max(files) + 5) if fd not in files]  # some are between
+        free = [fd for fd in range(max(files) + 5) if fd not in files]  # gaps between files, too
         refused = []
         for n in range(4):
             resource.prlimit(pid, resource.RLIMIT_NOFILE, (free[n], limits[1]))
             with asking(out, name, f"h/{n}") as other:
-                if other.socket.poll(300):  # it may not even be connected
+                if other.socket.poll(300):  # it may get no connection at all
                     refused.append(other.next())
             first.say(7, wire.Ping())
             first.heard(wire.Ping)
@@ -374,7 +374,7 @@ def test_nobody_writes_lines_of_the_log(name, caplog):
 
 @pytest.mark.parametrize("greeting", [b"", b"\xff" + bytes(8) + b"\x7f\x01\x05"], ids=["1", "2"])
 def test_peers_of_old_versions_are_not_heard(name, greeting):
-    """Their messages do not say over which connection they have come (ZMTP 1.0 and 2.0)."""
+    """With ZMTP 1.0 and 2.0 a message does not show from which connection it comes."""
     (said,) = wire_bytes.encode(7, wire.Hello(name, "h/old", "0" * 16, "lossy", "", 0))
     frame = b"\x00" + bytes([len(said)]) if greeting else bytes([len(said) + 1]) + b"\x00"
     with (
@@ -384,7 +384,7 @@ def test_peers_of_old_versions_are_not_heard(name, greeting):
         host, _, port = out.address.partition(":")
         with socket.create_connection((host, int(port)), timeout=WAIT_S) as old:
             old.sendall(greeting + (b"\x00\x00" if greeting else b"\x01\x00") + frame + said)
-            assert old.recv(1 << 10)  # it is connected
+            assert old.recv(1 << 10)  # the connection is made
             with asking(out, name, "h/x") as other:
                 other.heard(wire.Welcome)
         assert [each.name for each in ring.stats().subscriptions] == ["bridge: h/x"]
@@ -393,7 +393,7 @@ def test_peers_of_old_versions_are_not_heard(name, greeting):
 
 @pytest.mark.slow
 def test_a_message_of_a_million_parts_costs_little(name):
-    """Each part has two bytes in the network, and ZeroMQ hands out an object for each."""
+    """Each part takes two bytes on the network, and an object in ZeroMQ."""
     (hello,) = wire_bytes.encode(7, wire.Hello("other", "h/x", "0" * 16, "lossy", "", 0))
     said = b"\x00" + bytes([len(hello)]) + hello
     with (
@@ -405,6 +405,6 @@ def test_a_message_of_a_million_parts_costs_little(name):
         assert b"exports ring" in peer.recv(1 << 10)
         before = most_mib(out.pid)
         peer.sendall(b"\x01\x00" * 1_000_000 + b"\x00\x00" + said)
-        assert b"exports ring" in peer.recv(1 << 10)  # it has heard all of that
+        assert b"exports ring" in peer.recv(1 << 10)  # the exporter has read all parts
         assert most_mib(out.pid) < before + 100
         assert out.stats().restarts == 0

@@ -38,7 +38,7 @@ class Served:
     seen: list[int]
 
     def goes_on(self) -> None:
-        """Another 50 frames arrive, and nothing was restarted."""
+        """Checks that another 50 frames arrive, and that nothing was restarted."""
         until = self.seen[-1] + 50 if self.seen else 50
         poll(lambda: self.seen and self.seen[-1] >= until, WAIT_S)
         assert self.exporter.stats().restarts == 0
@@ -46,7 +46,7 @@ class Served:
 
     @contextlib.contextmanager
     def client(self, key: str | None = "import") -> Iterator[Any]:
-        """A socket as importers have it, with their key, another one, or none."""
+        """A socket like an importer's, with the importers' key, another key, or none."""
         with zmq.Context() as context, context.socket(zmq.DEALER) as dealer:
             dealer.linger, dealer.sndhwm = 0, 10
             if key == "import":
@@ -115,7 +115,7 @@ def sends_rubbish(served: Served) -> None:
     greeting = b"\xff" + bytes(8) + b"\x7f\x03\x00CURVE" + bytes(15) + b"\x00" + bytes(31)
     for n in range(30):
         with socket.create_connection(served.address) as peer, contextlib.suppress(OSError):
-            peer.settimeout(0.2)  # it may be hung up on, or not be read any more
+            peer.settimeout(0.2)  # the exporter may hang up, or stop reading
             peer.sendall(greeting[: chance.randrange(65)] if n % 2 else b"")
             peer.sendall(chance.randbytes(100_000))
 
@@ -161,7 +161,7 @@ def sends_rubbish_with_the_right_key(served: Served) -> None:
 
 
 def talks_in_sessions_that_are_not_its_own(served: Served) -> None:
-    """It has not said Hello, so none of this is for any session."""
+    """Sends messages without a Hello, so it has no session."""
     with served.client() as dealer:
         for number in range(200):
             for message in (wire.Flow(1 << 40, (9, 10)), wire.Ping("me"), wire.Bye("", False)):
@@ -170,7 +170,7 @@ def talks_in_sessions_that_are_not_its_own(served: Served) -> None:
 
 
 def is_an_importer_that_breaks_the_rules(served: Served) -> None:
-    """Each time its session is over, and it is told so."""
+    """Each time its session is ended, and the importer gets the reason."""
     flow = wire.Flow(0, tuple(range(1, 1001)))
     rude: list[list[wire.Message]] = [
         [wire.Flow(0, (1,))],
@@ -200,7 +200,8 @@ def is_an_importer_that_breaks_the_rules(served: Served) -> None:
 
 
 def replays_the_hello_of_another(served: Served) -> None:
-    """Whoever has the key can name any importer.  One that is connected keeps its place."""
+    """Everybody with the key can use the name of any importer.  An importer that is connected keeps
+    its place."""
     link = next(each for each in served.exporter.stats().links if each.connected)
     with served.client() as dealer:
         for number in range(20):
@@ -213,7 +214,7 @@ def replays_the_hello_of_another(served: Served) -> None:
 
 
 def is_many_importers_over_one_connection(served: Served) -> None:
-    """Each Hello is the end of the session before, so none of them holds up the producer."""
+    """Each Hello ends the session before, so none of them holds up the producer."""
     with served.client() as dealer:
         for number in range(3):
             hello = wire.Hello(served.ring, f"many/{number}", "0" * 16, "lossless", "", 0)
@@ -228,7 +229,7 @@ def _answer(dealer: Any) -> list[bytes]:
 
 
 def _still_answers(dealer: Any) -> None:
-    """Everything before this was heard."""
+    """Waits for an answer.  The exporter has read everything that was sent before."""
     dealer.send_multipart(wire_bytes.encode(7, HELLO))
     while not isinstance(wire_bytes.decode(_answer(dealer))[1], wire.Refuse):
         pass
@@ -251,10 +252,11 @@ ATTACKS: list[Callable[[Served], None]] = [
 
 @pytest.mark.slow
 def test_an_exporter_goes_on_serving(served: Served) -> None:
-    """One after another, because each start of a bridge takes seconds on a busy machine."""
+    """All attacks are in one test, because each start of a bridge takes seconds on a busy
+    machine."""
     files, memory_mib = served.files(), most_mib(served.exporter.pid)
     for attack in ATTACKS:
-        print(attack.__name__)  # for whom it fails
+        print(attack.__name__)  # shown if the attack succeeds
         attack(served)
         served.goes_on()
     poll(lambda: served.files() <= files + 1, WAIT_S)

@@ -38,8 +38,8 @@ def near() -> Iterator[Near]:
 def importing(
     near: Near, name: str, stopped: tuple[wire.Message, ...] = ()
 ) -> Iterator[gpuring.Consumer]:
-    """An importer that is connected, and a reader of its ring.  The importer is stopped while it is
-    told of `stopped`, so it hears all of that at once."""
+    """An importer that is connected, and a reader of its ring.  The importer is stopped while the
+    messages `stopped` are sent, so it gets all of them at once."""
     with bridge.import_(f"{near.address}/x", name=name, device="host", timeout=WAIT_S) as into:
         near.welcome()
         if stopped:
@@ -57,7 +57,7 @@ def word(frames: gpuring.Consumer) -> int:
 
 
 def test_an_end_and_a_new_beginning_that_come_together(near: Near, name: str) -> None:
-    """The credits before are void, and the far side says from when on they are not."""
+    """Earlier credits are void.  The far side says from where on they count again."""
     with importing(near, name) as frames:
         near.say(wire.Begin())
         credits = near.heard(wire.Flow).credits
@@ -141,7 +141,7 @@ def test_credits_are_within_the_window_that_engines_may_rely_on(name: str) -> No
 
 
 def leave(pipe: Pipe, name: str, *seqs: int) -> None:
-    """An importer's ring, which has come so far each time when it is told to go on."""
+    """An importer's ring.  Each time that the test says so, it has come to the next sequence."""
     origin = {"host": "h", "ring": "x"}
     options = {"slots": 4, "shape": 4, "dtype": "i8", "device": "host"}
     with create_far(name, origin, **options) as ring:
@@ -176,7 +176,7 @@ def test_an_importer_that_makes_another_ring_counts_all_sequences_since_the_last
 def test_an_importer_asks_how_far_the_ring_had_come_when_nobody_fills_it_any_more(
     near: Near, name: str, children: Callable[..., Child], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The one before goes on while the header is looked at first, and is killed then."""
+    """The importer before goes on during the first look at the header, and is killed then."""
     before = children(leave, name, 5, 6)
     before.receive()
 
@@ -200,7 +200,7 @@ def test_an_importer_asks_how_far_the_ring_had_come_when_nobody_fills_it_any_mor
 def test_an_importer_rests_longer_and_longer_if_each_session_ends_at_once(
     near: Near, name: str
 ) -> None:
-    """An exporter whose engine fails goes on to answer."""
+    """An exporter whose engine fails still answers."""
     with bridge.import_(f"{near.address}/x", name=name, device="host", timeout=WAIT_S):
         near.welcome()
         began_s, sessions = time.monotonic(), 0
@@ -233,7 +233,8 @@ def test_an_importer_gives_up_though_it_is_welcomed_if_each_session_ends_at_once
 
 
 def attempts(answered_s: float, until_s: float) -> list[float]:
-    """When an importer connects whose session ended at 0, if each attempt fails after so long."""
+    """The times at which an importer connects after its session ended at 0, if each attempt fails
+    after `answered_s`."""
     times, now = [], again_at(0.0, -1000.0, 0.0)
     while now < until_s:
         times.append(now)
@@ -242,7 +243,8 @@ def attempts(answered_s: float, until_s: float) -> list[float]:
 
 
 def test_an_importer_connects_soon_after_the_exporter_is_back():
-    """It is seldom gone for long, so the rests grow with the time that it has been gone."""
+    """The rests grow with the time that the exporter has been gone, because it is seldom gone for
+    long."""
     times = attempts(0.0, 60.0)
     assert times[0] < 0.07
     for before, after in itertools.pairwise(times):
@@ -269,7 +271,7 @@ WRONG: list[tuple[str, Said]] = [
 
 @pytest.mark.slow
 def test_an_exporter_that_breaks_a_rule_is_hung_up_on(near: Near, name: str) -> None:
-    """What was right before may be published, and the next session goes on behind that."""
+    """Frames that were right may be published, and the next session goes on behind them."""
     with importing(near, name) as frames:
         for why, wrong in WRONG:
             near.say(wire.Begin())

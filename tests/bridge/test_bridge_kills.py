@@ -37,7 +37,7 @@ def test_kills_of_whole_commands_cost_no_frame(near, far, seed):
 
 
 class Bridged:
-    """Both commands, and a reader of the far ring that goes on over restarts."""
+    """The two commands of a bridge, and a reader of the far ring that goes on over restarts."""
 
     def __init__(self, stack: contextlib.ExitStack, near: str, far: str, *more: Any) -> None:
         self.out, self.into = commands(near, far, *more)
@@ -73,7 +73,7 @@ def test_producers_wait_for_an_exporter_that_is_started_again(ring, near, far, h
         both = Bridged(stack, near, far)
         put(producer, 0)
         assert both.next() == (0, 0)
-        poll(lambda: durable(ring).lag == 0, WAIT_S)  # it has heard that frame 0 has arrived
+        poll(lambda: durable(ring).lag == 0, WAIT_S)  # the exporter knows that frame 0 has arrived
         both.out.kill() if how == "kill" else both.out.end(signal.SIGTERM)
         for n in range(1, SLOTS + 1):
             put(producer, n)
@@ -168,7 +168,7 @@ def test_what_only_the_ring_of_a_creator_that_was_killed_had_comes_or_counts(
             assert [both.next() for _ in range(4)] == [(n, 0) for n in range(4, 8)]
         assert both.next() == (8, 4 if exporter == "dies" else 0)
         assert [both.next() for _ in range(3)] == [(n, 0) for n in range(9, 12)]
-        second.send(None)  # it closes the ring
+        second.send(None)  # lets it close the ring
         second.result()
 
 

@@ -23,7 +23,7 @@ WORDS = 1 << 17
 
 
 def connected(into: Any, *, but: tuple[int, int] = (0, 0)) -> tuple[int, int]:
-    """Waits for a session.  Returns what tells it from others."""
+    """Waits for a session.  Returns something that is different for each session."""
 
     def found() -> Any:
         try:
@@ -66,7 +66,7 @@ def test_each_frame_comes_once_over_kills_of_both_workers(
                 n = 0
                 for victim in (out, into):
                     n = through(producer, frames, n, 40)
-                    for more in range(4):  # on their way when it dies
+                    for more in range(4):  # these are on their way when it dies
                         publish(producer, n + more)
                     os.kill(victim.pid, signal.SIGKILL)
                     n = taken(frames, n, 4)

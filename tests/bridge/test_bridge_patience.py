@@ -29,7 +29,7 @@ WAIT_S = 60.0
 
 
 def welcomed(far: Far, *hello: Any) -> wire.Welcome:
-    """The answer to this Hello, which is said again as long as it is refused for now."""
+    """The answer to this Hello, which is repeated as long as the exporter refuses for now."""
     while isinstance(answer := far.heard(wire.Welcome, wire.Refuse), wire.Refuse):
         assert answer.again, answer.reason
         far.hello(*hello)
@@ -54,7 +54,7 @@ def near(name: str) -> Iterator[gpuring.Ring]:
 
 
 def members(near: gpuring.Ring) -> int:
-    return len(near.stats().peers) - 1  # without the producer
+    return len(near.stats().peers) - 1  # not counting the producer
 
 
 @pytest.mark.slow
@@ -81,7 +81,8 @@ def test_an_importer_that_comes_back_while_it_is_given_up_misses_nothing_uncount
 
 
 def test_an_importer_that_is_gone_is_given_up_when_its_subscription_is_ended(near, capsys):
-    """At once, and not only when the patience is over.  One that is connected goes on."""
+    """This happens at once, and not when the patience is over.  An importer that is connected goes
+    on."""
     out = bridge.export(near.name, listen="127.0.0.1:0", patience=100 * WAIT_S)
     with out, near.producer() as producer:
         with importer(near.name, out.address) as far:
@@ -94,7 +95,7 @@ def test_an_importer_that_is_gone_is_given_up_when_its_subscription_is_ended(nea
             assert len(take(far, 2)) == 2
             far.say(7, wire.Bye("it was terminated", True))
             poll(lambda: not near.stats().subscriptions, WAIT_S)
-        with importer(near.name, out.address) as far:  # the next one has a subscription again
+        with importer(near.name, out.address) as far:  # this one has a subscription again
             far.hello()
             welcomed(far)
             far.say(7, wire.Bye("it was terminated", True))
@@ -210,7 +211,7 @@ def test_a_ring_that_is_replaced_gives_an_importer_that_is_gone_no_more_time(nea
 
 
 def test_a_ring_in_host_memory_that_is_exported_with_a_gpu_refuses_its_importers(near):
-    """Its worker would die of each, again and again."""
+    """Otherwise each importer would kill its worker, again and again."""
     up: Any = SimpleNamespace(say=lambda **_: None, log=lambda _: None)
     links = Links(
         {"ring": near.name, "device": "cuda:0", "owner": None, "patience_s": WAIT_S, "kept": {}}, up

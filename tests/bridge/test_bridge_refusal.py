@@ -1,4 +1,4 @@
-"""What a bridge refuses, and what it says then."""
+"""What a bridge refuses, and its errors."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_ring_that_is_not_exported_there(near, far, caplog):
     with bridge.export(near, listen="127.0.0.1:0") as out:
         told = why_over(bridge.import_(f"{out.address}/other", name=far, device="host"))
     assert f"exports ring '{near}' here, and not 'other'" in told
-    assert "exports ring" in caplog.text  # for those who only attach to the far ring
+    assert "exports ring" in caplog.text  # programs that only attach to the far ring need the log
 
 
 @pytest.mark.slow
@@ -46,7 +46,7 @@ def test_a_second_importer_of_one_ring(near, far):
 
 
 def leave(pipe: Pipe, far: str) -> None:
-    """A far ring, as an importer that is killed leaves it."""
+    """Makes a far ring, as an importer that is killed leaves it."""
     origin = {"host": "h", "ring": "x"}
     with create_far(far, origin, slots=16, shape=4, dtype="i8", device="host") as ring:
         inner.set_link(ring, b"e" * 16, 5, 0)
@@ -55,7 +55,7 @@ def leave(pipe: Pipe, far: str) -> None:
 
 
 def test_nobody_takes_the_name_of_a_ring_in_which_an_importer_has_gone_on(far, children):
-    """Who created it is dead, and when the near stream has ended it has no producers."""
+    """The ring's creator is dead, and it has no producers when the near stream has ended."""
     before = children(leave, far)
     before.receive()
     with gpuring.attach(far) as ring:  # so that it stays
@@ -106,8 +106,8 @@ def makes(pipe: Pipe, near: str) -> None:
 
 @pytest.mark.slow
 def test_a_ring_is_not_imported_into_itself(near, children):
-    """On one host, without another name.  A ring whose creator is dead makes way for a new one of
-    its name, but not for its own copy."""
+    """Both ends are on one host, and `name` is not given.  A ring whose creator is dead makes way
+    for a new one of its name, but not for its own copy."""
     camera = children(makes, near)
     assert camera.receive() == "made"
     with bridge.export(near, listen="127.0.0.1:0") as out, gpuring.attach(near) as ring:
@@ -125,7 +125,8 @@ def test_an_exporter_that_is_not_there(far):
 
 @pytest.mark.slow
 def test_an_address_where_no_machine_is(far, caplog):
-    """Nothing comes from there, as from a port whose queue is full, and not even a refusal."""
+    """Nothing comes from there, not even a refusal.  A port whose queue is full is like that,
+    too."""
     caplog.set_level("INFO", "gpuring.bridge")
     with socket.create_server(("127.0.0.1", 0), backlog=0) as full, contextlib.ExitStack() as stack:
         for _ in range(3):
@@ -199,13 +200,13 @@ def test_a_name_that_does_not_resolve_is_told_at_once_and_tried_again(near, far,
 def test_names_of_hosts(near, far):
     with pytest.raises(ValueError, match="home is a name, and other hosts may reach"):
         bridge.export(near, listen="home:0")
-    elsewhere = "3221225985"  # as good as a name of 192.0.2.1
+    elsewhere = "3221225985"  # another way to write 192.0.2.1
     with (
         bridge.export(near, listen=f"{elsewhere}:9760", insecure=True) as out,
         pytest.raises(RingError, match=r"listen at 3221225985:9760 \(192.0.2.1:9760\): this host"),
     ):
         out.wait(WAIT_S)
-    host = "LOCALHOST"  # an address is taken for localhost
+    host = "LOCALHOST"  # its address is used for this name
     with (
         ring_of(near) as ring,
         bridge.export(near, listen=f"{host}:0", insecure=True) as out,
@@ -261,7 +262,7 @@ def test_keys(near, far, tmp_path, caplog):
         bridge.export(near, listen="0.0.0.0:9760")
     (tmp_path / "other").mkdir()
     _, strange = bridge.keygen(tmp_path / "other")
-    with (  # a whole part is longer than any other when it is encrypted
+    with (  # a full part is the longest message when encrypted
         ring_of(near, shape=wire.MAX_PART) as ring,
         bridge.export(near, listen="127.0.0.1:0", key=ours) as out,
     ):

@@ -23,14 +23,15 @@ SLOTS = 8
 
 
 class Importer:
-    """One that the test plays, and what it has."""
+    """An importer that the test plays, and what it has."""
 
     def __init__(self, far: Far) -> None:
         self.far = far
         self._session, self._epoch, self._seq = 0, "", 0
 
     def comes(self) -> str:
-        """Begins a session with what it has.  Returns the epoch of the ring that it is given."""
+        """Begins a session with what it has.  Returns the epoch of the ring that the exporter gives
+        it."""
         self._session += 1
         has = "lossless", self._epoch, self._seq
         self.far.hello(*has, session=self._session, timeout_ms=int(1000 * WAIT_S))
@@ -49,7 +50,7 @@ class Importer:
         return found
 
     def has_all(self) -> None:
-        """Acknowledges what it has, and is told that the ring was replaced."""
+        """Acknowledges what it has, and hears that the ring was replaced."""
         self.far.say(self._session, wire.Flow(self._seq, ()))
         assert self.far.heard(wire.Bye).reason == "the near ring was replaced"
 
@@ -69,7 +70,7 @@ def behind(name: str) -> Iterator[tuple[Export, Importer, str]]:
                 put(producer, n)
             assert importer.takes(4) == [(seq, 0) for seq in range(8, 12)]
         with ring_of(name, SLOTS, shape=32) as second, second.producer() as producer:
-            # The exporter's worker and its supervisor come.
+            # The exporter's worker and its supervisor join.
             poll(lambda: len(second.stats().peers) == 3, WAIT_S)
             for n in range(3):
                 put(producer, n)

@@ -88,7 +88,7 @@ class Line(Interrupt):
 
 
 def ours() -> dict[int, str]:
-    """What a bridge may have open: pipes to its worker, and rings."""
+    """The pipes and rings that this process has open."""
     return {fd: to for fd, to in open_files().items() if to.startswith(("pipe:", "/dev/shm"))}
 
 
@@ -117,7 +117,7 @@ def imported(name: str) -> Iterator[Bridge]:
 @pytest.mark.slow
 @pytest.mark.parametrize("side", [exported, imported])
 def test_a_close_that_was_interrupted_is_completed_by_the_next_one(name, side):
-    """At some of its lines.  All, by a step of 1, take a minute."""
+    """It is interrupted at some of its lines.  All lines (a step of 1) take a minute."""
     before = None
     for interrupt in at_each_place(Line, 6):
         with side(name) as each:
@@ -132,7 +132,7 @@ def test_a_close_that_was_interrupted_is_completed_by_the_next_one(name, side):
 
 
 def forks(pipe: Pipe, near: str, far: str) -> tuple[int, bool]:
-    """What a forked child that ends the bridge of its parent has been told, and has done to it."""
+    """What a forked child gets that ends its parent's bridge, and what has become of the bridge."""
     with both_ends(near, far) as ends:
         sides = ends.out, ends.into
         poll(lambda: all(map(connected, sides)), WAIT_S)

@@ -34,7 +34,7 @@ def test_a_bridge_that_is_up_before_the_camera_carries_the_first_frame(near, far
         poll(lambda: told in caplog.text, WAIT_S)
         assert not into.stats().links[0].connected
         with ring_of(near) as ring, ring.producer() as producer:
-            for n in range(ring.slots - 1):  # the next one would overwrite the first
+            for n in range(ring.slots - 1):  # one more would overwrite the first
                 put(producer, n)
             with (
                 gpuring.attach(far, timeout=WAIT_S) as there,
@@ -43,7 +43,7 @@ def test_a_bridge_that_is_up_before_the_camera_carries_the_first_frame(near, far
                 with frames.acquire(timeout=WAIT_S) as slot:
                     assert (slot.origin.seq, slot.lost, slot.meta["n"]) == (ring.slots, 0, 0)
                 assert [take(frames) for _ in range(6)] == [*range(1, 7)]
-    assert f"/{far} is connected, and waits for the ring" in caplog.text  # as the exporter has it
+    assert f"/{far} is connected, and waits for the ring" in caplog.text  # the exporter's log
     assert caplog.text.count(told) == 1
 
 
@@ -91,7 +91,7 @@ def test_what_was_overwritten_before_an_importer_was_served_that_waits_is_counte
 
 @pytest.mark.slow
 def test_who_reads_the_far_ring_from_its_beginning_is_told_what_was_overwritten(near, far, caplog):
-    """But not another member of its subscription, for whom it is told already."""
+    """Another member of the subscription does not get this count again."""
     caplog.set_level("INFO", "gpuring.bridge")
     with bridged(near, far, slots=64, timeout=WAIT_S) as (out, _), contextlib.ExitStack() as stack:
         poll(lambda: "and waits: the exporter says" in caplog.text, WAIT_S)

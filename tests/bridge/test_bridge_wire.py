@@ -1,4 +1,4 @@
-"""What a bridge reads from the network: every message or a WireError, whatever came."""
+"""What a bridge reads from the network: any bytes give a message or a WireError."""
 
 from __future__ import annotations
 
@@ -52,7 +52,8 @@ ANYTHING = st.recursive(
 
 
 def _read(parts: list[bytes]) -> None:
-    """A message or a WireError.  What is read can be said again, and is then read the same."""
+    """Reads a message or a WireError.  A message that was read can be encoded again, and is then
+    read the same."""
     try:
         session, message = wire_bytes.decode(parts)
     except wire.WireError:
@@ -76,7 +77,7 @@ def test_words_for_people_can_be_logged_and_shown(text):
 
 
 def described(shapes: int, character: str, n: int) -> slot_layout.Spec:
-    """So many fields, one of which has a name of so many characters."""
+    """A description of so many fields.  One has a name of so many characters."""
     fields = {f"field {k}": ((1, 2), "f4") for k in range(shapes)}
     return slot_layout.make(fields=fields | {character * n: (4, "i8")})
 
@@ -84,8 +85,8 @@ def described(shapes: int, character: str, n: int) -> slot_layout.Spec:
 @settings(max_examples=8)
 @given(st.integers(0, 50), st.sampled_from(["a", '"', "\\", "\n", "é", "\U0001f600"]), st.data())
 def test_every_ring_that_can_be_made_can_be_imported(shapes, character, data):
-    """Its description may be as long as one can be, and an importer adds more to it."""
-    least, most = 1, MAX_SPEC_NBYTES  # of these many characters one fits, and the other does not
+    """A ring's description may be as long as one can be.  An importer adds more to it."""
+    least, most = 1, MAX_SPEC_NBYTES  # `least` characters fit, and `most` do not
     while most - least > 1:
         n = (least + most) // 2
         try:
@@ -117,7 +118,7 @@ def test_rubbish_behind_a_right_beginning(kind, session, body, part):
 
 @given(MESSAGES, st.data())
 def test_messages_that_are_damaged(message, data):
-    """Some bytes are other ones, and some are missing or too many."""
+    """Some bytes are changed, some are missing, and some are added."""
     parts = [bytearray(part) for part in wire_bytes.encode(7, message)]
     part = data.draw(st.sampled_from(parts))
     for _ in range(data.draw(st.integers(1, 3))):

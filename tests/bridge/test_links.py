@@ -1,4 +1,4 @@
-"""The hosts and links of links.py are what the tests of bridges take them for."""
+"""The hosts and links of links.py do what the tests of bridges expect of them."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_a_cut_tells_nobody_and_what_was_sent_meanwhile_arrives_when_it_is_heale
     link.cut(*([link.near] if one_way else []))
     assert _ask(echo, 1) == "timeout"
     link.heal()
-    # The late answer of the first question is the answer to one of the next.
+    # The late answer to the first question is taken for the answer to a later one.
     poll(lambda: _ask(echo, 1) != "timeout")
 
 
@@ -110,7 +110,7 @@ def test_a_limit_bounds_the_rate(link, echo):
 
 
 def three(holders):
-    """All processes of these, as soon as they are three."""
+    """All processes of these hosts, as soon as there are three."""
     found = [pid for holder in holders for pid in links.processes_of(holder)]
     return found if len(found) == 3 else None
 

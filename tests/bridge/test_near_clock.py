@@ -1,4 +1,4 @@
-"""How the far side of a bridge measures the near host's clock.  Time is played."""
+"""How the far side of a bridge measures the near host's clock.  The test makes up the times."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ DELAYS = st.tuples(st.integers(0, 10**9), st.integers(0, 10**9))
 
 
 def measured(clock, asks_ns, ahead_ns, there_ns, back_ns):
-    """After one question and its answer, which take so long on their ways."""
+    """The clock after one question and its answer, which take these times on their ways."""
     question = clock.ask(asks_ns)
     answer = wire.Time(question.asked_ns, asks_ns + there_ns + ahead_ns)
     return clock.heard(answer, asks_ns + there_ns + back_ns)
@@ -33,7 +33,7 @@ def test_the_shortest_round_trip_counts_until_it_is_old():
     clock = NearClock()
     short = measured(clock, BEGIN_NS, 5, 100_000, 100_000)
     assert (short.ahead_ns, short.error_ns) == (5, 100_000)
-    assert measured(clock, BEGIN_NS + ASK_NS, 5, 3_000_000, 0) == short  # it waited behind a frame
+    assert measured(clock, BEGIN_NS + ASK_NS, 5, 3_000_000, 0) == short  # waited behind a frame
     # A round trip that adds 0.1 ms is better than a drift of 1.5 s.
     late = measured(clock, BEGIN_NS + 3 * ASK_NS, 5, 200_000, 200_000)
     assert late.error_ns == 200_000

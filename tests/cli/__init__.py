@@ -1,1 +1,1 @@
-"""The commands."""
+"""The command `gpuring` and its subcommands."""

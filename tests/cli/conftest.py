@@ -1,4 +1,4 @@
-"""The commands, without a process for each."""
+"""Runs commands without a process for each."""
 
 from __future__ import annotations
 

@@ -60,7 +60,7 @@ def reader(pipe: Pipe, name: str, subscription: str) -> None:
 
 
 def stage(pipe: Pipe, name: str, subscription: str, onto: str) -> None:
-    """Reads one ring and writes another one."""
+    """Reads frames of one ring, and publishes each in another one."""
     with (
         gpuring.attach(name) as ring,
         gpuring.attach(onto) as following,
@@ -116,7 +116,7 @@ def holder(pipe: Pipe, name: str, subscription: str) -> None:
 
 
 def busy(pipe: Pipe, name: str, subscription: str) -> None:
-    """Reads nothing: it computes, or stands at a breakpoint of its debugger."""
+    """Joins and reads nothing, as a program that computes or stands at a breakpoint."""
     with gpuring.attach(name) as ring, ring.consumer(subscription, label=subscription):
         pipe.send()
         while not pipe.told():
@@ -152,7 +152,7 @@ def is_connected(pipe: Pipe, name: str) -> None:
 
 
 def asks_for_parts(pipe: Pipe, name: str) -> None:
-    """Does not read them."""
+    """Asks for an answer in parts, and does not read them."""
     with gpuring.connect(name, timeout=10, parts=2, label="client") as client:
         call = services.send(client, 0)
         pipe.send()
@@ -242,8 +242,8 @@ def a_claim_that_is_never_published(children: Children, name: str) -> Iterator[B
 
 @contextlib.contextmanager
 def service(name: str) -> Iterator[Callable[[Child], Child]]:
-    """It is kept here.  What is returned waits until a process is up.  These are killed at the end,
-    and what they leave goes with them."""
+    """Keeps a service in this process, and yields a function that waits until a child is up.  The
+    children are killed at the end, and what they leave is removed."""
     started: list[Child] = []
 
     def started_up(child: Child) -> Child:
@@ -316,7 +316,7 @@ def a_dead_process_that_nobody_clears(children: Children, name: str) -> Iterator
         up(children(reader, name, "viewer"))
         up(children(camera, name))
         recorder = up(children(holder, name, "recorder"))
-        with locked(name):  # as by a process that is stopped just then
+        with locked(name):  # as a process does that is stopped at that moment
             recorder.kill()
             yield Blame("dead", recorder.pid, "recorder")
 
@@ -355,7 +355,7 @@ def an_importer_that_is_stopped(children: Children, name: str) -> Iterator[Blame
 
 @contextlib.contextmanager
 def a_far_ring_whose_near_ring_has_no_producer(children: Children, name: str) -> Iterator[Blame]:
-    """The far ring has this name."""
+    """The name is that of the far ring."""
     from tests.bridge.bridges import WAIT_S, bridged
 
     near = f"{name}-near"
@@ -389,7 +389,7 @@ def an_importer_that_was_killed(children: Children, name: str) -> Iterator[Blame
 
 @contextlib.contextmanager
 def a_bridge_without_its_exporter(children: Children, name: str) -> Iterator[Blame]:
-    """It was killed: its subscription is still there."""
+    """The exporter was killed.  Its subscription is still there."""
     with small_ring(name) as ring:
         ring.subscribe("bridge: vm/far", patience=10 * PATIENCE_S)
         up(children(camera, name))
@@ -459,7 +459,7 @@ def a_select_that_has_lost_all_producers(children: Children, name: str) -> Itera
 def a_ring_in_which_all_are_dead(children: Children, name: str) -> Iterator[Blame]:
     made_it, viewer = up(children(creator, name)), up(children(busy, name, "viewer"))
     try:
-        viewer.stop()  # so it does not clear the other one
+        viewer.stop()  # a stopped process does not clear the dead one
         made_it.kill()
         viewer.kill()
         yield Blame("dead ring")
@@ -496,7 +496,8 @@ PLANTED: dict[str, Callable[..., Any]] = {
 
 
 def main() -> None:
-    """Plants one, prints the name of its ring, and tells what it was when a line comes."""
+    """Plants one of the jams, and prints the name of its ring.  Prints which one it was when a line
+    comes."""
     started: list[Child] = []
 
     def children(target: Any, *args: Any) -> Child:

@@ -1,4 +1,4 @@
-"""The other end of the terminal that a command has."""
+"""The other end of a terminal in which a command runs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pty
 
 
 class Screen:
-    """It reads what the command writes there."""
+    """Reads what the command writes to its terminal."""
 
     def __init__(self):
         self.fd, self.theirs = pty.openpty()

@@ -73,7 +73,7 @@ def test_the_command_measures_verifies_and_says_what_is_good(short, tmp_path, ca
 
 @pytest.mark.slow
 def test_a_damaged_frame_fails_everything_that_the_ring_is_measured_with(short, capsys):
-    """The checkers are seen to fail."""
+    """Each checker fails here."""
     found = list(bench.measure("host", spoil=True))
     ours = [figure for figure in found if figure.program == "gpuring"]
     assert [figure.name for figure in ours if not figure.failed] == []
@@ -231,13 +231,13 @@ def test_the_pattern_tells_frames_apart(name):
             pattern.stamp(slot)
         with consumer.acquire() as slot:
             pattern.check(slot)
-            assert pattern.wrong() == 0, "beyond the first words nothing is said"
+            assert pattern.wrong() == 0, "nothing is said after the first words"
             pattern.check_all(slot)
             assert pattern.wrong() == 512
 
 
 def test_a_kernel_launch_passes_its_arguments(monkeypatch):
-    """As cuLaunchKernel reads them: an array of pointers to 64-bit arguments."""
+    """cuLaunchKernel reads an array of pointers to 64-bit arguments."""
     launched = []
 
     def launch(function, gx, gy, gz, bx, by, bz, shared, stream, parameters, extra):
@@ -299,7 +299,7 @@ def test_a_percentile_needs_ten_samples_beyond_it():
 
 
 def test_rates_of_several_producers_add_up():
-    """Two producers with a stride each millisecond, one of them later than the other."""
+    """There are two producers with a stride each millisecond.  One begins later than the other."""
     steady = [int(k * 1e6) for k in range(300)]
     late = [t + 400_000 for t in steady]
     rates = throughput.rates_of([steady, late])
@@ -308,14 +308,16 @@ def test_rates_of_several_producers_add_up():
 
 
 def test_a_producer_that_got_no_core_for_a_while_is_counted_for_what_it_did():
-    """In the 200 ms that count, one of them publishes 200 strides and the other one a single."""
+    """In the 200 ms that count, one of them publishes 200 strides and the other one publishes
+    one."""
     steady = [int(k * 1e6) for k in range(301)]
     rates = throughput.rates_of([steady, [*steady[:101], steady[-1]]])
     assert rates.mean() == pytest.approx(201 * throughput.STRIDE / 0.2)
 
 
 def test_a_starved_producer_goes_on_until_it_can_be_measured():
-    """Many strides at once, then hardly any: stopping there would leave nothing to measure."""
+    """It publishes many strides at once, and then hardly any.  If it ended there, nothing could be
+    measured."""
     marks = [k * 1_000 for k in range(30)] + [40_000_000]
     with pytest.raises(Wrong, match="strides"):
         throughput.rates_of([marks])

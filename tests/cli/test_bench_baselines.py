@@ -1,4 +1,4 @@
-"""What rings are compared with is itself verified."""
+"""The baselines of `gpuring bench` are checked, too."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_word_that_comes_out_of_order_is_noticed(tmp_path):
     shared.write_bytes(bytes(4096))
     with Crew() as crew, crew.start(baselines.answer_word, str(shared), False) as other:
         other.receive()
-        with shared.open("r+b") as file:  # in place: a file that is cut off ends who has mapped it
+        with shared.open("r+b") as file:  # in place: cutting it kills its readers
             file.write((2).to_bytes(8, "little"))
         with pytest.raises(RoleFailed, match="2 came instead of 1"):
             other.result()
@@ -44,7 +44,7 @@ def test_a_number_that_comes_out_of_order_is_noticed(tmp_path):
 
 
 def test_frames_that_are_missing_are_noticed(monkeypatch):
-    """What the two sides of a bare hand-over say is compared."""
+    """The figures of the two sides of a bare hand-over are compared."""
     with Crew() as crew:
         monkeypatch.setattr(crew, "call", lambda *args, **more: [1, 2, 3])
         blank = Figure("latency", "one-way", "bare word", "µs", {"kernel": False})
@@ -61,7 +61,7 @@ def two(pipe, *_):
 
 
 def test_a_gpu_is_compared_with_the_same_kernels(monkeypatch):
-    """Without a GPU: which roles are played, with which arguments."""
+    """Without a GPU this checks which roles run, and with which arguments."""
     played = []
 
     class FakeCrew:
@@ -84,7 +84,7 @@ def test_a_gpu_is_compared_with_the_same_kernels(monkeypatch):
 
 @pytest.fixture
 def fake_gpu(monkeypatch):
-    """A GPU that notes launches, is busy once after each of them, and finds `wrong` words."""
+    """A fake GPU that notes launches, is busy once after each of them, and finds `wrong` words."""
     gpu = SimpleNamespace(launched=[], queries=[], wrong=0)
 
     def zeros(n):

@@ -1,4 +1,5 @@
-"""The workers of benchmarks and of `gpuring doctor`: failures are told, and nobody is left."""
+"""The workers of benchmarks and of `gpuring doctor`: failures are reported, and no worker is
+left."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ def test_a_dead_role_is_reported_and_the_run_goes_on(role, why):
             yield Figure("latency", "other", "gpuring", "µs", values=Distribution.of([1]))
             crew.call(role)
 
-        (figure,) = attempt(blank, measure)  # nothing of a run that failed is reported
+        (figure,) = attempt(blank, measure)  # no figure of a run that failed is reported
         assert figure.name == "round trip"
         assert figure.skipped.endswith(why)
         assert not figure.failed
@@ -87,7 +88,7 @@ def run_two_workers():
 
 @pytest.mark.slow
 def test_workers_end_with_a_benchmark_that_is_killed():
-    """Also those that wait for something that is not their pipe."""
+    """Workers that wait for something other than their pipe end, too."""
     command = "from tests.cli import test_bench_crew; test_bench_crew.run_two_workers()"
     place = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
     benchmark = subprocess.Popen(

@@ -40,7 +40,7 @@ def free_port():
 
 @contextlib.contextmanager
 def prometheus(folder, target):
-    """The address of one that looks at `target` every second."""
+    """The address of a Prometheus that scrapes `target` every second."""
     config = folder / "prometheus.yml"
     config.write_text(CONFIG.format(target=target))
     address = f"127.0.0.1:{free_port()}"
@@ -58,13 +58,13 @@ def prometheus(folder, target):
 
 
 def found(address, query):
-    """How many series the answer has.  0 also if there is no answer yet."""
+    """How many series the answer to a query has.  0 also if there is no answer yet."""
     url = f"http://{address}/api/v1/query?{urllib.parse.urlencode({'query': query})}"
     try:
         with urllib.request.urlopen(url, timeout=10) as answer:
             return len(json.load(answer)["data"]["result"])
     except urllib.error.HTTPError as error:
-        if error.code == 503:  # it has just been started
+        if error.code == 503:  # Prometheus is still starting
             return 0
         raise AssertionError(f"{query}: {error.read().decode()}") from None
     except OSError:
@@ -103,7 +103,7 @@ def test_each_query_of_the_dashboard_finds_something(name, children, tmp_path):
         full.subscribe("recorder")  # nobody reads it, so the ring is full
 
         def goes_on(query):
-            """Frames are lost and dropped meanwhile."""
+            """Keeps frames moving, some of which are lost or dropped."""
             put(fast, 10)
             slow.acquire(0).release()
             producer.try_claim()
@@ -117,5 +117,5 @@ def test_each_query_of_the_dashboard_finds_something(name, children, tmp_path):
 
 
 def line_of(metrics):
-    """Where it serves, as host and port."""
+    """The host and port at which the command serves."""
     return metrics.stdout.readline().split("http://")[1].split("/")[0]

@@ -1,4 +1,4 @@
-"""`gpuring demo` as a person runs it, stops it, or breaks it."""
+"""`gpuring demo` as a user runs it, stops it, or breaks it."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ DEADLINE_S = 100
 
 
 def demo(*options: Any) -> subprocess.CompletedProcess[str]:
-    """Runs the command; its children die with it, so the deadline ends them all."""
+    """Runs the command.  Its children die with it, so the deadline ends all of them."""
     return command("demo", *options, timeout=DEADLINE_S)
 
 
 def litter(pid: int) -> list[Path]:
-    """What the demo of that process has in shared memory."""
+    """The files of that process's demo in shared memory."""
     return [path for path in Path("/dev/shm").iterdir() if f"demo-{pid}" in path.name]
 
 
@@ -137,7 +137,7 @@ def test_a_late_first_frame_is_not_made_up_for(name: str, monkeypatch: pytest.Mo
 
 
 def test_whoever_speaks_puts_the_time_out_off() -> None:
-    """A run may take longer than --timeout, which is about silence."""
+    """A run may take longer than --timeout, which limits only silence."""
     part = Mock(next=lambda: (False, Progress(1, 0, [])))
     hearing = Hearing({"producer": part}, 50.0)
     hearing.deadline = 0.0
@@ -151,13 +151,13 @@ def test_interrupt_leaves_nothing_behind(tmp_path: Path, stop: signal.Signals) -
     with _started(tmp_path) as process:
         children = _children(process.pid)
         if stop == signal.SIGINT:
-            os.killpg(process.pid, stop)  # as a terminal does: to the children as well
+            os.killpg(process.pid, stop)  # to the children, too, as a terminal does
         else:
             process.send_signal(stop)
         _, errors = process.communicate(timeout=DEADLINE_S)
         assert process.returncode == 130
         assert errors == "gpuring demo: interrupted\n"
-        # Python's own resource tracker goes when it sees that its parent is gone: a moment later.
+        # Python's own resource tracker ends a moment after its parent.
         poll(lambda: not any(map(runs, children)))
         assert litter(process.pid) == []
 
@@ -197,7 +197,7 @@ def test_a_file_that_is_no_video(tmp_path: Path) -> None:
 
 @contextmanager
 def _started(out: Path) -> Iterator[subprocess.Popen[str]]:
-    """A demo that would go on for a long time, with all four consumers at work."""
+    """A demo that would run for a long time.  All four consumers are at work."""
     options = ("--device", "host", "--fps", 20, "--loops", 1000, "--out", out)
     with running("demo", *options, start_new_session=True) as process:
         poll(lambda: len(_consumers_at_work(process)) == 4)

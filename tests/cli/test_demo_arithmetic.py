@@ -1,4 +1,4 @@
-"""What the demo computes, held to its definitions; the same bits on a GPU."""
+"""What the demo computes agrees with its definitions.  A GPU gives the same bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the demo's plot says to somebody who has never seen one."""
+"""The demo's plot can be understood by somebody who sees it for the first time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The demo's verdict must be able to say no: each fault that a run may have is reported."""
+"""The demo's verdict reports each fault that a run may have."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ LEVELS = get_args(Level)
 
 
 def findings(*options, **more):
-    """The exit status and the findings by what they are about."""
+    """The exit status, and the findings by their subjects."""
     done = command("doctor", "--json", *options, **more)
     document = json.loads(done.stdout)
     assert set(document) == {"gpuring", "counts", "findings"}
@@ -58,7 +58,7 @@ def _check_sum(text):
 
 
 def sample():
-    """What docs/tools.md shows."""
+    """The output that docs/tools.md shows."""
     page = (ROOT / "docs" / "tools.md").read_text()
     return re.search(r"^\$ gpuring doctor\n(.*?)\n```$", page, re.MULTILINE | re.DOTALL)[1]
 
@@ -77,11 +77,11 @@ def test_json_and_a_real_probe(monkeypatch):
     for what in PROBES[2:]:
         assert (found[what]["level"], found[what]["found"]) == ("skip", "no GPU")
     assert status == any(finding["level"] == "fail" for finding in found.values())
-    for left in Path("/dev/shm").glob("gpuring.doctor-*"):  # by another one that runs
+    for left in Path("/dev/shm").glob("gpuring.doctor-*"):  # of another doctor that runs
         assert Path("/proc", left.name.split("-")[1]).exists(), left
     _check_sum(sample())
     shown = re.findall(r"^(\w+) +(\S.*?)  ", sample(), re.MULTILINE)
-    others = "full rings"  # of programs that run beside this test
+    others = "full rings"  # about programs that run at the same time
     assert [what for _, what in shown] == [what for what in found if what != others]
     assert all(found[what]["level"] == level for level, what in shown if what in PROBES)
 

@@ -1,4 +1,4 @@
-"""`gpuring doctor`, of GPUs that are broken in one way."""
+"""`gpuring doctor` with GPUs that are broken in one way each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpuring doctor`, of rings that it tries."""
+"""`gpuring doctor`: the rings that it tries out."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PATIENCE_S = 2.0
 
 
 class Hasty(Crew):
-    """It has patience with whoever does not hang."""
+    """Workers that are soon given up if they hang, and otherwise get the usual time."""
 
     def start(self, role, *args, patience_s):
         return super().start(role, *args, patience_s=PATIENCE_S if role is hang else patience_s)
@@ -89,7 +89,7 @@ def test_a_gpu_ring_without_a_gpu_is_found(monkeypatch):
 
 @pytest.mark.slow
 def test_the_dead_that_are_not_cleared_are_found(monkeypatch):
-    """A stopped process stands for a dead one that nobody clears."""
+    """A stopped process takes the place of a dead one that nobody clears."""
     monkeypatch.setattr(Part, "kill", lambda part: os.kill(part.pid, signal.SIGSTOP))
     monkeypatch.setattr(probe, "survive", survive_briefly)
     with probe._ring() as name, Crew() as crew:

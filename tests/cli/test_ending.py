@@ -1,4 +1,4 @@
-"""How a command ends that only waits for Ctrl-C or SIGTERM."""
+"""The end of commands that only wait for Ctrl-C or SIGTERM."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_a_signal_that_comes_while_an_object_is_dropped_ends_a_keeper(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [("CONT", "TERM"), ("TERM", "CONT"), ("CONT", "INT")])
 def test_a_keeper_that_was_stopped_ends_when_it_is_told(name, order):
-    """The kernel then gives the signal to any thread of the process."""
+    """The kernel may then give the signal to any thread of the process."""
     for tries in range(10):
         with running("keep", f"{name}.{tries}", *OPTIONS) as process:
             assert process.stdout.readline().startswith("keeping ")

@@ -1,4 +1,4 @@
-"""`gpuring graph`: rings and processes, with what is stuck in red; also as a view of top."""
+"""`gpuring graph` draws rings and processes, with what is stuck in red.  top shows it, too."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ needs_graphviz = pytest.mark.skipif(not shutil.which("dot"), reason="graphviz is
 
 @pytest.fixture
 def soon(monkeypatch):
-    """What does not move for a moment is stuck."""
+    """Makes everything count as stuck that does not move for a moment."""
     monkeypatch.setattr(rates, "STUCK_S", 0.1)
 
 

@@ -19,7 +19,7 @@ from tests.helpers.commands import DEADLINE_S, running
 
 @contextlib.contextmanager
 def kept(name, *options):
-    """While `gpuring keep` runs; its first line."""
+    """Runs `gpuring keep` during a block.  Gives its first line."""
     with running("keep", name, *options, "--device", "host") as process:
         yield process.stdout.readline()
         process.send_signal(signal.SIGTERM)
@@ -76,7 +76,7 @@ def test_it_makes_a_service_that_engines_and_clients_join(name):
     ],
 )
 def test_it_has_an_option_for_each_argument(function, options):
-    """A keeper is no engine, so it has no label, and waits for nobody."""
+    """`label` and `timeout` are for engines.  A keeper has no label, and waits for nobody."""
     arguments = {*inspect.signature(function).parameters} - {"name", "engine", "timeout", "label"}
     assert arguments == {*options}
     parser = argparse.ArgumentParser()

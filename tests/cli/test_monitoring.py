@@ -44,7 +44,7 @@ PROMTOOL = shutil.which("promtool")
 
 
 def given():
-    """The names that a scrape has."""
+    """The names of the metrics that a scrape gives."""
     return {
         f"{family.name}_total" if family.type == "counter" else family.name
         for family in RingCollector(64).collect()
@@ -122,7 +122,7 @@ def writes(pipe, name):
 
 
 def stuck(name):
-    """The labels of what is stuck in this ring, with for how long."""
+    """The labels of what is stuck in this ring, and for how long it has been."""
     families = {family.name: family for family in RingCollector(64).collect()}
     return [
         (sample.labels, sample.value)
@@ -147,5 +147,5 @@ def test_what_is_stuck_is_a_metric_with_who_is_to_blame(name, children):
             "peer": str(peer), "label": "page.py",
         }  # fmt: skip
         os.kill(page.pid, signal.SIGCONT)
-        page.send()  # it leaves
+        page.send()  # the page leaves
         poll(lambda: not stuck(name))

@@ -53,7 +53,7 @@ def test_there_and_back(ring, name, tmp_path):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_it_writes_what_it_has_when_it_is_ended(ring, name, tmp_path, number):
-    """And a durable subscription goes on behind that, when it is started again."""
+    """A durable subscription goes on behind that when the command is started again."""
     options = ("--out", tmp_path / "run.mcap", "--lossless", "--durable", "recorder")
     with ring.producer() as producer:
         for first in (0, 3):
@@ -88,7 +88,7 @@ def dies(pipe, name):
 
 
 def test_a_killed_producer(ring, name, tmp_path, children):
-    """Ends it with status 1, and what was published is there."""
+    """The recording ends with status 1, and has all that was published."""
     with running("record", name, "--out", tmp_path / "run.mcap") as process:
         joined(ring)
         child = children(dies, name)

@@ -34,7 +34,7 @@ def test_who_subscribes_is_told_what_was_there(name, command):
             for done in ("is durable now", "was durable already"):
                 told = command("subscribe", name, "rec", "--patience", 0.01).stdout
                 assert told.startswith(f"subscription rec of {name} {done}; producers wait for up")
-        put(producer, 6)  # after its patience
+        put(producer, 6)  # the patience is over
         poll(lambda: ring.stats().subscriptions[0].given_up)
         told = command("subscribe", name, "rec").stdout
         assert "; its patience is over, and producers wait again when somebody reads it" in told
@@ -84,7 +84,7 @@ def members(shown):
 
 @pytest.mark.parametrize("width", [80, 200])
 def test_inspect_says_who_the_members_are(name, command, monkeypatch, width):
-    """In 80 columns, too.  The table of peers has the others of a crowd."""
+    """It does so in 80 columns, too.  If there are many, the rest is in the table of peers."""
     monkeypatch.setenv("COLUMNS", str(width))
     with small_ring(name) as ring:
         with ring.consumer("rec", label="recorder on disk 2", durable=True) as one:

@@ -1,4 +1,4 @@
-"""`gpuring tap`: what it saves is what was published, and nobody waits for it."""
+"""`gpuring tap` saves what was published, and nobody waits for it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ OPTIONS = {"slots": 4, "shape": (3, 5), "dtype": "i4", "meta": META}
 
 
 def picture(seq, shape, dtype):
-    """What a producer writes into frame `seq`."""
+    """The picture that a producer writes into frame `seq`."""
     return (np.arange(np.prod(shape)) * 7 + seq).reshape(shape).astype(dtype)
 
 
@@ -63,7 +63,8 @@ def step(pipe, name):
 
 
 def saved(folder):
-    """The JSON files of a folder, by sequence; nothing else may be there than what they name."""
+    """The JSON files of a folder by their sequences.  The folder may have only the files that these
+    name."""
     described = [json.loads(path.read_text()) for path in folder.glob("*.json")]
     named = {one["file"] for each in described for one in each["fields"].values()}
     assert named == {path.name for path in folder.iterdir() if path.suffix != ".json"}
@@ -139,7 +140,7 @@ def opened(path):
 
 
 def copied(name, array, shape=None):
-    """The copy of a frame of a ring whose slots have this shape."""
+    """A frame as the tap copies it, of a ring whose slots have this shape."""
     with (
         gpuring.create(
             name, slots=4, shape=shape or array.shape, dtype=array.dtype, device="host"
@@ -222,7 +223,7 @@ def test_a_rate_is_kept(monkeypatch):
 
 
 def _joined(name):
-    """When the tap has joined the ring."""
+    """Waits until the tap has joined the ring."""
     with gpuring.attach(name) as ring:
         poll(lambda: any(peer.role == "consumer" for peer in ring.stats().peers), DEADLINE_S)
 
@@ -237,7 +238,7 @@ def test_a_killed_producer_ends_it_with_what_was_published(name, children, tmp_p
                 child.send("one")
                 assert process.stdout.readline().startswith(f"{seq}  ")
             child.send(None)
-            child.receive()  # it is in the midst of frame 7
+            child.receive()  # it is writing frame 7
             child.kill()
             _, errors = process.communicate(timeout=DEADLINE_S)
             assert process.returncode == 1

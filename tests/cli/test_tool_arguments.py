@@ -1,4 +1,4 @@
-"""The command line itself: help, and what a command refuses, which it refuses with the reason."""
+"""The command line itself: help, and arguments that are refused with the reason."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ KEEP = ("keep", "x", "--slots", 2, "--shape", 3, "--dtype", "u1", "--device", "h
 
 @pytest.fixture
 def parsed(monkeypatch, capsys):
-    """What the parser says to a command line that it ends by itself: its status, out and err."""
+    """The status, output and errors of a command line that the parser ends."""
     monkeypatch.setenv("COLUMNS", "80")
 
     def parsed(*options):
@@ -57,7 +57,7 @@ def test_the_parser_says_why_it_refuses(parsed, options, reason):
     status, _, said = parsed(*options)
     assert status == 2
     assert reason in said
-    assert "_" not in said.splitlines()[-1]  # no name of a function
+    assert "_" not in said.splitlines()[-1]  # names no function
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_command_that_refuses_says_why_and_ends_with_2(options, reason, comman
     assert done.returncode == 2
     assert reason in done.stderr
     assert "Traceback" not in done.stderr
-    assert "_" not in done.stderr.splitlines()[-1].replace("'_'", "")  # no name of a function
+    assert "_" not in done.stderr.splitlines()[-1].replace("'_'", "")  # names no function
 
 
 def test_a_name_that_is_taken_is_told_in_options(name, command):
@@ -129,7 +129,7 @@ def test_every_command_has_an_example():
 
 
 def test_who_stops_reading_ends_it_in_silence(name):
-    """As `gpuring ls | head` does."""
+    """`gpuring ls | head` stops reading, for example."""
     reading, writing = os.pipe()
     os.close(reading)
     with gpuring.create(name, slots=2, shape=3, dtype="u1", device="host"):

@@ -1,4 +1,4 @@
-"""`gpuring top`, against rings of other processes.  Tables fit, and a missing package is named."""
+"""`gpuring top` with rings of other processes.  Tables fit, and a missing package is named."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def peers(text, name):
     start = next(n for n, line in enumerate(lines[at:], at) if line.startswith(f"{name}: ")) + 1
     found = {}
     for line in lines[start:]:
-        if line.startswith("  ") and len(cells(line)) == 1:  # the line of the ring goes on
+        if line.startswith("  ") and len(cells(line)) == 1:  # the ring's second line
             continue
         if len(cells(line)) != len(head):
             break
@@ -81,7 +81,7 @@ def peers(text, name):
 
 
 def damage(name):
-    """A segment under a ring's name that is no ring."""
+    """Makes a file under a ring's name that is no ring."""
     path = Path("/dev/shm", segments.header_name(name)[1:])
     path.write_bytes(b"\1" * 8192)
     return path
@@ -125,7 +125,8 @@ def test_top_says_who_is_in_a_ring_where_nobody_waits(name, command):
 def test_a_terminal_of_80_columns_shows_who_loses_frames_and_what_was_dropped(
     name, command, monkeypatch
 ):
-    """The rates, the lag and the labels are there, too, while counters of a long run go up."""
+    """The rates, the lag and the labels are shown, too, even if counters are as large as after a
+    long run."""
     monkeypatch.setenv("COLUMNS", "80")
     with (
         gpuring.create(name, slots=4, **HOST) as ring,
@@ -153,7 +154,7 @@ def test_a_dead_peer_is_shown_before_and_after_it_is_cleared(name, children, com
     with gpuring.create(name, slots=4, **HOST) as ring:
         victim = children(hold_forever, name)
         victim.receive()
-        victim.kill()  # nobody is left in the ring who could clear it
+        victim.kill()  # no living process could clear it
         shown = peers(command("top", "--once", "--interval", 0.05, name).stdout, name)
         assert shown["victim"]["STATE"] == "DEAD", shown
         ring.watch()
@@ -239,7 +240,7 @@ def test_tables_fit_and_cut_nothing_off(name, children, tool, width, command, mo
         return
     assert text.count(str(child.pid)) >= 3, text
     if tool == "inspect":
-        assert text.count(" producer ") == 1, text  # ROLE, which the two peers of a bridge need
+        assert text.count(" producer ") == 1, text  # ROLE, for a bridge's two peers
     whole = re.sub(r"\s", "", text)  # a name may go on in the next line
     assert whole.count("object-") == whole.count("tracking") >= 1, text
 
@@ -341,7 +342,7 @@ def test_rates_are_of_the_same_ring_and_peer(name):
         assert rates.claimed_per_s(None, later, name) is None
         assert rates.peer_per_s(replace(before, rings={}), later, name, peer) is None
         producer.close()
-        again = ring.producer()  # the same number, process and role
+        again = ring.producer()  # it has the same number, process and role
         for _ in range(9):
             again.claim(0).publish()
         third = rates.look([name])

@@ -19,7 +19,7 @@ from tests.cli.test_tools import HOST, busy, damage  # noqa: E402
 
 
 def parsed(text, ring=None):
-    """{(sample, label, …): value}, of one ring or of all that has none."""
+    """{(sample, label, …): value} of one ring, or of the samples without a ring."""
     return {
         (s.name, *(value for key, value in sorted(s.labels.items()) if key != "ring")): s.value
         for family in parser.text_string_to_metric_families(text)

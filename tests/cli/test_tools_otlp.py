@@ -1,4 +1,5 @@
-"""gpuring metrics --otlp: what a receiver of OTLP gets, and what is said if it takes nothing."""
+"""`gpuring metrics --otlp`: what a receiver of OTLP gets, and what the command says if it gets
+nothing."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ BAD_REQUEST, OK, UNAVAILABLE = 400, 200, 503
 
 
 class Receiver(ThreadingHTTPServer):
-    """Parses what comes, as the protobufs of OpenTelemetry have it."""
+    """A receiver that parses what comes with the protobufs of OpenTelemetry."""
 
     daemon_threads = True
 
@@ -64,7 +65,7 @@ def receiver():
 
 
 def sent(receiver):
-    """What came next: the attributes of who sent it, and its metrics by name."""
+    """The next message: the attributes of its sender, and the metrics by name."""
     path, request = receiver.came.get(timeout=DEADLINE_S)
     assert path == "/v1/metrics"
     (resource,) = request.resource_metrics
@@ -107,7 +108,7 @@ def test_what_is_sent_is_what_prometheus_gets(name, children, receiver):
         assert metric.WhichOneof("data") == "gauge" or metric.sum.is_monotonic
         found = {labels(each): each.as_double for each in points(metric)}
         assert ours.keys() <= found.keys()
-        if not family.name.endswith("_seconds") and family.name != "gpuring_rings":  # they go on
+        if not family.name.endswith("_seconds") and family.name != "gpuring_rings":  # they rise
             assert {key: found[key] for key in ours} == ours
     assert len(there) > 20
 
@@ -124,7 +125,7 @@ def test_the_units_are_those_that_the_names_say(name, children, receiver):
     assert units["gpuring_subscription_lag_frames"] == "{frame}"
     assert units["gpuring_frames_published"] == "{frame}"
     assert units["gpuring_peer_deaths"] == "{death}"
-    # OpenTelemetry would call what has the unit 1 a ratio.
+    # OpenTelemetry would call a metric with the unit 1 a ratio.
     assert (units["gpuring_ring_closed"], units["gpuring_peer_info"]) == ("", "")
 
 
@@ -159,7 +160,7 @@ def test_it_goes_on_while_nothing_is_taken_and_says_so_once(receiver):
 
 
 def test_it_says_so_before_the_first_sending_is_given_up(receiver):
-    """The second try of it is taken, so no sending fails."""
+    """The second attempt succeeds, so nothing is lost."""
     receiver.answers.put(UNAVAILABLE)
     with running("metrics", "--otlp", receiver.address, "--every", 0.01) as sender:
         for _ in range(3):
@@ -184,7 +185,7 @@ def test_if_nobody_listens_it_says_so_in_the_words_of_the_system():
     with socket.socket() as nobody:  # bound, so that nobody else listens there meanwhile
         nobody.bind(("127.0.0.1", 0))
         address = f"http://127.0.0.1:{nobody.getsockname()[1]}"
-        done = gpuring("metrics", "--otlp", address, "--once")  # tries again for 10 s
+        done = gpuring("metrics", "--otlp", address, "--once")  # the exporter tries again for 10 s
     assert done.returncode == 1
     assert done.stderr == (
         f"gpuring metrics: {address} has not taken the metrics (Connection refused)\n"

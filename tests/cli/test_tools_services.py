@@ -63,12 +63,12 @@ def test_inspect_says_who_is_who_in_a_service(name, children, command):
 def test_the_dead_of_a_service_are_engines_and_clients(name, children, command):
     with serve(name, engine=False) as keeper:
         dead = {"engine": up(children(engine, name)), "client": children(sender, name, 1)}
-        dead["client"].receive()  # it has joined
+        dead["client"].receive()  # the client has joined
         for child in dead.values():
             child.kill()
         poll(lambda: keeper.ring._header.reap() or keeper.ring._header.reaps == 3)
         text = command("inspect", name).stdout
-        for kind, child in dead.items():  # each once
+        for kind, child in dead.items():  # each is named once
             told = re.findall(rf"ago: {kind} \d+ \(\S+, pid {child.pid}\) died", text)
             assert len(told) == 1, text
 

@@ -37,7 +37,7 @@ def test_live_on_a_terminal(name, end):
                 os.write(screen.fd, b"xq")
             else:
                 top.send_signal(signal.SIGINT if end == "ctrl-c" else signal.SIGTERM)
-            screen.until(lambda text: "\x1b[?1049l" in text)  # the screen is given back
+            screen.until(lambda text: "\x1b[?1049l" in text)  # it restores the old screen
             assert top.wait(DEADLINE_S) == 0
     finally:
         screen.close()

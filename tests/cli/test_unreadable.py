@@ -21,7 +21,7 @@ from tests.helpers.support import Pipe
 
 
 def of_another_version(name: str) -> None:
-    """The ring's header says so from now on."""
+    """Makes the ring's header name another version."""
     with Path(f"/dev/shm/gpuring.{name}").open("r+b") as file:
         file.seek(8)
         file.write(bytes([native.VERSION - 1]))
@@ -67,7 +67,8 @@ def test_clean_says_which_process_uses_what_cannot_be_read(name, command, option
 
 
 def test_users_are_found_among_files_whose_names_have_odd_bytes(name, children, tmp_path):
-    """One user cannot keep root from the answer, and no file's name makes its process a user."""
+    """Such a user cannot keep root from the answer, and a file's name alone makes no process a
+    user."""
     with small_ring(name):
         found = Path(f"/dev/shm/gpuring.{name}").stat()
         device = f"{os.major(found.st_dev):02x}:{os.minor(found.st_dev):02x}"
@@ -82,7 +83,7 @@ def test_users_are_found_among_files_whose_names_have_odd_bytes(name, children, 
 def test_clean_says_so_where_it_cannot_know_which_process_that_is(name, command, monkeypatch):
     with small_ring(name):
         of_another_version(name)
-        monkeypatch.setattr("gpuring.registry.users._pids", list)  # as other users' hide theirs
+        monkeypatch.setattr("gpuring.registry.users._pids", list)  # as of other users
         told = command("clean", "--dry-run", name).stdout
         assert "a process uses it, which is another user's or in another pid namespace" in told
 

@@ -38,12 +38,12 @@ def reads(pipe, name, subscription):
 
 
 def told_now(ring, text):
-    """Who is in the way, with the time that a text tells."""
+    """What the ring says of who is in the way, but with the time that the text gives."""
     return re.sub(r"\d+\.\d+ s", re.search(r"\d+\.\d+ s", text)[0], ring.stats().in_the_way.why)
 
 
 def last_sentence(shown):
-    """What stands below the tables, in one line."""
+    """The text below the tables, as one line."""
     return " ".join(re.split(r"\n(?=\S)", shown.strip())[-1].split())
 
 
@@ -120,7 +120,7 @@ def test_top_shows_first_who_is_waited_for_then_who_waits(name, children):
 
 
 def test_top_names_who_keeps_the_slot_for_want_of_which_frames_are_dropped(name, children):
-    """No producer waits with try_claim."""
+    """The frames are dropped by try_claim, with which no producer waits."""
     with small_ring(f"{name}.a", SLOTS) as idle, small_ring(f"{name}.b", SLOTS) as ring:
         names = [idle.name, ring.name]
         idle.consumer("others")

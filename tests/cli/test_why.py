@@ -1,4 +1,5 @@
-"""`gpuring why` names who keeps a pipeline waiting, over several rings.  Nobody, where it runs."""
+"""`gpuring why` names who keeps a pipeline waiting, over several rings.  It names nobody if frames
+move."""
 
 from __future__ import annotations
 
@@ -40,7 +41,7 @@ def blamed(jam):
 
 
 def stuck(command, name):
-    """What `why` has answered, if something was stuck when it looked."""
+    """The answer of `why`, or None if nothing was stuck when it looked."""
     done = command("why", name, "--after", AFTER_S)
     return done if done.returncode == 1 else None
 
@@ -52,13 +53,13 @@ def test_it_names_the_culprit(name, children, command, plant):
     with PLANTED[plant](children, name) as blame:
         # on a busy machine others may be slow first
         poll(lambda: told(command, name, blame) == [[blame]])
-        done = poll(lambda: stuck(command, name))  # who reads several rings is not always waiting
+        done = poll(lambda: stuck(command, name))  # a reader of several rings does not always wait
         assert str(blame.pid or name) in done.stdout
-        assert "`" not in done.stdout.partition("What to do: ")[0]  # no command stands there twice
+        assert "`" not in done.stdout.partition("What to do: ")[0]  # each command is named once
 
 
 def test_a_program_that_cannot_replace_a_ring_is_told_how_to_go_on(name, children, command):
-    """The advice holds for those, too, who are told that the ring exists."""
+    """The advice also helps those who get RingExists."""
     with PLANTED["a_ring_in_which_all_are_dead"](children, name) as blame:
         poll(lambda: told(command, name, blame) == [[blame]])
         advice = command("why", name, "--after", AFTER_S).stdout.partition("What to do: ")[2]
@@ -114,7 +115,7 @@ def test_who_is_not_the_only_producer_can_be_ended(name, children):
 
 
 def test_the_command_that_it_tells_to_type_does_it(name, command, monkeypatch):
-    """Names of subscriptions may have spaces, as those of bridges have."""
+    """Names of subscriptions may have spaces.  Those of bridges have some."""
     monkeypatch.setenv("COLUMNS", "80")
     with small_ring(name) as ring, ring.producer() as producer:
         ring.subscribe("bridge: vm/optr's far")
@@ -159,7 +160,7 @@ with gpuring.attach(sys.argv[1]) as ring, ring.consumer("recorder", label="slow"
 
 @contextlib.contextmanager
 def process_1_of_a_pid_namespace(name):
-    """It holds a frame of the ring.  Yields its pid here."""
+    """A process that holds a frame of the ring.  Yields its pid in this namespace."""
     if subprocess.run(["unshare", "--pid", "--fork", "true"], check=False).returncode:
         pytest.skip("no pid namespaces here")
     begin = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-c"]
@@ -212,7 +213,7 @@ def test_a_name_that_is_not_there_has_a_status_of_its_own(name, command):
 
 
 def told(command, name, blame):
-    """Of each jam all culprits, as `gpuring why --json` has them, with what `blame` has of one."""
+    """All culprits of each jam, as `gpuring why --json` gives them, checked against `blame`."""
     done = command("why", name, "--after", AFTER_S, "--json")
     found = json.loads(done.stdout)
     assert done.returncode == bool(found)
@@ -234,7 +235,7 @@ def look(name, *others):
 
 
 def is_whole(jam):
-    """Both rings are full, and whoever needs a slot sleeps."""
+    """Whether both rings are full, and everybody who needs a slot sleeps."""
     return len(jam.steps) == 2 and all(step.waiting for step in jam.steps)
 
 
@@ -307,7 +308,7 @@ def two_rings(pipe, *names):
 
 
 def test_nothing_is_stuck_where_frames_move_though_slowly(name, command):
-    """The ring is always full, and its oldest frame is always old: nothing of that is a jam."""
+    """The ring is always full, and its oldest frame is always old.  Neither is a jam."""
     with small_ring(name) as ring, ring.producer() as producer, ring.consumer("slow") as slow:
         put(producer, 4)
         poll(lambda: command("why", name, "--after", AFTER_S).returncode)
@@ -371,7 +372,7 @@ def test_the_command_that_starts_an_importer_again_is_told_on_both_hosts(name, c
     far = f"{name}-far"
 
     def commanded(ring):
-        """Those who are to blame and can be started again, as a host with this ring sees it."""
+        """The names of culprits that can be started again, as a host with this ring sees it."""
         alone = [one for one in look(name) if one.name == ring]
         return [end for jam in jams(alone) for end in jam.culprits if end.command]
 
@@ -401,7 +402,7 @@ def test_how_much_patience_is_left_is_told(name):
 
 
 def test_an_importer_that_is_stopped_is_told_on_its_own_host(name, children):
-    """There the near ring is not to be seen, and readers only wait."""
+    """The near ring cannot be seen there, and readers only wait."""
     pytest.importorskip("zmq")
     with PLANTED["an_importer_that_is_stopped"](children, name) as blame:
         (jam,) = poll(lambda: jams(look(f"{name}-far")))
@@ -483,7 +484,8 @@ def test_who_is_stopped_is_not_to_blame_for_its_gpu(rig):
 
 
 def test_an_event_that_nobody_has_looked_at_is_no_jam(rig):
-    """Its fence is raised by who looks at it, so it says nothing of the GPU."""
+    """The fence of an event rises when somebody looks at it.  So a low fence does not mean that the
+    GPU is busy."""
     ring = rig("event")
     producer, consumer = ring.producer(), ring.consumer()
     producer.claim_many(4, 0).publish()

@@ -42,13 +42,13 @@ _TAKEN: set[tuple[str, int]] = set()
 
 
 def of(page: str, *languages: str) -> list[str]:
-    """The page's blocks in these languages."""
+    """The blocks of a page in these languages."""
     found = re.findall(r"^```(\w*)[^\n]*\n(.*?)^```$", (ROOT / page).read_text(), re.M | re.S)
     return [code for language, code in found if language in languages]
 
 
 def block(page: str, *numbers: int) -> Callable[[Any], Any]:
-    """Of the page's blocks in Python, counted from 0."""
+    """One of the page's blocks in Python, counted from 0."""
     path = f"docs/{page}"
     _TAKEN.update((path, number) for number in numbers)
     texts = of(path, "python")
@@ -57,9 +57,9 @@ def block(page: str, *numbers: int) -> Callable[[Any], Any]:
 
 
 def left_out() -> list[str]:
-    """The programs of the pages that nobody runs."""
+    """The programs of the pages that no test runs."""
     for file in Path(__file__).parent.glob("test_*.py"):
-        importlib.import_module(f"{__package__}.{file.stem}")  # its blocks are taken
+        importlib.import_module(f"{__package__}.{file.stem}")  # the module takes its blocks
     pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
     return [
         f"{path} {number}"
@@ -71,7 +71,8 @@ def left_out() -> list[str]:
 
 
 def run(code: str, **names: Any) -> dict[str, Any]:
-    """Its names afterwards.  Where it awaits, it is the body of a coroutine."""
+    """Runs a block.  Returns its names afterwards.  A block with `await` runs as the body of a
+    coroutine."""
     namespace = {"gpuring": gpuring, **names}
     compiled = compile(code, "page", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
     if compiled.co_flags & inspect.CO_COROUTINE:

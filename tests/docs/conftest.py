@@ -19,14 +19,14 @@ from tests.docs.examples import EXAMPLES, RINGS, files_of, lock
 
 
 class Programs:
-    """They run in one folder.  What they start ends with them."""
+    """Programs that run in one folder.  What they start ends with them."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._started: list[subprocess.Popen[str]] = []
 
     def start(self, *command: Any, before: Any = (), **more: Any) -> subprocess.Popen[str]:
-        """before: what comes before the interpreter."""
+        """Starts a program.  `before` comes before the interpreter in the command."""
         process = subprocess.Popen(
             [*before, sys.executable, *map(str, command)],
             stdout=subprocess.PIPE, text=True, cwd=self._folder, start_new_session=True, **more,
@@ -35,7 +35,8 @@ class Programs:
         return process
 
     def terminate(self, process: subprocess.Popen[str]) -> None:
-        """SIGTERM to the program itself, also where it is process 1 of what `before` has made."""
+        """Sends SIGTERM to the program itself, also if it is process 1 of what `before` has
+        made."""
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
         inside = process.args[0] != sys.executable  # type: ignore[index]
         os.kill(int(children[0]) if inside else process.pid, signal.SIGTERM)
@@ -55,7 +56,8 @@ PROCESS_1 = ("unshare", "--pid", "--fork", "--kill-child", "--mount-proc")
 
 @pytest.fixture(params=["a process", "process 1"])
 def before(request: pytest.FixtureRequest) -> tuple[str, ...]:
-    """What comes before a program that may be process 1 of a pid namespace."""
+    """What comes before the interpreter: nothing, or a command that makes the program process 1 of
+    a pid namespace."""
     if request.param == "a process":
         return ()
     tried = subprocess.run([*PROCESS_1, "true"], capture_output=True, text=True, check=False)
@@ -66,7 +68,7 @@ def before(request: pytest.FixtureRequest) -> tuple[str, ...]:
 
 @pytest.fixture
 def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Programs]:
-    """They end with the test, and import this checkout."""
+    """Programs that end with the test, and import this checkout."""
     inherited = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), *filter(None, inherited)]))
     made = Programs(tmp_path)
@@ -76,14 +78,14 @@ def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Progra
 
 @pytest.fixture
 def code(page_code: str, name: str) -> str:
-    """With rings of this test."""
+    """The code of a block with ring names of this test."""
     rings = r'"(cam0|cam1|shards|classify|urgent|normal|generate)"'
     return re.sub(rings, rf'"{name}.\1"', page_code)
 
 
 @pytest.fixture
 def handlers() -> Iterator[None]:
-    """What a block does to signals is undone."""
+    """Undoes what a block does to signal handlers."""
     before = signal.getsignal(signal.SIGTERM)
     yield
     signal.signal(signal.SIGTERM, before)

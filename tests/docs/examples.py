@@ -1,4 +1,4 @@
-"""The examples, and which names of rings they take."""
+"""The examples, and the names of rings that they use."""
 
 from __future__ import annotations
 

@@ -83,7 +83,8 @@ def read(text: str) -> Iterator[Sentence]:
 
 
 def sentences(line: str) -> Iterator[str]:
-    """A heading in bold belongs to the sentence behind it.  A full stop in code ends nothing."""
+    """The sentences of a page.  A heading in bold belongs to the sentence behind it.  A full stop
+    in code ends no sentence."""
     at, masked = 0, _CODE.sub(lambda code: "X" * len(code[0]), line)
     for end in [*(found.end() for found in _END.finditer(masked)), len(line)]:
         sentence = line[at:end].strip()
@@ -96,7 +97,7 @@ def sentences(line: str) -> Iterator[str]:
 
 
 def quotations() -> Iterator[Quotation]:
-    """Those of the tests, and those of no_promise.toml."""
+    """The quotations in the tests, and those in no_promise.toml."""
     for path in sorted(TESTS.rglob("test_*.py")):
         if "@promise(" in (source := path.read_text()):
             yield from quoted_in(source, str(path.relative_to(ROOT)))
@@ -107,7 +108,8 @@ def quotations() -> Iterator[Quotation]:
 
 
 def quoted_in(source: str, path: str) -> Iterator[Quotation]:
-    """What the tests of a file quote.  It is not imported, because some need a GPU for that."""
+    """What the tests of a file quote.  The file is not imported, because some need a GPU for
+    that."""
     for test in ast.parse(source).body:
         if getattr(test, "name", "").startswith("test"):
             for mark in test.decorator_list:

@@ -1,4 +1,5 @@
-"""The blocks of the pages run as they stand there.  What they leave to the reader is given here."""
+"""The blocks of the pages run as they stand there.  The tests provide what the pages leave to the
+reader."""
 
 from __future__ import annotations
 
@@ -62,7 +63,7 @@ def test_each_program_of_the_pages_is_run():
 
 
 def commands() -> list[Any]:
-    """What the pages say to type, from `gpuring` to a comment, a pipe or the end of the line."""
+    """The commands on the pages, from `gpuring` to a comment, a pipe or the end of the line."""
     lines = {
         line
         for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
@@ -75,7 +76,7 @@ def commands() -> list[Any]:
 
 @pytest.mark.parametrize("line", commands())
 def test_each_command_of_the_pages_can_be_typed(line):
-    """Its options are there, and take such values."""
+    """The command has these options, and they take such values."""
     _, command, *arguments = shlex.split(line)
     parser = argparse.ArgumentParser(exit_on_error=False)
     COMMANDS[command][0].add_arguments(parser)
@@ -115,7 +116,7 @@ def test_read_the_newest(code, world):
         pytest.raises(gpuring.EndOfStream),
     ):
         run(code, frames=frames, total=total)
-    assert total == 24  # of one frame
+    assert total == 24  # the sum of one frame
 
 
 @block("frames.md", 0)
@@ -396,7 +397,7 @@ def test_graphs(code, on_gpu):
 @block("bridge.md", 0, 1)
 @pytest.mark.slow
 def test_a_bridge(code, world, name, tmp_path, monkeypatch, capsys, handlers):
-    """Both hosts are this one, so the far ring has another name, and the address is ours."""
+    """Both hosts are this one, so the far ring has another name, and the address is this host's."""
     pytest.importorskip("zmq")
     from gpuring import bridge
 

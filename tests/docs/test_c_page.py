@@ -1,4 +1,4 @@
-"""docs/c.md: its programs are those of examples/c, and its commands build and run them."""
+"""The programs of docs/c.md are those of examples/c, and its commands build and run them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ WARNINGS = "-Wall -Wextra -Wpedantic -Werror"
 
 
 def command(begins: str) -> str:
-    """The line of the page that begins so."""
+    """The line of the page that begins like this."""
     lines = {each for _, block in SHOWN for each in block.splitlines()}
     (line,) = (each for each in lines if each.startswith(begins))
     return line
@@ -45,7 +45,7 @@ def run(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for path in EXAMPLES.iterdir():
         shutil.copy(path, tmp_path)
     started: list[subprocess.Popen[str]] = []
-    ours = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # its `python` is ours
+    ours = {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}  # runs this Python
 
     def run(line: str, **environment: str) -> subprocess.Popen[str]:
         started.append(
@@ -74,7 +74,7 @@ def test_the_page_shows_the_programs_as_they_are(name):
 
 
 def make(name: str) -> gpuring.Ring:
-    """As the page's `gpuring keep` makes it, but for its name."""
+    """Makes the ring that the page's `gpuring keep` makes, under another name."""
     asked = command("gpuring keep cam0").split()
     slots, shape = (asked[asked.index(each) + 1] for each in ("--slots", "--shape"))
     return gpuring.create(
@@ -114,7 +114,7 @@ def test_a_camera_says_why_a_ring_does_not_suit_it(name, run, dtype, meta, why):
 
 @pytest.mark.parametrize("waits", ["between frames", "for a slot"])
 def test_a_ctrl_c_ends_the_camera_in_order(name, run, waits):
-    """Its reader gets all of its frames, and then the end of the stream."""
+    """The camera's reader gets all of its frames, and then the end of the stream."""
     done(run(f"{command('c++ -std=c++17 camera.cpp')} {WARNINGS}"))
     with make(name) as ring, ring.consumer() as frames:
         camera = run(command("./camera").replace("cam0", name))
@@ -224,7 +224,7 @@ def test_frames_that_are_uploaded_as_the_page_says_reach_python(name, run, tmp_p
     until(Path("/dev/shm", f"gpuring.{name}").exists, uploads)
     with gpuring.attach(name) as ring, ring.consumer("all") as frames:
         for k in range(900):
-            with frames.acquire() as slot:  # it raises PeerLost if that program dies
+            with frames.acquire() as slot:  # raises PeerLost if the program dies
                 assert slot.meta["pts"] == k
                 assert array_of(slot).tolist() == [7] * 1000
         assert done(uploads) == ""
@@ -250,7 +250,7 @@ def test_a_kernel_finds_the_edges_that_python_draws(name, run, memory, sync):
         until(lambda: ring.stats().subscriptions, program)
         with ring.producer() as producer:
             for k in range(10):
-                image[:, 10 * k : 10 * k + 5] = 255  # a bar, which has two edges, the first one one
+                image[:, 10 * k : 10 * k + 5] = 255  # bars with two edges, the first with one
                 with producer.claim(20) as slot:
                     slot.copy_from(image)
                     slot.meta["pts"] = k
@@ -267,7 +267,7 @@ def test_pkg_config(name, run):
         watch = run(f"./watch {name}")
         poll(lambda: ring.stats().subscriptions)
         with ring.producer() as producer:
-            rings.put(producer)  # without one, who has not joined yet waits for the next producer
+            rings.put(producer)  # while it is there, so that a late reader gets a frame
         assert done(watch).startswith("8 ")
 
 

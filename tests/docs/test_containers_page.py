@@ -1,4 +1,4 @@
-"""The example of docs/containers.md: its programs run in containers that share what a pod does."""
+"""The programs of docs/containers.md run in containers that share what a pod shares."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pages hang together, and the reference has everything that is public."""
+"""The links of the pages lead somewhere, and the reference has everything that is public."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def without_code(text: str) -> str:
 
 
 def anchors(page: Path) -> set[str]:
-    """What a page's headings, and the objects that mkdocstrings puts on it, are called."""
+    """The anchors of a page: its headings, and the objects that mkdocstrings puts on it."""
     text = page.read_text()
     headings = re.findall(r"^#+ (.*)$", without_code(text), re.M)
     slugs = {re.sub(r"[^\w\- ]", "", each).strip().lower().replace(" ", "-") for each in headings}
@@ -67,7 +67,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_what_the_reference_lists_can_be_had_by_its_name():
-    """In a process that has imported nothing else."""
+    """The process has imported nothing else."""
     pytest.importorskip("prometheus_client", reason="gpuring.service.prometheus needs it")
     listed = [
         name
@@ -151,7 +151,8 @@ def of_tuple(kind: Any) -> tuple[str, ...]:
 
 
 def members(kind: Any) -> dict[str, Any]:
-    """The public ones that are ours, and those that are used as `slot[name]`, `for slot in …`."""
+    """The public members that the package defines, and special ones that are used as `slot[name]`
+    or `for slot in …`."""
     found = {}
     for name in dir(kind):
         owner = next(each for each in kind.__mro__ if name in vars(each))
@@ -177,7 +178,7 @@ def documented() -> list[Any]:
 
 @pytest.mark.parametrize("thing", documented())
 def test_everything_public_has_a_docstring_of_substance(thing):
-    """It says something, in sentences, and says what each argument is, or where that stands."""
+    """A docstring has sentences.  It says what each argument is, or where that can be read."""
     text = inspect.cleandoc(vars(thing)["__doc__"] if inspect.isclass(thing) else thing.__doc__)
     assert len(text.split()) >= 4, text
     assert text[-1] in ".…:)", text
@@ -197,7 +198,7 @@ def test_everything_public_has_a_docstring_of_substance(thing):
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """Built as ./check builds it."""
+    """The site, built as ./check builds it."""
     for module in ("mkdocs", "material", "mkdocstrings_handlers"):
         if find_spec(module) is None:
             pytest.skip(f"{module}: gpuring[docs] is not installed")
@@ -246,7 +247,7 @@ def test_the_site_fetches_nothing(site):
 
 @pytest.mark.slow
 def test_lists_and_tables_are_shown_as_such(site):
-    """Some readers of Markdown want an empty line before them, and this one does."""
+    """The site's Markdown needs an empty line before them."""
     for page in site.rglob("*.html"):
         for paragraph in re.findall(r"<p>(.*?)</p>", page.read_text(), re.S):
             assert not re.search(r"^\s*[*|] ", paragraph, re.M), f"{page.name}: {paragraph}"

@@ -34,7 +34,7 @@ def _check(lines, on_host):
 
 @pytest.mark.parametrize("first", ["send.py", "change.py"])
 def test_two_scripts(start, first):
-    """In whichever order they are started."""
+    """They may start in any order."""
     second = {"send.py": "change.py", "change.py": "send.py"}[first]
     processes = {name: start("two_scripts", name) for name in (first, second)}
     _check(printed(processes["send.py"]), start.on_host)
@@ -47,14 +47,15 @@ def test_one_script(start):
 
 @pytest.mark.slow
 def test_sensor_latest(start, tmp_path):
-    """It checks its log and its plans itself; here, that its figures add up."""
+    """The example checks its log and its plans itself.  This test checks that its figures add
+    up."""
     h5py = pytest.importorskip("h5py", reason="gpuring[examples] is not installed")
     needs("torch")
     lines = printed(start("sensor_latest.py", args=["1"]))
     if start.on_host:
         assert lines.pop(0) == f"{ON_HOST} with torch on the CPU"
     rate = re.match(r"lidar +(\d+) scans/s of 2048 points, late by p50 ", lines.pop(0))[1]
-    text = "\n".join(lines)  # planner and logger are two processes: in either order
+    text = "\n".join(lines)  # planner and logger print in any order
     plans, lost = re.search(
         r"planner +(\d+) plans, (\d+) scans lost, age .* ms$", text, re.M
     ).groups()
@@ -74,7 +75,8 @@ def test_sensor_latest(start, tmp_path):
 )
 @pytest.mark.slow
 def test_token_stream(start):
-    """Each front end checks its tokens itself; here, that none of the living has missed any."""
+    """Each front end checks its tokens itself.  This test checks that no front end that lives has
+    missed any."""
     text = "\n".join(printed(start("token_stream.py", args=["30"])))
     told = r"front end (\d)  30 prompts, .*, (\d+) in all, each right; \d+ streams asked for again"
     assert sorted(re.findall(told, text)) == [("0", "3000"), ("1", "300"), ("3", "3000")]
@@ -83,7 +85,8 @@ def test_token_stream(start):
 
 @pytest.mark.slow
 def test_weights_handover(start):
-    """It compares checksums itself; here, that all end with the same weights, the late one too."""
+    """The example compares checksums itself.  This test checks that all end with the same weights,
+    also the late one."""
     pytest.importorskip("torch", reason="gpuring[examples] is not installed")
     lines = printed(start("weights_handover.py", args=["150"]))
     if start.on_host:
@@ -108,7 +111,7 @@ ANY_NAME = ("supervised/detector.py", "supervised/recorder.py")
     "name", sorted(str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.py"))
 )
 def test_help_and_wrong_arguments(start, name):
-    if name in ("inference_load.py", "upscale_load.py", "video_page.py"):  # parts of other ones
+    if name in ("inference_load.py", "upscale_load.py", "video_page.py"):  # parts of others
         needs_video()
     else:
         assert printed(start(name, args=["--help"], alone=False))[0].startswith("usage: ")
@@ -129,7 +132,7 @@ def test_help_and_wrong_arguments(start, name):
     ],
 )
 def test_without_its_packages_an_example_says_what_to_install(name, tmp_path):
-    """Whether they are installed here or not.  --help needs none of them."""
+    """It says so also where they are installed.  --help needs none of them."""
     path = str(EXAMPLES / f"{name}.py")
     for arguments in ([], ["--help"]):
         program = (
@@ -137,7 +140,7 @@ def test_without_its_packages_an_example_says_what_to_install(name, tmp_path):
             f"sys.argv = {[path, *arguments]}; runpy.run_path({path!r}, run_name='__main__')"
         )
         done = python(program, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
-        if arguments and name != "video_page":  # which is a part of another one
+        if arguments and name != "video_page":  # this one is a part of another example
             assert (done.returncode, done.stderr) == (0, "")
             assert done.stdout.startswith("usage: ")
         else:
@@ -148,7 +151,8 @@ def test_without_its_packages_an_example_says_what_to_install(name, tmp_path):
 
 
 def test_the_guide_shows_the_examples_as_they_are():
-    """Its first blocks leave out what is for machines without a GPU, and the command line."""
+    """The guide's first blocks leave out the command line and what is for machines without a
+    GPU."""
     guide = (ROOT / "docs" / "guide.md").read_text()
     for name in ("two_scripts/send.py", "two_scripts/change.py", "one_script.py"):
         block = re.search(rf"```python\n# examples/{name}\n(.*?)```", guide, re.DOTALL)
@@ -172,7 +176,8 @@ def test_the_guide_shows_the_examples_as_they_are():
     ],
 )
 def test_front_ends_and_engines_that_are_killed(start, name, told):
-    """It checks every answer itself; here, that there were some, and that two were killed."""
+    """The example checks every answer itself.  This test checks that there were some, and that two
+    processes were killed."""
     needs(*FRONT_ENDS)
     lines = printed(start(name, args=["2"]))
     if start.on_host:
@@ -204,7 +209,7 @@ def test_two_hosts(start):
 
 @pytest.mark.slow
 def test_supervised_programs_lose_no_picture(start):
-    """They are stopped and killed meanwhile.  It exits with 1 if a picture is missing."""
+    """They are stopped and killed meanwhile.  The program exits with 1 if a picture is missing."""
     if not start.on_host:
         pytest.skip("it runs in host memory")
     lines = printed(start("supervised/run.py", args=["10", "--port", "0"]))
@@ -254,7 +259,7 @@ PAGES = {
 )
 def test_every_example_is_short_and_has_a_page(name):
     path = EXAMPLES / name
-    if path.stem != "inference_load":  # no example, but what measures one
+    if path.stem != "inference_load":  # it is no example, but measures one
         assert len(path.read_text().splitlines()) < 210
     page = ROOT / "docs" / PAGES.get(name, f"examples/{path.stem}.md")
     assert f"examples/{name}" in page.read_text()

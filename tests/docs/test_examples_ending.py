@@ -20,7 +20,8 @@ from tests.helpers.support import poll
 
 
 def _session(pid):
-    """What runs by way of one process that a test has started, without zombies: {pid: command}."""
+    """The processes in the session of a process that a test has started, without zombies: {pid:
+    command}."""
     found = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -68,7 +69,7 @@ def test_children_end_when_their_parent_is_killed(start, name):
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("name", ["two_scripts/send.py", *CHILDREN])
 def test_an_example_that_gets_sigterm_ends_with_its_children_and_leaves_nothing(start, name):
-    """Its files are looked for where the test ends."""
+    """The end of the test looks for files that it has left."""
     needs("av", "h5py", "zmq", *FRONT_ENDS)
     process = start(*name.split("/") if name not in CHILDREN else [name])
     rings = RINGS.get(name.removesuffix("/send.py"), (f"example-{process.pid}",))

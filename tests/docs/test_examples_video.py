@@ -20,7 +20,8 @@ from tests.helpers.support import poll
 
 
 def _check_video(start, first, lines, seconds, where):
-    """The recorder held what was detected to a second decode; here, that its file can be played."""
+    """The recorder compares what was detected with a second decode.  This test checks that its file
+    can be played."""
     av = pytest.importorskip("av")
     if start.on_host:
         assert first == "no GPU here, so this runs on host memory, and PyAV decodes"
@@ -36,11 +37,11 @@ def _check_video(start, first, lines, seconds, where):
 
 @pytest.mark.slow
 def test_a_camera_of_the_video_pipeline_decodes_ahead_before_the_cameras_begin(name, monkeypatch):
-    """Otherwise it begins late, and on a slow machine no picture has a signal of it."""
+    """Otherwise the camera begins late, and on a slow machine no picture shows it."""
     needs_video()
     torch = pytest.importorskip("torch")
     monkeypatch.syspath_prepend(EXAMPLES)
-    monkeypatch.setattr(gpuring, "exit_on_sigterm", lambda: None)  # it calls that
+    monkeypatch.setattr(gpuring, "exit_on_sigterm", lambda: None)  # the example calls it
     pipeline = importlib.import_module("video_pipeline")
     monkeypatch.setattr(pipeline, "end_with_parent", lambda: None)
     steps = []
@@ -75,7 +76,7 @@ def _figures(address):
 
 @pytest.mark.slow
 def test_cameras_that_stall_or_die_hold_up_nobody(start, tmp_path):
-    """And the page says so, the file shows it, and what came is all there."""
+    """The page says so, the file shows it, and all frames that came are there."""
     needs_video()
     av = pytest.importorskip("av")
     process = start("video_pipeline.py", args=["6"])
@@ -83,7 +84,8 @@ def test_cameras_that_stall_or_die_hold_up_nobody(start, tmp_path):
     with gpuring.attach("seen0") as ring:
 
         def more(frames):
-            """So many more of camera 0 have been detected: more than all rings together hold."""
+            """Waits until so many more frames of camera 0 were detected: more than all rings
+            together hold."""
             until = ring.stats().cursor + frames
             poll(lambda: ring.stats().cursor >= until, 90)
 
@@ -108,16 +110,15 @@ def test_cameras_that_stall_or_die_hold_up_nobody(start, tmp_path):
     assert len(pictures) == 150
     for k, absent in enumerate(no_signal):
         corners = [picture[720 * k : 720 * k + 100, :100] for picture in pictures]
-        # Of nearly all pixels: the codec leaves traces of the picture before.
+        # Nearly all pixels have it, because the codec leaves traces of the picture before.
         gray = [(abs(each - 32.0) < 4).mean() > 0.9 for each in corners]
         assert sum(gray) == absent
 
 
 @pytest.mark.slow
 def test_video_page(start, tmp_path):
-    """A reader of the page gets JPEGs as long as there are frames; one who leaves leaves nobody.
-
-    All frames are recorded meanwhile."""
+    """A reader of the page gets JPEGs as long as there are frames.  A reader that leaves is not
+    counted any more.  All frames are recorded meanwhile."""
     needs_video()
     image = pytest.importorskip("PIL.Image")
     process = start("video_pipeline.py", args=["4"])
@@ -163,7 +164,7 @@ def test_video_page_in_a_browser(start, tmp_path, browser):
     process = start("video_pipeline.py", args=["6"])
     first, _, address = _page(process)
     page = browser.new_page()
-    page.goto(address, wait_until="domcontentloaded")  # it loads as long as there are frames
+    page.goto(address, wait_until="domcontentloaded")  # the page loads as long as there are frames
     page.wait_for_function(
         "() => document.images.length == 3"
         " && [...document.images].every(image => image.naturalWidth == 640)"

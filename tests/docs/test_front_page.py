@@ -42,7 +42,7 @@ FRONT, GUIDE = pasted("README.md"), pasted("docs/guide.md")
 
 @pytest.fixture(params=["host", pytest.param("cuda", marks=pytest.mark.gpu)])
 def start(request, name, programs, tmp_path, monkeypatch):
-    """Starts a pasted program on this memory, with rings of this test."""
+    """Starts a pasted program with this kind of memory and rings of this test."""
     monkeypatch.setenv("PYTHONUNBUFFERED", "1")
 
     def start(pasted: dict[str, str], file: str, **more: Any) -> subprocess.Popen[str]:
@@ -96,7 +96,7 @@ def test_the_front_page(start, name):
 
 
 def test_sigterm_ends_the_front_page_while_it_waits(start, name, programs, before):
-    """The camera in claim, and its watcher in acquire."""
+    """The camera waits in claim, and its watcher in acquire."""
     camera = start(FRONT, "camera.py", before=before)
     until(Path("/dev/shm", f"gpuring.{name}.cam0").exists, camera)
     with gpuring.attach(f"{name}.cam0") as ring:
@@ -124,7 +124,7 @@ def test_nothing_is_left_of_a_camera_that_is_killed_when_its_watcher_has_left(st
 
 @pytest.mark.parametrize("first", ["send.py", "change.py"])
 def test_the_first_example_of_the_guide(start, first):
-    """In whichever order the two are started."""
+    """The two may start in any order."""
     programs = {file: GUIDE[file] for file in ("send.py", "change.py")}
     processes = {file: start(programs, file) for file in sorted(programs, key=lambda x: x != first)}
     out, trouble = processes["send.py"].communicate()

@@ -1,4 +1,4 @@
-"""A short label in a comment (H1, G12, edge D) is of use only where a page says what it means."""
+"""A page explains each short label that a comment has (H1, G12, edge D)."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_every_explanation_is_of_a_label_that_is_used():
 
 
 def test_every_explanation_names_a_file_that_is_there():
-    """What prevents the hole now, and where."""
+    """The explanation says what prevents the hole now, and where."""
     for label, text in explained().items():
         files = re.findall(r"`((?:core|device|docs|tests)/[\w./-]+)`", text)
         assert files, f"{label} names no file"

@@ -44,7 +44,8 @@ def test_figures_are_those_of_the_results(everything):
 
 
 def not_in(results: Path, text: str) -> list[str]:
-    """The times in ms that the text names, and that the results do not have when rounded so."""
+    """The times in ms that the text names and that are not among the results, rounded in the same
+    way."""
     there = list(times_ms(json.loads(results.read_text())))
     return [
         said
@@ -126,7 +127,7 @@ def test_who_quotes_what_is_not_there_is_named(quotation, why):
 
 
 def test_who_quotes_a_sentence_that_was_changed_is_named(everything):
-    """In a copy of a page.  The sentence that took its place has no test then."""
+    """The sentence is changed in a copy of a page.  The new sentence has no test then."""
     there, then = "is always told.", "is seldom told."
     copy = [each._replace(text=each.text.replace(there, then)) for each in promised("failure.md")]
     found = held(copy, (each for each in everything if each.page == "failure.md")).wrong

@@ -1,4 +1,4 @@
-"""docs/recipes.md is run: each block where its title says, its output held to its comments."""
+"""Each block of docs/recipes.md runs where its title says, and prints what its comments say."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ class Recipe(NamedTuple):
 
     @property
     def whole(self) -> bool:
-        """A program by itself; otherwise it goes on from the page's first block."""
+        """The block as a program.  If it is not one by itself, the page's first block comes before
+        it."""
         return "import gpuring" in self.code
 
     @property
@@ -65,7 +66,7 @@ def _runs() -> list[object]:
 
 
 def _need(code: str) -> None:
-    """Skips where a library of a recipe is not installed."""
+    """Skips the test if a library of the recipe is not installed."""
     if "import cupy" in code:
         pytest.importorskip("cupy", reason="its arrays are CuPy's")
     for module in re.findall(r"^(?:import|from) ([\w.]+)", code, re.M):
@@ -82,7 +83,7 @@ def _need(code: str) -> None:
 
 
 def _for_torch(code: str, kind: str) -> str:
-    """What the page says to write where a GPU is used by torch alone."""
+    """The text that the page gives for a GPU that only torch uses."""
     if kind == "host" or frameworks.cupy() is not None or "slot.array" not in code:
         return code
     return "import torch\n" + code.replace("slot.array", "torch.from_dlpack(slot)")
@@ -90,7 +91,7 @@ def _for_torch(code: str, kind: str) -> str:
 
 @pytest.fixture
 def run(programs, tmp_path, monkeypatch):
-    """Runs a program; what it prints."""
+    """Runs a program.  Returns what it prints."""
     monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 
     def run(code: str, patience_s: float) -> list[str]:
@@ -110,7 +111,7 @@ def test_those_for_a_gpu_are_python_too():
 
 @pytest.mark.parametrize(("recipe", "kind"), _runs())
 def test_recipe(recipe, kind, name, run):
-    assert recipe.printed, "a recipe shows what comes of it"
+    assert recipe.printed, "the recipe does not show its output"
     code = recipe.code if recipe.whole else SETUP.code + recipe.code
     code = code.replace('"cam0"', repr(name)).replace('device = "cuda"', f'device = "{kind}"')
     code = _for_torch(code, kind)
@@ -120,7 +121,7 @@ def test_recipe(recipe, kind, name, run):
 
 @pytest.fixture
 def serve():
-    """Serves an application; the address.  It ends with the test."""
+    """Serves an application until the test ends.  Returns the address."""
     running = []
 
     def serve(app: Any) -> str:

@@ -22,7 +22,7 @@ PROGRAMS = pasted("docs/recording.md")
 
 
 def shown(file):
-    """What the page says that a program prints."""
+    """The output of a program, as the page gives it."""
     behind = PAGE.partition(f"```python\n# {file}\n")[2]
     found = re.search(r"^```\n\n```\n(.*?)^```$", behind, re.M | re.S)
     assert found

@@ -100,7 +100,7 @@ def test_parts(code, name, capsys):
 
 @contextlib.contextmanager
 def answered(service: str) -> Iterator[Any]:
-    """A service of which a thread answers one call, and its client."""
+    """A service in which a thread answers one call, and its client."""
     with (
         gpuring.serve(service, **SERVICE, device="host") as server,
         gpuring.connect(service) as client,

@@ -50,7 +50,7 @@ def start(name, programs, tmp_path, monkeypatch):
 
 
 def ended(process):
-    """Its status, and what it said in the end."""
+    """The exit status of a program, and the end of its output."""
     _, trouble = process.communicate(timeout=PATIENCE_S)
     return process.returncode, trouble
 
@@ -61,7 +61,7 @@ POD, _ = manifest("containers.md")
 @pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("page", [PROGRAMS, POD], ids=["supervise.md", "containers.md"])
 def test_a_camera_is_restarted_and_everything_ends_by_sigterm(start, name, programs, before, page):
-    """Its watcher goes on, also if both are process 1 of a container."""
+    """The watcher goes on.  This holds also if both programs are process 1 of a container."""
     watch = start(page["watch.py"], before=before)
 
     def seen_until(wanted):
@@ -94,7 +94,7 @@ SIGNALS = [
 def test_what_each_signal_does(start, name, number, line, status, in_order):
     assert HANGUP in PAGE
     first, rest = PROGRAMS["camera.py"].split("with (", 1)
-    unless_ignored = "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_DFL)"  # as by nohup
+    unless_ignored = "import signal\nsignal.signal(signal.SIGHUP, signal.SIG_DFL)"  # as nohup does
     camera = start(f"{unless_ignored}\n{first}{line}\nwith ({rest}")
     poll(lambda: directory.look(name, PATIENCE_S).producers())
     camera.send_signal(number)
@@ -105,7 +105,7 @@ def test_what_each_signal_does(start, name, number, line, status, in_order):
 
 @pytest.mark.parametrize("page", [PAGE, MONITORING], ids=["supervise.md", "monitoring.md"])
 def test_the_units_are_right(tmp_path, page):
-    """To systemd, which looks at names and values, and for the program."""
+    """systemd checks the names and values, and looks for the program."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd is not installed")
     (unit,) = re.findall(r"^```ini\n(.*?)^```$", page, re.M | re.S)
@@ -122,7 +122,7 @@ def test_the_units_are_right(tmp_path, page):
 
 
 def test_the_metrics_of_a_pod_are_those_of_its_rings():
-    """Its own container for them mounts what the others do, and its command can be typed."""
+    """The container for metrics mounts what the others mount, and its command can be typed."""
     (found,) = re.findall(r"^```yaml\n(.*?)^```$", MONITORING, re.M | re.S)
     ((container,), (_, pod)) = yaml.safe_load(found), manifest("supervise.md")
     assert container["volumeMounts"][0] in pod["spec"]["containers"][0]["volumeMounts"]
@@ -151,7 +151,7 @@ def test_probes_find_the_engine_and_miss_it(start, name, programs, before):
     header = Path(segment.path_of(segment.header_name(name)))
     poll(lambda: header.exists() and gpuring.health(name).ok)
     assert {command(*probe).returncode for probe in asked} == {0}
-    for each, status in zip(running, (1, 3), strict=True):  # no engine, no such service
+    for each, status in zip(running, (1, 3), strict=True):  # no engine, then no service
         programs.terminate(each)
         assert ended(each) == (0, "")
         assert {command(*probe).returncode for probe in asked} == {status}

@@ -1,1 +1,1 @@
-"""What only a GPU can show.  `pytest -m gpu` runs it."""
+"""Tests that need a GPU.  `pytest -m gpu` runs them."""

@@ -1,4 +1,4 @@
-"""Rings on the GPU, by who waits and how."""
+"""Rings on a GPU, with each synchroniser and gate."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels that make the GPU tell whether a wait was real and a frame whole.
+"""Kernels that show whether a wait was real and a frame was whole.
 
 * `Latch` holds a stream until the test lets it go: what is behind it cannot have run before.
 * `stamp` fills an array with words that follow from a sequence; `check` counts those that do not.
@@ -103,7 +103,7 @@ def counter() -> Any:
 
 
 def count(wrong: Any, stream: Any = None) -> int:
-    """What a counter has come to, behind the work of a stream (None: the current one)."""
+    """The value of a counter, read behind the work of a stream (None: the current one)."""
     return int(library.to_host(wrong, stream)[0])
 
 
@@ -116,7 +116,7 @@ class Latch:
 
     def __init__(self, limit_s: float = 10.0) -> None:
         self._limit_ns = int(limit_s * 1e9)
-        gc.collect()  # what it frees on the GPU later would wait for the streams that we hold
+        gc.collect()  # a later collection that frees GPU memory would wait for the held streams
         self._words = library.pinned_words(2)  # mapped: the GPU sees the CPU's stores
 
     def hold(self, stream: Any) -> None:
@@ -124,12 +124,12 @@ class Latch:
         _launch("latch", stream, (self._words.ctypes.data, self._limit_ns))
 
     def open(self) -> None:
-        """Lets all held streams go, and those held later."""
+        """Lets all held streams go on, also those that are held later."""
         self._words[0] = 1
 
     @property
     def expired(self) -> bool:
-        """Whether some stream went on because the time was up."""
+        """Whether a stream went on because the time was up."""
         return bool(self._words[1])
 
     def __enter__(self) -> Latch:

@@ -35,7 +35,7 @@ def _torch() -> Any:
 
 
 class _Stream:
-    """A stream of torch that is used as one of CuPy."""
+    """A stream of torch that can be used like one of CuPy."""
 
     def __init__(self, handle: int | None = None) -> None:
         cuda = _torch().cuda
@@ -140,7 +140,7 @@ def empty(words: int) -> Any:
 
 
 def zeros(words: int) -> Any:
-    """Zeros, whatever stream uses them next."""
+    """An array of zeros that any stream may use next."""
     array, stream = empty(words), current_stream()
     gpu = gpus.gpu(frameworks.current_device())
     gpu.fill(span(array)[0], 0, 8 * words, stream)
@@ -149,14 +149,14 @@ def zeros(words: int) -> Any:
 
 
 def to_gpu(array: np.ndarray) -> Any:
-    """A copy of it on the current GPU."""
+    """A copy of an array on the current GPU."""
     if cupy := frameworks.cupy():
         return cupy.asarray(array)
     return _torch().from_numpy(array).cuda()
 
 
 def pinned_words(n: int) -> np.ndarray:
-    """32-bit words of the host at 0, which the GPU sees at the same address."""
+    """32-bit words of the host, all 0, which the GPU sees at the same address."""
     if cupy := frameworks.cupy():
         words = np.frombuffer(cupy.cuda.alloc_pinned_memory(4 * n), np.uint32, n)
         words[:] = 0
@@ -174,8 +174,8 @@ def to_host(array: Any, stream: Any = None) -> np.ndarray:
 
 
 def span(what: Any) -> tuple[int, int]:
-    """The address and the length of an array, or of the only field of a slot.  Nothing is ordered,
-    as nothing is by `slot.array`."""
+    """The address and the length of an array, or of the only field of a slot.  Like `slot.array`,
+    this orders nothing."""
     array = inner.array(what, inner.only_field(what)) if isinstance(what, Slot) else what
     flags = getattr(array, "flags", None)
     if flags is not None and not flags.c_contiguous:
@@ -188,7 +188,8 @@ def span(what: Any) -> tuple[int, int]:
 
 
 class _Kernel:
-    """A kernel on one GPU that is launched as one of CuPy.  All its arguments are 64-bit words."""
+    """A kernel on one GPU that is launched like one of CuPy.  All its arguments are 64-bit
+    words."""
 
     def __init__(self, source: str, name: str, device: int) -> None:
         self._device = device
@@ -221,5 +222,5 @@ def launch(
         kernel = _kernel_of_cupy(source, name)
     else:
         kernel = _kernel_without_cupy(source, name, frameworks.current_device())
-    on = SimpleNamespace(ptr=stream)  # all that CuPy asks of a stream
+    on = SimpleNamespace(ptr=stream)  # CuPy needs only this of a stream
     kernel((blocks,), (threads,), tuple(map(np.uint64, args)), stream=on)

@@ -1,4 +1,4 @@
-"""Whether the GPU has come to what stands behind a wait; mutants in which a wait is left out."""
+"""Whether the GPU has done what is behind a wait, also in mutants that leave a wait out."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KINDS = {
 
 
 def tools():
-    """Our kernels, which are loaded."""
+    """The kernels of the tests, which are loaded."""
     from tests.gpu import kernels
 
     kernels.warm_up()
@@ -56,7 +56,7 @@ class Waits:
         self.wanted = lambda address: True
 
     def leave_out(self, wanted=lambda address: False):
-        """The mutant: nothing waits, but for what is wanted."""
+        """The mutant: leaves out all waits except those that are wanted."""
         self.wanted = wanted
 
     def _made(self, name):
@@ -67,7 +67,7 @@ class Waits:
             addresses = [0]
             if name == "cuStreamWaitValue64_v2":
                 addresses = [arguments[0]]
-            elif name == "cuStreamBatchMemOp_v2":  # all of them wait, or all write
+            elif name == "cuStreamBatchMemOp_v2":  # its operations are all waits, or all writes
                 words = ctypes.cast(arguments[1], ctypes.POINTER(ctypes.c_uint64))
                 waits = words[0] & 0xFFFFFFFF == WAIT_64
                 addresses = [words[6 * k + 1] for k in range(arguments[0])] if waits else []

@@ -24,7 +24,7 @@ wait for their turns."""
 
 
 def my_turn(pipe):
-    """Says that this process is up, with a CUDA context, and waits for its turn.
+    """Sends that this process is up, with a CUDA context, and waits for its turn.
 
     Returns a stream, our kernels, and a latch that may hold the stream until it is killed."""
     kernels = tools()
@@ -73,7 +73,7 @@ class Killing:
         os.close(self._pidfd)
 
     def waited_s(self) -> tuple[float, float]:
-        """How long somebody has waited who goes on now, and for how much of it the victim was
+        """How long the caller has waited until now, and for how much of that time the victim was
         there."""
         now = time.monotonic()
         self._thread.join()
@@ -89,7 +89,8 @@ def report(figures: dict[str, Any]) -> None:
 
 
 def still_healthy(round_number):
-    """A process with a stuck stream can neither load a kernel nor allocate."""
+    """Checks that this process can load a kernel and allocate.  With a stuck stream it could do
+    neither."""
     name = f"k{round_number}"
     source = f'extern "C" __global__ void {name}(long long *x) {{ *x = {round_number}; }}'
     x = library.zeros(1)
@@ -98,7 +99,7 @@ def still_healthy(round_number):
 
 
 def ring_is_whole(ring):
-    """Two laps through every slot: none was lost."""
+    """Goes through every slot twice, so none was lost."""
     kernels = tools()
     wrong = kernels.counter()
     with ring.consumer() as consumer, ring.producer() as producer:

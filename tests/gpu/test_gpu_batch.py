@@ -1,5 +1,5 @@
-"""A torch function on a stream of its own answers batches: it sees the requests, not earlier ones,
-and its answers are sent when they are written."""
+"""A torch function on a stream of its own answers batches.  It sees the requests of its batch and
+no earlier ones, and its answers are sent when they are written."""
 
 from __future__ import annotations
 

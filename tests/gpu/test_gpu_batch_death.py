@@ -1,4 +1,4 @@
-"""A process is killed that has claimed, holds or still reads a batch on the GPU."""
+"""Deaths of processes that have claimed, hold or still read a batch on the GPU."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_a_producer_dies_with_a_claimed_batch(safe, name, children):
 
 
 def hold_batch(pipe, name):
-    """Holds three frames, its reads behind a latch."""
+    """Holds three frames.  Its reads are behind a latch."""
     stream, kernels, latch = my_turn(pipe)
     wrong = kernels.counter()
     consumer = gpuring.attach(name, timeout=20).consumer("shared")
@@ -73,7 +73,7 @@ def hold_batch(pipe, name):
     pipe.receive()  # all are published
     with stream:
         batch = []
-        while len(batch) < BATCH:  # with the host gate perhaps not at once
+        while len(batch) < BATCH:  # with the host gate it may take several calls
             batch += consumer.acquire_many(BATCH - len(batch), 20)
         latch.hold(stream)
         for slot in batch:
@@ -172,7 +172,7 @@ def test_a_consumer_dies_whose_batch_the_gpu_still_reads(safe, name, children):
             victim.kill()
             stream.synchronize()
             poll(lambda reaps=reaps: ring._header.reaps > reaps)
-            ring._header.reap()  # whoever was at it has finished: no fence is open
+            ring._header.reap()  # all others have finished, so no fence is open
             still_healthy(number)
         assert not ring.stats().subscriptions
         ring_is_whole(ring)

@@ -1,4 +1,4 @@
-"""Frames that are born in a slot, and rings in memory of the user's."""
+"""Frames that are computed right in a slot, and rings in memory of the user."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_one_allocation_at_a_time_gets_the_slot(cupy, ends):
 
 
 def test_another_stream_has_the_slot_to_itself(cupy, ends):
-    """What a temporary does on one stream is not ordered before the result on another one."""
+    """The work on a temporary on one stream is not ordered before the result on another one."""
     producer, _ = ends
     with producer.claim() as slot:
         at = slot.array.data.ptr
@@ -160,7 +160,7 @@ def mapped(nbytes):
 
 
 def lies_in(ring, ptr, name, children):
-    """The ring's slots lie there, and another process reads them."""
+    """Checks that the ring's slots lie in the given memory, and that another process reads them."""
     with ring, ring.producer() as producer:
         with producer.claim() as slot:
             slot.array[...] = 3

@@ -37,7 +37,7 @@ SLOTS = 8
 
 @pytest.fixture(params=[(0, 0), (0, 1)], ids=["one-gpu", "two-gpus"])
 def gpus(request: pytest.FixtureRequest) -> tuple[int, int]:
-    """Where the near ring and the far one are."""
+    """The GPUs of the near ring and of the far one."""
     import cupy
 
     if max(request.param) >= cupy.cuda.runtime.getDeviceCount():
@@ -50,7 +50,8 @@ def gpus(request: pytest.FixtureRequest) -> tuple[int, int]:
 def kind(
     request: pytest.FixtureRequest, gpus: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> str:
-    """The kind of memory of both rings.  An importer takes what is usual, so it is told here."""
+    """The kind of memory of both rings.  An importer has no option for it, so its default is
+    changed."""
     for gpu in gpus:
         able, why = kinds.supported(request.param, gpu)
         if not able:

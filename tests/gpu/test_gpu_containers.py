@@ -69,12 +69,13 @@ def on_gpu(pipe, name, memory=None):
         return slot.seq
 
     def hold():
-        """Takes a frame.  Says whether the stream has to wait for it."""
+        """Takes a frame.  Returns whether the stream has to wait for it."""
         kept.append(reader.acquire(PATIENCE_S, stream=stream))
         return kept[-1].seq, not library.done(stream)
 
     def go_on():
-        """Waits until the stream has come past that frame.  Says when, and whether it is torn."""
+        """Waits until the stream has passed that frame.  Returns when, and whether the frame is
+        torn."""
         poll(lambda: library.done(stream), RECOVERY_S)
         went_on = time.monotonic()
         slot = kept.pop()
@@ -119,12 +120,12 @@ def test_a_ring_goes_on_in_containers_when_its_processes_are_killed(
     ends = [each("go_on") for each in (first, third)]
     report({"test": request.node.name, "ms": [1e3 * (went_on - killed) for went_on, _ in ends]})
     assert [torn for _, torn in ends] == [True, True]
-    for each in (first, third):  # though nobody in its container can say so
+    for each in (first, third):  # although nobody in its container can tell
         poll(lambda each=each: each("seen") == (2, 4))
     seq = third("put")
     assert [each("get") for each in (first, third)] == [(seq, 0)] * 2
 
-    first.kill()  # who made the ring and its memory
+    first.kill()  # the first one has made the ring and its memory
     poll(lambda: third("seen") == (4, 2))
     fourth = container(on_gpu, name)
     assert fourth("what") == (1, kind, "timeline", "stream")

@@ -38,7 +38,7 @@ WORDS = 1 << 14
 
 
 def _victims(children, target, name):
-    """Endless children that are up and wait for their signal, with at most BATCH alive."""
+    """Yields children without end that are up and wait for their turn.  At most BATCH are alive."""
     waiting = []
     for number in count():
         if not waiting:
@@ -48,7 +48,7 @@ def _victims(children, target, name):
 
 
 def _figures(request, times):
-    """`times` are pairs as of Killing.waited_s."""
+    """Reports figures of `times`, which are pairs from Killing.waited_s."""
     ms, gone_ms = (sorted(1e3 * s for s in each) for each in zip(*times, strict=True))
     figures = {
         "test": request.node.name, "rounds": len(ms), "p50_ms": ms[len(ms) // 2],
@@ -60,7 +60,7 @@ def _figures(request, times):
 
 
 def _memory_is_back(before):
-    """The device memory of the killed is freed by the kernel, not quite at once."""
+    """Waits until the kernel has freed the device memory of the killed, which takes a moment."""
     slack = 64 << 20
     poll(lambda: library.free_nbytes() > before - slack)
 

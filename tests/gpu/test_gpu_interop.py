@@ -76,7 +76,7 @@ def test_an_importer_waits_for_the_slots_stream(tools, ring, imported, order):
     wrong = kernels.counter()
     with ring.producer() as producer, kernels.Latch(LIMIT_S) as latch:
         slot = producer.claim(10, stream=a)
-        imported(slot, b)  # once before: what counts is the work up to the last import
+        imported(slot, b)  # an earlier import: the work up to the last one counts
         latch.hold(a)
         kernels.stamp(slot, slot.seq, a)
         if order:
@@ -259,7 +259,7 @@ def test_jax_waits_for_the_slots_stream(tools, gated, name):
                     latch.hold(a)
                     slot.array.fill(3 + held)
                 with frames.acquire(10, stream=a) as slot:
-                    # JAX may wait on the host: then the latch expires, and the sum is right too
+                    # JAX may wait on the host.  Then the latch expires, and the sum is right, too.
                     answer = total(jax.dlpack.from_dlpack(slot))
                     latch.open()
                     assert float(jax.block_until_ready(answer)) == WORDS * (3 + held)
@@ -340,7 +340,7 @@ def test_a_source_may_be_dropped_right_away(tools, ring, keep, monkeypatch):
 
 
 def test_rows_at_a_pitch(tools, gated, name):
-    """As decoders give them."""
+    """Decoders give such rows."""
     cupy = pytest.importorskip("cupy")
     surface = cupy.arange(4 * 8, dtype="u1").reshape(4, 8)
     with (
@@ -356,7 +356,8 @@ def test_rows_at_a_pitch(tools, gated, name):
 
 
 def test_one_graph_for_each_slot(tools, ring):
-    """The guide's recipe: captured once per slot, launched between claim and publish."""
+    """The guide's recipe: a graph is captured once per slot, and launched between claim and
+    publish."""
     cupy = pytest.importorskip("cupy")
     a, b = _streams(2)
     fill = cupy.RawKernel(FILL, "fill")

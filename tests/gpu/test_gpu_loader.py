@@ -37,7 +37,7 @@ def leaves_nothing():
 
 
 def right(images: Any, labels: Any, first: int) -> bool:
-    """Whether a batch of Numbered is that from sample `first` on."""
+    """Whether this is the batch of Numbered from sample `first` on."""
     expected = torch.arange(first, first + len(labels), device=labels.device)
     if not torch.equal(labels, expected):
         return False
@@ -80,7 +80,7 @@ def test_a_batch_is_the_same_with_workers_and_without(collate):
 
 
 def devices(batch: Any) -> list[str]:
-    """Of all tensors in it, in order."""
+    """The devices of all tensors in a batch, in order."""
     if isinstance(batch, torch.Tensor):
         return [str(batch.device)]
     if isinstance(batch, (datasets.Box, datasets.Record)):
@@ -280,7 +280,7 @@ def test_a_batch_that_a_gpu_had_not_made_is_named_when_its_worker_is_killed():
     list(loader)
     armed.value = 1
     batches = iter(loader)
-    of_torch = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # it would raise anywhere
+    of_torch = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # torch's handler would raise anywhere
     try:
         assert [next(batches)[1][0].item() for _ in range(3)] == [0, 4, 8]
         assert not torch.cuda.current_stream().query()
@@ -310,7 +310,7 @@ def test_a_forked_worker_says_that_it_has_to_be_spawned():
 
 
 def test_after_a_loop_with_spawned_workers_forked_ones_say_so_as_well():
-    """They know that there is a ring on the GPU, and cannot join it."""
+    """Forked workers know that there is a ring on the GPU, and cannot join it."""
     loader = gpu_workers(datasets.OnCuda())
     list(loader)
     loader.multiprocessing_context = "fork"

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.gpu, pytest.mark.deadline(300)]
 
 WORDS = 1 << 14
 SLOTS = 4
-FRAMES = SLOTS - 1  # what start="oldest" finds
+FRAMES = SLOTS - 1  # the frames that start="oldest" finds
 LARGE = 64 << 20
 """The bytes of a slot whose loss is seen."""
 ROUNDS = 50
@@ -122,7 +122,7 @@ WAYS = {
 
 
 def write(pipe, name, way):
-    """Reads a frame, writes into it, and says what came of it."""
+    """Reads a frame, writes into it, and sends what has happened."""
     tools()
     ring = gpuring.attach(name, timeout=20)
     slot = ring.consumer(start="oldest").acquire(20)
@@ -227,7 +227,7 @@ def test_who_may_join_after_the_creators_death(name, kind, inside, children):
                 peer.kill()
             poll(lambda: len(ring.stats().peers) == 2)
             assert children(read_all, name).result() == 0
-        # We have left, and the last of them hands the memory on.
+        # This process has left, and the last of the others hands the memory on.
         with gpuring.attach(name) as ring:
             ring_is_whole(ring)
     else:  # another test may have cleaned it away meanwhile
@@ -254,7 +254,7 @@ def files_of_rings():
 
 
 def nothing_left(name, epoch):
-    """Other tests clean as well, so it may have been them who removed it."""
+    """Whether the ring is gone.  Other tests clean up as well, and may have removed it."""
     gpuring.clean()
     return not segments_of(name) and not Path(f"/dev/shm/gpuring+{epoch}").exists()
 
@@ -271,7 +271,7 @@ def test_nothing_is_left_when_everybody_was_killed(name, kind, children):
                 peer = peers[k // 2]
                 assert told(peer) == "inside"
                 if k % 3:
-                    creator.kill()  # before somebody else comes
+                    creator.kill()  # before anybody else joins
                 with gpuring.attach(name) as ring, ring.consumer(start="oldest") as consumer:
                     assert wrong_words(consumer) == 0
                 peer.kill()
@@ -335,7 +335,7 @@ def test_who_is_inside_reads_on_when_the_creator_has_closed(name, kind, children
 @pytest.mark.parametrize("slots", [1, 64])
 def test_sizes(name, kind, nbytes, slots):
     if nbytes * slots > 8 << 30:
-        pytest.skip("more than 8 GiB")
+        pytest.skip("it needs more than 8 GiB")
     with (
         make(name, kind, slots=slots, shape=(nbytes,), dtype="u1") as ring,
         ring.producer() as producer,

@@ -42,7 +42,8 @@ def rss_nbytes():
 
 
 def read(pipe, name, frames):
-    """(wrong words, resident bytes at each sample, frames remembered at each)"""
+    """Reads all frames.  Returns (wrong words, resident bytes at each sample, frames remembered at
+    each)."""
     kernels = tools()
     stream, wrong = library.new_stream(), kernels.counter()
     memory, remembered = [], []

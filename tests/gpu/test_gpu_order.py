@@ -47,7 +47,7 @@ def acquire(consumer, stream, held):
 
 
 def each_of(slots, held):
-    """The index in the batch, and the slot."""
+    """(index in the batch, slot) of a batch or a single slot."""
     found = [slots] if held is None else slots
     assert len(found) == (1 if held is None else BATCH)
     return enumerate(found)
@@ -57,7 +57,8 @@ def each_of(slots, held):
 
 
 def read(pipe, name, order, held):
-    """Enqueues a check of what it acquires; says whether it ran before the latch opened."""
+    """Enqueues a check of what it acquires.  Sends whether the check ran before the latch
+    opened."""
     kernels = tools()
     stream = library.new_stream()
     wrong = kernels.counter()
@@ -117,7 +118,7 @@ def test_a_readers_work_stays_behind_a_held_producer(gated, name, children, orde
 
 
 def read_held(pipe, name, held):
-    """Reads late: its checks stand behind a latch, and its release is stream-ordered."""
+    """Reads late, because its checks are behind a latch.  Its release is stream-ordered."""
     kernels = tools()
     stream = library.new_stream()
     wrong = kernels.counter()
@@ -163,7 +164,7 @@ def test_an_overwrite_stays_behind_a_held_consumer(gated, name, children, order,
         assert child.receive() == "released"
         if not order:
             waits.leave_out()
-        write()  # the same slots: the host may go on
+        write()  # into the same slots.  The host does not wait.
         if not order:
             stream.synchronize()
         early = library.done(stream)
@@ -177,12 +178,12 @@ def test_an_overwrite_stays_behind_a_held_consumer(gated, name, children, order,
 
 
 def read_gated(pipe, name):
-    """What is acquired while the GPU has finished one frame of three, and afterwards."""
+    """Acquires while the GPU has finished one frame of three, and again afterwards."""
     kernels = tools()
     wrong = kernels.counter()
     with gpuring.attach(name, timeout=20) as ring, ring.consumer("c") as consumer:
         pipe.send("joined")
-        pipe.receive()  # one is done, and the work on the others is held
+        pipe.receive()  # the first is done, and the work on the others is held
         with consumer.acquire_many(BATCH, 20) as batch:
             seqs = [slot.seq for slot in batch]
             kernels.check(batch[0], batch[0].seq, wrong, None)
@@ -204,7 +205,7 @@ def read_gated(pipe, name):
 @promise("failure.md", "`gate=` can be given for a ring, a producer or a consumer.")
 @pytest.mark.parametrize("sync", ["timeline", "event"])
 def test_the_host_gate_waits_times_out_and_gives_frames_back(sync, name, children):
-    """A batch ends before what the GPU has not done."""
+    """A batch ends before the first frame that the GPU has not finished."""
     kernels = tools()
     stream = library.new_stream()
     with (
@@ -236,7 +237,7 @@ def test_the_host_gate_waits_times_out_and_gives_frames_back(sync, name, childre
 
 
 def count_wrong(pipe, name, how):
-    """Checks every frame it gets, on the GPU: (frames, lost, words that were wrong)."""
+    """Checks every frame that it gets on the GPU.  Returns (frames, lost, wrong words)."""
     kernels = tools()
     streams = [library.new_stream() for _ in range(2)]
     chosen, wrong = random.Random(2), kernels.counter()

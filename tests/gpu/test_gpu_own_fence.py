@@ -25,11 +25,11 @@ def _killed_and_reaped(ring, child):
     header, reaps = ring._header, ring._header.reaps
     child.kill()
     poll(lambda: header.reap() or header.reaps > reaps)
-    header.reap()  # whoever was at it has finished
+    header.reap()  # all others have finished
 
 
 def publish_and_die(pipe, name):
-    """Its second frame stands behind the reader of the first."""
+    """Publishes two frames and dies.  The second one waits for the reader of the first."""
     kernels = tools()
     stream = library.new_stream()
     producer = gpuring.attach(name, timeout=20).producer()
@@ -43,8 +43,8 @@ def publish_and_die(pipe, name):
 
 @ORDER
 def test_a_consumer_that_changes_streams_keeps_its_order_and_its_fence_rises(name, children, order):
-    """It reads lap 1 on one stream, behind a latch, and lap 2 on another; its producer dies, so
-    that only its own fence is left in the way."""
+    """It reads lap 1 on one stream, behind a latch, and lap 2 on another.  Its producer dies, so
+    that only its own fence is in the way."""
     kernels = tools()
     first, second = library.new_stream(), library.new_stream()
     wrong = kernels.counter()
@@ -79,8 +79,8 @@ def test_a_consumer_that_changes_streams_keeps_its_order_and_its_fence_rises(nam
         promised = raw_verbs.work(header, consumer.peer, 0)
         assert before < promised
         at_last = raw_verbs.fence(header, consumer.peer, 0)
-        raw_verbs.raise_fence(header, consumer.peer, 0, promised)  # the mutant's is never paid
-        with contextlib.suppress(gpuring.FrameTorn):  # frame 1, if it was not written when released
+        raw_verbs.raise_fence(header, consumer.peer, 0, promised)  # the mutant never pays it
+        with contextlib.suppress(gpuring.FrameTorn):  # frame 1, if released too early
             consumer.close()
     assert after_first >= before
     assert (early, at_last == promised) == (not order, order)

@@ -1,4 +1,5 @@
-"""A call is ordered on the GPU from end to end: client's stream, engine's, client's again."""
+"""A call is ordered on the GPU from end to end: on the client's stream, the engine's, and the
+client's again."""
 
 from __future__ import annotations
 

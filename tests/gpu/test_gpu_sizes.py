@@ -1,4 +1,5 @@
-"""From one slot of a byte to 64 slots of a gigabyte; and torch reading and writing a slot."""
+"""Rings from one slot of a byte to 64 slots of a gigabyte.  Also torch, which reads and writes a
+slot."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ pytestmark = pytest.mark.gpu
 
 
 def pass_frames(pipe, name, nbytes, frames):
-    """Answers with the first and the last byte of every frame."""
+    """Sends the first and the last byte of every frame."""
     seen = []
     with gpuring.attach(name, timeout=20) as ring, ring.consumer() as consumer:
         pipe.send("joined")
@@ -30,7 +31,7 @@ def pass_frames(pipe, name, nbytes, frames):
 @pytest.mark.parametrize("slots", [1, 64])
 def test_slots_of_every_size(slots, nbytes, sync, name, children):
     if slots * nbytes > 1 << 35 and "PYTEST_XDIST_WORKER" in os.environ:
-        pytest.skip("other tests, at the same time, have no memory then")
+        pytest.skip("other tests need the memory at the same time")
     frames = 2 * slots + 1
     with gpuring.create(name, slots=slots, shape=(nbytes,), dtype="u1", sync=sync) as ring:
         child = children(pass_frames, name, nbytes, frames)

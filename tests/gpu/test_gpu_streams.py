@@ -1,4 +1,5 @@
-"""What a stream's handle does not show: that it is used again, whose it is, that it is captured."""
+"""Facts that a stream's handle does not show: it may be used again, be another thread's, or be
+captured."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ PATIENCE_S = 30
 
 
 def _again(handle):
-    """A new stream with the handle of one that was destroyed."""
+    """Returns a new stream with the handle of one that was destroyed."""
     others = []
     for _ in range(64):
         stream = library.new_stream()
@@ -34,7 +35,7 @@ def _again(handle):
 
 @ORDER
 def test_a_new_stream_with_an_old_handle_waits_for_the_destroyed_one(gated, name, order):
-    """Work on the next claim of a slot does not run before that on the last is done."""
+    """Work on the next claim of a slot does not run before the work on the last one is done."""
     pytest.importorskip("cupy", reason="torch does not destroy streams")
     kernels = tools()
     first = library.new_stream()
@@ -50,7 +51,7 @@ def test_a_new_stream_with_an_old_handle_waits_for_the_destroyed_one(gated, name
         with first:
             slot.publish()
         handle = first.ptr
-        del first  # destroyed, and its work is pending
+        del first  # destroyed while its work is pending
         second = _again(handle)
         if second is None:
             latch.open()
@@ -105,7 +106,7 @@ def test_a_slot_is_published_behind_the_default_stream_of_the_thread_that_wrote_
                 kernels.stamp(slot, slot.seq, ptds)
             claimed.append(slot)
             written.set()
-            over.wait(LIMIT_S)  # its stream lives as long as it does
+            over.wait(LIMIT_S)  # the stream lives as long as this thread
 
         thread = threading.Thread(target=write)
         thread.start()

@@ -1,6 +1,5 @@
-"""Which frames are called torn after a producer's death: those, and only those, that its GPU had
-not written.  Every frame that is read is checked on the GPU, so each verdict can be held to it.
-"""
+"""After a producer's death those frames are called torn that its GPU had not written, and no
+others.  Every frame that is read is checked on the GPU, and compared with that verdict."""
 
 from __future__ import annotations
 
@@ -60,7 +59,7 @@ def doomed(pipe, name):
 
 
 class Reader:
-    """Reads, checks and releases frames, and notes what it is told of them."""
+    """Reads, checks and releases frames, and notes which are called torn."""
 
     def __init__(self, consumer, at_most=4000):
         self.kernels = tools()
@@ -90,7 +89,7 @@ class Reader:
         return slot.seq
 
     def close(self):
-        """{sequence: wrong words} of all frames."""
+        """Returns {sequence: wrong words} of all frames."""
         self.stream.synchronize()
         try:
             self.consumer.close()
@@ -109,8 +108,8 @@ class Reader:
     "A death does not tear frames of other producers, apart from the first case below.",
 )
 def test_only_frames_that_were_not_written_are_called_torn(name, children):
-    """Two producers share the slots, one is killed with work pending; nothing of the other one, and
-    nothing that the dead one had finished, is called torn."""
+    """Two producers share the slots, and one is killed with work pending.  No frame of the other
+    one is called torn, and none that the dead one had finished."""
     with gpuring.create(
         name, slots=SLOTS, shape=(WORDS,), dtype="u8", meta=[("who", "i4")], sync="timeline"
     ) as ring:
@@ -145,7 +144,7 @@ def test_only_frames_that_were_not_written_are_called_torn(name, children):
 
 
 def finish_and_vanish(pipe, name, unread):
-    """Ends as a process does that has no time to leave, long after its GPU is done."""
+    """Ends without leaving, long after its GPU is done."""
     kernels = tools()
     stream = library.new_stream()
     producer = gpuring.attach(name, timeout=20).producer()
@@ -174,14 +173,15 @@ def finish_and_vanish(pipe, name, unread):
 @pytest.mark.parametrize("place", [{"gate": "stream"}, {"gate": "host"}], ids=["stream", "host"])
 @pytest.mark.parametrize("synchronise", [True, False])
 def test_with_events_no_frame_is_torn_whose_work_was_done(name, children, place, synchronise):
-    """Nobody raises the word of an event that nobody asks: the event itself has to be asked."""
+    """The word of an event rises only when somebody looks at the event, so the event itself has to
+    be asked."""
     unread = SLOTS - 2
     with gpuring.create(
         name, slots=SLOTS, shape=(WORDS,), dtype="u8", sync="event", **place
     ) as ring:
         reader = Reader(ring.consumer())
         child = children(finish_and_vanish, name, unread)
-        assert child.receive() == "joined"  # a process that starts CUDA may take long for that
+        assert child.receive() == "joined"  # to start CUDA may take long
         for _ in range(FRAMES - unread):
             reader.read(synchronise=synchronise)
         reader.stream.synchronize()

@@ -1,4 +1,4 @@
-"""`gpuring trace` of a ring on a GPU: a kernel of known length is shown as long as it was."""
+"""`gpuring trace` of a ring on a GPU shows a kernel of known length with that length."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FRAMES = 6
 
 
 def traced(name, path, sync, act):
-    """What `act` does with a producer and a consumer of a traced ring."""
+    """The trace of a ring while `act` uses its producer and consumer."""
     with (
         gpuring.create(name, slots=4, shape=1024, dtype="u8", device="cuda", sync=sync) as ring,
         ring.producer(label="camera") as producer,
@@ -47,7 +47,7 @@ def test_a_slice_lasts_as_long_as_the_kernel(name, tmp_path):
 
     def act(producer, viewer):
         stream = library.new_stream()
-        latch = Latch(KERNEL_S)  # nobody opens it: each kernel spins for that long
+        latch = Latch(KERNEL_S)  # never opened, so each kernel spins for that long
         for _ in range(FRAMES):
             slot = producer.claim(10, stream=stream)
             begun = time.monotonic()

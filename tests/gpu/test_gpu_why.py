@@ -1,4 +1,4 @@
-"""`gpuring why` where a kernel never ends: its process is to blame, and not who has the frame."""
+"""If a kernel never ends, `gpuring why` blames its process, and not the one that has the frame."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ def writes(pipe, name, kind):
         with producer.claim(PATIENCE_S) as slot:
             slot.copy_from(torch.full(SHAPE, 3.0, device="cuda"))
         with producer.claim(PATIENCE_S) as slot:
-            slot.copy_from(torch.full(SHAPE, 4.0))  # in memory of the host, pageable
+            slot.copy_from(torch.full(SHAPE, 4.0))  # from pageable host memory
         wide = torch.full((SHAPE[0], 2 * SHAPE[1]), 5.0, device="cuda")
         with producer.claim(PATIENCE_S) as slot:
             slot.copy_from(wide[:, : SHAPE[1]])  # rows at a pitch

@@ -88,7 +88,7 @@ def wrong_words(consumer, frames, device):
 
 
 def use_from(pipe, name, device):
-    """Names the GPU to attach().  Another one is current until the frames are worked on."""
+    """Names the GPU to attach().  Until it uses the frames, another GPU is current."""
     library.use(1 - device)
     with gpuring.attach(name, timeout=20, device=device) as ring, library.on_gpu(device):
         with ring.consumer() as consumer:
@@ -125,7 +125,7 @@ def read_from(pipe, name, device):
 
 @pytest.mark.parametrize("device", [0, 1])
 def test_the_numbering_of_the_reader_does_not_matter(device, name, children, monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")  # for the child; ours was read already
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "1,0")  # for the child.  CUDA has read ours already.
     with make(name) as ring, ring.producer() as producer:
         child = children(read_from, name, device)
         assert child.receive() == "joined"
@@ -136,7 +136,7 @@ def test_the_numbering_of_the_reader_does_not_matter(device, name, children, mon
 @pytest.mark.parametrize("kind", kinds.ON_GPU)
 @pytest.mark.parametrize("owner", [0, 1])
 def test_a_producer_on_another_gpu_dies_with_work_pending(owner, kind, name, children, request):
-    """Those on the ring's own GPU go on."""
+    """The peers on the ring's own GPU go on."""
     with make(name, owner, kind, sync="timeline") as ring, library.on_gpu(owner):
         tools()
         stream = library.new_stream()
@@ -174,7 +174,7 @@ def test_one_process_uses_a_ring_under_both_gpus(kind, name):
 
 @pytest.mark.parametrize("kind", kinds.ON_GPU)
 def test_frames_are_copied_from_and_to_another_gpu_and_the_host(kind, name):
-    """Each copy has arrays of its own, so nothing waits but what the copies have to wait for."""
+    """Each copy has arrays of its own, so only the waits of the copies themselves count."""
     with make(name, 0, kind, COPIED_WORDS) as ring:
         with ring.producer() as producer, ring.consumer() as consumer:
             assert copies_between_gpus(producer, consumer) == 0
@@ -244,14 +244,14 @@ def copies_on_gpu_1(pipe, name):
 
 
 def test_a_program_that_names_gpu_1_need_not_make_it_the_current_one(name, children):
-    """torch says then that GPU 0 is current, where nothing has made a context."""
+    """torch then says that GPU 0 is current, on which there is no context."""
     pytest.importorskip("torch")
     assert children(copies_on_gpu_1, name).result() == (True, 0)
 
 
 @pytest.fixture
 def beside():
-    """A stream of GPU 1 that is the current one there.  The test is under GPU 0."""
+    """A stream that is current on GPU 1.  The test itself has GPU 0 current."""
     with library.on_gpu(1):
         tools()
         stream = library.new_stream()
@@ -295,7 +295,7 @@ def test_the_current_stream_of_another_gpu_waits_for_copies_to_it(name, beside):
 
 
 def words(seq):
-    """What the kernel `stamp` writes."""
+    """The words that the kernel `stamp` writes."""
     with np.errstate(over="ignore"):
         return np.uint64(seq) * np.uint64(0x9E3779B97F4A7C15) + np.arange(COPIED_WORDS, dtype="u8")
 
@@ -346,8 +346,8 @@ def test_a_gpu_that_is_not_visible_is_named(name, children, monkeypatch):
 
 @pytest.mark.parametrize("kind", kinds.ON_GPU)
 def test_without_peer_access_attach_says_what_to_do_and_that_works(kind, name, monkeypatch):
-    """The driver's answer is all that is not real."""
-    no = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)  # and what it was to fill stays 0
+    """Only the driver's answer is made up."""
+    no = ctypes.CFUNCTYPE(ctypes.c_int)(lambda: 0)  # it leaves the result 0
     library_of = ctypes.CDLL("libcuda.so.1")
     functions = {each: getattr(library_of, each) for each in raw_verbs.driver_symbols()}
     table = {

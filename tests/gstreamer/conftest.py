@@ -28,13 +28,14 @@ class Pipeline:
         self.description, self.pid = description, self.process.pid
 
     def end(self, status: int = 0) -> str:
-        """Waits for its end.  What it has said."""
+        """Waits for its end.  Returns what it has printed."""
         said, _ = self.process.communicate(timeout=PATIENCE_S)
         assert self.process.returncode == status, said
         return said
 
     def until(self, text: str, times: int) -> str:
-        """Waits until it has said this so many times (with -v).  What it has said since."""
+        """Waits until it has printed this so many times (with -v).  Returns what it has printed
+        since the last look."""
         said = ""
         assert self.process.stdout
         while said.count(text) < times:
@@ -44,7 +45,7 @@ class Pipeline:
         return said
 
     def interrupt(self) -> str:
-        """A Ctrl-C."""
+        """Interrupts it, as Ctrl-C does.  Returns what it has printed since."""
         self.process.send_signal(signal.SIGINT)
         said, _ = self.process.communicate(timeout=PATIENCE_S)
         return said
@@ -54,7 +55,7 @@ class Pipeline:
         self.process.wait()
 
     def stop(self) -> None:
-        """SIGSTOP; it has stopped when this returns."""
+        """Sends SIGSTOP.  It has stopped when this returns."""
         self.process.send_signal(signal.SIGSTOP)
         poll(
             lambda: all(
@@ -82,7 +83,7 @@ def plugins(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 @pytest.fixture
 def environment(plugins: dict[str, str]) -> dict[str, str]:
-    """That of pipelines.  Tests of a GPU have their own."""
+    """The environment of pipelines.  Tests of a GPU have their own."""
     return plugins
 
 

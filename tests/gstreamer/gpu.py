@@ -37,13 +37,13 @@ def fake_gpu(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def registries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """GStreamer notes there what each plugin has, which the driver decides."""
+    """A folder in which GStreamer notes what each plugin has.  That depends on the driver."""
     return tmp_path_factory.mktemp("registries")
 
 
 @pytest.fixture
 def calls_log(tmp_path: Path) -> Path:
-    """Each call of the driver without a GPU."""
+    """The file with all calls of the driver without a GPU."""
     return tmp_path / "calls"
 
 
@@ -67,7 +67,7 @@ def environment(driver: str, plugins: dict[str, str], registries: Path) -> dict[
 
 @pytest.fixture
 def name(name: str) -> Iterator[str]:
-    """One that may be left by the dead."""
+    """A ring name.  Rings of the dead under it are removed after the test."""
     yield name
     leftovers.tidy(lambda each: each.startswith(name))
 

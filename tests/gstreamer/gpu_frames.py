@@ -24,7 +24,7 @@ META = [("pts", "i8"), ("duration", "i8"), ("caps", "S512")]
 
 
 def hide_cupy(driver: str) -> None:
-    """It would ask the driver for more than the one without a GPU has."""
+    """Hides CuPy, which would ask the driver without a GPU for functions that it does not have."""
     if driver == "fake":
         sys.modules["cupy"] = None  # type: ignore[assignment]
 
@@ -45,7 +45,7 @@ class Latch:
 
 
 def frames_of(ring: gpuring.Ring, consumer: Any) -> Iterator[tuple[Picture, int, str]]:
-    """Each frame as it is on the GPU, its pts and its caps."""
+    """The frames as they are on the GPU, each with its pts and caps."""
     stream = Stream(gpus.gpu(0))
     names = [field.name for field in ring.spec.fields]
     while True:
@@ -63,7 +63,7 @@ def frames_of(ring: gpuring.Ring, consumer: Any) -> Iterator[tuple[Picture, int,
 
 
 def read_all(pipe: Pipe, driver: str, name: str) -> list[tuple[Picture, int, str]]:
-    """Says which memory it has, and returns all frames."""
+    """Sends the ring's kind of memory, and returns all frames."""
     hide_cupy(driver)
     with gpuring.attach(name, timeout=PATIENCE_S, device="cuda") as ring, ring.consumer() as frames:
         pipe.send(ring.memory)
@@ -71,7 +71,7 @@ def read_all(pipe: Pipe, driver: str, name: str) -> list[tuple[Picture, int, str
 
 
 def read_told_gpu(pipe: Pipe, driver: str, name: str) -> int:
-    """Tells on which GPU the ring is, by the last byte of its UUID, and reads all frames."""
+    """Sends the last byte of the UUID of the ring's GPU, and reads all frames."""
     hide_cupy(driver)
     with gpuring.attach(name, timeout=PATIENCE_S, device="cuda") as ring, ring.consumer() as frames:
         pipe.send(uuid.UUID(ring.stats().gpu).bytes[-1])
@@ -79,7 +79,7 @@ def read_told_gpu(pipe: Pipe, driver: str, name: str) -> int:
 
 
 def read_until_lost(pipe: Pipe, driver: str, name: str) -> None:
-    """Tells of the first frames, and then of how it ended."""
+    """Sends the first frames, and then how the stream ended."""
     hide_cupy(driver)
     with gpuring.attach(name, timeout=PATIENCE_S, device="cuda") as ring, ring.consumer() as frames:
         try:

@@ -30,7 +30,7 @@ class Plane:
 
 
 def planes_of(form: str, width: int, height: int) -> list[Plane]:
-    """As gst-plugins-base has them in `fill_planes` of video-info.c."""
+    """The planes of a format, as gst-plugins-base has them in `fill_planes` of video-info.c."""
     w, h = up(width, 2) // 2, up(height, 2) // 2
     y = Plane("y", (height, width), up(width, 4), 2 * h)
     if form in ("NV12", "NV21"):
@@ -48,7 +48,7 @@ def planes_of(form: str, width: int, height: int) -> list[Plane]:
 
 
 def pictures(raw: bytes, planes: list[Plane]) -> Iterator[dict[str, Any]]:
-    """The pictures of a file, a plane for each field."""
+    """The pictures of a file.  Each has a field for each plane."""
     start = 0
     while start < len(raw):
         picture = {}

@@ -96,7 +96,7 @@ def test_pictures_of_python_in_a_pipeline(form, driver, name, launch, children, 
 
 @pytest.mark.slow(keep=1)
 def test_each_kind_of_memory(memory, driver, name, launch, children, tmp_path):
-    """Through a pipeline that has both ends, which no CPU looks into."""
+    """The frames go through a pipeline between two rings, in which no CPU looks at them."""
     _, sent = dice_of("NV12", frames=30)
     caps = caps_of("NV12")
     writer = children(write_all, driver, f"{name}-a", memory, sent, caps, method="spawn")
@@ -196,7 +196,7 @@ def test_frames_of_the_host_do_not_go_into_a_ring_on_a_gpu(driver, name, launch,
 
 
 def test_memory_says_which_frames_are_taken(driver, name, launch):
-    """cudaupload hands them over as they are, if that is possible."""
+    """cudaupload passes frames of the host on unchanged if the sink takes them."""
     said = launch(
         f"{video('RGB', (64, 36))} ! cudaupload ! gpuringsink ring={name} memory=host", "-v"
     ).end()

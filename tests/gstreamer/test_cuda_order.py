@@ -66,7 +66,8 @@ def test_a_frame_is_put_out_when_its_producer_has_written_it(
 def test_a_frame_that_was_not_written_to_its_end_is_passed_over(
     driver, name, launch, children, tmp_path
 ):
-    """Its producer is killed while its stream is held.  The source goes on with the next one's."""
+    """The frame's producer is killed while its stream is held.  The source goes on with the next
+    producer's frames."""
     file, shape = tmp_path / "out.raw", (36, 64, 3)
     writer = children(write_late, driver, name, shape, 7, method="spawn")
     writer.receive()
@@ -120,7 +121,7 @@ def test_frames_of_another_context(driver, name, launch, tmp_path, calls_log):
 @pytest.mark.parametrize("driver", ["fake"], indirect=True)
 @pytest.mark.parametrize("gpu", [0, 1])
 def test_frames_are_on_the_gpu_that_the_source_was_told(driver, name, launch, children, gpu):
-    """There the sink behind it makes its ring."""
+    """The sink behind the source makes its ring on the same GPU."""
     source = launch(f"{noise(12)} ! cudaupload ! gpuringsink ring={name}-a readers=1 memory=auto")
     middle = launch(
         f"gpuringsrc ring={name}-a cuda-device-id={gpu} ! gpuringsink ring={name}-b readers=1"
@@ -134,13 +135,13 @@ def test_frames_are_on_the_gpu_that_the_source_was_told(driver, name, launch, ch
 
 @pytest.mark.parametrize("driver", ["fake"], indirect=True)
 def test_the_next_element_shares_the_context_of_the_second_gpu(driver, name, launch, calls_log):
-    """It would make one of its own if it was given another one."""
+    """That element would make a context of its own if it got one of another GPU."""
     target = launch(
         f"gpuringsrc ring={name} cuda-device-id=1 ! cudadownload cuda-device-id=1 ! fakesink"
     )
     launch(f"{noise(3)} ! cudaupload ! gpuringsink ring={name} readers=1 memory=auto").end()
     target.end()
-    assert calls_of(calls_log, target.pid, "cuCtxCreate_v2") == 2  # of nvcodec, to look at the GPUs
+    assert calls_of(calls_log, target.pid, "cuCtxCreate_v2") == 2  # nvcodec's, to look at the GPUs
 
 
 # ---- waits ---------------------------------------------------------------------------------------
@@ -150,7 +151,7 @@ NAP_S, SPINS = 100e-6, 500
 
 
 def check_naps(log, pid):
-    """It asks again and again whether the stream is done, and sleeps meanwhile."""
+    """Checks that a wait asks again and again whether the stream is done, and sleeps between."""
 
     def looks():
         return calls_of(log, pid, "cuStreamQuery")

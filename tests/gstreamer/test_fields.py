@@ -14,7 +14,8 @@ from tests.helpers.processes import PATIENCE_S, poll
     ("field", "told"), [("image", "format=(string)RGB"), ("depth", "format=(string)GRAY16_LE")]
 )
 def test_one_field_of_several(field, told, copy, name, launch, tmp_path):
-    """Frames are lent behind those that came back, which have to be found in their slots, too."""
+    """With copy=false, buffers lie in slots.  Buffers that came back are used again, and have to
+    show the right field, too."""
     file = tmp_path / "out.raw"
     fields = {"image": ((4, 8, 3), "u1"), "depth": ((4, 8), "u2")}
     dice = np.random.default_rng(1)

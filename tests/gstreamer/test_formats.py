@@ -25,7 +25,7 @@ def video(form, width, height, frames=12):
 
 
 def read_all(name):
-    """Each frame: its arrays by the names of their fields, its metadata."""
+    """Yields each frame: its arrays by the names of their fields, and its metadata."""
     with gpuring.attach(name, timeout=PATIENCE_S) as ring, ring.consumer() as frames:
         names = [field.name for field in ring.spec.fields]
         for slot in frames:
@@ -86,7 +86,7 @@ def test_pictures_of_python_in_a_pipeline(form, size, name, launch, tmp_path):
             for k, picture in enumerate(sent[:1]):
                 put(producer, k, picture, caps)
             read = read_all(f"{name}-b")
-            received = [next(read)]  # it waits for us
+            received = [next(read)]  # the pipeline waits for this reader
             for k, picture in enumerate(sent[1:], 1):
                 put(producer, k, picture, caps)
                 received.append(next(read))
@@ -256,7 +256,7 @@ def test_a_shape_that_does_not_tell_the_caps_asks_for_them(
     [("1/50", "i8", ["060000000", "080000000"]), ("0/1", "i8", []), ("1/1000000000", "f8", [])],
 )
 def test_a_pts_of_python_has_the_unit_that_is_given(timebase, dtype, times, name, launch):
-    """Only integers have one."""
+    """A pts that is no integer has no unit."""
     with gpuring.create(
         name, slots=4, shape=(4, 8), dtype="u1", meta=[("pts", dtype)], device="host"
     ) as ring:
@@ -272,12 +272,12 @@ def test_a_pts_of_python_has_the_unit_that_is_given(timebase, dtype, times, name
     told = re.findall(r"pts: 0:00:00\.(\d+)", said)
     if times:
         assert told == times
-    else:  # those of the arrivals
+    else:  # the times of arrival
         assert len({*told, "000000000"}) == 3
 
 
 def test_an_encoder_that_looks_far_ahead_gets_its_frames(name, launch, tmp_path):
-    """It keeps dozens of buffers, and the ring has four slots."""
+    """The encoder keeps dozens of buffers, and the ring has four slots."""
     file = tmp_path / "out.mkv"
     target = launch(f"gpuringsrc ring={name} ! x264enc ! matroskamux ! filesink location={file}")
     launch(f"{video('I420', 64, 36, 200)} ! gpuringsink ring={name} slots=4 readers=1").end()

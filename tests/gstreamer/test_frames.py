@@ -1,4 +1,4 @@
-"""What becomes of frames: their sizes and caps, their times, and those that are lost."""
+"""Frames in pipelines: their sizes and caps, their times, and losses."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_smaller_pictures_go_into_the_same_ring(name, launch):
 
 
 def test_the_times_of_a_frame_are_its_own(name, launch):
-    """The producer takes the slot again as soon as it may."""
+    """The producer claims the slot again as soon as it may."""
     through = launch(
         f"gpuringsrc ring={name}-a copy=true ! gpuringsink ring={name}-b slots=64 readers=1"
     )

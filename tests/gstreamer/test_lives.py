@@ -18,7 +18,7 @@ from tests.helpers.support import locked
 
 
 def read_what_is_there(frames):
-    """Until nothing more comes, because somebody was stopped."""
+    """Reads until nothing more comes, because the producer is stopped."""
     found = []
     with contextlib.suppress(gpuring.RingTimeout):
         while True:
@@ -131,7 +131,7 @@ def test_a_source_that_reattaches_goes_on_in_the_next_ring(how, name, launch, ch
             poll(lambda: ring.stats().subscriptions)
             publish(producer, range(3))
     with small_ring(name, slots=4, shape=(4, 8)) as ring, ring.producer() as producer:
-        publish(producer, range(3))  # it begins with the oldest
+        publish(producer, range(3))  # the source begins with the oldest frame
         poll(lambda: ring.stats().subscriptions)
         publish(producer, range(3))
         assert "goes on in the next ring of that name" in source.until("chain", 9)
@@ -142,7 +142,7 @@ def test_a_source_that_reattaches_keeps_its_place_in_a_ring_that_stays(name, lau
     with small_ring(name, slots=4, shape=(4, 8)) as ring:
         source = launch(f"gpuringsrc ring={name} reattach=true ! {SHOWN}", "-v")
         poll(lambda: ring.stats().subscriptions)
-        for frames in (10, 2, 3):  # what was read before lies beside the two
+        for frames in (10, 2, 3):  # fewer than were read before, and more
             with ring.producer() as producer:
                 publish(producer, range(frames))
             said = source.until("INFO", 1)
@@ -151,7 +151,8 @@ def test_a_source_that_reattaches_keeps_its_place_in_a_ring_that_stays(name, lau
 
 
 def test_a_source_that_was_taken_for_dead_joins_again(name, launch):
-    """And says so.  It begins behind the last frame that it had, and counts what it has missed."""
+    """The source says so, begins behind the last frame that it had, and counts what it has
+    missed."""
     with small_ring(name, slots=4, shape=(4, 8)) as ring, ring.producer() as producer:
         source = launch(f"gpuringsrc ring={name} reattach=true ! {SHOWN}", "-v")
         poll(lambda: ring.stats().subscriptions)
@@ -168,7 +169,7 @@ def test_a_source_that_was_taken_for_dead_joins_again(name, launch):
 
 @pytest.mark.parametrize("had", [0, 3])
 def test_a_source_that_joins_again_twice_reads_no_frame_that_was_there_before(had, name, launch):
-    """It had no frame in between, and at first it may have had none either."""
+    """The source gets no frame in between.  It may also have had none before."""
     with small_ring(name, slots=4, shape=(4, 8)) as ring, ring.producer() as producer:
         publish(producer, range(3))
         source = launch(f"gpuringsrc ring={name} reattach=true ! {SHOWN}", "-v")
@@ -225,7 +226,7 @@ def test_a_source_that_joins_again_counts_what_was_overwritten(
         source.go_on()
         said = source.until("has joined again", 1) + source.until("chain", 1)
         assert ("discont" in said) == has_lost
-        assert "discont" not in source.until("chain", 1)  # it is told once
+        assert "discont" not in source.until("chain", 1)  # the loss is marked once
 
 
 def test_a_source_does_not_take_the_death_of_its_producer_for_its_own(name, launch, children):
@@ -292,14 +293,14 @@ def test_the_words_of_a_ring_that_is_missing_are_on_the_bus(name, launch):
     said = launch(f"gpuringsrc ring={name} timeout=0.2 ! fakesink").end(1)
     with pytest.raises(gpuring.RingNotFound) as error:
         gpuring.attach(name)
-    assert str(error.value).partition(":")[0] in said  # behind that are the rings that there are
+    assert str(error.value).partition(":")[0] in said  # the rest lists the rings of the host
     assert "The source waited for 0.2 s" in said
     assert "GPURING_NOT_FOUND" in said
 
 
 def test_a_timeout_may_be_as_long_as_it_likes(name, launch):
-    """It lasts longer than one that was begun later.  There are eight, because a time that has
-    overflowed is right again in the next microsecond."""
+    """A long timeout lasts longer than a short one that began later.  There are eight sources,
+    because a time that has overflowed is right again in the next microsecond."""
     source = launch(f"gpuringsrc ring={name} timeout=1e300 ! fakesink " * 8, "-v")
     source.until("to PLAYING", 1)
     launch(f"gpuringsrc ring={name} timeout=0.2 ! fakesink").end(1)
@@ -313,7 +314,7 @@ def test_a_timeout_may_be_as_long_as_it_likes(name, launch):
 
 @pytest.mark.parametrize("continued", [False, True], ids=["killed", "stopped in it"])
 def test_a_ring_of_the_dead_with_other_slots_makes_way(name, launch, continued):
-    """A source follows, and so does a program that is in it."""
+    """A source moves to the new ring, and so does a program that is in the old one."""
     source = launch(f"gpuringsrc ring={name} reattach=true ! {SHOWN}", "-v")
     sink = launch(f"{numbers()} ! gpuringsink ring={name} readers=2")
     ring = gpuring.attach(name, timeout=PATIENCE_S)
@@ -333,7 +334,7 @@ def test_a_ring_of_the_dead_with_other_slots_makes_way(name, launch, continued):
 
 
 def test_a_ring_of_the_dead_that_is_just_being_removed_makes_way(name, launch):
-    """By the last reader, for example."""
+    """The last reader may remove it, for example."""
     sink = launch(f"{numbers()} ! gpuringsink ring={name}")
     header = Path(f"/dev/shm/gpuring.{name}")
     poll(header.exists)

@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user
 
 
 def shared(pipe, name):
-    """A ring for everybody: writes three frames into it, and then reads three."""
+    """Makes a ring with mode 0666, writes three frames into it, and then reads three."""
     with gpuring.create(
         name, slots=4, shape=(36, 64), dtype="u1", device="host", mode=0o666
     ) as ring:

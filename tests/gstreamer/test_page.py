@@ -95,7 +95,7 @@ def test_caps_of_the_page_are_taken(name, launch):
 
 
 def test_gst_inspect_knows_every_property_of_the_page(plugins):
-    """The page may name one of a plain GstBaseSink, too."""
+    """The page may name properties of GstBaseSink, too."""
     known = ""
     for element in ("gpuringsink", "gpuringsrc"):
         said = subprocess.run(

@@ -46,7 +46,8 @@ def ring(name) -> Iterator[gpuring.Ring]:
 
 @pytest.fixture
 def play(program, plugins):
-    """Starts a pipeline.  What it returns asks the program."""
+    """Starts a pipeline in the program.  Returns a function that sends the program a line and gets
+    its answer."""
     started = []
 
     def play(pipeline):
@@ -152,7 +153,7 @@ def test_a_stop_while_caps_change_is_no_error(ring, player):
 def test_a_buffer_kept_after_the_stop_keeps_the_ring_only_if_it_lies_in_a_slot(
     before, is_lent, ring, player
 ):
-    """The first ones are copied, and those after four came back are slots."""
+    """The first buffers are copies.  When four of them have come back, the next ones are slots."""
     with ring.producer() as producer:
         publish(producer, range(before))
         assert player(f"frames {before}") == f"frames {before}"
@@ -167,7 +168,7 @@ def test_a_buffer_kept_after_the_stop_keeps_the_ring_only_if_it_lies_in_a_slot(
 
 
 def test_a_sink_says_how_many_frames_it_has_dropped(ring, play):
-    """As many as the ring says."""
+    """The number is the ring's own."""
     picture = CAPS.decode()
     with ring.consumer():
         ask = play(
@@ -219,4 +220,4 @@ def test_a_reader_gets_the_end_from_a_pipeline_that_has_ended_and_was_not_stoppe
             frames.acquire(PATIENCE_S).release()
         with pytest.raises(gpuring.EndOfStream):
             frames.acquire(PATIENCE_S)
-        assert ask("dropped") == "dropped 0"  # it lives
+        assert ask("dropped") == "dropped 0"  # the element still answers

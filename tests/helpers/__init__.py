@@ -1,1 +1,2 @@
-"""What several rooms use: processes, headers, a made-up driver, compiled C; and tests of that."""
+"""What several folders use: processes, headers, a fake driver, compiled C.  Some of it has tests
+here."""

@@ -15,7 +15,8 @@ DEADLINE_S = 60
 
 
 def environment() -> dict[str, str]:
-    """Ours as Python knows it.  What pytest loads (readline) adds COLUMNS to it unseen."""
+    """The environment as Python knows it.  Readline, which pytest loads, adds COLUMNS behind
+    Python's back."""
     return dict(os.environ)
 
 
@@ -23,7 +24,7 @@ COMMAND = (sys.executable, "-m", "gpuring")
 
 
 def gpuring(*options: Any, **more: Any) -> subprocess.CompletedProcess[str]:
-    """Runs it to its end."""
+    """Runs the command to its end."""
     return module("gpuring", *options, **more)
 
 
@@ -46,7 +47,8 @@ def _run(command: list[str], more: dict[str, Any]) -> subprocess.CompletedProces
 
 @contextlib.contextmanager
 def running(*options: Any, **more: Any) -> Iterator[subprocess.Popen[str]]:
-    """Runs it beside; it is gone afterwards.  A test that fails shows what it has said since."""
+    """Runs the command during a block, and kills it afterwards.  If the test fails, its output is
+    shown."""
     pipes = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
     more = pipes | {"env": environment()} | more
     process = subprocess.Popen([*COMMAND, *map(str, options)], text=True, **more)
@@ -62,7 +64,8 @@ def running(*options: Any, **more: Any) -> Iterator[subprocess.Popen[str]]:
 
 
 def line_with(process: subprocess.Popen[str], text: str) -> str:
-    """The next line of its standard error that has this text.  At the deadline it is killed."""
+    """The next line of the process's standard error that has this text.  The process is killed at
+    the deadline."""
     assert process.stderr is not None
     killer = threading.Timer(DEADLINE_S, process.kill)
     killer.start()

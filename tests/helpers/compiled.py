@@ -22,21 +22,21 @@ CORE, HOST, DEVICE, MEMORY, API = (
     NATIVE / each for each in ("core", "host", "device", "memory", "api")
 )
 PROGRAMS = Path("tests/native/programs")
-HARDWARE = ("fake_cuda.c", "fake_calls.c")  # no sanitizer of ours looks into it
-FAULTS = ["-O1", "-g", "-w", "-DGR_FAULTS"]  # of most programs, whose objects are shared then
+HARDWARE = ("fake_cuda.c", "fake_calls.c")  # compiled without sanitizers, as a driver is
+FAULTS = ["-O1", "-g", "-w", "-DGR_FAULTS"]  # programs with the same flags share objects
 CC = shutil.which("gcc") or shutil.which("cc")
-BUILD_S = 200  # of all commands together
+BUILD_S = 200  # for all compiler commands together
 
 needs_compiler = pytest.mark.skipif(CC is None, reason="no C compiler: the core is compiled anew")
 
-Edit = tuple[str, str, str]  # file of the library, a place in it, what stands there instead
+Edit = tuple[str, str, str]  # a file of the library, a text in it, and what replaces that text
 
 
 def build(
     place: Path, programs: str | list[str], flags: list[str], *edits: Edit,
     device: bool = False, api: bool = False,
 ) -> Path:  # fmt: skip
-    """Compiles the program whose sources match in tests/native/programs; where it is then.
+    """Compiles the program whose sources match in tests/native/programs.  Returns its path.
 
     place: an empty folder that pytest has made.  The objects that builds share are beside it.
     device: compiles the device order, too, over the fake driver.  api: compiles the whole library,
@@ -46,7 +46,7 @@ def build(
     _need_sanitizers(place, flags)
     _copy(place, edits)
     edited = {name for name, _, _ in edits}
-    anew = any(name.endswith(".h") for name in edited)  # every file may use it
+    anew = any(name.endswith(".h") for name in edited)  # every file may include a header
     rooms = [CORE, HOST, DEVICE, MEMORY, API] if api else [CORE, DEVICE] if device else [CORE]
     patterns = [room / "*.c" for room in rooms]
     named = [programs] if isinstance(programs, str) else programs
@@ -94,7 +94,7 @@ def _need_sanitizers(place: Path, flags: list[str]) -> None:
 def run(
     program: Path, *options: object, timeout: float, check: bool = False, **more: str
 ) -> subprocess.CompletedProcess[str]:
-    """more: its environment, beside ours."""
+    """more: variables that are added to the environment."""
     return subprocess.run(
         [program, *map(str, options)], cwd=program.parent, env=os.environ | more,
         capture_output=True, text=True, timeout=timeout, check=check,
@@ -107,7 +107,7 @@ def _copy(place: Path, edits: tuple[Edit, ...]) -> None:
     for name, old, new in edits:
         (path,) = (place / NATIVE).glob(f"*/{name}")
         text = path.read_text()
-        assert text.count(old) == 1, f"{name} does not have it once: {old}"
+        assert text.count(old) == 1, f"{name} does not have exactly once: {old}"
         path.write_text(text.replace(old, new))
 
 

@@ -50,8 +50,8 @@ def signalled(asked, act):
 
 @contextlib.contextmanager
 def ctrl_c(driver, error=KeyboardInterrupt):
-    """Within it streams stay busy, and Ctrl-C comes while a verb waits for one: `error` is raised
-    there, once."""
+    """Keeps streams busy during a block, in which Ctrl-C comes while a verb waits for one of them.
+    `error` is raised there, once."""
     asked = threading.Event()
 
     def busy(_stream):

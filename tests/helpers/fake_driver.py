@@ -14,7 +14,7 @@ from tests.helpers.support import Actor
 
 NOT_READY, INVALID, NO_CONTEXT = 600, 400, 201
 CAPTURE, CAPTURE_ELSEWHERE = 900, 906  # CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, _IMPLICIT
-BASE = 1 << 40  # where the "GPU" has the fence table
+BASE = 1 << 40  # the address of the fence table on the "GPU"
 P, C, D = 0x100, 0x200, 0x300  # streams
 PER_THREAD = 2
 CONTEXT = 0xC0
@@ -23,7 +23,7 @@ OURS = 0xE  # the first event that is no interprocess one: by which one stream f
 _int, _u32, _u64, _p = ctypes.c_int, ctypes.c_uint32, ctypes.c_uint64, ctypes.c_void_p
 _KINDS = {4: "wait", 5: "write"}
 _INTERPROCESS = 4
-_tables = []  # a Device may be collected after its test, and calls the driver then
+_tables = []  # A Device may be collected after its test.  It still calls the driver then.
 
 
 class Op(ctypes.Structure):
@@ -36,7 +36,7 @@ class Op(ctypes.Structure):
 
 
 class Handle(ctypes.Structure):
-    """CUipcEventHandle; here its first word is the event."""
+    """CUipcEventHandle.  This driver has the event in its first word."""
 
     _fields_ = [("event", _u64), ("_rest", ctypes.c_char * 56)]
 
@@ -52,18 +52,18 @@ class Driver:
         self.segment = segment
         self.calls = []
         self.errors = {}  # function -> what it returns instead of doing anything
-        self.device = 0  # which is current
-        self.contexts = []  # what was made current, or pushed and not popped
+        self.device = 0  # the current device
+        self.contexts = []  # contexts that are current, or pushed and not popped
         self.writes = []  # enqueued: (peer, slot, value)
         self.pending = set()  # events
-        self.queries = []  # of events
+        self.queries = []  # the events that were asked
         self.stream_queries = []
         self.capturing = set()  # streams
-        self.asked = []  # which streams: whether they are
-        self.ids = {}  # of streams whose handle was used before
+        self.asked = []  # the streams that were asked whether they are captured
+        self.ids = {}  # ids of streams whose handle was used before
         self.destroyed = []
         self.opened = []
-        self.names = {}  # of events: see event_of
+        self.names = {}  # names of events (see event_of)
         self.on_query = lambda event: None
         self.on_stream_query = lambda stream: 0
         self.on_call = lambda name: None
@@ -100,7 +100,7 @@ class Driver:
             "cuIpcGetEventHandle": (self._get_handle, _p, _p),
             "cuIpcOpenEventHandle": (self._open_handle, _p, Handle),
         }
-        copies = dict.fromkeys(raw_verbs.driver_symbols(), (self._nothing,))  # nobody makes any
+        copies = dict.fromkeys(raw_verbs.driver_symbols(), (self._nothing,))  # never called
         self._functions = {name: self._make(*made) for name, made in (copies | functions).items()}
         _tables.append(self._functions)
         self.addresses = {
@@ -176,7 +176,7 @@ class Driver:
         _put(number, _u64, self.ids.get(stream, stream & ~1))
 
     def _stream_query(self, stream):
-        """A peer that leaves asks PER_THREAD while it waits: the GPU gets there then."""
+        """A peer that leaves queries PER_THREAD while it waits.  The GPU finishes its work then."""
         self.stream_queries.append(stream or 0)
         if (stream or 0) == PER_THREAD and self.finishes:
             self.finish()
@@ -214,7 +214,7 @@ class Driver:
                 if slot in self.refuses:
                     return self.refuses[slot]
         for (peer, slot), value in words.items():
-            # Waits point backwards, and what is to be paid was promised.
+            # Nobody waits for a value, or stores one, that was not promised before.
             assert raw_verbs.work(self.segment.creator, peer, slot) >= value
             if name.startswith("write"):
                 self.writes.append((peer, slot, value))
@@ -275,7 +275,7 @@ class Driver:
     # ---- for tests ---------------------------------------------------------------------------
 
     def finish(self, *endpoints):
-        """The GPU gets to what was enqueued: everything, or what these peers have recorded."""
+        """Lets the GPU finish what was enqueued: everything, or what these peers have recorded."""
         numbers = [number_of(each) for each in endpoints] or range(self.segment.max_peers)
         for peer, slot, value in self.writes:
             if peer in numbers:
@@ -287,18 +287,18 @@ class Driver:
         }
 
     def told(self):
-        """The calls since it was last asked."""
+        """The calls since the last `told()`."""
         calls, self.calls = self.calls, []
         return calls
 
 
 def uuid_of(device):
-    """Of the GPU with this ordinal.  All processes here have the same ordinals."""
+    """The UUID of the GPU with this ordinal.  All processes here have the same ordinals."""
     return bytes([0xA0 + device] * 16)
 
 
 def number_of(peer):
-    """Of an endpoint, or of an Actor."""
+    """The number of a peer, which is an endpoint or an Actor."""
     return peer.number if isinstance(peer, Actor) else peer.peer
 
 

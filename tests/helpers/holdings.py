@@ -18,7 +18,7 @@ Has = Iterator[list[Any]]
 
 
 def has_a_ring(ring: gpuring.Ring, name: str, enter: Enter) -> Has:
-    """With peers, and the memory of one that others still read."""
+    """Has a ring with peers, and the memory of a closed ring that others still read."""
     mine, old = enter(small_ring(f"{name}.mine")), small_ring(f"{name}.old")
     peers = [mine.producer(), mine.producer(), mine.consumer("x"), mine.consumer("x")]
     put(peers[0])
@@ -29,7 +29,7 @@ def has_a_ring(ring: gpuring.Ring, name: str, enter: Enter) -> Has:
     gpuring.attach(f"{name}.mine").close()
     mine.close()
     others.close()
-    del slots  # the rings were closed while they were in use
+    del slots  # only now: the rings were closed while the slots were in use
 
 
 def has_attached(ring: gpuring.Ring, name: str, enter: Enter) -> Has:

@@ -85,7 +85,7 @@ class Interrupt:
 
 
 def collected(frame: FrameType | None) -> bool:
-    """Whether this runs because somebody was dropped."""
+    """Whether this runs because an object was dropped."""
     if is_dropping():
         return True
     while frame and frame.f_code.co_filename.startswith(PACKAGE):
@@ -109,7 +109,7 @@ LOOKS = {
 
 @functools.cache
 def handlers(code: CodeType) -> list[tuple[int, int, int]]:
-    """Where exceptions go, by ranges of opcodes."""
+    """Where an exception continues, for each range of opcodes."""
     table = getattr(dis, "_parse_exception_table", lambda _: [])(code)
     return [(entry.start, entry.end, entry.target) for entry in table]
 
@@ -167,7 +167,8 @@ class Signal(Interrupt):
 
 
 def interrupts(step: int = 1) -> Iterator[Interrupt]:
-    """One for each (or every step-th) opcode of the call in their `with`, and one too late."""
+    """An interrupt for each (or every step-th) opcode of the call in its `with`, and one that is
+    too late."""
     yield from at_each_place(Interrupt, step)
 
 
@@ -176,8 +177,8 @@ def signals(step: int = 1) -> Iterator[Signal]:
 
 
 def at_each_place(kind: Callable[[int], OneInterrupt], step: int = 1) -> Iterator[OneInterrupt]:
-    """Up to the first that comes too late twice.  CPython 3.13 traces the opcodes of a function
-    only from its second call on.  Fails if no interrupt came at all."""
+    """All interrupts up to the first that comes too late twice.  CPython 3.13 traces the opcodes of
+    a function only from its second call on.  Fails if no interrupt came at all."""
     k = 1
     while True:
         for _ in range(2):

@@ -69,7 +69,7 @@ def _fields(body: str, writer: str) -> Iterator[tuple[re.Match[str], str, str]]:
 
 
 def _parts(comment: str) -> tuple[str, str]:
-    """What a comment says before "Writer:", and after it."""
+    """The text of a comment before "Writer:", and the text after it."""
     text = " ".join(re.sub(r"^\s*\*? ?|/\*|\*/", " ", comment, flags=re.MULTILINE).split())
     meaning, _, writer = text.partition("Writer: ")
     return meaning.rstrip(" ."), writer.rstrip(" .")

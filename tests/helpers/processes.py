@@ -30,7 +30,7 @@ SOMEBODY = 54321
 
 
 multiprocessing.get_context("forkserver").set_forkserver_preload(
-    ["numpy", "pytest", "gpuring", "cupy"]  # without those that are not installed
+    ["numpy", "pytest", "gpuring", "cupy"]  # those that are not installed are skipped
 )
 
 
@@ -57,7 +57,8 @@ class Child:
         self.pid: int = self.process.pid or 0
 
     def receive(self) -> Any:
-        """Returns what it sends next.  Raises if it has failed, or sends nothing in time."""
+        """Returns what the child sends next.  Raises if the child has failed, or sends nothing in
+        time."""
         kind, value = self._next()
         assert kind == "sent", f"the child ended instead: {kind} {value}"
         return value
@@ -105,7 +106,7 @@ class Child:
 
 
 class Pipe:
-    """The end of the pipe that the child has."""
+    """The child's end of the pipe."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -117,7 +118,7 @@ class Pipe:
         return self._connection.recv()
 
     def told(self) -> bool:
-        """Whether something has come that was not received yet."""
+        """Whether there is something to receive."""
         return self._connection.poll()
 
 
@@ -127,7 +128,7 @@ def _run(
     args: tuple[Any, ...],
     environment: dict[str, str],
 ) -> None:
-    os.environ.clear()  # of the server, which it had when it was started
+    os.environ.clear()  # the fork server has the environment of when it was started
     os.environ.update(environment)
     try:
         outcome = ("returned", target(Pipe(connection), *args))
@@ -165,7 +166,7 @@ def has_timer(pid: int) -> bool:
 
 def watches_names(pid: int) -> bool:
     """Whether a process waits for a name, as it does for the next ring."""
-    with contextlib.suppress(OSError):  # one was closed just now
+    with contextlib.suppress(OSError):  # a descriptor was closed meanwhile
         links = [each.readlink() for each in Path(f"/proc/{pid}/fd").iterdir()]
         return any("inotify" in str(link) for link in links)
     return False
@@ -209,7 +210,8 @@ def few_descriptors(more: int) -> Iterator[None]:
 
 
 def runs(pid: int) -> bool:
-    """Whether the process is there.  A zombie is not: nobody may be here who waits for it."""
+    """Whether the process is there.  A zombie does not count, because its parent may never wait for
+    it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2][0] != "Z"
     except OSError:
@@ -222,10 +224,10 @@ def sleeps(pid: int) -> bool:
 
 
 def poll(condition: Callable[[], Any], patience_s: float = PATIENCE_S) -> Any:
-    """Looks until the condition is true, and returns its value."""
+    """Looks again and again until the condition is true, and returns its value."""
     deadline = time.monotonic() + patience_s
     while not (value := condition()):
-        assert time.monotonic() < deadline, f"not so after {patience_s} s"
+        assert time.monotonic() < deadline, f"the condition is not true after {patience_s} s"
         time.sleep(0.001)
     return value
 
@@ -250,7 +252,7 @@ def other_threads_sleep() -> bool:
 
 def replaces_its_files(pipe: Pipe) -> list[int]:
     """Closes all descriptors, as a daemon does, and opens files under their numbers."""
-    poll(other_threads_sleep)  # who is just using a descriptor cannot know that it goes
+    poll(other_threads_sleep)  # a thread that uses a descriptor could not know that it is closed
     last = max(open_files())
     for fd in set(open_files()) - {0, 1, 2, pipe._connection.fileno()}:
         with contextlib.suppress(OSError):
@@ -262,7 +264,7 @@ def replaces_its_files(pipe: Pipe) -> list[int]:
 
 
 def in_thread(call: Callable[[], Any]) -> Callable[[], Any]:
-    """Runs it in a thread.  What is returned waits for its result, or for its error."""
+    """Runs a function in a thread.  Returns another one that waits for its result or its error."""
     found: list[Any] = []
 
     def run() -> None:

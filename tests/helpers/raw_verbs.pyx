@@ -190,7 +190,7 @@ cdef class RawPeer(Peer):
         cdef int result
         cdef uint64_t value
         use.seq, use.open = seq, True
-        if self.device is None:  # as if it had a GPU, which has done all work when it is promised
+        if self.device is None:  # as on a GPU that has done all work when it is promised
             value = gr_promise(&self.gd.core, index, seq)
             gr_raise_to(fence_of(self.gd.core.ring, index, self.gd.core.self.number), value)
             if which == PUBLISH:

@@ -30,7 +30,7 @@ class Rig:
         self.peers, self.devices = [], []
 
     def ring(self, stream=0, capsule=None, driver=None, ordinal=0):
-        """One more process; `stream` is its current one, and `ordinal` its GPU.
+        """One more process.  `stream` is its current stream, and `ordinal` its GPU.
 
         Events made by another `driver` over the same functions are another process's."""
         header = self.segment.process()
@@ -70,7 +70,7 @@ class Rig:
         return self._joined(kind(ring, peer, lossless))
 
     def kill(self, endpoint):
-        """Its process dies: its locks go, and no such process is there any more."""
+        """The peer's process dies: its locks are dropped, and there is no such process any more."""
         self.segment.poke("peer", "start", 1, endpoint.peer)
         endpoint._ring._header.disown()
         self.segment.creator.reap()
@@ -78,7 +78,7 @@ class Rig:
         self.peers.remove(endpoint)
 
     def work(self, endpoint, *slots):
-        """What the peer has promised: {(peer, slot): value}."""
+        """The values that the peer has promised: {(peer, slot): value}."""
         number = endpoint.peer
         return {
             (number, slot): raw_verbs.work(self.segment.creator, number, slot) for slot in slots
@@ -93,7 +93,7 @@ class Rig:
         )
 
     def lap(self, producer, *consumers, slots=None):
-        """Every slot is published and read by everybody; the calls are forgotten."""
+        """Publishes every slot once.  Everybody reads them.  The driver's calls are forgotten."""
         slots = slots or self.segment.slots
         producer.claim_many(slots, 0).publish()
         for consumer in consumers:

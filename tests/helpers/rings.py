@@ -1,4 +1,4 @@
-"""What tests do with the peers of a ring, and what they read in its header."""
+"""Functions that use the peers of a ring, or read its header."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def drain(consumer: gpuring.Consumer) -> list[int]:
 
 
 def publish_at_random(pipe: Pipe, names: list[str], rounds: int, seed: int) -> None:
-    """One frame in one of the rings, when the reader has had the last one, a little later."""
+    """Publishes frames, each in any of the rings, a little after the last one was read."""
     dice = random.Random(seed)
     rings = [gpuring.attach(name) for name in names]
     producers = [ring.producer() for ring in rings]
@@ -63,7 +63,7 @@ def publish_at_random(pipe: Pipe, names: list[str], rounds: int, seed: int) -> N
         for _ in range(dice.randrange(300)):
             pass
         producer.claim(timeout=20).publish()
-        for ring in rings:  # all read
+        for ring in rings:  # every frame is read
             poll(lambda ring=ring: ring.stats().subscriptions[0].lag == 0)
     pipe.receive()
 
@@ -81,7 +81,7 @@ def tidied(name: str) -> None:
 
 
 def is_whole_or_gone(name: str) -> bool:
-    """Whether there is a ring that one can attach to.  Half of one there never is."""
+    """Whether there is a ring that one can attach to.  There is never half a ring."""
     try:
         gpuring.attach(name).close()
     except gpuring.RingNotFound:
@@ -90,7 +90,7 @@ def is_whole_or_gone(name: str) -> bool:
 
 
 def waiters(ring: gpuring.Ring) -> int:
-    """head.waiters: who is counted as waiting in this ring."""
+    """head.waiters: how many are counted as waiting in this ring."""
     return _peek(ring, "waiters")
 
 
@@ -110,8 +110,8 @@ def readable(endpoint: Any, timeout: float = 0) -> bool:
 
 
 def cpu_seconds_of(*sleeps_s):
-    """What this process uses meanwhile."""
+    """The CPU seconds that this process uses during these sleeps."""
     before = time.process_time()
     for each in sleeps_s:
-        time.sleep(each)  # how long it is measured; synchronises nothing
+        time.sleep(each)  # the time that is measured.  This synchronises nothing.
     return time.process_time() - before

@@ -83,7 +83,7 @@ class Segment:
         self.raw = mmap.mmap(self.fd, 0)
         self.actors: list[
             Actor
-        ] = []  # kept, because a Header that nobody keeps is a process that died
+        ] = []  # kept, because a Header that nobody keeps counts as a dead process
         self._dead: list[int] = []
         self._lock = -1
         self.table = _tables(slots, max_peers, max_subscriptions)
@@ -96,7 +96,7 @@ class Segment:
 
     @property
     def path(self) -> str:
-        """Where another process can open it."""
+        """The path at which another process can open the header."""
         return f"/proc/{os.getpid()}/fd/{self.fd}"
 
     def process(self) -> Header:
@@ -159,8 +159,8 @@ class Segment:
         return self.raw[:]
 
     def at(self, table: str, field: str, row: int = 0) -> tuple[int, str]:
-        """Returns the offset of a field, and how to unpack it.  Of a field of several words it is
-        the first one.  The row of a take is slot * max_subscriptions + u."""
+        """Returns the offset of a field, and how to unpack it.  If the field has several words, the
+        offset is that of the first one.  The row of a take is slot * max_subscriptions + u."""
         if table in ("work", "fence"):
             return self.table[table] + 8 * row, "<Q"
         offset, nbytes, *_ = FIELDS[table, field]
@@ -289,7 +289,7 @@ class Actor:
         return seqs, seq
 
     def die(self, *, unnoticed: bool = True) -> None:
-        """Lets the process die: the kernel drops its locks, and nothing else happens.
+        """The process dies: the kernel drops its locks, and nothing else happens.
 
         With `unnoticed` no process can clear it, join or leave until `Segment.reap` or `unlock`.
         """
@@ -300,7 +300,7 @@ class Actor:
 
 
 def lock(fd: int, byte: int, kind: int = fcntl.F_WRLCK, *, wait: bool = False) -> None:
-    """As long as the file is open; to all others, another process has the lock."""
+    """Takes a lock as another process would.  It is held as long as the file is open."""
     flock = struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, 1, 0)
     fcntl.fcntl(fd, fcntl.F_OFD_SETLKW if wait else fcntl.F_OFD_SETLK, flock)
 
@@ -310,7 +310,7 @@ def lock(fd: int, byte: int, kind: int = fcntl.F_WRLCK, *, wait: bool = False) -
 
 @contextlib.contextmanager
 def locked(name: str) -> Iterator[None]:
-    """LOCK of a ring, which another process would have for ever if it was stopped."""
+    """Holds LOCK of a ring, as a stopped process would for ever."""
     with Path(f"/dev/shm/gpuring.{name}").open("r+b") as file:
         lock(file.fileno(), LOCK_BYTE, wait=True)
         yield
@@ -347,7 +347,7 @@ def written_by_gpu(ring: gpuring.Ring, seq: int) -> None:
 
 
 def _producer_of(ring: gpuring.Ring, seq: int) -> int:
-    """Its number."""
+    """The number of the frame's producer."""
     header = ring._header
     by = peek(ring, "slot", "producer", seq % header.slots)
     return [raw_verbs.peer_id(header, p) for p in range(header.max_peers)].index(by)
@@ -399,12 +399,12 @@ def one_thread_at_a_time() -> Iterator[None]:
 
 def has_slot_without_gil(peer: Peer) -> bool:
     """Whether a thread that sleeps in a verb of this peer gets a slot while the caller keeps the
-    GIL.  False: that thread needs the GIL first, because it was at the end of its slice."""
+    GIL.  False if that thread needs the GIL first, because its slice is over."""
     until = time.monotonic() + 0.2
     while not peer.holding():
         if time.monotonic() > until:
             return False
-    sum(range(20_000))  # until the thread waits for the GIL
+    sum(range(20_000))  # long enough for the thread to wait for the GIL
     return True
 
 

@@ -32,7 +32,7 @@ def test_a_child_has_our_environment(children: Any, monkeypatch: Any, method: st
 
 
 def who_has_a_gpu_open(pipe: Pipe) -> list[int]:
-    """Of itself and its parent."""
+    """Which of this process and its parent have a GPU open."""
     pids = (os.getpid(), os.getppid())
     return [pid for pid in pids if any("nvidia" in file for file in _open_files(pid))]
 
@@ -59,12 +59,12 @@ def attaches(pipe: Pipe, name: str) -> str:
 
 
 def has_few_descriptors_beside_a_thread(_pipe: Pipe) -> None:
-    """The thread accepts, as the watchdog of an offered ring does, and nobody has connected."""
+    """The thread accepts connections, as the watchdog of an offered ring does.  Nobody connects."""
     done = threading.Event()
 
     def accepts() -> None:
         while not done.is_set():
-            with contextlib.suppress(OSError):  # BlockingIOError, or no number was left
+            with contextlib.suppress(OSError):  # nobody has connected, or no descriptor is free
                 listener.accept()
 
     with socket.socket(socket.AF_UNIX) as listener:

@@ -1,4 +1,4 @@
-"""A checker of our own storms: `loops.run` ends where `asyncio.run` would not."""
+"""`loops.run`, which the storms use, ends where `asyncio.run` would not."""
 
 from __future__ import annotations
 

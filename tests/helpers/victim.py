@@ -1,4 +1,4 @@
-"""A producer in another process whose GPU is stuck, and that dies; on host memory."""
+"""A producer in another process that dies while its GPU is stuck.  The ring is in host memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def publishes(pipe, name, frames):
 
 
 def unpay(ring, peer, index):
-    """As if the peer's GPU had not got to its work on the slot."""
+    """Makes the peer's GPU work on the slot look undone."""
     set_fence(ring, peer, index, 1)
 
 
@@ -33,7 +33,7 @@ class Victim:
             written_by_gpu(ring, seq)
 
     def stick(self, slot):
-        """Takes the producer's GPU work on the slot back."""
+        """Makes the producer's GPU work on the slot look undone."""
         unpay(self.ring, self.number, slot.index)
 
     def die(self):

@@ -1,1 +1,1 @@
-"""Who dies, is stopped or forks, and what the others see of it."""
+"""Processes that die, are stopped or fork, and what the others see of it."""

@@ -1,4 +1,4 @@
-"""What both kill matrices check: a process dies at every place, and a failed recovery shows."""
+"""Checks of both kill matrices: a process dies at every place, and a failed recovery is noticed."""
 
 from __future__ import annotations
 

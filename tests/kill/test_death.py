@@ -1,4 +1,5 @@
-"""What survivors see, in real processes: watchdog, redelivery, restarts, keeper, ownership."""
+"""Deaths of real processes, as survivors see them: watchdog, redelivery, restarts, keeper,
+ownership."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def hold_a_claim(pipe, name):
 
 
 def kill_and_wait(pipe, name, pid):
-    """Until the victim is cleared.  Who has only attached clears nobody."""
+    """Kills the victim, and waits until it is cleared.  This process has only attached, so it
+    clears nobody."""
     with gpuring.attach(name, timeout=10) as ring:
         pipe.receive()
         os.kill(pid, signal.SIGKILL)
@@ -67,7 +69,7 @@ def test_the_dead_are_cleared_while_the_main_thread_holds_the_gil(name, children
         victim.receive()
         killer = children(kill_and_wait, name, victim.pid)
         killer.send()
-        # No Python runs in this process until the killer has said how it was.
+        # No Python runs in this process until the killer has sent its result.
         ctypes.PyDLL(None).poll(struct.pack("ihh", killer.pipe.fileno(), select.POLLIN, 0), 1, -1)
         killer.result()
 
@@ -98,12 +100,12 @@ def test_a_dead_creator_of_host_memory_keeps_nobody_out(name):
 
 
 def descriptors():
-    """What this process has open, by kind."""
+    """How many descriptors of each kind this process has open."""
     return sorted(open_files().values())
 
 
 def join_and_leave(pipe, name):
-    """In a process of its own: nothing else comes and goes here."""
+    """Runs in a process of its own, where nothing else is opened or closed."""
     with make(name) as ring:
         for turn in range(201):
             with gpuring.attach(name) as other, other.producer() as producer, ring.consumer() as c:
@@ -238,7 +240,7 @@ def test_a_torn_frame_does_not_end_a_reattaching_consumer(name, children, monkey
 
 @pytest.mark.slow
 def test_waiting_for_a_restart_costs_next_to_nothing(name):
-    """Compared with waking up as often: what that costs, depends on the host."""
+    """It is compared with as many bare wake-ups, because the cost of those depends on the host."""
     with make(name) as ring, gpuring.attach(name) as other:
         consumer = other.consumer(reattach=True)
         with ring.producer() as producer:
@@ -263,20 +265,20 @@ def test_waiting_for_a_restart_costs_next_to_nothing(name):
 
 
 def forks_a_watcher(pipe, name):
-    """Has had a watchdog itself; its child attaches anew and does nothing else."""
+    """Forks when it has a watchdog already.  The child attaches anew and does nothing else."""
     with gpuring.attach(name) as ring, ring.consumer():
         if os.fork() == 0:
             signal.alarm(60)
             mine = gpuring.attach(name)
             consumer = mine.consumer("forked")
             pipe.send((os.getpid(), consumer.peer))
-            while True:  # the watchdog alone is at work
+            while True:  # only the watchdog works
                 signal.pause()
     pipe.receive()
 
 
 def test_a_forked_child_that_attaches_by_itself_clears_the_dead(name, children):
-    with make(name) as ring:  # which we do not join: nobody but the child looks after it
+    with make(name) as ring:  # not joined here, so that only the child has a watchdog
         parent = children(forks_a_watcher, name)
         pid, peer = parent.receive()
         try:

@@ -1,4 +1,5 @@
-"""Who died, what it had, what the others see: the table of docs/failure.md, in real processes."""
+"""The table of docs/failure.md in real processes: who died, what it had, and what the others
+see."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from tests.helpers.victim import Victim
 
 
 def publishes_and_claims(pipe, name, place):
-    """One frame whose GPU work is done, then a claim."""
+    """Publishes a frame whose GPU work is done, and then claims a slot."""
     producer = gpuring.attach(name, timeout=20).producer()
     with producer.claim(10) as slot:
         place.fill(slot, 7)
@@ -32,7 +33,8 @@ def publishes_and_claims(pipe, name, place):
     "place", [HOST, pytest.param(ON_GPU[0], marks=pytest.mark.gpu)], ids=lambda place: place.name
 )
 def test_a_killed_producers_frames_are_read_and_its_claim_is_passed_over(place, name, children):
-    """With events a frame that nobody had asked for may be called torn (test_false_alarms.py)."""
+    """With events, a frame whose event nobody has looked at may be called torn
+    (test_false_alarms.py)."""
     with place.create(name, slots=4, shape=4, dtype="u1") as ring:
         frames, producer = ring.consumer(), ring.producer()
         child = children(publishes_and_claims, name, place)

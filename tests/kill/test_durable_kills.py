@@ -60,7 +60,7 @@ def test_each_frame_is_read_once_or_counted(name, children, tmp_path, kills, pat
             reader = children(records, name, path, patience)
             size = path.stat().st_size if path.exists() else 0
             deadline = time.monotonic() + 20
-            while not path.exists() or path.stat().st_size == size:  # it reads
+            while not path.exists() or path.stat().st_size == size:  # until it reads
                 assert time.monotonic() < deadline
                 time.sleep(0.001)
             time.sleep(chance.random() * 0.003)
@@ -76,8 +76,8 @@ def test_each_frame_is_read_once_or_counted(name, children, tmp_path, kills, pat
     expected = 0
     for value, lost, redelivered, _ in found:
         if redelivered and value == expected - 1:
-            continue  # the one before was killed when it had written this, or before it had
-        # What was written by one who was killed before the release may be among the lost.
+            continue  # the reader before was killed around the release of this frame
+        # A frame that a reader wrote down before it was killed may count as lost.
         assert value - expected in (lost, max(0, lost - 1)), (value, expected, lost)
         expected = value + 1
     assert expected == published

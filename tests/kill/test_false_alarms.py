@@ -24,7 +24,7 @@ def test_a_later_owner_of_the_number_died_with_work_pending_on_the_slot(segment,
     ring = make_ring(segment, "timeline")
     reader, first = consumer_of(ring), producer_of(ring)
     seqs = first.put(2)
-    assert get(reader, 2) == seqs  # released while they were still being written
+    assert get(reader, 2) == seqs  # the frames are released while they are still being written
     pay(ring, first)
     assert first.peer.leave() == 0
     heir = producer_of(ring)
@@ -37,7 +37,7 @@ def test_a_later_owner_of_the_number_died_with_work_pending_on_the_slot(segment,
 
 
 def elsewhere(ring, start="next"):
-    """A reader in a process that made none of the events, and so has to open them."""
+    """A reader in another process, which has to open the events."""
     header = ring.process()
     others = native.Driver(ring.driver.addresses)
     device = native.Device(header, 0, None, None, others)
@@ -45,7 +45,7 @@ def elsewhere(ring, start="next"):
 
 
 def dies(ring, producer):
-    """The driver opens no event of a process that is gone."""
+    """The producer dies.  From then on the driver opens no event of its process."""
     producer.dies()
     ring.driver.errors["open_handle"] = INVALID
 
@@ -66,7 +66,7 @@ def test_the_readers_process_had_never_found_that_producers_work_pending(segment
     if met:
         assert reader.acquire() == 2
     pay(ring, producer)
-    assert raw_verbs.fence(ring.creator, producer.number, 0) == 0  # nobody has asked
+    assert raw_verbs.fence(ring.creator, producer.number, 0) == 0  # nobody has looked at the event
     dies(ring, producer)
     if met:
         assert not reader.peer.is_torn(0)

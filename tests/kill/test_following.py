@@ -60,7 +60,7 @@ def by_fileno(frames):
     with selectors.DefaultSelector() as selector:
         selector.register(frames, selectors.EVENT_READ)
         while True:
-            assert selector.select(30), "asleep"
+            assert selector.select(30), "the descriptor never became readable"
             with contextlib.suppress(gpuring.RingTimeout), frames.acquire(0) as slot:
                 yield slot
 
@@ -71,7 +71,7 @@ def by_align(frames):
 
 
 def in_turn(step):
-    """The slots of an asynchronous step, which one event loop makes one after the other."""
+    """The slots of an asynchronous step, which one event loop runs again and again."""
     with contextlib.closing(asyncio.new_event_loop()) as loop:
         while True:
             with loop.run_until_complete(step()) as slot:
@@ -132,8 +132,8 @@ def follows(pipe, name, form, last):
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("form", FORMS)
 def test_a_reader_goes_on_however_it_waits(name, children, form):
-    """Its camera dies and comes back while it waits.  The next one comes while it is stopped, so it
-    finds the stream and the ring at their end at once."""
+    """The reader's camera dies and comes back while the reader waits.  Another camera comes while
+    the reader is stopped, so that it finds the stream and the ring at their end at once."""
     camera = children(owns_and_publishes, name, [1])
     camera.receive()
     reader = children(follows, name, form, 3)
@@ -176,7 +176,7 @@ def by_claim_of_select(producer):
 
 def by_claim_of_fileno(producer):
     while True:
-        assert readable(producer, 30), "asleep"
+        assert readable(producer, 30), "the descriptor never became readable"
         with contextlib.suppress(gpuring.RingFull):
             return producer.claim(0)
 
@@ -209,7 +209,7 @@ def owns_and_reads(pipe, name, count):
     "form", [by_claim, by_claim_many, by_claim_async, by_claim_of_select, by_claim_of_fileno]
 )
 def test_a_producer_goes_on_in_the_ring_that_its_creator_has_made_again(name, children, form):
-    """It publishes in the ring of the dead until there is another one."""
+    """The producer publishes in the ring of its dead creator until there is another ring."""
     owner = children(owns_and_reads, name, 1)
     owner.receive()
     producer = children(publishes, name, form)

@@ -24,7 +24,7 @@ OPTIONS = {"slots": 2, "shape": 4, "dtype": "u1"}
 
 
 def forks(pipe: Pipe, name: str) -> tuple[list[str], list[int]]:
-    """What a forked child gets from every call, and what its parent can still do."""
+    """Returns what a forked child gets from every call, and checks that its parent can go on."""
     ring = gpuring.create(name, **OPTIONS, device="host")
     producer, frames = ring.producer(), ring.consumer()
     read, write = os.pipe()
@@ -82,13 +82,13 @@ def forks_and_dies(pipe: Pipe, name: str) -> None:
     if os.fork() == 0:
         signal.alarm(60)
         pipe.send(os.getpid())
-        signal.pause()  # until the test kills it, or it would outlive the test
+        signal.pause()  # the test kills it
     pipe.send([frames.acquire().seq])
     signal.pause()
 
 
 def test_a_forked_child_does_not_keep_its_dead_parent_alive(name, children):
-    """It inherits the descriptor that holds the parent's locks."""
+    """The child inherits the descriptor that holds the parent's locks."""
     with gpuring.create(name, **OPTIONS, device="host") as ring, ring.producer() as producer:
         child = children(forks_and_dies, name)
         poll(lambda: ring.stats().subscriptions)
@@ -174,7 +174,7 @@ def test_however_a_forked_child_ends_its_parent_has_what_it_had(name, children, 
 
 
 def forks_in_the_middle(pipe: Pipe, name: str) -> None:
-    """While it has the lock of a name, as another thread of it may have, which is tidying up."""
+    """Forks while it has the lock of a name, as another thread may have that tidies up."""
     with gpuring.create(name, **OPTIONS, device="host"):
         with segment.look(segment.header_name(name)) as named, named.open(os.O_RDWR) as file:
             assert locks.lock_name(file.fd)

@@ -66,7 +66,7 @@ def test_no_death_waits_for_the_tick_of_a_watchdog(tmp_path):
     The short tick stays: 20 ms after a join that was not complete yet, or after LOCK was busy.
     """
     program = build(tmp_path, "kill/*.c", FAULTS, *WITHOUT_LONG_TICKS)
-    done = run(program, "--rounds", 150, timeout=RUN_S)  # not all are reached
+    done = run(program, "--rounds", 150, timeout=RUN_S)  # the rest is not reached
     assert done.returncode == 0, done.stderr
 
 

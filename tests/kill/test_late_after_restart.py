@@ -34,7 +34,7 @@ def by_async_for(frames):
 
 @pytest.fixture
 def replaced(name):
-    """The next ring of that name, after readers of the first one have had everything."""
+    """Makes the next ring of that name when the readers of the first one have read everything."""
     with contextlib.ExitStack() as stack:
         first = stack.enter_context(gpuring.create(name, **OPTIONS))
 
@@ -98,7 +98,7 @@ def test_a_reader_that_comes_to_a_new_ring_in_time_has_lost_nothing(replaced, lo
 
 
 def test_what_was_overwritten_before_a_subscription_came_is_counted_by_one_member(name, replaced):
-    """The other one finds the subscription there, and what came before it is none of its own."""
+    """The other member joins a subscription that exists already, and has missed nothing."""
     first, replace = replaced
     with gpuring.attach(name) as mine, gpuring.attach(name) as theirs:
         members = [ring.consumer("both", reattach=True) for ring in (mine, theirs)]
@@ -114,7 +114,7 @@ def test_what_was_overwritten_before_a_subscription_came_is_counted_by_one_membe
 
 
 def test_what_was_overwritten_is_told_again_with_a_frame_that_was_given_back(name, replaced):
-    """As after a Ctrl-C that came before the body of the loop had the frame."""
+    """A Ctrl-C that comes before the body of the loop has the frame gives it back."""
     first, replace = replaced
     with gpuring.attach(name) as mine:
         frames = mine.consumer("x", reattach=True)

@@ -60,7 +60,7 @@ def say(told):
 
 
 def ended(name: str, script: str, status: int = 0) -> str:
-    """Runs a script in an interpreter of its own, to its end; what it printed."""
+    """Runs a script in an interpreter of its own, to its end.  Returns what it printed."""
     main = f"\nif __name__ == '__main__':\n    name = {name!r}\n"
     script = JOINS + main + "".join(f"    {line}\n" for line in script.strip().splitlines())
     done = python(script)
@@ -75,7 +75,7 @@ def ended(name: str, script: str, status: int = 0) -> str:
 
 
 def end_of(reader: gpuring.Consumer) -> type[Exception]:
-    """What comes after the frames."""
+    """Reads all frames.  Returns what comes after them."""
     while True:
         try:
             reader.acquire(10).release()
@@ -340,7 +340,8 @@ ROUNDS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("what", ROUNDS)
 def test_a_daemon_thread_at_full_speed_takes_nothing_along(ring, what):
-    """The exit handler leaves while the thread is in a verb: no word outlives its owner."""
+    """The exit handler leaves while the thread is in a verb.  No word of the header names the peer
+    afterwards."""
     reader = ring.consumer("all", lossless=False)
     for _ in range(8):
         ended(
@@ -354,7 +355,7 @@ def test_a_daemon_thread_at_full_speed_takes_nothing_along(ring, what):
         assert list(seen["subscriptions"]) == [0]
         assert ring._header.live_peers() == [reader.peer]
         assert ring._header.reaps == 0
-        with ring.producer() as producer:  # all slots can be had
+        with ring.producer() as producer:  # all slots are free
             for _ in range(2 * ring.slots):
                 producer.claim(10).publish()
 
@@ -392,5 +393,5 @@ def child(ring):
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
 def test_a_child_that_was_given_the_ring_ends_in_order(ring, method, program):
-    """It has opened the ring before it forgets the finalizers of who forked it."""
+    """The child opens the ring before multiprocessing forgets the finalizers of the parent."""
     ends_in_order(ring, program(GIVEN), method, gives="the ring")

@@ -1,4 +1,4 @@
-"""Whoever was killed comes back: the ring lives on, is replaced, or is cleaned away."""
+"""Processes that were killed come back.  Their ring lives on, is replaced, or is removed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def put(producer, value):
 
 
 def owns_and_publishes(pipe, name, values):
-    """Creator and producer in one, as a camera process is."""
+    """A process that creates the ring and publishes in it, as a camera's does."""
     with gpuring.create(name, **OPTIONS) as ring, ring.producer() as producer:
         for value in values:
             put(producer, value)
@@ -43,7 +43,7 @@ def guest(pipe, name):
 
 
 def records(pipe, name, last):
-    """Reads on over restarts; sends each frame's (value, sequence, restarted)."""
+    """Goes on reading over restarts.  Sends (value, sequence, restarted) of each frame."""
     with gpuring.attach(name, timeout=10) as ring:
         frames = ring.consumer("recorder", start="oldest", reattach=True)
         for slot in frames:
@@ -64,12 +64,12 @@ def records(pipe, name, last):
 )
 @pytest.mark.slow
 def test_a_loop_goes_on_over_the_death_of_who_owns_the_ring(name, children):
-    """Sequences start over with the new one."""
+    """Sequences start over in the new ring."""
     camera = children(owns_and_publishes, name, [1, 2])
     camera.receive()
     recorder = children(records, name, 4)
     assert [recorder.receive(), recorder.receive()] == [(1, 4, False), (2, 5, False)]
-    os.kill(recorder.pid, signal.SIGSTOP)  # it comes when both frames are there
+    os.kill(recorder.pid, signal.SIGSTOP)  # it goes on when both frames are there
     camera.kill()
     again = children(owns_and_publishes, name, [3, 4])
     again.receive()
@@ -123,7 +123,7 @@ def test_a_loop_goes_on_over_the_death_of_a_producer(name, children):
 def watches(pipe, name, newest, last):
     """A lossy reader.  Sends the values that it gets, until the last one."""
     with (
-        gpuring.attach(name) as ring,  # also if nobody lives there
+        gpuring.attach(name) as ring,  # also a ring in which nobody lives
         ring.consumer(lossless=False, start="oldest", reattach=True) as frames,
     ):
         pipe.send("joined")
@@ -144,7 +144,7 @@ def watches(pipe, name, newest, last):
 def test_a_watcher_goes_on_though_it_has_joined_the_ring_of_the_dead(
     name, children, newest, between
 ):
-    """It may have started between the death of the camera and its restart."""
+    """The watcher may start between the death of the camera and its restart."""
     camera = children(owns_and_publishes, name, [1])
     camera.receive()
     if between:
@@ -203,7 +203,7 @@ def test_a_camera_starts_again_though_a_reader_is_still_in_its_ring(name, childr
     "`RingExists`.",
 )
 def test_a_producer_in_the_ring_of_a_dead_creator_is_closed_out_by_the_next_one(name, children):
-    """The creator has the say.  Who would rather go on with the ring asks for replace=False."""
+    """The creator decides.  With replace=False it goes on with the ring instead."""
     camera = children(owns_and_publishes, name, [1])
     camera.receive()
     with gpuring.attach(name) as old, old.producer() as producer:
@@ -233,7 +233,7 @@ def test_replace_false_refuses_the_ring_of_the_dead_too(name, children):
 
 
 def of_another_version(name):
-    """As an older or a newer gpuring has left it."""
+    """Makes the ring look like one of an older or a newer gpuring."""
     with Path(f"/dev/shm/gpuring.{name}").open("r+b") as file:
         file.seek(FIELDS["head", "version"].offset)
         file.write(b"\xff")
@@ -268,7 +268,7 @@ def test_what_cannot_be_read_makes_way_when_nobody_uses_it(name, children, chang
 @pytest.mark.parametrize("role", ["producer", "consumer"])
 @pytest.mark.parametrize("end", ["replaced", "closed"])
 def test_who_attached_before_a_ring_was_replaced_is_told_to_attach_again(name, role, end):
-    """Between `attach` and the join the ring may have come to its end."""
+    """The ring may be closed between `attach` and the join."""
     old = gpuring.create(name, **OPTIONS)
     with gpuring.attach(name) as late:
         if end == "closed":
@@ -301,7 +301,7 @@ def test_readers_drain_a_ring_that_was_replaced(name):
 
 
 def all_killed(name, children):
-    """What is left of a ring whose creator, producer and reader were killed at once."""
+    """A ring whose creator, producer and reader were killed at once."""
     children_of_ring = [children(owns_and_publishes, name, [1, 2])]
     children_of_ring[0].receive()
     with gpuring.attach(name) as ring:
@@ -310,7 +310,7 @@ def all_killed(name, children):
         with ring.producer() as producer:
             put(producer, 3)
         assert children_of_ring[1].receive() == "holds"
-    for child in children_of_ring:  # we have left, or we would take the names away
+    for child in children_of_ring:  # this process has left: a member would remove the names
         os.kill(child.pid, signal.SIGKILL)
     for child in children_of_ring:
         child.kill()
@@ -369,8 +369,8 @@ def keeper(name, **more):
 def test_a_kept_ring_outlives_its_producers_and_a_keeper_that_was_killed_starts_again(
     name, children
 ):
-    """Whether they are killed or leave.  One is still in the ring when its keeper starts again, and
-    learns that it has ended."""
+    """The producers are killed, or leave.  One is still in the ring when the keeper starts again,
+    and learns that the ring has ended."""
     with keeper(name) as first:
         with gpuring.attach(name, timeout=20) as ring, ring.consumer() as consumer:
             for value, end in ((1, gpuring.PeerLost), (2, gpuring.EndOfStream)):
@@ -403,7 +403,7 @@ def test_a_kept_ring_outlives_its_producers_and_a_keeper_that_was_killed_starts_
 
 
 def test_a_keeper_that_is_ended_while_it_says_that_it_keeps_closes_its_ring(name):
-    """Nobody reads what it says, so it is at that when the signal comes."""
+    """Nobody reads its output, so it is still writing when the signal comes."""
     read, write = os.pipe()
     os.set_blocking(write, False)
     with contextlib.suppress(BlockingIOError):

@@ -46,7 +46,7 @@ def holds(pipe, name, subscription, lossless):
 
 
 def waits(pipe, name, role, lossless):
-    """In a verb that has nothing to give."""
+    """Waits in a verb that gets no slot."""
     with gpuring.attach(name, timeout=10) as ring:
         endpoint = ring.producer() if role == "producer" else ring.consumer(lossless=lossless)
         verb = endpoint.claim if role == "producer" else endpoint.acquire
@@ -109,7 +109,7 @@ def test_a_stopped_holder_of_a_lossless_subscription_holds_up_producers_a_lap_la
 
 @promise("failure.md", "If it is killed, it is cleared like any other.")
 def test_another_member_reads_on_beside_a_stopped_one(name, children):
-    """Up to a lap after the frame that it holds."""
+    """It reads up to one lap after the frame that the stopped member holds."""
     with small_ring(name) as ring, ring.producer() as producer:
         child = children(holds, name, "shared", True)
         child.receive()
@@ -152,7 +152,7 @@ def test_a_stopped_producer_or_lossy_reader_that_waits_costs_nothing(
 ):
     with small_ring(name) as ring, ring.producer() as producer, ring.consumer("all") as reader:
         if role == "producer":
-            put(producer, SLOTS)  # which nobody has read yet, so that it has to wait
+            put(producer, SLOTS)  # nobody has read these frames, so the next claim has to wait
         child = children(waits, name, role, lossless)
         number = child.receive()
         poll(lambda: is_asleep(ring, number))
@@ -169,7 +169,7 @@ def test_a_stopped_producer_or_lossy_reader_that_waits_costs_nothing(
 
 @promise("failure.md", "producers, a lap after the last frame that it has read")
 def test_a_stopped_reader_of_a_lossless_subscription_gates_though_it_holds_nothing(name, children):
-    """It does not take what it is there for."""
+    """The stopped reader does not take the frames that are there for it."""
     with small_ring(name) as ring, ring.producer() as producer:
         child = children(waits, name, "consumer", True)
         number = child.receive()
@@ -186,7 +186,7 @@ def test_a_stopped_reader_of_a_lossless_subscription_gates_though_it_holds_nothi
 @promise("failure.md", "`gpuring inspect`, `top` and `ls` say that it is stopped.")
 @pytest.mark.parametrize("width", [80, 300])
 def test_the_tools_say_who_is_stopped(name, children, width, capsys, monkeypatch):
-    """In a narrow terminal, too, where top leaves columns out."""
+    """They do so in a narrow terminal, too, where top leaves out columns."""
     monkeypatch.setenv("COLUMNS", str(width))
     with small_ring(name) as ring, ring.producer() as producer:
         child = children(holds, name, "object-detection-workers", True)
@@ -247,7 +247,7 @@ def sleeps(pipe):
 
 
 def test_only_the_process_that_joined_is_looked_up(segment, children):
-    """A later one may have its pid, and so may one of another pid namespace."""
+    """A later process may have the same pid, and so may one of another pid namespace."""
     ring = segment()
     number = ring.producer().number
     child = children(sleeps)

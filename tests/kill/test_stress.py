@@ -32,7 +32,7 @@ def content(producer: int, k: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Mix:
-    """Who takes part.  `shared` lists the member counts of lossless shared subscriptions."""
+    """The peers of a run.  `shared` lists the member counts of lossless shared subscriptions."""
 
     slots: int
     producers: int = 1
@@ -61,7 +61,7 @@ MIXES = (
 
 
 def produce(pipe: Pipe, name: str, place: Place, me: int, frames: int, seconds: float) -> list[int]:
-    """Publishes; every 17th claim is abandoned.  The k of what was published."""
+    """Publishes, and abandons every 17th claim.  Returns the k of each published frame."""
     published = []
     with gpuring.attach(name) as ring, ring.producer() as producer:
         pipe.send()
@@ -84,7 +84,7 @@ def produce(pipe: Pipe, name: str, place: Place, me: int, frames: int, seconds: 
 def consume(
     pipe: Pipe, name: str, place: Place, how: str, subscription: str | None
 ) -> list[tuple[int, int, int, int]]:
-    """(seq, producer, k, lost) of every frame it got until the end of the stream."""
+    """Reads to the end of the stream.  Returns (seq, producer, k, lost) of each frame."""
     seen = []
     with (
         gpuring.attach(name) as ring,
@@ -114,7 +114,7 @@ def check_reader(seen: list[tuple[int, int, int, int]]) -> None:
 
 
 def check_ring(ring: gpuring.Ring) -> None:
-    """Nobody is left, and nothing claimed or held."""
+    """Checks that no peer is left in the ring, and that nothing is claimed or held."""
     stats = ring.stats()
     assert (stats.peers, stats.subscriptions) == ((), ())
     phases = [slot["phase"] for slot in snapshot(ring._header)["slots"]]

@@ -19,7 +19,7 @@ from tests.helpers.victim import Victim
 
 @pytest.fixture(params=["timeline", "event"])
 def ring(request, segment):
-    """A ring of two slots over a driver whose GPU gets to nothing on its own."""
+    """A ring of two slots over a driver whose GPU finishes nothing by itself."""
     return make_ring(segment, request.param)
 
 
@@ -34,12 +34,13 @@ def make_ring(segment, kind, slots=2):
 
 class OnGpu(Actor):
     def die(self, **options):
-        """Its entry names a process that is gone: on a GPU the locks alone do not say so."""
+        """The process dies, and the peer's entry names one that is gone.  On a GPU the locks alone
+        do not show a death."""
         self.segment.poke("peer", "start", 1, self.number)
         super().die(**options)
 
     def dies(self):
-        """And is cleared."""
+        """The process dies, and the peer is cleared."""
         self.die()
         self.segment.reap()
 
@@ -63,24 +64,25 @@ def consumer_of(ring):
 
 
 def get(reader, frames):
-    """Acquires and releases; the sequences.  Its GPU waits for the producers'."""
+    """Acquires and releases frames.  Returns their sequences.  The consumer's GPU waits for the
+    producers' GPU."""
     return [reader.get() for _ in range(frames)]
 
 
 def pay(ring, *actors):
-    """Their GPU gets to what they have recorded."""
+    """Lets the GPU finish what these actors have recorded."""
     ring.driver.finish(*actors)
 
 
 def read_written(ring, reader, producer):
-    """Two frames whose GPU work is done when they are read."""
+    """Publishes and reads two frames whose GPU work is done by then."""
     producer.put(2)
     pay(ring, producer)
     return get(reader, 2)
 
 
 def told(reader):
-    """What the next acquire says of frames that were released: their sequences."""
+    """The sequences of released frames that the next acquire calls torn."""
     result = reader.peer.acquire(0)
     return reader.peer.take_torn() if result == native.TORN else result
 
@@ -152,7 +154,8 @@ def test_only_the_dead_producers_frames_are_told(segment, kind):
     "come.",
 )
 def test_a_healthy_frame_of_another_producer_in_the_same_slot_is_not_told(ring):
-    """It was still being written when its reader released it, and when the other producer died."""
+    """The frame was still being written when its reader released it, and when the other producer
+    died."""
     reader, victim, other = consumer_of(ring), producer_of(ring), producer_of(ring)
     other.put(2)
     get(reader, 2)
@@ -165,7 +168,8 @@ def test_a_healthy_frame_of_another_producer_in_the_same_slot_is_not_told(ring):
 
 @timeline_only  # an event that was recorded anew meanwhile tells nothing of its earlier record
 def test_frames_that_were_finished_before_their_producer_died_are_not_told(ring):
-    """Their GPU work was done after the release, and a later frame's in the same slot never."""
+    """Their GPU work was done after the release.  That of a later frame in the same slot never
+    was."""
     reader, victim = consumer_of(ring), producer_of(ring)
     victim.put(2)
     get(reader, 2)
@@ -210,14 +214,15 @@ event_only = pytest.mark.parametrize("ring", ["event"], indirect=True)
 @pytest.mark.parametrize("whose", ["reader", "producer"])
 @pytest.mark.parametrize("released", [False, True])
 def test_a_frame_whose_event_says_that_it_was_written_is_not_torn(ring, whose, released):
-    """Nobody raises its fence while nobody asks: so the reaper marks also what was written."""
+    """A fence is raised only when somebody looks at the event.  So the reaper also marks frames
+    that were written."""
     reader, producer = consumer_of(ring), producer_of(ring)
     producer.put(2)
     first, second = reader.peer.acquire(0), reader.peer.acquire(0)
     if released:
         assert reader.peer.release(first, 2) == reader.peer.release(second, 3) == 0
     if whose == "producer" or not released:
-        ring.driver.pending -= {event_of(producer, 0)}  # of the other slot it is not done
+        ring.driver.pending -= {event_of(producer, 0)}  # that of slot 1 is not done
     else:
         ring.driver.pending -= {event_of(reader, 0)}
     producer.dies()
@@ -249,8 +254,9 @@ def test_the_event_of_the_next_owner_of_a_number_says_nothing_of_the_last_one(ri
 
 @event_only
 def test_an_event_opened_while_the_number_changed_hands_is_nobodys(ring):
-    """The next owner joins while a consumer opens the event of the last one.  Nothing is recorded
-    in the newcomer's, so it counts as done: no later question may meet it under the old name."""
+    """Another producer gets the number while a consumer opens the event of the last owner.  The
+    newcomer's event counts as done, because nothing was recorded in it.  It must never be asked
+    about the last owner's frames."""
     victim, header = producer_of(ring), ring.process()
     others = native.Driver(ring.driver.addresses)  # a process that made none of these events
     device = native.Device(header, 0, None, None, others)
@@ -264,7 +270,7 @@ def test_an_event_opened_while_the_number_changed_hands_is_nobodys(ring):
     heir = producer_of(ring)
     assert heir.number == victim.number
     heir_id = ring.peek("peer", "id", heir.number)
-    ring.driver.pending.clear()  # of the two, who have the same name to the fake
+    ring.driver.pending.clear()  # the events of both owners are one to the fake driver
     ring.poke("peer", "id", victim_id, heir.number)
 
     def has_joined(name):
@@ -274,7 +280,7 @@ def test_an_event_opened_while_the_number_changed_hands_is_nobodys(ring):
     ring.driver.on_call = has_joined
     assert [reader.acquire() for reader in readers] == [native.BLOCKED, native.BLOCKED]
     assert [ring.peek("peer", "torn", reader.number) for reader in readers] == [1, 1]
-    ring.driver.on_call = lambda _: None  # has_joined keeps the ring
+    ring.driver.on_call = lambda _: None  # otherwise has_joined would keep the ring
 
 
 def test_an_older_mark_of_the_slot_tears_nothing(ring):
@@ -291,11 +297,12 @@ def test_an_older_mark_of_the_slot_tears_nothing(ring):
 
 @timeline_only  # a mark does not tell of an event that is done
 def test_ready_is_whoever_would_be_told(ring):
-    """Not before the death is counted, as the last thing that a reaper does: acquire looks then."""
+    """A reader is ready when the death is counted, which a reaper does last.  acquire looks for
+    torn frames then."""
     reader, victim = consumer_of(ring), producer_of(ring)
     seqs = victim.put(2)
     get(reader, 2)
-    for index in range(2):  # as a reaper does, up to there
+    for index in range(2):  # all that a reaper does before
         ring.poke("tear", "id", victim.peer.id, ring.work_row(index, victim.number))
     pay(ring, victim)
     assert not native.ready(reader.peer)
@@ -330,7 +337,7 @@ def test_torn_frames_are_named_in_few_words(seqs, words):
 
 
 def released_torn(consumer, victim, frames=1):
-    """Reads frames, releases them, and lets their producer die; their sequences."""
+    """Reads frames, releases them, and lets their producer die.  Returns their sequences."""
     seqs = []
     for _ in range(frames):
         slot = consumer.acquire(10)
@@ -342,7 +349,7 @@ def released_torn(consumer, victim, frames=1):
 
 
 def leave_without(consumer, error):
-    """close() says nothing, and neither does an acquire before it."""
+    """Checks that neither close() nor an acquire before it reports anything."""
     with pytest.raises(error):
         consumer.acquire(0)
     consumer.close()
@@ -381,13 +388,13 @@ def test_a_torn_frame_that_is_still_held_is_told_by_close(name, children):
         with pytest.raises(gpuring.FrameTorn) as caught:
             consumer.close()
         assert caught.value.seqs == (slot.seq,)
-        assert not hasattr(caught.value, "__notes__")  # told once
+        assert not hasattr(caught.value, "__notes__")  # reported once
         assert consumer.closed
 
 
 @pytest.mark.parametrize("how", ["acquire", "close"])
 def test_leaving_a_loop_does_not_swallow_a_torn_frame(name, children, how):
-    """`break` closes the generator, where an error has nobody to go to."""
+    """`break` closes the generator, from which no error would reach the program."""
     with small_ring(name) as ring:
         consumer, victim = ring.consumer(), Victim(ring, children)
         for slot in consumer:

@@ -1,1 +1,1 @@
-"""Where slots lie, on hosts and GPUs."""
+"""The memory of slots, on hosts and on GPUs."""

@@ -1,4 +1,4 @@
-"""GPUs that are made up (fake_gpu.py), in place of the driver, with CuPy or with torch alone."""
+"""Puts fake GPUs (fake_gpu.py) in the place of the driver, with CuPy or with torch alone."""
 
 from __future__ import annotations
 

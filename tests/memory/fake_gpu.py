@@ -1,4 +1,4 @@
-"""GPUs that are made up: they only count what they have, and copy at once.
+"""Fake GPUs, which only count what they have, and copy at once.
 
 The package calls the driver by ctypes, and its C library by a table of functions.  Both are here.
 """
@@ -66,14 +66,14 @@ class Access(ctypes.Structure):
 
 
 def forget() -> None:
-    """What the package remembers of the driver."""
+    """Clears what the package remembers of the driver."""
     gc.collect()
     gpus.gpu.cache_clear()
     frameworks.cupy.cache_clear()
 
 
 class GpuArray:
-    """An array on a GPU, as far as copies ask.  Its memory is the host's."""
+    """An array that looks to copies as if it was on a GPU.  Its memory is the host's."""
 
     def __init__(self, values: npt.NDArray[Any]) -> None:
         self.values = values
@@ -153,7 +153,7 @@ class Gpu:
         return called
 
     def kept(self) -> list[str]:
-        """What there is of memory, by how one got it."""
+        """How many pieces of memory there are of each kind."""
         return [what for what in self.has.values() if what not in ("pool", "mapped")]
 
     def cupy(self) -> Any:
@@ -183,7 +183,7 @@ class Gpu:
         )
 
     def torch(self) -> Any:
-        """The same of torch."""
+        """As much of torch as the package asks for."""
         return SimpleNamespace(
             cuda=SimpleNamespace(
                 is_initialized=lambda: True,
@@ -199,7 +199,7 @@ class Gpu:
         )
 
     def descriptor(self) -> Descriptor:
-        """As somebody who is in the ring hands it over."""
+        """A descriptor of the memory, as a process in the ring hands it over."""
         self.fds.append(os.memfd_create("gpuring-test"))
         return Descriptor(self.fds[-1])
 
@@ -266,7 +266,7 @@ class Gpu:
         ctypes.memmove(to, source, nbytes)
 
     def _waits(self, stream: Any) -> None:
-        """By either way."""
+        """Notes a wait for a stream."""
         self.waited_for.append(value_of(stream))
 
     def _pushes(self, context: int) -> None:

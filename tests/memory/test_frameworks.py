@@ -27,7 +27,7 @@ OF_CUPY, OF_TORCH, OF_DRIVER = 0x10, 0x20, 0
 
 @pytest.fixture
 def driven(monkeypatch: pytest.MonkeyPatch) -> Iterator[Gpu]:
-    """The driver, on whose GPU 1 this thread is, and no library."""
+    """The fake driver with GPU 1 current, and no library."""
     made = Gpu()
     made.stack = [1]
     monkeypatch.setitem(sys.modules, "cupy", None)
@@ -136,7 +136,8 @@ def test_the_context_before_is_current_again_also_after_an_error(driven: Gpu) ->
 
 
 def test_rows_at_a_pitch_are_copied_as_cuda_h_has_it(driven: Gpu) -> None:
-    """CUDA_MEMCPY2D: eight words a side, of which the driver reads the device pointers."""
+    """CUDA_MEMCPY2D has eight words for each side, and the driver reads the device pointers among
+    them."""
     seen: list[tuple[int, ...]] = []
 
     def copies(_gpu: Gpu, what: int, stream: int) -> None:

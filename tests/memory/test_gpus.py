@@ -22,7 +22,7 @@ from tests.memory.fake_gpu import GpuArray
 
 @pytest.fixture
 def driven(monkeypatch: pytest.MonkeyPatch) -> Iterator[fake_gpu.Gpu]:
-    """The driver, on whose GPU 1 this thread is."""
+    """The fake driver with GPU 1 current."""
     made = fake_gpu.Gpu()
     made.stack = [1]
     made.put_in_place(monkeypatch)

@@ -1,4 +1,4 @@
-"""The mapping of slots in host memory: when it is refused, and what it keeps open."""
+"""Mappings of slots in host memory: when they are refused, and what they keep open."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.helpers.support import peek
 
 
 def closes_rings(pipe: Pipe, name: str) -> set[int]:
-    """Which of its own files are closed by that."""
+    """Which of this process's files are closed when it closes rings."""
     rings = [gpuring.attach(name), small_ring(f"{name}-2")]
     arrays: list[Any] = [ring.consumer() for ring in rings]
     with rings[0].producer() as producer:
@@ -36,7 +36,8 @@ def test_who_has_closed_everything_loses_no_file_of_its_own_with_a_ring(
 
 
 def test_nothing_is_promised_for_what_a_cpu_has_done(name: str) -> None:
-    """So no claim and no acquire reads a word of it that another process has just written."""
+    """So no claim and no acquire has to read such a word, which another process has just
+    written."""
     with small_ring(name) as ring, ring.producer() as producer, ring.consumer() as frames:
         slots = ring._header.slots
         producer.claim(0).abandon()

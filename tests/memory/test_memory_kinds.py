@@ -1,4 +1,4 @@
-"""What a process keeps of the memory of a GPU ring, for how long, and what it finds again.
+"""How long a process keeps the memory of a GPU ring, and when it is found again.
 
 The GPU is made up (fake_gpu.py).  test_gpu_memory.py has a real one.
 """
@@ -43,14 +43,14 @@ def attach(kind: str, memory: CudaMemory, gpu: Gpu, device: int = 0, **other: An
 
 
 def opened(kind: str, gpu: Gpu, epoch: bytes = EPOCH, device: int = 0) -> CudaMemory:
-    """That of another process."""
+    """The memory of another process's ring, opened here."""
     handle = (SLOTS * NBYTES).to_bytes(8, "little").ljust(64, b"\0")
     wanted = Slots(handle, UUIDS[0], SLOTS, NBYTES, epoch)
     return CudaMemory.open(kind, wanted, device, ring="cam0", fetch=gpu.descriptor)
 
 
 def close(memory: CudaMemory, *, others: bool = False) -> list[str]:
-    """Returns what `then` has noted: once the last array of the handle is gone."""
+    """Closes a handle.  Returns what `then` has noted when the last array of the handle is gone."""
     ended: list[str] = []
     memory.close(others=others, then=lambda: ended.append("ended"))
     return ended
@@ -131,7 +131,7 @@ def test_who_has_no_such_memory_opens_it_once(gpu: Gpu, kind: str) -> None:
 
 
 def waits_for_a_mutex(thread: int) -> bool:
-    """FUTEX_WAIT_PRIVATE.  Who waits for the GIL calls another one."""
+    """Whether a thread is in FUTEX_WAIT_PRIVATE.  A wait for the GIL uses another system call."""
     return Path(f"/proc/self/task/{thread}/syscall").read_text().split()[2:3] == ["0x80"]
 
 
@@ -139,7 +139,7 @@ def waits_for_a_mutex(thread: int) -> bool:
 def test_memory_that_is_given_back_before_another_thread_has_opened_it_is_fetched(
     gpu: Gpu, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """That thread waits for one that opens another ring."""
+    """The other thread waits for a thread that opens another ring."""
     is_inside, may_go_on, threads = threading.Event(), threading.Event(), []
 
     def opens_slowly(gpu: Gpu, out: Any, *_: Any) -> int:

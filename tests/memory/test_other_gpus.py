@@ -1,4 +1,4 @@
-"""A ring that lives on another GPU than this process uses: what is found, and what is refused.
+"""A ring on another GPU than this process uses: what is found, and what is refused.
 
 The answers of the driver are made up.  test_two_gpus.py has real ones.
 """
@@ -39,7 +39,7 @@ def test_the_owner_is_this_gpu_or_one_that_it_can_reach(
 def test_without_peer_access_the_error_says_where_to_attach(
     gpu: fake_gpu.Gpu, reach: set[tuple[int, int]]
 ) -> None:
-    reach.add((2, 0))  # that way it does not help
+    reach.add((2, 0))  # access in that direction does not help
     with pytest.raises(DeviceError) as caught:
         owner_of(gpu, 0, UUIDS[2])
     said = str(caught.value)

@@ -39,7 +39,7 @@ def make(name: str, **options: Any) -> gpuring.Ring:
 
 @pytest.fixture
 def host(name: str) -> PinnedMemory:
-    """Slots as a process has them that has just made them."""
+    """Slots that this process has just made."""
     made, making = PinnedMemory.create(name, EPOCH, 0o600, 4, 256)
     making.close()
     segment.remove_slots(segment.slots_name(name, EPOCH))
@@ -134,7 +134,8 @@ def test_the_arrays_of_a_gpu_are_over_the_slots(gpu: Gpu, host: PinnedMemory) ->
 def test_everybody_offers_the_segment_and_with_it_the_pidfd(
     gpu: Gpu, host: PinnedMemory, refused: int
 ) -> None:
-    """Peers in other pid namespaces learn only there that somebody's copies have ended."""
+    """Only from the pidfd do peers in other pid namespaces learn that somebody's copies have
+    ended."""
     assert "/dev/shm" in open_files()[host.descriptor]
     gpu.refuses_to_register = refused
     memory = host.under(0)
@@ -195,7 +196,7 @@ def test_where_registration_is_refused_copies_are_waited_for(
                 assert isinstance(slot.array, np.ndarray)
                 before = list(gpu.waited_for)
                 upload = slot.upload(stream=9)
-                assert gpu.waited_for == [*before, 9, 0]  # what the stream had to do, and the copy
+                assert gpu.waited_for == [*before, 9, 0]  # the stream's work, and the copy
             assert (upload.values == FRAME).all()
             producer.claim(0).abandon()
         with ring.producer() as producer, by_cpu.consumer() as consumer:

@@ -30,7 +30,7 @@ HANDLE = (SLOTS * NBYTES).to_bytes(8, "little").ljust(64, b"\0")
 
 @pytest.fixture(autouse=True)
 def quick(gpu: Gpu) -> Iterator[None]:
-    """Or each of a thousand looks goes through all that other tests have left.
+    """Freezes what other tests have left, or each of a thousand collections would go through it.
 
     It stays frozen, as the modules do (conftest.py): thawed, they would slow all later tests down.
     """
@@ -43,7 +43,7 @@ def quick(gpu: Gpu) -> Iterator[None]:
 def left(gpu: Gpu) -> tuple[dict[int, str], int]:
     gc.collect()
     assert gpu.stack == [0]
-    poll(lambda: not gpu.open_fds())  # what others have sent is closed by a thread of its own
+    poll(lambda: not gpu.open_fds())  # another thread closes what others have sent
     return gpu.has, gpu.open_fds()
 
 
@@ -106,7 +106,7 @@ def test_a_ctrl_c_while_memory_of_the_package_is_made_leaves_nothing(gpu: Gpu) -
 
 @pytest.fixture
 def virtual(gpu: Gpu) -> Given:
-    """Virtual memory, of which a descriptor is made."""
+    """Virtual memory for which the driver makes a descriptor."""
     nbytes = SLOTS * NBYTES
 
     def tells(_gpu: Gpu, base: int, size: int, at: int) -> None:
@@ -143,7 +143,7 @@ def test_memory_that_a_ring_has_is_not_given_to_a_second_one(
     memory.close(others=False, then=lambda: None)
     del memory
     with pytest.raises(ValueError, match="the slots of ring 'cam0' already"):
-        adopt(given, "cam1")  # because of the array
+        adopt(given, "cam1")  # the array is still there
     del array
     adopt(given, "cam1")
     assert left(gpu) == ({}, 0)

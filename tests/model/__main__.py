@@ -10,7 +10,7 @@ from .mutants import MUTANTS
 def main():
     parser = argparse.ArgumentParser(prog="python -m tests.model", description=__doc__)
     parser.add_argument(
-        "--long", action="store_true", help="the large configurations too (minutes)"
+        "--long", action="store_true", help="the large configurations, too (takes minutes)"
     )
     parser.add_argument("names", nargs="*", help="only configurations and mutants with such a name")
     asked = parser.parse_args()

@@ -109,7 +109,7 @@ def _release_oldest(ring, me):
 
 
 def reaping(ring, victims):
-    """A watchdog: reaps whoever of the entries `victims` is dead, for ever."""
+    """A watchdog that reaps the dead among the entries `victims`, for ever."""
 
     def script(me):
         while True:
@@ -190,7 +190,7 @@ def leaving(ring):
 
 
 def robbing(ring, p):
-    """Somebody closes the descriptor of p's locks: p is taken for dead, and lives."""
+    """Somebody closes the descriptor of p's locks.  p is taken for dead, although it lives."""
 
     def script(me):
         yield store(ring.byte[p], 0)
@@ -229,7 +229,8 @@ def closing(ring):
 
 
 def judging(ring, i, p, producer_id, value):
-    """A reader of a frame that no GPU has written: told so, whenever it asks after the fence."""
+    """A reader of a frame that no GPU has written.  Whenever it asks after the fence, the frame is
+    torn."""
 
     def script(me):
         while (reached := (yield load(ring.fence[p][i]))) < value:
@@ -245,7 +246,8 @@ def judging(ring, i, p, producer_id, value):
 
 
 class Cast:
-    """Collects the actors of one world; whoever is not `late` has joined before it starts."""
+    """Collects the actors of one world.  An actor that is not `late` joins before the world
+    starts."""
 
     def __init__(self, ring, kills=0, horizon=None):
         self.ring, self.kills, self.horizon = ring, kills, horizon
@@ -292,7 +294,7 @@ class Cast:
         return self
 
     def published(self, frames, u=0):
-        """Somebody has published these and left, and subscription u is given up."""
+        """A producer has published these frames and left, and subscription u is given up."""
         run(self.memory, self.ring.give_up(u, tag=1))
         run(self.memory, producing(self.ring, frames, join=True)(Peer(tag=1)))
         self.memory[self.ring.came] += 1
@@ -309,7 +311,7 @@ class Cast:
         return self._add(f"U{me.tag}", me, unsubscribing(self.ring, u), mortal, None)
 
     def threads(self, role, frames=1, *, ends=False, mortal=False, u=0):
-        """A peer with two threads: one uses it, the other one leaves."""
+        """A peer with two threads.  One uses the peer, and the other one leaves with it."""
         me = Peer(tag=len(self.actors) + 1, role=role, u=u)
         if role == CONSUMER:
             self.lossless.add(u)

@@ -51,7 +51,7 @@ class Life:
 
 @dataclass(frozen=True)
 class Read:
-    """A frame that was acquired: by whom it was published, and what became of that."""
+    """A frame that was acquired: who published it, and whether its GPU finished."""
 
     seq: int
     producer: int
@@ -262,7 +262,8 @@ class Device:
             )
 
     def _paid(self, state, a, v):
-        """A GPU has come to the value v of the fence at a: whatever it stands for is finished."""
+        """A GPU has stored the value v in the fence at a, so the work that v stands for is
+        finished."""
         memory, content, lives, r = state
         after = list(memory)
         after[a] = v
@@ -306,7 +307,8 @@ class Device:
                 told = self._torn(memory, r)
                 if told is False and r.whole is False:
                     return f"invariant 11: {process.name} is told that torn {r.seq} is whole"
-                # A later owner of the number may have taken the mark's place: no other false alarm.
+                # The only false alarm is that a later owner of the number has taken the mark's
+                # place.
                 if told and r.finished and memory[ring.id[r.producer]] == r.producer_id:
                     return f"invariant 11: {process.name} is told that finished {r.seq} is torn"
         for p in range(ring.peers):
@@ -316,7 +318,7 @@ class Device:
         return None
 
     def _torn(self, memory, read):
-        """What a reader who asks now is told; None while there is nothing to be told yet."""
+        """Whether the frame is torn for a reader that asks now.  None while nobody knows yet."""
         i = read.seq % self.ring.slots
         if memory[self.ring.fence[read.producer][i]] < read.value:
             return None

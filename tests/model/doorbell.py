@@ -53,7 +53,7 @@ class Doorbell:
             bell = None
 
     def ring(self, waiters=WAITERS, bell=BELL, wakes=WAKES):
-        """After the change (and a full fence); skipped when nobody waits."""
+        """Ring after a change (and a full fence).  Skipped when nobody waits."""
         if (yield load(waiters)):
             yield fetch_add(bell, 1)
             yield fetch_add(wakes, 1)  # futex_wake(all)
@@ -64,7 +64,7 @@ class Doorbell:
             yield wait((WAKES, wakes))
 
     def select(self):
-        """Until there is a frame in one of two rings."""
+        """Sleep until there is a frame in one of two rings."""
         while True:
             yield fetch_add(WAITERS, 1)
             yield fetch_add(WAITERS2, 1)

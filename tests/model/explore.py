@@ -164,7 +164,7 @@ def explore(world, *, reduce=True):
 
 
 class _Shared(Exception):
-    """An address that was taken for private turned out to be written by another actor."""
+    """Another actor writes an address that was taken for private."""
 
 
 class _Wrong(Exception):
@@ -311,7 +311,7 @@ class _Search:
             raise _Wrong(wrong, state)
 
     def _end(self, state):
-        """Nobody can take a step: everybody must have finished."""
+        """Checks a state in which nobody can take a step: everybody must have finished."""
         self.report.ends.add(state[: self.n])
         for actor, program, j in zip(
             self.world.actors, self.programs, state[self.n :], strict=True
@@ -373,7 +373,8 @@ def _spins(program, j, memory):
 
 
 def _rehearse(world, programs, shared, walks=40):
-    """Random walks that find most of the shared words, to spare the search its fresh starts."""
+    """Random walks that find most of the shared words, so that the search seldom has to start
+    anew."""
     dice = random.Random(1)
     loads, writes = [set() for _ in programs], [set() for _ in programs]
     for _ in range(walks):

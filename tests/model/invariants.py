@@ -165,7 +165,7 @@ class Invariants:
         return None
 
     def _frames_whole(self, m, books):
-        """Nobody writes under a holder, nobody holds what another member holds."""
+        """Nobody writes a slot that is held, and no two members hold the same frame."""
         ring, held, written = self.ring, {}, set()
         for me in books:
             if me is None:

@@ -228,7 +228,8 @@ class Membership(Subscriptions):
         yield store(self.peer[p], FREE)  # last: a half-done reap is repeated
 
     def _clear_words(self, p, role, u):
-        """What p has in hand.  -> whether a frame was opened again: then `redo` is to be bumped."""
+        """Clear what p has in hand.  -> whether a frame was opened again, so that `redo` has to
+        rise."""
         opened = False
         for i in range(self.slots):
             if role == PRODUCER:
@@ -248,7 +249,8 @@ class Membership(Subscriptions):
     # ------------------------------------------------------------------ orphans
 
     def clear_orphans(self, tag):
-        """Words of FREE entries: of peers that were taken for dead though they lived."""
+        """Clear words of FREE entries, which belonged to peers that were taken for dead though they
+        lived."""
         yield lock(self.lock, tag)
         yield from self._clear_orphans()
         yield store(self.lock, 0)
@@ -271,7 +273,7 @@ class Membership(Subscriptions):
                 t = None
 
     def _raise_fence(self, p, i, role):
-        """Torn marks first, then p's fence up to its promise and never beyond."""
+        """Write torn marks, then raise p's fence up to its promise and never beyond."""
         v = yield load(self.work[p][i])
         reached = yield load(self.fence[p][i])
         if reached >= v:
@@ -289,7 +291,8 @@ class Membership(Subscriptions):
         yield store(self.fence[p][i], raised)
 
     def _mark_torn(self, p, i, reached):
-        """Entry p died with work pending on slot i.  Repeatable until its fence is raised."""
+        """Note that entry p died with work pending on slot i.  Repeatable until its fence is
+        raised."""
         x = yield load(self.id[p])
         row = p if self.fix("T1") else 0
         if self.fix("T4"):

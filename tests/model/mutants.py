@@ -23,7 +23,8 @@ class Mutant:
 
 
 def torn_twice(off=()):
-    """Nothing that is promised is ever paid.  The frame: the first in its slot, of peer id 1."""
+    """A ring in which no promise is ever paid.  The frame is the first in its slot, and of peer id
+    1."""
     ring = host(off, kills=2, slots=1, peers=2, clocks="device")
     ring.producer(1, mortal=True, leave=False).producer(1, late=True, mortal=True, leave=False)
     return ring.reaper(0, 1).judge(0, 0, 1, 1 << 16)

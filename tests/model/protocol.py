@@ -69,7 +69,7 @@ class Ring(Membership, Order, Words):
             yield fetch_add(self.inside[me.tag], -1)
 
     def _wait(self, me, *watch):
-        """In the core the verb returns here, and who sleeps calls it again."""
+        """Wait.  In the core the verb returns here, and the sleeper calls it again."""
         yield from self._commit(me)
         yield from self._end(me)
         if me.shared:
@@ -302,7 +302,8 @@ class Ring(Membership, Order, Words):
         return owner(w) if seq(w) == s else None
 
     def _undo(self, me, s):
-        """A hold came too late.  First the loss is counted: the word then says DONE."""
+        """Undo a hold that came too late.  The loss is counted first, because the word then says
+        DONE."""
         a = self.take[me.u][s % self.slots]
         if self.fix("H19"):
             yield from self._commit(me)
@@ -328,7 +329,7 @@ class Ring(Membership, Order, Words):
             me.counted = me.lost
 
     def _hand_out(self, me, s):
-        """What was lost before frame s is told with it."""
+        """Hand out frame s, which reports what was lost before it."""
         self._count_lost(me, s + 1, missed=False)
         if me.due:
             me.due_with = s

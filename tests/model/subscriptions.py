@@ -145,7 +145,7 @@ class Subscriptions:
         return max(((yield load(self.owed[u])) & ~COUNTED) - told, 0)  # last, see _pay
 
     def _take_up(self, me):
-        """Somebody joins one that is there.  -> whether it was announced again.
+        """Join one that is there.  -> whether it was announced again.
 
         The joiner's entry is LIVE, so nobody gives it up any more.
         """
@@ -182,8 +182,8 @@ class Subscriptions:
         return again
 
     def _end_counting(self, u):
-        """What was lost from `resume` on is owed.  Whoever is killed on the way leaves the rest to
-        the next holder of LOCK."""
+        """Count what was lost from `resume` on as owed.  A process that is killed on the way leaves
+        the rest to the next holder of LOCK."""
         yield store(self.resume[u], 0)
         yield fetch_and_not(self.owed[u], COUNTED)
 
@@ -230,7 +230,7 @@ class Subscriptions:
         yield store(self.lock, 0)
 
     def unsubscribe(self, u, tag):
-        """It goes with its last member, so at once if it has none."""
+        """Make it end with its last member, so at once if it has none."""
         yield lock(self.lock, tag)
         sb = yield load(self.sub[u])
         if sb != FREE:

@@ -51,7 +51,7 @@ def test_reduction_loses_no_outcome(cast):
 
 
 def test_a_local_state_says_all_that_matters():
-    """Position and locals stand for the whole history: a verb never hides a value elsewhere."""
+    """Position and locals stand for the whole history, because no verb hides a value elsewhere."""
     dice = random.Random(2)
     for _ in range(100):
         world = host(subs=2).producer(3).consumer().consumer(u=1, lossy=True).closer().world()
@@ -71,7 +71,7 @@ def test_a_local_state_says_all_that_matters():
 
 
 def test_the_explorer_sees_a_dead_end():
-    """A consumer that never leaves, and a producer that waits for it: said, not overlooked."""
+    """A producer that waits for a consumer that never leaves is reported."""
     report = Cast(Ring()).producer(3).consumer(0, leave=False).explore()
     assert report.violation == "P1 waits for ever"
     assert report.trace

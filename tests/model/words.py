@@ -107,7 +107,7 @@ def producers(w):
 
 
 def ends_word(id, left, died):
-    """Of all owners of an entry: id of the last one that was counted, how many left and died."""
+    """For all owners of an entry: id of the last one that was counted, how many left and died."""
     return id << 8 | left << 4 | died
 
 

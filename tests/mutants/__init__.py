@@ -47,7 +47,7 @@ class Edit:
     replace: str
 
     def apply(self, root: Path) -> None:
-        """ValueError: the place is not there, or not once."""
+        """Raises ValueError if the file does not have the text exactly once."""
         text = (root / self.file).read_text()
         if (n := text.count(self.find)) != 1:
             raise ValueError(f"{self.file} has this {n} times: {self.find}")

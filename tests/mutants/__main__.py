@@ -27,8 +27,8 @@ from tests.mutants import Mutant, load
 from tests.mutants.copies import COMPILED, Copy, Run, commands_of, files_of
 
 FINE = ("caught", "timeout", "skipped")
-UNMUTATED_S = 300  # of a test, at most
-PATIENCE_S = 30  # of a test with a mutant, and five times what it took without
+UNMUTATED_S = 300  # for a test without mutants
+PATIENCE_S = 30  # for a test with a mutant, plus five times what it took without
 
 
 class Result(NamedTuple):
@@ -40,7 +40,7 @@ class Result(NamedTuple):
 
 
 def _verdict(mutant: Mutant, before: Run, copy: Copy, commands: list[str]) -> tuple[str, str]:
-    """The outcome, and what was said."""
+    """Returns the outcome and the error."""
     if before.outcome == "skipped":
         return "skipped", "its test is skipped here"
     if before.outcome != "passed":
@@ -60,7 +60,8 @@ def _verdict(mutant: Mutant, before: Run, copy: Copy, commands: list[str]) -> tu
 
 
 def results(mutants: list[Mutant], root: Path, jobs: int) -> Iterator[Result]:
-    """Runs each test without its mutants, and then these, in so many copies at a time."""
+    """Runs each test without its mutants and then with each of them, in so many copies at a
+    time."""
     compiled = any(edit.file.endswith(COMPILED) for mutant in mutants for edit in mutant.edits)
     commands = commands_of(root) if compiled else []
     copies: queue.Queue[Copy] = queue.Queue()
@@ -118,7 +119,7 @@ def _chosen(root: Path, options: argparse.Namespace) -> list[Mutant]:
 
 
 def _commit(root: Path) -> str:
-    """What is checked out.  The date, where git does not say."""
+    """The commit that is checked out, or the date if git gives none."""
     git = ["git", "describe", "--always", "--dirty"]
     with contextlib.suppress(OSError, subprocess.CalledProcessError):
         return subprocess.run(
@@ -130,13 +131,15 @@ def _commit(root: Path) -> str:
 def main(arguments: list[str], root: Path = ROOT) -> int:
     commit = _commit(root)
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("--sample", type=int, metavar="N", help="runs N of them")
-    parser.add_argument("--seed", default=commit, help="of the sample (the commit)")
-    parser.add_argument("--only", default="", metavar="PATTERN", help="in id, files or test")
-    parser.add_argument("--gpu", action="store_true", help="those that need a GPU, and no others")
+    parser.add_argument("--sample", type=int, metavar="N", help="runs a sample of N mutants")
+    parser.add_argument("--seed", default=commit, help="chooses the sample (default: the commit)")
+    parser.add_argument(
+        "--only", default="", metavar="PATTERN", help="runs those with it in id, files or test"
+    )
+    parser.add_argument("--gpu", action="store_true", help="runs only those that need a GPU")
     parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="J")
-    parser.add_argument("--json", type=Path, metavar="FILE", help="writes the results there, too")
-    parser.add_argument("--list", action="store_true", help="runs nothing")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="writes the results into it, too")
+    parser.add_argument("--list", action="store_true", help="lists the mutants, and runs nothing")
     options = parser.parse_args(arguments)
     mutants = _chosen(root, options)
     if options.list:
@@ -151,7 +154,7 @@ def main(arguments: list[str], root: Path = ROOT) -> int:
         print(f"{result.seconds:6.1f} s  {result.outcome:8}  {result.id}", flush=True)
         seconds = round(time.monotonic() - begun)
         counts = Counter(result.outcome for result in done)
-        if options.json:  # after each, for the case that this program does not come to its end
+        if options.json:  # after each one, in case this program is killed
             told = {
                 "commit": commit, "seed": options.seed, "python": sys.version.split()[0],
                 "jobs": options.jobs, "seconds": seconds, "counts": counts,

@@ -1,4 +1,4 @@
-"""Private copies of a checkout: what is in them, how they are built, and how tests run there."""
+"""Private copies of a checkout: they are made and built, and tests run in them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from typing import NamedTuple
 
 FOLDERS = ("gpuring", "tests", "cmake", "docs", "examples", "bench", ".ci")
 COMPILED = (".c", ".h", ".pyx", ".pxd")
-BUILD_S = 300  # of one command
+BUILD_S = 300  # for one command
 
 
 class Run(NamedTuple):
-    """What came of a test: "passed", "skipped", "failed", "timeout" or "error"."""
+    """The outcome of a test: "passed", "skipped", "failed", "timeout" or "error"."""
 
     outcome: str
     seconds: float
@@ -35,7 +35,7 @@ class Copy:
         self.restore()
 
     def restore(self) -> None:
-        """Copies each file that is not as it was, built or written."""
+        """Copies each file anew that has changed, also those that were built."""
         for file in self.files:
             there, here = self.of / file, self.path / file
             if not here.exists() or _stamp(here) != _stamp(there):
@@ -49,7 +49,8 @@ class Copy:
         """
         for file in (file for file in files if file.endswith(".py")):
             compile((self.path / file).read_text(), file, "exec")
-            # Python knows old bytecode by size and second, and both may be the same.
+            # Python tells old bytecode by the size and second of the source, which may both be the
+            # same.
             shutil.rmtree(f"{self.path}.pyc", ignore_errors=True)
         for command in commands:  # in the order in which they need each other
             if any(_needs(command, file) for file in files):
@@ -63,7 +64,7 @@ class Copy:
         env = os.environ | {
             "PYTHONPATH": path,
             "PYTHONPYCACHEPREFIX": f"{self.path}.pyc",
-            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # tests need no plugin, and it takes a second
+            "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1",  # to load plugins takes a second
         }
         if not gpu:
             env["CUDA_VISIBLE_DEVICES"] = ""
@@ -94,7 +95,8 @@ def _stamp(path: Path) -> tuple[int, int]:
 
 
 def _end(process: subprocess.Popen[bytes], mark: str) -> None:
-    """Ends a run of pytest and all that has its mark, and removes the names that it has left."""
+    """Kills a run of pytest and all processes with its mark, and removes the names that they have
+    left."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.wait()
@@ -113,7 +115,7 @@ HERE = "@HERE@"  # the folder of the copy, in a command
 
 
 def files_of(root: Path) -> list[Path]:
-    """What a copy gets: all that a test may look at, and what is built."""
+    """The files of a copy: all that a test may look at, and what is built."""
     found = [path for folder in FOLDERS for path in root.glob(f"{folder}/**/*")]
     files = [path.relative_to(root) for path in [*root.glob("*"), *found] if path.is_file()]
     return [file for file in files if file.suffix != ".pyc"]

@@ -1,4 +1,4 @@
-"""Each mutant is about code and a test that are there, and a mutant that survives is reported."""
+"""Each mutant names code and a test that exist, and a mutant that survives is reported."""
 
 from __future__ import annotations
 
@@ -96,7 +96,8 @@ test = "tests/test_it.py::{test}"
 
 @pytest.fixture
 def run(tmp_path, capsys):
-    """Runs mutants of a small project: the exit status, the outcomes, and what was printed."""
+    """Runs mutants of a small project.  Returns the exit status, the outcomes, and what was
+    printed."""
 
     def run(*mutants: tuple[str, str, str, str]) -> tuple[int, dict, str]:
         folder = tmp_path / "tests/mutants"

@@ -1,1 +1,1 @@
-"""The C core and its binding, without rings by name: verbs, tables, waits, device order."""
+"""The C core and its binding: verbs, tables, waits, device order.  The rings have no names here."""

@@ -28,7 +28,7 @@ void failing_arm(int which, int with, int k) {
     failed[0] = 0;
     armed = 1;
 }
-const char *failing_disarm(void) { /* which call has failed; empty: there were fewer */
+const char *failing_disarm(void) { /* the call that has failed, or "" if there were fewer calls */
     armed = 0;
     return failed;
 }

@@ -1,4 +1,5 @@
-"""The frame verbs of the C core: every transition, every refusal, what a refusal leaves alone."""
+"""The frame verbs of the C core: every transition, every refusal, and that a refusal changes
+nothing."""
 
 from __future__ import annotations
 
@@ -86,7 +87,7 @@ def test_a_stale_hint_is_helped_on(segment):
     ring = segment(N)
     producer = ring.producer()
     producer.put(3 * N)
-    ring.poke("head", "claim_hint", 4 * N - 1)  # its claimer died before he could help it on
+    ring.poke("head", "claim_hint", 4 * N - 1)  # the claimer died before it could move the hint on
     assert ring.process().frontier == 4 * N
     assert producer.claim() == 4 * N
     assert ring.peek("head", "claim_hint") == 4 * N + 1
@@ -177,7 +178,7 @@ def test_a_frame_given_back_goes_to_a_member_again(segment):
     assert a.give_back(4) == 0
     assert ring.take(a.subscription, 0) == (4, a.number, "open")
     assert b.acquire() == 4
-    assert not b.peer.redelivered  # nobody died with it
+    assert not b.peer.redelivered  # no member died with the frame
     assert a.acquire() == 6
     assert not a.peer.redelivered
     assert a.give_back(4) == native.REAPED
@@ -225,7 +226,7 @@ def test_a_hint_beyond_the_frontier_is_damage(segment):
 
 @pytest.mark.parametrize("owner", [8, 64, 200, 255])
 def test_a_frame_of_a_producer_that_cannot_be_is_passed_over(segment, owner):
-    """Its owner would be an index into the fence table."""
+    """The word's owner would be an index into the fence table."""
     ring = segment(N, max_peers=8)
     reader, producer = ring.consumer(), ring.producer()
     producer.put()
@@ -256,7 +257,7 @@ def test_every_finished_use_of_a_slot_promises_a_greater_value_and_pays_it(segme
 
 
 def test_a_second_use_of_one_sequence_promises_one_more(segment):
-    """Peer numbers and sequences may both come again (G7): values must still rise."""
+    """Peer numbers and sequences may both come again (G7).  Values must still rise."""
     ring = segment(2)
     producer, keeper = ring.producer(), ring.consumer("keep", start="oldest")
     producer.put()
@@ -274,7 +275,8 @@ def test_a_second_use_of_one_sequence_promises_one_more(segment):
 
 @pytest.mark.parametrize("phase", ["publish", "abandon"])
 def test_a_claim_waits_for_every_peer_that_owes_work_on_the_slot(segment, phase):
-    """Fences that are behind: of an abandoned claim (G6), an older writer (G2), oneself (G12)."""
+    """The fences that are behind belong to an abandoned claim (G6), an older writer (G2), and the
+    claimer itself (G12)."""
     ring = segment(1)
     a, b = ring.producer(), ring.producer()
     assert a.claim() == 1

@@ -1,4 +1,4 @@
-"""What GR_ASSERT says holds in the core (gpuring/native/core/atomics.h), and can fail."""
+"""The assertions of the core (GR_ASSERT in gpuring/native/core/atomics.h) hold, and can fail."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ pytestmark = needs_compiler
 
 
 def needs_of(place: Path, sources: list[Path]) -> dict[str, set[str]]:
-    """Which others of these files each of them calls, or takes data from."""
+    """For each of these files, which others it calls or takes data from."""
     defined: dict[str, str] = {}
     undefined: dict[str, set[str]] = {}
     for source in sources:

@@ -1,5 +1,5 @@
-"""Each frame of a durable subscription is read or counted as lost, whoever is killed between two
-stores (programs/durable.c)."""
+"""Each frame of a durable subscription is read or counted as lost, whichever process is killed
+between two stores (programs/durable.c)."""
 
 from __future__ import annotations
 

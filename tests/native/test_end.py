@@ -1,4 +1,5 @@
-"""How a stream ends: left, died, closed; what is drained before; how it starts again."""
+"""How a stream ends (by a leave, a death or a close), what is read before that, and how it starts
+again."""
 
 from __future__ import annotations
 
@@ -80,11 +81,11 @@ def test_a_producer_that_died_first_is_not_the_last_one(segment):
     assert last.peer.leave() == 0
     assert ring.peek("peer", "word", dead.number) == 0
     assert reader.acquire() == native.ENDED
-    assert ring.peek("head", "producers") == 1 << 40 | 1 << 16 | 1  # one died, one left last
+    assert ring.peek("head", "producers") == 1 << 40 | 1 << 16 | 1  # one died, and one left last
 
 
 def test_a_producer_that_had_left_and_is_killed_before_its_entry_is_free_has_left(segment):
-    """D6: it counted itself in the first stage of leave; what the reaper finds is LEAVING."""
+    """D6: the producer counted itself in the first stage of leave.  The reaper finds LEAVING."""
     ring = segment(4)
     reader, producer = ring.consumer(), ring.producer()
     producer.put(1)
@@ -152,7 +153,7 @@ def test_a_dead_producer_that_nobody_has_cleared_is_not_the_end_yet(segment):
     producer.die()
     assert reader.acquire(0) == native.BLOCKED
     ring.unlock()
-    assert reader.acquire(20) == native.PEER_LOST  # the wait itself looks who died
+    assert reader.acquire(20) == native.PEER_LOST  # the wait itself looks for deaths
 
 
 # ---- close -------------------------------------------------------------------------------------
@@ -222,7 +223,7 @@ def test_a_holder_is_not_in_his_own_way_at_the_end(segment):
 
 
 def test_a_frame_opened_by_a_reaper_that_died_there_is_found_before_the_end(segment):
-    """E1: OPEN, but the redo count was not bumped any more."""
+    """E1: the frame is OPEN, but the reaper did not raise the redo count any more."""
     ring = segment(4)
     a, b = ring.consumer("jobs"), ring.consumer("jobs")
     seqs = wave(ring, "leave", 2)

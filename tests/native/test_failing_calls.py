@@ -1,6 +1,5 @@
-"""Every call to the system that create, attach, join, serve and connect make fails in turn: an
-error of a documented kind, nothing is left, and the next try works.
-"""
+"""Every system call of create, attach, join, serve and connect fails in turn.  The error is of a
+documented kind, nothing is left, and the next try works."""
 
 from __future__ import annotations
 
@@ -74,7 +73,7 @@ OPS: dict[str, tuple[Callable[[str], list[Any]], Op]] = {
 
 
 class Traces:
-    """What a process has that a failed call could leave behind."""
+    """Everything in a process that a failed call could leave behind."""
 
     def __init__(self, name: str) -> None:
         gc.collect()
@@ -95,7 +94,7 @@ class Traces:
 
 
 def each_call_in_turn(_pipe: Pipe, name: str, library: str, what: str) -> dict[str, list[str]]:
-    """Which calls were made to fail, for each kind."""
+    """Lets each call fail in turn.  Returns which calls these were, for each kind."""
     failing = ctypes.CDLL(library)
     failing.failing_disarm.restype = ctypes.c_char_p
     return {kind: each_call_of(kind, name, failing, what) for kind in KINDS}
@@ -104,10 +103,10 @@ def each_call_in_turn(_pipe: Pipe, name: str, library: str, what: str) -> dict[s
 def each_call_of(kind: str, name: str, failing: ctypes.CDLL, what: str) -> list[str]:
     prepare, op = OPS[what]
     there = prepare(name)
-    op(name, there).close()  # what is imported, started or remembered once is there
+    op(name, there).close()  # imports, threads and caches are there afterwards
     for each in reversed(there):
         each.close()
-    gc.freeze()  # or each look goes through all modules
+    gc.freeze()  # otherwise each collection goes through all modules
     failed = []
     for k in range(1, 1000):
         there = prepare(name)
@@ -124,18 +123,18 @@ def each_call_of(kind: str, name: str, failing: ctypes.CDLL, what: str) -> list[
             left = Traces(name).since(before)
             assert not left, f"{what}, {kind} at call {k}, {call}: {error}: left: {left}"
             assert call, f"{what}: {error}"
-            op(name, there).close()  # and it works
+            op(name, there).close()  # the next try works
         else:
             made.close()
         if what == "replace" and made is None:
-            there.clear()  # the other try has replaced it
+            there.clear()  # the second try has replaced it
         for each in reversed(there):
             each.close()
         assert segments_of(name) == [], f"{what}, {kind} at call {k}, {call}: {error}"
         if not call:
             return failed
         failed.append(f"{call} -> {error or 'it goes on'}")
-    raise AssertionError("no end")
+    raise AssertionError("the calls do not end")
 
 
 @pytest.fixture(scope="module")
@@ -170,7 +169,7 @@ def test_a_call_that_fails_leaves_nothing(name, children, monkeypatch, library, 
 
 
 def with_few_descriptors(_pipe: Pipe, name: str, what: str) -> int:
-    """Lowers RLIMIT_NOFILE until the call works at once; how many limits were too low."""
+    """Tries limits of descriptors until the call works.  Returns how many of them were too low."""
     prepare, op = OPS[what]
     refused = 0
     there = prepare(name)
@@ -208,7 +207,7 @@ def test_with_few_descriptors_left(name, children, what):
 
 
 def limited(_pipe: Pipe, name: str, limit: str, nbytes: int, slots_nbytes: int) -> list[str]:
-    """What create, then attach, say under a limit."""
+    """The errors of create and of attach under a limit."""
     options = OPTIONS | {"shape": slots_nbytes}
     told = []
     with contextlib.ExitStack() as stack:

@@ -58,12 +58,12 @@ def test_no_word_makes_the_core_crash_or_hang_or_leave_its_tables(tmp_path):
 @pytest.mark.slow
 @pytest.mark.deadline(300)
 def test_no_client_or_server_harms_those_that_hand_descriptors_on(tmp_path):
-    """Nobody crashes or hangs, no descriptor is left, and an honest client gets the slots."""
+    """No process crashes or hangs, no descriptor is left, and an honest client gets the slots."""
     figures_of(tmp_path, "fuzz_offer", CI_CONVERSATIONS)
 
 
 WORD = struct.Struct("<Q")
-FIRST_WORD = 24  # of what changes while a ring lives
+FIRST_WORD = 24  # the first word that changes while a ring lives
 VALUES = (
     st.sampled_from([0, 1, 2, 64, 255, 2**32 - 1, 2**47, 2**48 - 1, 2**63, 2**64 - 1])
     | st.integers(0, 2**64 - 1)
@@ -75,7 +75,7 @@ VALUES = (
 
 
 def use(name: str) -> None:
-    """Everything that a ring can be asked without waiting."""
+    """Asks a ring everything that needs no wait."""
     ours = [ring for ring in gpuring.ls() if ring.name == name]
     for seen in ours:
         json.dumps(dataclasses.asdict(seen))

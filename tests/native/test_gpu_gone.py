@@ -1,4 +1,5 @@
-"""When a dead process is gone altogether: its pidfd tells, where there is one, and no lock."""
+"""When a dead process is gone with its GPU work.  Its pidfd says so, if there is one, and no lock
+does."""
 
 from __future__ import annotations
 
@@ -63,7 +64,8 @@ def test_on_a_gpu_nobody_is_cleared_before_the_process_is_gone(segment, children
 )
 @KINDS
 def test_on_a_gpu_the_dead_of_another_pid_namespace_are_never_cleared(segment, children, kind):
-    """Nobody outside can tell when its GPU work is gone.  Without a GPU the locks tell all."""
+    """Nobody outside the namespace can know when its GPU work is gone.  Without a GPU the locks are
+    enough."""
     ring, child, number = started(segment, children, kind)
     there = ring.peek("peer", "pidns", number)
     ring.poke("peer", "pidns", there + 1, number)
@@ -85,12 +87,12 @@ def test_on_a_gpu_the_dead_of_another_pid_namespace_are_never_cleared(segment, c
     "over.",
 )
 def test_the_watchdog_clears_who_has_no_pidfd_here(segment, children):
-    """In host memory: it looks at a peer of another pid namespace again and again."""
+    """In host memory the watchdog looks at a peer of another pid namespace again and again."""
     ring = segment(2)
     child = children(gives_its_locks_up, ring.path)
     number = child.receive()
     ring.poke("peer", "pidns", ring.peek("peer", "pidns", number) + 1, number)
-    ours = ring.producer()  # whose process has a watchdog; nobody else reaps
+    ours = ring.producer()  # the only peer with a watchdog
     child.kill()
     poll(lambda: ring.creator.reaps == 1)
     assert ring.creator.live_peers() == [ours.number]

@@ -1,4 +1,5 @@
-"""Damaged and foreign headers: refused with the numbers, never a crash; what may be created."""
+"""Damaged and foreign headers are refused with the numbers, and never crash a process.  Also what
+may be created."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ SHM = Path("/dev/shm")
 
 @pytest.fixture(params=[Header.attach, Header.read], ids=["attach", "read"])
 def how(request):
-    """Both check a header in the same way."""
+    """The two functions that check a header.  They do so in the same way."""
     return request.param
 
 
@@ -144,7 +145,7 @@ def test_a_copy_says_what_the_header_says_and_who_lives(segment):
         assert told(copy) == told(shared), told
     assert copy.live_peers() == [producer.number, reader.number]
     assert (copy.creator_alive, copy.attached) == (True, True)
-    producer.claim()  # words are as they were, life is as it is
+    producer.claim()  # the copy keeps its words, but sees deaths
     shared.close_ring()
     assert (copy.frontier, copy.closed) == (5, False)
     reader.die()
@@ -179,11 +180,12 @@ def test_nothing_can_be_done_through_a_copy(segment, verb):
 
 
 def test_a_copy_counts_as_nobody(segment):
-    """The creator frees GPU memory when nobody else has the ring: a look is none."""
+    """The creator frees GPU memory when nobody else has the ring.  A copy does not count as having
+    it."""
     ring = segment()
     copy = Header.read(ring.fd)
     assert not ring.creator.attached
-    assert not copy.is_copy or copy.attached  # by the creator
+    assert not copy.is_copy or copy.attached  # the creator has it
 
 
 # ---- the description of the slots --------------------------------------------------------------
@@ -288,7 +290,8 @@ def test_any_damage_to_a_ring_attaches_or_is_incompatible(name, flips):
         for where, flip in flips:
             place = where if where < 192 else at + (where - 192) % len(text)
             damage(name, place, bytes([data[place] ^ flip]))
-        # Another epoch names slots that are not there: so it is when a ring is just being replaced.
+        # Another epoch names slots that do not exist.  That happens also while a ring is being
+        # replaced.
         with contextlib.suppress(gpuring.RingIncompatible, gpuring.RingNotFound):
             gpuring.attach(name).close()
 
@@ -323,7 +326,7 @@ def test_slots_that_are_gone_or_of_another_size(name):
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving a segment to another user needs root")
 @pytest.mark.parametrize("theirs", ["slots", "header"])
 def test_slots_that_somebody_else_put_there(name, theirs):
-    """Whoever lists /dev/shm can read the name of a ring's slots, with its epoch."""
+    """Everybody can read the name of a ring's slots, which has the epoch."""
     with gpuring.create(name, slots=2, shape=4, dtype="u1", device="host"):
         (slots,) = SHM.glob(f"gpuring.{name}+*")
         path = slots if theirs == "slots" else SHM / f"gpuring.{name}"

@@ -1,4 +1,4 @@
-"""docs/abi.md says where every byte is, and so does the C core: the two must agree."""
+"""docs/abi.md and the C core agree where every byte is."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_every_documented_constant_is_the_cores(segment):
 
 
 def test_a_join_is_told_of_each_field_of_an_entry():
-    """What the owner before has left in an entry is not taken for its next owner's."""
+    """Nothing that the owner before has left in an entry is taken for the next owner's."""
     step = re.search(r"^7\. Write the entry:(.*?)^8\. ", TEXT, re.MULTILINE | re.DOTALL)
     assert step
     fields_of_entry = {name for table, name in FIELDS if table == "peer"}
@@ -111,7 +111,8 @@ def test_every_documented_phase_is_the_cores(table):
 
 
 def test_the_documented_tables_are_where_they_are(segment: type[Segment]):
-    """Where support.py computes them to be from the document's element sizes and alignments."""
+    """The tables are where support.py computes them from the document's element sizes and
+    alignments."""
     elements = {row[0]: row[2] for row in rows(LAYOUT) if row[0] in TABLES and len(row) == 3}
     sizes = {t: int(m[0]) for t, e in elements.items() if (m := re.findall(r"(\d+) bytes", e))}
     assert sizes == {table: SIZES[table] for table in elements if table != "head"}

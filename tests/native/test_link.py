@@ -1,4 +1,4 @@
-"""What a bridge writes into the ring that it fills: origins of frames, and how far it has come."""
+"""What a bridge writes into its far ring: origins of frames, and how far it has come."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_frames_of_an_earlier_link_do_not_count(ring):
 
 
 def test_a_frame_counts_after_its_slot_was_claimed_again(ring):
-    """As when a new importer is killed after its claims, and before it has set the link."""
+    """This happens if a new importer is killed after its claims, and before it has set the link."""
     inner.set_link(ring, NEAR, 4, 2)
     with ring.producer() as producer:
         bring(producer, 5, 2)

@@ -1,4 +1,4 @@
-"""Lossy subscriptions: overtaken in order or by `latest`, holding on for laps, and their books."""
+"""Lossy subscriptions: losses in order and by `latest`, holds of several laps, and the books."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_what_was_lost_is_counted_once_though_a_reader_starts_over(segment):
     producer.put(2)
     assert (reader.acquire(), reader.acquire()) == (5, 6)
     assert reader.give_back(5) == 0  # everybody looks again from the oldest that may be there
-    assert (reader.acquire(), reader.peer.lost) == (5, 1)  # told again: nobody had the frame
+    assert (reader.acquire(), reader.peer.lost) == (5, 1)  # counted again: nobody had the frame
     assert ring.peek("sub", "lost", reader.subscription) == 1
 
 
@@ -55,7 +55,7 @@ def test_latest_takes_the_newest_and_never_goes_back(segment):
 
 
 def test_what_was_given_back_does_not_come_after_the_latest(segment):
-    """It is lost with all the others that latest passes over, for the other members, too."""
+    """The frame is lost with all others that latest passes over, for the other members, too."""
     ring = segment(4)
     reader, other = ring.consumer("v", lossless=False), ring.consumer("v", lossless=False)
     producer = ring.producer()
@@ -107,10 +107,11 @@ def test_what_a_passed_frame_hid_is_counted_by_latest(segment):
 
 
 def test_what_a_blocked_acquire_skipped_is_told_with_the_next_frame(segment):
-    """`lost` of a frame: sequences skipped just before it, in however many calls."""
+    """`lost` of a frame has all sequences that were skipped just before it, over any number of
+    calls."""
     ring = segment(2)
     reader, producer = ring.consumer(lossless=False), ring.producer()
-    producer.put(3)  # 2 3 4: 2 is gone
+    producer.put(3)  # 2 to 4, of which 2 is gone
     assert producer.abandon(producer.claim()) == 0  # 5, over 3
     assert producer.claim() == 6  # over 4, still being written
     assert reader.acquire() == native.BLOCKED
@@ -122,7 +123,7 @@ def test_what_a_blocked_acquire_skipped_is_told_with_the_next_frame(segment):
 @settings(deadline=None)
 @given(steps=st.lists(st.sampled_from("pppvarl"), max_size=60), slots=st.integers(1, 4))
 def test_the_books_of_a_lone_lossy_reader_balance(steps, slots):
-    """Frames had + sequences lost = sequences met, whatever the order of things."""
+    """The frames that were read and the lost sequences are all that the reader has met."""
     ring = Segment(slots)
     reader, producer = ring.consumer(lossless=False), ring.producer()
     had, lost, held = [], 0, []
@@ -158,7 +159,7 @@ def test_a_claim_goes_on_past_a_frame_that_a_lossy_reader_holds(segment):
 
 
 def test_a_claim_that_may_not_block_goes_on_too(segment):
-    """The next slot is free: that the one before is held is no reason to give a frame up."""
+    """The next slot is free, so a held slot before it is no reason to drop the frame."""
     ring = segment(3)
     reader, producer = ring.consumer(lossless=False), ring.producer()
     producer.put(3)
@@ -167,7 +168,7 @@ def test_a_claim_that_may_not_block_goes_on_too(segment):
 
 
 def test_a_holder_is_never_overwritten_however_many_laps_he_holds_on(segment):
-    """H1: after one void lap the held sequence is no longer the one before."""
+    """H1: after one void lap the held sequence is more than a lap old."""
     ring = segment(2)
     reader, producer = ring.consumer(lossless=False), ring.producer()
     producer.put(1)
@@ -237,7 +238,7 @@ def test_a_doomed_hold_of_another_member_is_replaced(segment):
 
 
 def test_a_frame_that_was_given_back_before_a_later_one_tells_nothing_of_that_one(segment):
-    """What was lost before a frame is told with it, once, whatever else is given back."""
+    """What was lost before a frame is reported with it, once, whatever else is given back."""
     ring = segment(4)
     reader, producer = ring.consumer(lossless=False), ring.producer()
     producer.put(1)
@@ -263,7 +264,7 @@ def test_frames_that_are_given_back_together_tell_once_what_was_lost_before_them
 
 
 def test_what_was_given_back_and_is_passed_is_lost(segment):
-    """All of it, and what was lost between the frames; once, in each of the three books."""
+    """The frames and what was lost between them count once, in each of the three books."""
     ring = segment(4)
     reader, producer = ring.consumer(lossless=False), ring.producer()
     producer.put(1)
@@ -293,7 +294,7 @@ def test_frames_given_back_forwards_take_nothing_from_what_was_lost(segment):
 
 
 def test_what_was_given_back_is_lost_although_its_slot_has_a_later_frame_that_was(segment):
-    """The take word of the slot names the later one, so it tells nothing of those between."""
+    """The slot's take word names the later frame, so it says nothing of those between."""
     ring = segment(3)
     reader, producer = ring.consumer(lossless=False), ring.producer()
     producer.put(2)

@@ -57,17 +57,17 @@ class Core(Actor):
 
     def take(self, verb: str, timeout: float = 0) -> int:
         before = self.segment.bytes()
-        ready = native.ready(self.peer) or verb == "latest"  # which may pass what acquire waits for
+        ready = native.ready(self.peer) or verb == "latest"  # it may pass what acquire waits for
         assert self.segment.bytes() == before
         result = getattr(self.peer, verb)(timeout)
-        if result == native.BLOCKED:  # what it may have voided on the way was the last of it
+        if result == native.BLOCKED:  # it may have voided sequences before it was blocked
             assert not native.ready(self.peer)
         else:
-            assert ready, "it had an answer, and somebody would have slept on"
+            assert ready, "there was an answer, and a sleeper would have missed it"
         return self._seq(result)
 
     def drained(self) -> bool:
-        """Whether all its fences are paid."""
+        """Whether all fences of the peer are paid."""
         header, slots = self.header, range(self.segment.slots)
         return all(
             raw_verbs.fence(header, self.number, i) >= raw_verbs.work(header, self.number, i)
@@ -117,7 +117,8 @@ class Machine(RuleBasedStateMachine):
         return cores
 
     def bury(self) -> None:
-        """The core clears the dead at every join, lowest number first; the watchdog at any time."""
+        """Clears the dead, the lowest number first.  The core does so at every join, and the
+        watchdog at any time."""
         self.segment.reap()
         for number in sorted(self.dead):
             self.expected("reap", number)
@@ -211,7 +212,8 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.list("producers"))
     @rule(data=st.data())
     def claim(self, data: Any) -> None:
-        """The core looks at its deadline after each void, the model has none: ask again."""
+        """The core looks at its deadline after each void.  The model has no deadline, so the core
+        is asked again."""
         core = self.pick(data, "producers")
         expected = self.expected("claim", core.number)
         while True:
@@ -244,7 +246,7 @@ class Machine(RuleBasedStateMachine):
 
     def taken(self, core: Core, verb: str) -> None:
         got = core.take(verb)
-        if got == native.TORN:  # of what it released before; told once, and nothing was taken
+        if got == native.TORN:  # reports frames released before, and takes nothing
             seqs = core.peer.take_torn()
             assert seqs
             assert all(self.model.torn(seq) for seq in seqs)
@@ -294,7 +296,8 @@ class Machine(RuleBasedStateMachine):
 
     @invariant()
     def the_books_of_lone_members_balance(self) -> None:
-        """Had + lost + torn = met, voids included."""
+        """A member has read, lost, or found torn all sequences that it has met, including void
+        ones."""
         for core in getattr(self, "cores", {}).values():
             if core.lone:
                 lost = self.segment.peek("peer", "lost", core.number)
@@ -355,7 +358,7 @@ TestLate.settings = budget
 
 @pytest.mark.parametrize("slots", [1, 2, 3, 5])
 def test_what_a_lossy_reader_loses_while_it_gives_back_much_is_what_the_model_loses(segment, slots):
-    """One writer and one reader, without the machine's other rules, which end most runs early."""
+    """There is one writer and one reader.  The machine's other rules would end most runs early."""
     chance = random.Random(slots)
     for _ in range(50):
         ring, model = segment(slots), sequential.SequentialModel(slots)

@@ -28,7 +28,7 @@ def bits(numbers):
 
 @pytest.fixture(params=CROWDS)
 def crowded(segment, request):
-    """A ring that has room for three more."""
+    """A ring with many idle peers, and room for three more."""
     ring = segment(2, max_peers=request.param + 3, max_subscriptions=request.param + 3)
     crowd = ring.process()
     for k in range(request.param):
@@ -50,7 +50,7 @@ def test_full_tables(segment, n):
     assert ring.peek("head", "producers") >> 8 & 0xFF == 1
     assert raw_verbs.join_producer(everybody) == native.FULL_PEERS
     producer.put(2)
-    for r in reversed(readers):  # it waits for every one, and says for which
+    for r in reversed(readers):  # it waits for each of them, and names it
         assert producer.claim() == native.BLOCKED
         assert producer.peer.culprit[:3] == (native.BY_SUBSCRIPTION, None, 0)
         assert r.drain()[0] == [2, 3]
@@ -60,13 +60,13 @@ def test_full_tables(segment, n):
     producer.put(1)
     for r in readers[:-1]:
         assert r.get() == 5
-    assert producer.claim() == native.BLOCKED  # for the last subscription alone
+    assert producer.claim() == native.BLOCKED  # only because of the last subscription
     assert producer.peer.culprit[:3] == (native.BY_SUBSCRIPTION, None, n - 2)
     assert readers[-1].drain()[0] == [4, 5]
-    readers[-1].die()  # all of one process
+    readers[-1].die()  # all readers are of one process
     assert ring.creator.live_peers() == []
     ring.unlock()
-    assert ring.creator.reap() == list(range(n))  # no handle that is watched has reaped before
+    assert ring.creator.reap() == list(range(n))  # nobody has reaped them before
     assert ring.mask("peer_mask") == ring.mask("sub_mask") == 0
     newcomer = ring.producer()
     assert newcomer.number == 0
@@ -82,7 +82,7 @@ def test_a_join_and_a_leave_change_their_own_bits_only(crowded):
 
 
 def test_the_gate_waits_for_a_holder_in_the_last_subscription(crowded):
-    """M3"""
+    """M3: the gate looks at all words of the mask."""
     reader, producer = crowded.consumer("last"), crowded.producer()
     producer.put(2)
     assert reader.acquire() == 2
@@ -104,7 +104,7 @@ def test_a_slot_that_a_lossy_reader_of_the_last_subscription_holds_is_passed_ove
 
 
 def test_no_storm_of_voids_while_the_last_subscription_holds_every_slot(crowded):
-    """M5"""
+    """M5: holders of every slot are looked for in all words of the mask."""
     reader, producer = crowded.consumer("last", lossless=False), crowded.producer()
     producer.put(2)
     assert [reader.acquire(), reader.acquire()] == [2, 3]
@@ -150,7 +150,7 @@ def test_what_the_last_member_held_goes_to_another_when_it_dies(crowded):
 
 @pytest.mark.parametrize("clear", ["join", "look"])
 def test_orphans_of_the_last_number_are_cleared(crowded, clear):
-    """A word of a peer that was taken for dead, in a subscription of the last word."""
+    """A peer that was taken for dead has left a word in a subscription of the mask's last word."""
     reader, producer = crowded.consumer("last"), crowded.producer()
     newcomer = crowded.process()
     producer.put(1)

@@ -1,4 +1,5 @@
-"""Join and leave: both tables, where a subscription starts, what a number's next owner finds."""
+"""Join and leave: the two tables, where a subscription starts, and what a number's next owner
+finds."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def test_what_leave_leaves(segment):
     assert ring.creator.live_peers() == [0, 1]
     assert producer.peer.leave() == reader.peer.leave() == 0
     after = ring.claims()
-    assert after.pop("head.producers[0]") == 1 << 16 | 1  # none live, one has left, so did the last
+    assert after.pop("head.producers[0]") == 1 << 16 | 1  # none lives, and one has left
     empty.pop("head.producers[0]")
     assert after == empty
     assert producer.peer.leave() == reader.peer.leave() == native.REAPED
@@ -193,7 +194,7 @@ def test_a_number_whose_gpu_work_is_not_done_is_not_given_out(segment):
 
 
 def test_a_number_whose_byte_is_locked_is_not_given_out(segment):
-    """Its owner is on his way in or out: a free entry alone is not enough."""
+    """Its owner is joining or leaving.  A free entry alone is not enough."""
     ring = segment()
     fd = ring.hold(0)
     assert ring.producer().number == 1
@@ -237,7 +238,7 @@ def test_the_creator_is_known_to_live_until_it_gives_its_locks_up(segment):
     other = ring.process()
     assert other.creator_alive
     assert other.creator_pid == os.getpid()
-    ring.poke("head", "creator_pid", 1)  # of another process, the lock alone tells
+    ring.poke("head", "creator_pid", 1)  # for another process only the lock counts
     assert other.creator_alive
     ring.creator.disown()
     assert not other.creator_alive

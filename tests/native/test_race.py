@@ -50,7 +50,8 @@ def write(pipe: Pipe, path: str) -> int:
 
 
 def read_lossy(pipe: Pipe, path: str, verb: str) -> tuple[int, list[tuple[int, int]]]:
-    """(frames had, [(sequence, what its slot said instead)])"""
+    """Reads until it is told to end.  Returns (frames read, [(sequence, what its slot said
+    instead)])."""
     header, data = opened(path)
     reader = raw_verbs.join_consumer(header, verb.encode(), False, "next")
     take, frames, wrong, last = getattr(reader, verb), 0, [], 0
@@ -60,7 +61,7 @@ def read_lossy(pipe: Pipe, path: str, verb: str) -> tuple[int, list[tuple[int, i
             assert index in (
                 native.BLOCKED,
                 native.ENDED,
-            )  # the producer has written what it wanted
+            )  # what the slot has to say
             continue
         seen = (int(data[index]), int(data[index]))
         frames += 1
@@ -73,7 +74,8 @@ def read_lossy(pipe: Pipe, path: str, verb: str) -> tuple[int, list[tuple[int, i
 
 
 def join_and_read(pipe: Pipe, path: str) -> tuple[int, list[tuple[int, int]]]:
-    """(joins, [(where the subscription starts, its first frame)]) where the two differ."""
+    """Joins again and again.  Returns (joins, [(where the subscription starts, its first frame)])
+    if the two differ."""
     header, _ = opened(path)
     joins, wrong = 0, []
     for _ in turns(pipe):
@@ -95,12 +97,13 @@ def join_and_read(pipe: Pipe, path: str) -> tuple[int, list[tuple[int, int]]]:
 @pytest.mark.parametrize("slots", [1, 2])
 @pytest.mark.parametrize("verb", ["acquire", "latest"])
 def test_a_lossy_reader_never_has_a_frame_that_is_being_overwritten(segment, children, slots, verb):
-    """Edge H: claim looks at the take word after its swap, acquire at the slot word after its."""
+    """Edge H: claim looks at the take word after its swap, and acquire at the slot word after its
+    own."""
     ring = segment(slots)
     writer, reader = children(write, ring.path), children(read_lossy, ring.path, verb)
     for child in (writer, reader):
         child.receive()
-    time.sleep(SECONDS)  # how long they race; synchronises nothing
+    time.sleep(SECONDS)  # the time of the race.  This synchronises nothing.
     for child in (reader, writer):
         child.send()
     frames, wrong = reader.result()

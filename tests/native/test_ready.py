@@ -1,4 +1,4 @@
-"""The look (`gr_look`) held to the verbs, over random histories of a small ring."""
+"""The look (`gr_look`) agrees with the verbs, over random histories of a small ring."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class History:
         self.held[actor] = []
 
     def begin(self, actor: Actor) -> None:
-        """claim or acquire with timeout 0, and what was foretold."""
+        """Claims or acquires with timeout 0, and compares the result with the look before."""
         if actor.kind == "lossy" and self.dice.random() < 0.3:
             if (seq := actor.latest()) > 0:
                 self.held[actor].append(seq)
@@ -41,7 +41,7 @@ class History:
         foretold = native.ready(actor.peer)
         seen, culprit = native.look(actor.peer)
         got = actor.claim() if actor.kind == "producer" else actor.acquire()
-        assert foretold or got == native.BLOCKED, "somebody would have slept on"
+        assert foretold or got == native.BLOCKED, "a sleeper would have missed this"
         if seen == native.BLOCKED:
             assert culprit == actor.peer.culprit
         if actor.kind != "producer":
@@ -51,7 +51,7 @@ class History:
                 got > seen and self.ring.slot(seen % self.ring.slots)[2] != "ready"
             )
         if got == native.BLOCKED:
-            assert not native.ready(actor.peer), "it would be called again and again"
+            assert not native.ready(actor.peer), "the verb would be called again and again"
             self.transient += foretold
         elif got > 0:
             self.held[actor].append(got)
@@ -68,12 +68,13 @@ class History:
         assert verb(seq) == 0
 
     def go(self, actor: Actor) -> None:
-        """It leaves, and its like joins; by then the stream may have been at its end."""
+        """The actor leaves, and another one of its kind joins.  The stream may have ended in
+        between."""
         while self.held[actor]:
             self.end(actor)
         assert actor.peer.leave() == 0
         del self.held[actor]
-        assert native.ready(actor.peer), "whoever has left is told so at once"
+        assert native.ready(actor.peer), "a peer that has left gets an error at once"
         for other in self.held:
             if self.dice.random() < 0.5:
                 self.begin(other)

@@ -1,4 +1,5 @@
-"""Death: what a reaper clears, what the survivors get, what a peer taken for dead can still do."""
+"""Deaths: what a reaper clears, what survivors get, and what a peer can still do that was taken for
+dead."""
 
 from __future__ import annotations
 
@@ -69,7 +70,7 @@ def test_what_a_dead_member_held_is_opened_for_the_others_in_order(segment):
 
 
 def test_frames_below_everybodys_position_are_found_again(segment):
-    """H4: the others had gone on; only the redo count tells them."""
+    """H4: the others had gone on.  Only the redo count makes them look back."""
     ring = segment(4)
     a, b, c = (ring.consumer("jobs") for _ in range(3))
     producer = ring.producer()
@@ -84,7 +85,7 @@ def test_frames_below_everybodys_position_are_found_again(segment):
 
 
 def test_the_last_members_death_takes_the_subscription_with_it(segment):
-    """H6: a subscription without members would gate for ever."""
+    """H6: a subscription without members would hold up producers for ever."""
     ring = segment(2)
     reader, producer = ring.consumer(), ring.producer()
     producer.put(2)
@@ -98,7 +99,7 @@ def test_the_last_members_death_takes_the_subscription_with_it(segment):
 
 
 def test_a_member_that_died_between_entry_and_announcement_is_cleared(segment):
-    """A5: entry LIVE, subscription still free."""
+    """A5: its entry is LIVE, and its subscription is still free."""
     ring = segment(2)
     reader = ring.consumer()
     ring.poke("sub", "word", 0, reader.subscription)
@@ -109,7 +110,7 @@ def test_a_member_that_died_between_entry_and_announcement_is_cleared(segment):
 
 
 def test_a_half_done_reap_is_repeated(segment):
-    """Whatever the reaper before had done: the entry is freed last."""
+    """It does not matter how far the reaper before came, because the entry is freed last."""
     ring = segment(4)
     a, b, producer = ring.consumer("jobs"), ring.consumer("jobs"), ring.producer()
     producer.put(1)
@@ -155,7 +156,7 @@ def test_nobody_reaps_while_another_process_has_the_membership_lock(segment):
 
 
 def unfinished(ring, peer, slot: int) -> int:
-    """Makes it look as if the peer's GPU had not got to its last promise on the slot."""
+    """Makes the peer's last promise on the slot look unpaid."""
     row = ring.work_row(slot, peer.number)
     ring.poke("fence", "", 1, row)
     return ring.peek("work", "", row)
@@ -225,7 +226,7 @@ def test_the_torn_mark_does_not_need_the_slot_word(segment):
     "come.",
 )
 def test_a_frame_that_was_finished_is_not_torn_by_a_later_one(segment):
-    """Both of one producer, in one slot."""
+    """Both frames are of one producer and in one slot."""
     ring = segment(1)
     producer = ring.producer()
     producer.put(1)
@@ -261,11 +262,12 @@ def test_the_next_owner_of_a_number_has_its_own_mark(segment):
     assert ring.tear(0, heir.number) == (heir.peer.id, reached)
     assert not raw_verbs.torn(ring.creator, 0, *healthy)
     assert raw_verbs.torn(ring.creator, 0, *ring.record(0))
-    assert raw_verbs.torn(ring.creator, 0, *frame)  # its mark is gone: never a false all-clear
+    assert raw_verbs.torn(ring.creator, 0, *frame)  # its mark is gone, so it counts as torn
 
 
 def test_a_frame_that_a_cpu_has_written_is_whole_whoever_has_died_since(segment):
-    """Nothing was promised for it.  A mark that may have replaced its producer's says nothing."""
+    """Nothing was promised for the frame.  It does not matter which mark has replaced its
+    producer's."""
     ring = segment(1)
     producer = ring.producer()
     producer.put(1)
@@ -276,7 +278,8 @@ def test_a_frame_that_a_cpu_has_written_is_whole_whoever_has_died_since(segment)
 
 
 def test_a_mark_that_is_being_written_tears_nothing_of_its_owner(segment):
-    """Killed there, a reaper leaves it: what its owner's fence had reached by then was finished."""
+    """A reaper that is killed there leaves such a mark.  What its owner's fence had reached by then
+    was finished."""
     ring = segment(1)
     producer = ring.producer()
     producer.put(1)
@@ -296,7 +299,8 @@ def publishes(pipe, path):
 
 @pytest.mark.parametrize("sync", ["event", "timeline"])
 def test_with_events_a_frame_that_may_have_been_written_stays_ready(segment, children, sync):
-    """Nobody raises the fence of an event by itself: who acquires the frame asks the event."""
+    """The fence of an event does not rise by itself.  A consumer that acquires the frame looks at
+    the event."""
     ring = segment(2, memory="ipc", sync=sync)
     child = children(publishes, ring.path)
     number, peer_id = child.receive()
@@ -375,7 +379,7 @@ def test_a_reaped_consumer_is_refused_and_changes_nothing(segment, reused):
 
 @pytest.mark.parametrize("verb", ["release", "give_back"])
 def test_a_reaped_consumer_cannot_end_the_hold_of_its_numbers_next_owner(segment, verb):
-    """The next owner got the very frame that the zombie held: the take words are alike."""
+    """The next owner got the same frame that the zombie held, so the take words are equal."""
     ring = segment(4)
     zombie, _other = ring.consumer("x"), ring.consumer("x")
     ring.producer().put(1)
@@ -406,7 +410,7 @@ def test_a_reaped_peer_that_leaves_takes_nobody_with_it(segment):
 
 
 def test_the_heir_of_a_reaped_peer_that_leaves_goes_on(segment):
-    """The heir has joined through the same handle, so nothing but that knows that it lives."""
+    """The heir has joined through the same handle, and only that handle knows that it lives."""
     ring = segment(4)
     process = ring.process()
     zombie = ring.producer(process)

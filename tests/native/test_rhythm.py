@@ -63,7 +63,7 @@ def check(program: Path) -> None:
         assert figures["awake"] < SHARE
     for period_ns, jitter_ns in JITTERY:
         figures = waits(program, period_ns, jitter_ns)
-        assert figures["sleeps"] < 1.05 * figures["waits"] + 10  # it hardly ever wakes in vain
+        assert figures["sleeps"] < 1.05 * figures["waits"] + 10  # hardly any sleep ends too early
         assert figures["overdrawn_ns"] < BEFORE_IT_ADAPTED_NS
 
 

@@ -1,4 +1,5 @@
-"""Durable subscriptions: who waits for whom while nobody is a member, and what is lost then."""
+"""Durable subscriptions: how long producers wait while there is no member, and what is lost
+then."""
 
 from __future__ import annotations
 
@@ -22,7 +23,7 @@ def unsubscribe(ring: Segment, name: str = "x") -> tuple[int, bool]:
 
 
 def run_out_of_patience(ring: Segment) -> None:
-    """Nobody has been a member for longer than the patience is."""
+    """Makes it look as if there was no member for longer than the patience."""
     ring.poke("sub", "patience_ns", 1)
     assert ring.peek("sub", "unread_ns") > 0
     ring.poke("sub", "unread_ns", LONG_AGO)
@@ -86,7 +87,7 @@ def test_what_was_given_up_is_lost_and_counted(segment, frames):
     assert start(ring) == GIVEN_UP
     assert ring.peek("sub", "resume") == 5
     producer.put(frames)
-    lost = max(0, frames - 2)  # one that may just be being overwritten is not read
+    lost = max(0, frames - 2)  # a frame that may be overwritten just now is not read
     later = ring.consumer()
     assert ring.peek("peer", "lost", later.number) == lost
     assert later.drain()[0] == list(range(5 + lost, 6 + frames))
@@ -146,7 +147,7 @@ def test_what_earlier_rings_lost_is_told_once(segment, lossless):
 
 
 def told(reader):
-    """What it is told of with its next frame, which it keeps."""
+    """Takes the next frame.  Returns its sequence, and what was lost before it."""
     seq = reader.acquire()
     assert seq > 0
     return seq, reader.peer.lost
@@ -177,7 +178,7 @@ def test_who_was_told_and_was_not_done_with_the_frame_leaves_it_to_the_next(segm
 
 
 def test_what_a_member_holds_that_has_told_it_is_told_once(segment):
-    """It was told with the first of two frames, and releases the second one before."""
+    """The first of two frames reports the loss.  The member releases the second one first."""
     ring = segment(4)
     assert subscribe(ring, owed=5) == 0
     ring.producer().put(2)
@@ -207,7 +208,7 @@ def test_what_an_earlier_ring_owes_is_added_once_and_told_by_its_number_alone(se
     ring = segment(4)
     assert subscribe(ring, earlier=1) == 0
     assert raw_verbs.settle(ring.creator, 0, 7, 5) == 0
-    assert raw_verbs.settle(ring.creator, 0, 9, 3) < 0  # that one has yet to forget
+    assert raw_verbs.settle(ring.creator, 0, 9, 3) < 0  # the other ring has yet to forget
     assert raw_verbs.being_settled(ring.creator, 0) == 7
     ring.producer().put()
     reader = ring.consumer()

@@ -50,7 +50,7 @@ MUTANTS: dict[str, Edit] = {
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("rounds", [200, 2000])
 def test_nothing_is_left_behind(rounds, tmp_path):
-    """`./check` does it under sanitizers."""
+    """`./check` runs this under sanitizers."""
     run(build(tmp_path, "threads.c", FAULTS), rounds, check=True, timeout=RUN_S)
 
 

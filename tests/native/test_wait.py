@@ -1,4 +1,4 @@
-"""Waiting: time-outs, wake-ups, Ctrl-C, and what none of them leaves behind."""
+"""Waits: time-outs, wake-ups and Ctrl-C.  None of them leaves anything behind."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_doorbell_rings_for_sleepers_only(segment):
     ):
         change()
         bells.append(ring.peek("head", "bell"))
-    assert bells == sorted(set(bells)), "a change that rang nobody"
+    assert bells == sorted(set(bells)), "a change has not rung the bell"
 
 
 @pytest.mark.parametrize("verb", VERBS)
@@ -92,7 +92,7 @@ def test_a_change_of_membership_wakes_too(segment, verb, how):
     thread.start()
     poll(lambda: asleep(ring, actor))
     if verb == "claim":
-        # close alone must wake it (C1); so must the subscription's leaving
+        # close alone must wake it (C1), and so must the leaving of the subscription
         assert (ring.creator.close_ring() if how == "close" else ring.actors[0].peer.leave()) == 0
         expected = {native.CLOSED} if how == "close" else {4}
     else:
@@ -131,7 +131,7 @@ def test_ctrl_c_interrupts_a_wait_and_leaves_no_claim_and_no_hold(segment, verb,
 
 @pytest.mark.parametrize("verb", ["claim", "acquire", "latest"])
 def test_ctrl_c_interrupts_a_wait_for_a_fence(segment, verb):
-    """By then there is a claim or a hold, and it must be undone."""
+    """There is a claim or a hold by then, which must be undone."""
     ring = segment(2)
     reader, producer = ring.consumer(lossless=False), ring.producer()
     producer.put(2)
@@ -213,7 +213,7 @@ def test_who_waits_long_seldom_wakes_up(segment):
 
 
 def hold_until_killed(pipe: Pipe, path: str, role: str) -> None:
-    """Joins, claims or acquires, and says what it got."""
+    """Joins, claims or acquires, and sends what it got."""
     header = Header.attach(os.open(path, os.O_RDWR))
     if role == "producer":
         peer = raw_verbs.join_producer(header)
@@ -231,7 +231,7 @@ TIMEOUTS = pytest.mark.parametrize("timeout", [None, 20, 0.02, 0])
 
 @TIMEOUTS
 def test_a_claim_goes_on_after_the_death_of_the_reader_in_its_way(segment, children, timeout):
-    """With a short time-out, or none, it is the caller who tries again; somebody must reap."""
+    """With a short time-out, or without waiting, the caller tries again.  Somebody must reap."""
     ring = segment(2)
     child = children(hold_until_killed, ring.path, "consumer")
     child.receive()

@@ -32,7 +32,7 @@ MUTANTS = {
     "select reads the bells after the looks": (
         "wait.c",
         "signalled = gr_wait_bells(waited, n, slice_end);",
-        "for (volatile int k = 0; k < 20000; k++);"  # or it takes many rounds
+        "for (volatile int k = 0; k < 20000; k++);"  # otherwise it takes many rounds
         "for (uint32_t k = 0; k < n; k++) waited[k].value = peers[k]->ring->head->bell;"
         "signalled = gr_wait_bells(waited, n, slice_end);",
     ),
@@ -68,7 +68,7 @@ MUTANTS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("rounds", [1000, 5000])
 def test_no_wake_up_is_lost(rounds, tmp_path):
-    """`./check` plays ten times as many."""
+    """`./check` plays ten times as many rounds."""
     run(build(tmp_path, "wakeups.c", FLAGS), rounds, check=True, timeout=RUN_S)
 
 
@@ -76,7 +76,7 @@ def test_no_wake_up_is_lost(rounds, tmp_path):
 def running(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
-    """The mutants that are asked for, all at once: they sleep most of the time, until the alarm."""
+    """Runs all chosen mutants at once, because they mostly sleep until the alarm."""
     started = {}
     try:
         for item in request.session.items:

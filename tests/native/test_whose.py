@@ -1,4 +1,4 @@
-"""Whether anybody still has an object, by Python's references: for slots and for calls."""
+"""Whether anybody still has a slot or a call, by Python's reference counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of this room share."""
+"""What the tests of this folder share."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from gpuring.slot_layout import Spec
 
 
 def record(sources: Sequence[Source], path: Path, **options: Any) -> Recording:
-    """Records what their streams still have, to the ends."""
+    """Records what the rings still have, to the ends of their streams."""
     files = Files(path, **options)
     Recorder(sources, files).run()
     return read(*files.written)
 
 
 def put(producer: gpuring.Producer, values: Iterable[int]) -> None:
-    """Publishes frames of one value each, and never waits for a reader."""
+    """Publishes frames, each full of one value.  Raises if a reader is in the way."""
     for value in values:
         with producer.claim(0) as slot:
             slot.array[...] = value

@@ -21,7 +21,7 @@ from tests.recording.recordings import put, record, values
 
 @pytest.fixture(params=[False, True], ids=["plain", "zstd"])
 def whole(request, name, tmp_path, monkeypatch):
-    """A file of 20 chunks, each of one frame; its bytes, and where each chunk ends."""
+    """A file of 20 chunks, each of one frame.  Gives its bytes, and where each chunk ends."""
     monkeypatch.setattr("gpuring.recording.files.CHUNK_NBYTES", 1)
     with (
         gpuring.create(name, slots=32, shape=9, dtype="i8", device="host") as ring,
@@ -59,7 +59,7 @@ def test_cut_anywhere(whole, tmp_path, share):
 
 
 def test_cut_behind_the_last_chunk(whole, tmp_path):
-    """In the records that follow it, byte by byte."""
+    """It is cut at each byte of the records that follow."""
     data, ends = whole
     path = tmp_path / "cut.mcap"
     assert data.find(b"gpuring.counts", ends[-1]) < ends[-1] + 200

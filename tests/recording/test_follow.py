@@ -40,7 +40,7 @@ def test_over_restarts(name, tmp_path, monkeypatch, shapes):
             with ring.producer() as producer:
                 poll(lambda ring=ring: any(p.role == "consumer" for p in ring.stats().peers))
                 seen = looks[0]
-                poll(lambda seen=seen: looks[0] > seen + 2, 30)  # in a ring without frames, too
+                poll(lambda seen=seen: looks[0] > seen + 2, 30)  # also without frames
                 put(producer, range(3 * k, 3 * k + 3))
                 poll(lambda ring=ring: not ring.stats().subscriptions[0].untaken, 30)
     recorder.end()

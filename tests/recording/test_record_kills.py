@@ -22,7 +22,7 @@ from tests.recording.recordings import put, values
 
 
 def publishes(pipe, name):
-    """Until it is told to end.  Returns how many frames."""
+    """Publishes until it is told to end.  Returns how many frames it has published."""
     with gpuring.attach(name, timeout=10) as ring, ring.producer() as producer:
         pipe.send()
         published = 0
@@ -40,7 +40,7 @@ def records(_pipe, name, path, durable="recorder"):
 
 @pytest.mark.slow
 def test_the_chunks_that_were_ended_are_there(name, children, tmp_path):
-    """Also without a durable subscription."""
+    """They are there without a durable subscription, too."""
     path = tmp_path / "run.mcap"
     with (
         gpuring.create(name, slots=16, shape=2, dtype="i8", device="host") as ring,
@@ -49,7 +49,7 @@ def test_the_chunks_that_were_ended_are_there(name, children, tmp_path):
         recorder = children(records, name, path, None)
         poll(lambda: len(ring.stats().peers) == 2)
         put(producer, range(5))
-        poll(lambda: path.exists() and len([*read(path)]) == 5)  # after a second
+        poll(lambda: path.exists() and len([*read(path)]) == 5)  # a chunk is ended after a second
         put(producer, range(5, 8))
         recorder.kill()
     recording = read(path)
@@ -75,7 +75,7 @@ def test_each_frame_is_there_once_or_comes_again_and_says_so(
         for _ in range(kills):
             recorder = children(records, name, path)
             poll(lambda pid=recorder.pid: taken(pid) > slots)
-            time.sleep(chance.random() * 0.01)  # when it dies, is what is varied
+            time.sleep(chance.random() * 0.01)  # it dies at a random moment
             os.kill(recorder.pid, signal.SIGKILL)
             recorder.process.join()
         producer.send("end")

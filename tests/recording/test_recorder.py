@@ -1,4 +1,4 @@
-"""What a recorder writes, what it counts, whom it makes wait, and when it lets a frame go."""
+"""What a recorder writes and counts, whom it keeps waiting, and when it releases a frame."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def ring(name):
 
 
 def held(ring):
-    """How many frames the recorder has."""
+    """How many frames the recorder holds."""
     return sum(len(peer.holding) for peer in ring.stats().peers if peer.role == "consumer")
 
 
@@ -45,7 +45,7 @@ def test_a_producer_does_not_wait_for_it_and_the_lost_are_counted(ring, tmp_path
 @pytest.mark.parametrize("slots", [1, 2, 3, 8])
 @pytest.mark.parametrize("durable", [None, "recorder"])
 def test_lossless_misses_none_and_never_blocks_itself(name, tmp_path, monkeypatch, slots, durable):
-    """Also if the frames of a chunk are more than the ring has slots."""
+    """That is true also if a chunk has more frames than the ring has slots."""
     monkeypatch.setattr("gpuring.recording.files.CHUNK_S", 1e9)
     with (
         gpuring.create(name, slots=slots, shape=2, dtype="i8", device="host") as ring,
@@ -113,7 +113,7 @@ def test_a_disk_that_is_full(ring, tmp_path, durable):
 
 
 def test_torn_frames_are_left_out_and_counted(ring, tmp_path):
-    """Those that it passes over, and one whose producer dies while it is copied."""
+    """Some are passed over.  The producer of another one dies while that is copied."""
     with Source(ring.name) as source, ring.producer() as producer:
         put(producer, range(6))
         tear(ring, 9)
@@ -130,7 +130,7 @@ def test_torn_frames_are_left_out_and_counted(ring, tmp_path):
     assert values(recording) == [0, 2, 4, 5]
     assert recording.counts[ring.name].torn == 2
     whole = (tmp_path / "run.mcap").read_bytes()
-    (tmp_path / "run.mcap").write_bytes(whole[:-1])  # it may be cut off later, too
+    (tmp_path / "run.mcap").write_bytes(whole[:-1])  # a later cut keeps the counts
     cut = read(tmp_path / "run.mcap")
     assert (cut.complete, cut.counts[ring.name].torn) == (False, 2)
 

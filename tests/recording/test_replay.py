@@ -1,4 +1,4 @@
-"""Rings of a recording: when their frames come, and which."""
+"""Rings that replay a recording: which frames come, and when."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TIMES_NS = (10**15, 10**15 + 500_000_000, 10**15 + 500_000_000, 10**15 + 2_000_0
 
 @pytest.fixture
 def recording(name, tmp_path, monkeypatch):
-    """Four frames of these times."""
+    """A recording of four frames with these times."""
     with (
         gpuring.create(name, slots=8, shape=2, dtype="i8", device="host") as ring,
         Source(name) as source,
@@ -66,7 +66,7 @@ def test_on_the_same_kind_of_memory(place, name, tmp_path):
 
 
 class Clock:
-    """A clock that nobody waits for.  Each frame takes a moment to be published."""
+    """A clock whose sleeps take no time.  Publishing a frame takes a moment of it."""
 
     def __init__(self):
         self.now_s = 77.0
@@ -123,13 +123,13 @@ def test_it_waits_for_readers(name, recording, monkeypatch):
         (ring,) = made.rings
         with ring.consumer():
             waiting = in_thread(lambda: made.wait_for_readers(2))
-            poll(lambda: len(clock.slept) > 3)  # it looks, and is not content
+            poll(lambda: len(clock.slept) > 3)  # it looks, and finds too few readers
             with ring.consumer():
                 assert waiting() is None
 
 
 def test_a_ring_that_is_there_is_not_replaced(name, recording):
-    """And what was made before is gone again."""
+    """The rings that were made before it are removed again."""
     with pytest.raises(gpuring.RingExists):
         Replay(recording)
     assert [each.name for each in gpuring.ls() if each.name.startswith(name)] == [name]

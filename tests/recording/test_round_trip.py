@@ -1,4 +1,4 @@
-"""What a producer publishes is in the recording, and comes out of its replay, bit for bit."""
+"""A recording has all that a producer publishes, and its replay gives it back bit for bit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ NAMES = st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=4)
 
 @st.composite
 def rings(draw):
-    """What `create` takes, and the bits and the shape of each frame."""
+    """What `create` takes, and the bits and shape of each frame."""
     options = {"meta": draw(st.none() | STRUCTURES | GAPS)}
     if draw(st.booleans()):
         named = draw(st.dictionaries(NAMES, st.tuples(SHAPES, DTYPES), min_size=1, max_size=3))
@@ -123,7 +123,7 @@ def test_times_and_what_was_known_of_a_frame(name, tmp_path):
 
 
 def test_what_mcap_has_of_a_message(name, tmp_path):
-    """The frame's own time, and as much of the sequence as there is room for."""
+    """A message has the frame's own time, and as much of the sequence as there is room for."""
     meta = [("pts", "i8"), ("time_ns", "i8")]
     files = Files(tmp_path / "run.mcap")
     with (
@@ -151,7 +151,8 @@ def test_what_mcap_has_of_a_message(name, tmp_path):
 
 
 def test_a_frame_that_is_there_twice_comes_once(name, tmp_path):
-    """One that was given to a recorder again, and was not written before, comes, too."""
+    """A frame that comes to a recorder a second time, and was not written the first time, is there,
+    too."""
     with (
         gpuring.create(name, slots=4, shape=2, dtype="i8", device="host") as ring,
         ring.producer() as producer,
@@ -210,7 +211,7 @@ def test_frames_of_a_time(name, tmp_path, monkeypatch):
         recording = record([source], tmp_path / "run.mcap")
     times = [frame.unix_ns for frame in recording]
     data = bytearray((tmp_path / "run.mcap").read_bytes())
-    data[200:1000] = bytes(800)  # in the first chunks
+    data[200:1000] = bytes(800)  # damages the first chunks
     (tmp_path / "run.mcap").write_bytes(data)
     assert values(recording.frames(start_ns=times[20], end_ns=times[30])) == [*range(20, 30)]
     assert values(recording.frames([name], start_ns=times[45])) == [*range(45, 50)]

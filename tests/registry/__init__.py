@@ -8,11 +8,11 @@ from collections.abc import Callable
 
 
 def in_a_child(call: Callable[[], object]) -> None:
-    """Runs it in a forked process, which is killed at its end, or by itself."""
+    """Runs a function in a forked process, which is killed when the function returns, or before."""
     pid = os.fork()
     if pid == 0:
         try:
-            kept = call()  # a ring that nobody has is closed
+            kept = call()  # kept, because a ring that is dropped is closed
         finally:
             os.kill(os.getpid(), signal.SIGKILL)
         del kept

@@ -120,7 +120,7 @@ class Contained:
         child.receive()
 
     def begin(self, *words: Any) -> None:
-        """Has it do something whose end nobody waits for."""
+        """Asks it to do something, and does not wait for the end."""
         self._child.send(words)
 
     def __call__(self, *words: Any) -> Any:
@@ -131,8 +131,8 @@ class Contained:
 def start(
     children: Callable[..., Child], shm: str, users: bool, target: Callable[..., Any], *args: Any
 ) -> Contained:
-    """Starts `target(pipe, *args)`, which obeys, in a container of its own.  Skips the test where
-    there can be none."""
+    """Starts `target(pipe, *args)`, which obeys, in a container of its own.  Skips the test if the
+    host allows no containers."""
     child = children(contained, shm, users, target, *args)
     if refused := child.receive():
         pytest.skip(f"no namespaces here: {refused}")
@@ -153,8 +153,9 @@ def cleans(pipe: Pipe) -> None:
 def as_on_gpu(
     name: str, *, make: bool, slots: int, slot_nbytes: int, patience_s: float
 ) -> tuple[Header, int]:
-    """Makes or joins a ring as one on a GPU is, but its slots are a memfd that is handed on, and
-    returns both.  Nobody may clear a dead peer of it before its pidfd says that it is gone."""
+    """Makes or joins a ring that behaves like one on a GPU, and returns it with its slots.  These
+    are a memfd that is handed on.  A dead peer is not cleared before its pidfd says that its
+    process is gone."""
     if make:
         memory = os.memfd_create("slots")
         os.truncate(memory, slots * slot_nbytes)

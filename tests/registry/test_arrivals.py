@@ -30,7 +30,7 @@ class Patient(native.Pace):
 
 @pytest.fixture
 def looks(monkeypatch):
-    """How often whoever waits has looked; nothing comes by a look of his own."""
+    """Counts the looks of a wait.  The regular looks are so far apart that they find nothing."""
     monkeypatch.setattr(new_names, "Pace", Patient)
     seen, wait, wait_async = [], new_names.Arrivals.wait, new_names.Arrivals.wait_async
 
@@ -56,7 +56,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS)
 def test_who_waits_for_ever_is_woken_by_the_name(name, looks, way):
-    """By the kernel: its own looks are a quarter of an hour apart."""
+    """The kernel wakes it.  Its own looks are a quarter of an hour apart."""
     wait, make = WAYS[way]
     joined = in_thread(lambda: wait(name, timeout=None))
     poll(lambda: len(looks) >= 2)  # it has looked, begun to watch, looked again, and sleeps
@@ -143,7 +143,8 @@ def reads_async(name, seen, joined):
 
 @pytest.mark.parametrize("how", [reads, reads_async])
 def test_a_loop_sleeps_until_the_stream_goes_on(name, looks, how):
-    """In the same ring, then in another one; and until it is closed by another thread."""
+    """The stream goes on in the same ring, then in another one.  At last another thread closes the
+    loop."""
     seen: list[int] = []
     joined: list[gpuring.Consumer] = []
     with gpuring.create(name, **OPTIONS) as ring:

@@ -1,4 +1,4 @@
-"""Names that go: ls, unlink, clean, and two who change one name at once."""
+"""Names that are removed: ls, unlink, clean, and two processes that change one name at once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ OPTIONS = {"slots": 2, "shape": 4, "dtype": "u1", "device": "host"}
 
 
 def cleaned(name: str) -> list[str]:
-    """What clean() removed of this test's; others may have rings on this host too."""
+    """What clean() has removed of this test's names.  Other programs of this host may have rings,
+    too."""
     return sorted(removed for removed in gpuring.clean() if name in removed)
 
 
@@ -47,7 +48,7 @@ def test_ls_and_unlink(name):
         assert name not in [stats.name for stats in gpuring.ls()]
         with pytest.raises(gpuring.RingNotFound):
             gpuring.attach(name)
-        with ring.producer() as producer, inside.consumer() as frames:  # those inside go on
+        with ring.producer() as producer, inside.consumer() as frames:  # its members go on
             producer.claim().publish()
             assert frames.acquire().seq == 2
         inside.close()
@@ -93,7 +94,7 @@ def said(name: str, *options: str) -> tuple[int, list[str], str]:
 
 @promise("failure.md", "It leaves a ring alone if any process in it is alive.")
 def test_a_dry_run_says_what_clean_then_does(name, children):
-    """Of every kind of thing: what goes, what stays, and why."""
+    """For every kind of thing it says what goes, what stays, and why."""
     dead, guests = children(owner, f"{name}-dead"), children(owner, f"{name}-guests")
     for each in (dead, guests):
         each.receive()
@@ -113,7 +114,7 @@ def test_a_dry_run_says_what_clean_then_does(name, children):
         status, lines, _ = said(name, "--dry-run", *all_of_it)
         told = dict(line.split(" would ", 1) for line in lines)
         removed = {each for each, fate in told.items() if fate.startswith("be removed: ")}
-        assert status == 1  # as that of the real one, below
+        assert status == 1  # the real run, below, has the same status
         assert set(segments_of(name)) > set(before)
         assert removed == {f"{name}-dead", f"{name}-half", orphan.name}
         reasons = {
@@ -159,8 +160,8 @@ def test_only_what_was_named_is_removed(name, children):
 
 
 def test_clean_does_not_take_the_slots_of_a_ring_that_is_born_meanwhile(name, monkeypatch):
-    """They have a name before their ring has: until then they are locked.  So who looks at the lock
-    first, and for the ring second, knows; native/api/test_taking.py stops in between."""
+    """Slots have a name before their ring has one, and are locked until then.  So clean looks at
+    the lock first, and for the ring second.  native/api/test_taking.py stops in between."""
     slots_are_there, go_on, rings = threading.Event(), threading.Event(), []
     take_name = native.take_name
 
@@ -199,7 +200,7 @@ def test_the_next_ring_takes_slots_away_that_a_killed_creator_has_left(name):
 
 
 def test_clean_leaves_the_slots_of_a_living_ring_of_another_version(name):
-    """Which slots are its own only builds of its version know."""
+    """Only builds of that version know which slots belong to the ring."""
     with gpuring.create(name, **OPTIONS) as ring:
         before = segments_of(name)
         with Path(f"/dev/shm/gpuring.{name}").open("r+b") as file:
@@ -211,7 +212,7 @@ def test_clean_leaves_the_slots_of_a_living_ring_of_another_version(name):
 
 
 def test_clean_leaves_a_ring_that_somebody_has_attached_to(name, children):
-    """He may join at any moment, and has to be found then."""
+    """The process that has attached may join at any moment.  Others have to find the ring then."""
     child = children(owner, name)
     child.receive()
     with gpuring.attach(name) as ring:

@@ -85,12 +85,12 @@ def test_a_ring_goes_on_without_its_creator_in_another_container(container, name
 
     second("claim")
     second.kill()
-    for each in (first, third):  # though nobody in its container can say so
+    for each in (first, third):  # although nobody in its container can tell
         poll(lambda each=each: each("seen") == (2, 4))
     seq = third("put", b"from 3rd")  # what the dead had claimed is passed over
     assert [each("get") for each in (first, third)] == [(seq, b"from 3rd")] * 2
 
-    first.kill()  # who made the ring and the slots
+    first.kill()  # the first one has made the ring and the slots
     poll(lambda: third("seen") == (4, 2))
     fourth = container(on_gpu, name, False)
     seq = fourth("put", b"from 4th")
@@ -107,7 +107,7 @@ def test_a_ring_goes_on_without_its_creator_in_another_container(container, name
     "joined.",
 )
 def test_who_is_killed_as_soon_as_it_has_joined_is_cleared(container, name):
-    """Its pidfd came before it did."""
+    """Others get its pidfd before it joins."""
     first = container(on_gpu, name, True)
     for turn in range(1, 6):
         second = container(on_gpu, name, False)
@@ -129,7 +129,8 @@ def test_who_is_left_alone_right_after_its_join_clears_its_maker(container, name
     "failure.md", "Peers hand their pidfds over in rings whose slots are handed on by a descriptor."
 )
 def test_everybody_has_the_pidfds_of_all_others(container, name):
-    """Also of those that did not hand over the slots.  So the last one clears all."""
+    """That is true also of processes that did not hand over the slots.  So the last one left clears
+    all others."""
     peers = [container(on_gpu, name, k == 0) for k in range(4)]
     for each in peers:
         poll(lambda each=each: each("pidfds") == 3)
@@ -147,7 +148,7 @@ def test_everybody_has_the_pidfds_of_all_others(container, name):
 def on_pinned_memory(pipe: Pipe, name: str, make: bool, gpu: bool) -> None:
     options = {"slots": SLOTS, "shape": 8, "dtype": "u1", "memory": "pinned"}
     ring = gpuring.create(name, **options) if make else gpuring.attach(name)
-    if gpu:  # as its entry says it, there is one
+    if gpu:  # the entry says that there is a GPU
         ring._header.uses_gpu(bytes(range(16)), 0)
     frames = ring.consumer() if gpu else ring.producer()
     obey(
@@ -166,7 +167,7 @@ kept: list[object] = []
 @promise("failure.md", "In a pinned ring they do so, too.")
 @pytest.mark.parametrize("creator", ["camera", "model"])
 def test_a_camera_clears_a_model_of_another_container(container, name, creator):
-    """Only its pidfd tells that its copies are gone."""
+    """Only the model's pidfd says that its copies have ended."""
     peers = {}
     for role in ("camera", "model") if creator == "camera" else ("model", "camera"):
         peers[role] = container(on_pinned_memory, name, not peers, role == "model")
@@ -216,7 +217,7 @@ def in_host_memory(pipe: Pipe, name: str, make: bool) -> None:
     "Host rings need only the shared `/dev/shm` ([more on containers](containers.md)).",
 )
 def test_a_host_ring_needs_no_socket(container, name):
-    """There the locks tell all, in any namespace."""
+    """On host memory the locks show every death, in any namespace."""
     first, second = (container(in_host_memory, name, make) for make in (True, False))
     seq = first("put", 7)
     assert [each("get") for each in (first, second)] == [(seq, 7)] * 2

@@ -1,4 +1,4 @@
-"""What a look at a ring says of who keeps producers waiting, and that a claim says the same."""
+"""A look at a ring and a claim say the same of who keeps producers waiting."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def one_slot_left(ring, producer):
 
 
 def one_held_by_a_lossy_one(ring, producer):
-    """A claim passes over it."""
+    """A slot that a lossy reader holds.  A claim passes over it."""
     reader = ring.consumer("slow", lossless=False)
     put(producer, SLOTS)
     return [reader, reader.acquire(0)]

@@ -32,7 +32,7 @@ def creates(pipe: Pipe, name: str, linked: bool = False) -> None:
 
 
 def reads(pipe: Pipe, name: str, how: str) -> None:
-    """Attaches, and leaves when it is told to."""
+    """Attaches and reads, and leaves when it is told to."""
     ring = gpuring.attach(name)
     frames = ring.consumer(start="oldest")
     pipe.send()
@@ -42,7 +42,7 @@ def reads(pipe: Pipe, name: str, how: str) -> None:
     elif how == "its program ends":
         sys.exit()  # the frames are still open
     else:
-        del frames, ring  # they are dropped
+        del frames, ring  # the frames and the ring are dropped
 
 
 LEAVES = ("it closes the ring", "its program ends", "it drops the ring")
@@ -66,7 +66,7 @@ def test_the_last_one_takes_the_names_of_the_dead_away(name, children, how):
     before = segments_of(name)
     for reader in readers:
         assert segments_of(name) == before
-        gpuring.attach(name).close()  # which is not the last one, and changes nothing
+        gpuring.attach(name).close()  # this one is not the last, and changes nothing
         assert segments_of(name) == before
         reader.send()
         reader.process.join(60)
@@ -157,7 +157,7 @@ def creates_on_gpu(pipe: Pipe, name: str) -> None:
     "ring open at that moment, or arrays of it.",
 )
 def test_names_on_a_gpu_stay_for_those_who_may_still_join(name, children):
-    """They have no peer, and are not counted by who tidies up."""
+    """Processes that have only attached have no peer, so nobody who tidies up counts them."""
     creator = children(creates_on_gpu, name)
     creator.receive()
     (first, fd), (second, other_fd) = (as_on_gpu(name, make=False, **ON_GPU) for _ in range(2))

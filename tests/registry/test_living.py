@@ -53,7 +53,7 @@ def test_the_wait_ends_with_the_next_ring(name, dead):
 
 
 def test_the_wait_ends_when_somebody_publishes_in_the_ring_of_the_dead(name, dead):
-    """As a camera does that has joined without a timeout."""
+    """A camera that has joined without a timeout would do so."""
     attached = in_thread(lambda: gpuring.attach(name, timeout=30))
     with (
         gpuring.attach(name) as old,
@@ -66,7 +66,7 @@ def test_the_wait_ends_when_somebody_publishes_in_the_ring_of_the_dead(name, dea
 
 
 def test_a_ring_lives_as_long_as_a_producer_does(name, children):
-    """Others may join it, though its creator is dead; a consumer alone does not keep it alive."""
+    """Others may join it although its creator is dead.  A consumer alone does not keep it alive."""
     owner = children(owns_and_publishes, name, [1])
     owner.receive()
     producer = children(joins_and_publishes, name, 2)

@@ -35,7 +35,8 @@ Op = Callable[[str], Any]
 
 
 class At:
-    """Within it, a call at the k-th line (or return) of the code that changes names."""
+    """Calls a function at the k-th line (or return) of the code that changes names, during a
+    block."""
 
     def __init__(self, k: int, call: Callable[[], None]) -> None:
         self._left, self._do = k, call
@@ -114,14 +115,14 @@ def kills(_pipe: Pipe, name: str, what: str) -> int:
         os.close(reading)
         is_whole_or_gone(name)
         if k % 2:
-            replaced(name).close()  # works at once, whatever is left
+            replaced(name).close()  # a new start works at once, whatever is left
         if mine is not None:
             mine.close()
         tidied(name)
         assert segments_of(name) == [], f"{what}, killed at line {k}"
         if over:
             return k
-    raise AssertionError("no end")
+    raise AssertionError("the lines do not end")
 
 
 @pytest.mark.slow

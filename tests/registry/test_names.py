@@ -1,4 +1,5 @@
-"""Rings by name: create, attach, replace; other processes, pickles; who forgets to close."""
+"""Rings by name: create, attach and replace, other processes, pickles, and rings that are not
+closed."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ OPTIONS = {"slots": 2, "shape": 4, "dtype": "u1"}
 
 
 def reader(pipe: Pipe, ring: gpuring.Ring | str, place: Place) -> list[int]:
-    """Reads everything; gets the ring pickled, or by name."""
+    """Reads everything from a ring that it gets by name or pickled."""
     if isinstance(ring, str):
         ring = gpuring.attach(ring, timeout=20)
     with ring, ring.consumer("all") as frames:
@@ -66,11 +67,11 @@ def test_no_ring_of_that_name(name):
 
 
 def test_a_ring_appears_whole(name, monkeypatch):
-    """Whoever finds its name can attach to it at once."""
+    """A process that finds its name can attach to it at once."""
     given, take_name = [], native.take_name
 
     def watched(*args):
-        given.extend(segments.listing()[name])  # the slots have their name before
+        given.extend(segments.listing()[name])  # the slots have a name before the ring
         with pytest.raises(gpuring.RingNotFound):
             gpuring.attach(name)
         take_name(*args)
@@ -119,7 +120,7 @@ def test_attach_waits_for_a_ring_that_is_being_replaced(name, monkeypatch, state
         looked, wait = threading.Event(), new_names.Arrivals.wait
 
         def waits(*args):
-            looked.set()  # it has found nothing, and waits
+            looked.set()  # attach has found nothing, and waits
             wait(*args)
 
         monkeypatch.setattr(new_names.Arrivals, "wait", waits)
@@ -169,7 +170,7 @@ def test_a_name_is_taken(name):
         assert segments_of(name) == before
         gpuring.attach(name).close()
         assert ring.stats().cursor == 2
-        ring._header.retire()  # as whoever is about to take the name away
+        ring._header.retire()  # as a process does that is about to take the name
         with pytest.raises(gpuring.RingExists, match="existed a moment ago"):
             gpuring.create(name, **OPTIONS, device="host", replace=False)
 
@@ -184,7 +185,7 @@ def test_replace_starts_a_new_epoch_and_ends_the_old_one(place, name):
             producer.claim()
         with pytest.raises(gpuring.EndOfStream):
             frames.acquire()
-        old.close()  # must not take the new ring's name with it
+        old.close()  # must not remove the new ring's name
         with gpuring.attach(name) as other:
             assert other.slots == 3
 
@@ -235,7 +236,8 @@ def test_a_ring_that_is_forgotten_warns_and_is_closed(name):
 
 @promise("failure.md", "With `GPURING_DEBUG=1` the warning itself always names that line.")
 def test_a_consumer_that_is_dropped_warns_and_leaves(name, monkeypatch):
-    """It is lossless, and nobody could read its frames any more: producers would wait for ever."""
+    """Otherwise producers would wait for ever, because it is lossless and nobody can read its
+    frames."""
     monkeypatch.setattr(debug, "ON", True)
     with gpuring.create(name, **OPTIONS, device="host") as ring, ring.producer() as producer:
         frames = ring.consumer()
@@ -248,7 +250,7 @@ def test_a_consumer_that_is_dropped_warns_and_leaves(name, monkeypatch):
         del frames
         with pytest.warns(ResourceWarning, match="a consumer was not closed") as told:
             gc.collect()
-        # Among those of what earlier tests have left.
+        # Other warnings may be about what earlier tests have left.
         assert any(f"{__file__}:{line}" in str(each.message) for each in told)
         assert len(ring.stats().peers) == 1
         for _ in range(5):
@@ -261,19 +263,19 @@ def test_a_consumer_that_is_dropped_warns_and_leaves(name, monkeypatch):
     "claimed or held is given back. A `ResourceWarning` says so.",
 )
 def test_whatever_is_dropped_leaves_at_once(name):
-    """Without the garbage collector, and with a claim or a hold still open."""
+    """It leaves without the garbage collector, also with an open claim or hold."""
     gc.disable()
     try:
         with gpuring.create(name, **OPTIONS, device="host") as ring:
             with pytest.warns(ResourceWarning, match="a producer was not closed") as told:
-                ring.producer().claim(0).publish()  # the slot has kept it
+                ring.producer().claim(0).publish()  # the slot has kept the producer
             assert isinstance(told[0].source, gpuring.Producer)
             assert ring.stats().peers[1:] == ()
             told.clear()
             frames = ring.consumer(start="oldest")
             slot = frames.acquire(0)
             del frames
-            assert slot.array[0] is not None  # whoever has the slot has the consumer
+            assert slot.array[0] is not None  # the slot keeps the consumer
             with pytest.warns(ResourceWarning, match="a consumer was not closed"):
                 slot.release()
             assert ring.stats().subscriptions == ()
@@ -292,7 +294,8 @@ class Camera:
 @pytest.mark.filterwarnings("ignore:.* was not closed:ResourceWarning")
 @pytest.mark.parametrize("by_hand", [False, True])
 def test_a_ring_that_is_garbage_with_its_producer_is_left_in_order(name, by_hand):
-    """The garbage collector comes to the older one first, which is the ring, or closes it."""
+    """The garbage collector comes to the older one first, which is the ring.  The producer still
+    leaves in order."""
     with gpuring.create(name, **OPTIONS, device="host") as ring, ring.consumer() as frames:
         mine = gpuring.attach(name)
         header = mine._header
@@ -305,7 +308,7 @@ def test_a_ring_that_is_garbage_with_its_producer_is_left_in_order(name, by_hand
         gc.collect()
         assert header.lock_fd == -1  # it was closed
         frames.acquire(0).release()
-        with pytest.raises(gpuring.EndOfStream):  # and not PeerLost
+        with pytest.raises(gpuring.EndOfStream):  # PeerLost would mean a death
             frames.acquire(0)
         assert ring._header.reaps == 0
 

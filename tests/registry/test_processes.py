@@ -1,4 +1,4 @@
-"""What /proc says of a process whose name has odd bytes, because a process may choose any."""
+"""What /proc says of a process whose name has odd bytes.  A process may choose any name."""
 
 from __future__ import annotations
 

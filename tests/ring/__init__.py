@@ -1,1 +1,1 @@
-"""Rings as their users see them."""
+"""Rings, tested through the public API."""

@@ -209,7 +209,7 @@ def test_a_loop_that_is_left_gives_its_frame_back(ring):
             break
         poll(lambda: ring.stats().subscriptions[0].lag < 3)
         for slot in frames:
-            slot.release()  # by hand is fine too
+            slot.release()  # a release by hand works, too
             if slot.seq == 6:
                 break
         assert ring.stats().subscriptions[0].lag == 0

@@ -97,7 +97,7 @@ def test_a_flag_is_true_or_false(ring, what):
         with pytest.raises(TypeError) as error:
             FLAGS[what](ring, wrong)
         assert said(error).startswith(f"{what.split()[-1]} must be {takes}, not "), wrong
-    assert not ring._header.closed  # by replace="yes"
+    assert not ring._header.closed  # replace="yes" was refused
 
 
 OTHERS = [

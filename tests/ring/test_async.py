@@ -31,7 +31,7 @@ ROUNDS = 10_000
 
 
 def produce(pipe: Pipe, place: Place, name: str, frames: int) -> None:
-    """Through an event loop of its own; claims have to wait, for the ring is small."""
+    """Publishes from an event loop.  Its claims have to wait, because the ring is small."""
 
     async def main() -> None:
         with gpuring.attach(name) as ring, ring.producer() as producer:
@@ -64,7 +64,8 @@ def test_frames_come_in_order_until_the_end_of_the_stream(place, name, children)
 
 
 def test_other_tasks_run_while_one_waits_and_while_one_never_has_to(ring):
-    """Two busy rings' tasks and a third one take turns, though no frame is ever waited for."""
+    """The tasks of two busy rings and a third task take turns, although none ever has to wait for a
+    frame."""
 
     async def main() -> None:
         ticks = 0
@@ -158,13 +159,13 @@ def test_a_wait_that_is_given_up_leaves_nothing(ring, verb, how):
                 put(producer)
             rung = bells(ring)
             with await getattr(actor, verb)(0):
-                assert bells(ring) == rung  # nobody is told of what nobody waits for
+                assert bells(ring) == rung  # no bell is rung if nobody waits
 
     asyncio.run(main())
 
 
 def test_cancelled_at_random_moments_nothing_is_lost_or_held(ring):
-    """A publisher in a thread; tasks that wait for frames and are cancelled all the time."""
+    """A thread publishes, while tasks that wait for frames are cancelled all the time."""
     frames, dice = 2000, random.Random(3)
 
     def publish() -> None:
@@ -295,7 +296,7 @@ def test_a_loop_goes_on_over_restarts(name):
 
 
 def test_loops_of_several_threads_at_several_rings(name):
-    """One bridge serves them all; consumers of one ring share it too."""
+    """One notifier thread serves all of them, also several consumers of one ring."""
     rings = [small_ring(f"{name}-{k}") for k in range(3)]
     frames, results = 500, []
 
@@ -327,7 +328,8 @@ def test_loops_of_several_threads_at_several_rings(name):
 
 
 def test_a_wait_whose_loop_was_closed_is_in_nobodys_way(name):
-    """A second Ctrl-C ends asyncio.run before its tasks are done; the rest of one ends later."""
+    """A second Ctrl-C ends asyncio.run before its tasks have ended.  The garbage collector ends
+    them later."""
     with small_ring(name, 2) as ring:
         producer, reader = ring.producer(), ring.consumer()
         old = asyncio.new_event_loop()
@@ -341,7 +343,7 @@ def test_a_wait_whose_loop_was_closed_is_in_nobodys_way(name):
 
         async def waits():
             found = asyncio.create_task(reader.acquire_async(20))
-            await asyncio.sleep(0.01)  # it waits
+            await asyncio.sleep(0.01)  # until it waits
             with contextlib.suppress(RuntimeError):
                 left.close()  # as the garbage collector would
             producer.claim(0).publish()

@@ -34,7 +34,7 @@ def busy(ring: gpuring.Ring, endpoint: Any, verb: Callable[[], Any]) -> threadin
     ids=["acquire", "acquire_many", "select"],
 )
 def test_an_acquire_beside_another_one_leaves_its_list_alone(ring, second):
-    """Otherwise the list would lack a slot, and nobody would find that it was lost."""
+    """Otherwise the list would lack a slot, which nobody would give back if it was lost."""
     with ring.producer() as producer, ring.consumer() as frames:
         producer.claim(0).publish()
         held, batches = frames.acquire(0), []
@@ -43,10 +43,10 @@ def test_an_acquire_beside_another_one_leaves_its_list_alone(ring, second):
         with pytest.raises(RuntimeError, match="waiting in another thread"):
             second(frames)
         slots = producer.claim_many(2, 0)
-        for slot in reversed(slots):  # so that both are there when the first one is
+        for slot in reversed(slots):  # the second one first, so that one look finds both
             slot.publish()
         thread.join()
-        kept = batches.pop()[0]  # and the other one is lost
+        kept = batches.pop()[0]  # the batch of the other thread is lost
         with frames.acquire(0) as again:
             assert again.seq == kept.seq + 1
 
@@ -84,7 +84,7 @@ def test_a_slot_that_is_dropped_while_a_verb_waits_is_given_back_after_it(ring):
 
 
 def test_who_ends_a_slot_twice_does_not_end_that_of_a_thread_that_has_just_got_it(name):
-    """That thread has the slot again, and does not run yet, because it needs the GIL."""
+    """The other thread has the slot again, but does not run yet, because it needs the GIL."""
     with (
         small_ring(name, 1) as ring,
         ring.producer() as producer,

@@ -124,7 +124,7 @@ def test_a_closing_ring_lets_nobody_join(name):
 @promise("failure.md", "After that the call takes nothing any more.")
 @pytest.mark.parametrize("verb", ["claim", "acquire", "latest"])
 def test_close_against_a_verb_at_full_speed_leaves_no_word(name, verb):
-    """Between the finishing of what is held and the leaving nothing is taken."""
+    """Between giving back what is held and leaving, close lets nobody take a slot."""
     with (
         small_ring(name, 2) as ring,
         ring.producer() as producer,
@@ -179,7 +179,7 @@ def test_who_cannot_leave_can_be_used_again(name, monkeypatch):
 
 
 def test_a_signal_handler_that_closes_when_the_slot_has_come_is_obeyed(name):
-    """The verb is done, and has not returned: what it had was given back by close."""
+    """The verb has taken a slot, but has not returned.  close gives that slot back."""
     in_time = 0
     with small_ring(name, 2) as ring, ring.consumer() as reader:
         for _ in range(50):
@@ -209,7 +209,7 @@ def test_a_signal_handler_that_closes_when_the_slot_has_come_is_obeyed(name):
 
 
 class Told:
-    """A lock that tells when a thread is about to take it."""
+    """A lock that records which threads are about to take it."""
 
     def __init__(self, lock: Any) -> None:
         self._lock, self.takers = lock, set[threading.Thread]()
@@ -224,7 +224,7 @@ class Told:
 
 @pytest.mark.parametrize("join", ["producer", "consumer"])
 def test_close_closes_who_joins_at_that_moment(name, monkeypatch, join):
-    """Else it would be in the ring without a lock, and be taken for dead."""
+    """Otherwise that peer would be in the ring without a lock, and be taken for dead."""
     with small_ring(name, 2) as ring:
         handle = gpuring.attach(name)
         closing = threading.Thread(target=handle.close)
@@ -234,7 +234,7 @@ def test_close_closes_who_joins_at_that_moment(name, monkeypatch, join):
         def meanwhile(*args: Any) -> Any:
             peer = enter(*args)
             closing.start()
-            poll(lambda: closing in lock.takers or handle.closed)  # close waits for us
+            poll(lambda: closing in lock.takers or handle.closed)  # close waits for this thread
             return peer
 
         monkeypatch.setattr(how, "__call__", meanwhile)

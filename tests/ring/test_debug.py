@@ -1,4 +1,4 @@
-"""GPURING_DEBUG=1 finds views used too late and writes beyond a slot's end, and names who."""
+"""GPURING_DEBUG=1 finds views that are used too late, and names who wrote beyond a slot's end."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def _import(library, slot):
 
 
 def test_a_loop_variable_is_not_kept(ring):
-    """Neither from one frame to the next, nor where the next frame is in the same slot."""
+    """The variable is free for the next frame, also if that one is in the same slot."""
     with (
         ring.producer() as producer,
         ring.consumer(lossless=False) as frames,
@@ -182,7 +182,7 @@ def test_who_writes_beyond_the_end_is_named(ring, place):
             slot.publish()
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            slot = frames.acquire()  # mended, so it is reported once
+            slot = frames.acquire()  # the canary was restored, so it is reported once
         place.fill(everything(slot)[-1:], 0)
         with pytest.warns(
             OverrunWarning, match=r"sequence 2 .*acquired at .*1 bytes before the next"
@@ -191,7 +191,7 @@ def test_who_writes_beyond_the_end_is_named(ring, place):
 
 
 def test_who_did_not_write_beyond_the_end_is_not(ring, place):
-    """Somebody without debug mode did, between two frames."""
+    """A process without debug mode wrote there, between two frames."""
     with ring.producer() as producer:
         place.fill(everything(producer._slots[0])[60:61], 0)
         with pytest.warns(OverrunWarning, match="before it was claimed"):
@@ -223,7 +223,7 @@ def test_an_old_batch_leaves_alone_what_came_after_it(ring):
                 slot.publish()
             with frames.acquire_many(2) as read:
                 pass
-            # One by one: with gate="host" a batch takes what the GPU is done with.
+            # One by one, because with gate="host" a batch takes only what the GPU is done with.
             again = [producer.claim(10), producer.claim(10)]
         view = again[0].array
         old.publish()
@@ -325,7 +325,7 @@ def test_a_warning_that_is_an_error_gives_the_slot_back(ring, place, end, many):
 
 
 def test_the_slots_of_a_service_are_watched(on, place, name):
-    """Whoever makes an endpoint: requests and answers have kinds of slots of their own."""
+    """Requests and answers have classes of slots of their own, which debug mode watches, too."""
     with serve(name, place) as server, gpuring.connect(name, timeout=10) as client:
         with client.request() as slot:
             views = {r"claimed at .*published": slot.array}
@@ -356,7 +356,7 @@ def test_an_answer_that_was_begun_anew_is_watched_anew(on, place, name):
         with pytest.warns(StaleViewWarning):
             stale.sum()
         with call.answer() as again:
-            assert again is not slot  # which this test still has
+            assert again is not slot  # this test still has that object
             assert set(place.read(everything(again))[: again.array.nbytes]) == {debug.POISON}
             with warnings.catch_warnings():
                 warnings.simplefilter("error")

@@ -52,10 +52,10 @@ def test_a_descriptor_is_armed_by_who_finds_nothing_and_costs_one_bell(ring):
     with ring.producer() as producer, ring.consumer() as consumer:
         put(producer)
         assert (bells(ring), waiters(ring)) == (0, 0)
-        assert readable(consumer)  # from the beginning
+        assert readable(consumer)  # readable from the start
         assert consumer.fileno() == consumer.fileno()
         consumer.acquire(0).release()
-        assert readable(consumer)  # nobody has asked since
+        assert readable(consumer)  # still, because nobody has asked since
         assert waiters(ring) == 0
         with pytest.raises(gpuring.RingTimeout):
             consumer.acquire(0)
@@ -107,7 +107,7 @@ def test_who_waits_hears_of_a_close_before_it_is_over(ring, monkeypatch):
 
 
 def forks(pipe: Pipe, name: str) -> tuple[list[str], bool]:
-    """What a forked child gets, and whether its parent is still woken."""
+    """Returns what a forked child gets.  Checks that its parent is still woken."""
     ring = small_ring(name)
     producer, consumer, idle = ring.producer(), ring.consumer(), ring.consumer()
     assert not readable(consumer)
@@ -125,7 +125,7 @@ def forks(pipe: Pipe, name: str) -> tuple[list[str], bool]:
             except BaseException as error:
                 errors.append(f"{type(error).__name__}: {error}")
         with gpuring.attach(name) as mine, mine.producer() as own, mine.consumer() as late:
-            assert not readable(late)  # a bridge of its own
+            assert not readable(late)  # it has a notifier of its own
             put(own)
             errors.append(str(readable(late, 10)))
         del consumer, idle

@@ -1,4 +1,4 @@
-"""What is dropped leaves its ring: also if a Ctrl-C comes first, and if the lock cannot be had."""
+"""A peer that is dropped leaves its ring, also if Ctrl-C comes first or the lock is taken."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def in_one_step(*calls: Any) -> list[Any]:
 
 @contextmanager
 def told() -> Iterator[list[type[BaseException] | None]]:
-    """What Python prints of exceptions that it cannot raise.  Nobody keeps them: their frames keep
-    what was dropped."""
+    """What Python prints of exceptions that it cannot raise.  The exceptions are not kept, because
+    their frames would keep what was dropped."""
     kinds: list[type[BaseException] | None] = []
     before = sys.unraisablehook
     sys.unraisablehook = lambda unraisable: kinds.append(unraisable.exc_type)
@@ -65,7 +65,8 @@ def a_consumer(ring: gpuring.Ring) -> gpuring.Consumer:
 
 
 def without_the_collector(endpoint: Any) -> None:
-    """Its open slots keep it, until the collector comes; now they do not."""
+    """Cuts the cycle of an endpoint and its open slots, so that it goes without the garbage
+    collector."""
     for slot in endpoint._slots:
         slot._owner = None
 
@@ -200,7 +201,7 @@ print(len(left), len(ring.stats().peers), flush=True)
 def test_or_when_the_process_ends(name, ring):
     ended = python(ENDS, name)
     assert ended.stdout == "0 1\n", ended.stderr
-    assert ended.returncode in (0, -signal.SIGINT)  # the latter since CPython 3.14
+    assert ended.returncode in (0, -signal.SIGINT)  # by the signal since CPython 3.14
     assert ring.stats().peers == ()
     assert ring._header.reaps == 0
 
@@ -214,7 +215,7 @@ sys.kept.append(sys.kept)
 
 
 def test_what_is_kept_to_the_very_end_of_the_interpreter_ends_quietly(name):
-    """As what pytest keeps of a warning: its source."""
+    """pytest, for example, keeps the source of a warning that long."""
     ended = python(KEPT, name)
     assert (ended.returncode, ended.stderr) == (0, "")
 
@@ -251,7 +252,7 @@ def test_who_drops_waits_for_nobody_and_the_watchdog_leaves(name, ring, make):
 
 @PEERS
 def test_who_left_late_has_not_died_though_its_ring_was_closed_first(name, ring, make):
-    """Its handle stays until it has left, and goes when the next ring is closed."""
+    """Its handle stays until the peer has left, and is freed when the next ring is closed."""
     there = gpuring.attach(name)
     dropped = make(there)
     number, fd = dropped.peer, there._header.lock_fd
@@ -280,8 +281,8 @@ def test_the_last_producer_that_left_late_is_the_end_of_the_stream(name, ring):
 
 
 def test_a_drop_lets_the_other_threads_run(name, ring):
-    """Of a peer alone, as after a join that was cut short.  There are several, because a busy
-    scheduler may keep the other thread off the CPU while one of them is dropped."""
+    """Only the core's peer is dropped, as after a join that was interrupted.  There are several,
+    because a busy scheduler may keep the other thread off the CPU while one of them is dropped."""
     peers = [[raw_verbs.join_producer(ring._header)] for _ in range(16)]
     turns, over = [0], threading.Event()
 

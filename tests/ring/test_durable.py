@@ -1,4 +1,4 @@
-"""Durable subscriptions: what a reader that comes back finds, and whom producers wait for."""
+"""Durable subscriptions: what a reader finds when it comes back, and for whom producers wait."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def make(name, **options):
 
 
 def read(consumer, count):
-    """(value, lost, redelivered) of the next frames, which are released."""
+    """Reads and releases the next frames.  Returns their (value, lost, redelivered)."""
     found = []
     for _ in range(count):
         with consumer.acquire(10) as slot:
@@ -137,7 +137,7 @@ def test_it_goes_over_to_the_ring_that_takes_the_name(name, read_first):
 
 
 def test_a_ring_is_born_with_subscriptions(name, monkeypatch):
-    """Who has waited for its name may publish before its creator does anything else."""
+    """A process that has waited for the name may publish before the creator does anything else."""
 
     def give_name(*args):
         named(*args)
@@ -254,7 +254,7 @@ def create(pipe, name):
 
 
 def test_what_a_member_had_not_read_that_was_killed_with_its_ring_counts(name, children):
-    """Nobody had cleared it."""
+    """No reaper had cleared the dead member."""
     maker = children(create, name)
     maker.receive()
     victim = children(hold, name)
@@ -290,7 +290,7 @@ def test_a_subscription_that_is_there_becomes_durable_and_its_terms_must_agree(n
         assert only(ring).unread_s is not None
         ring.subscribe("rec")
         with ring.consumer("rec", durable=True):
-            assert only(ring).patience_s == 5  # who says nothing of it leaves it as it is
+            assert only(ring).patience_s == 5  # a member that gives no patience leaves it as it is
         ring.subscribe("rec", patience=math.inf)
         assert only(ring).patience_s is None
     for wrong in ({"patience": 1}, {"durable": True, "subscription": None}):

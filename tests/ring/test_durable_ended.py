@@ -1,4 +1,4 @@
-"""What becomes of the frame that a reader has in hand when its program is ended."""
+"""The frame that a reader has in hand when its program is ended."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def made(name):
 
 
 def publish_times(producer, *values):
-    """Frames whose time is their value."""
+    """Publishes frames whose `pts` is their value."""
     for value in values:
         with producer.claim(timeout=10) as slot:
             slot.array[...] = value
@@ -103,7 +103,7 @@ def test_otherwise_it_counts_as_read(name, end, terms):
 
 
 def leaves(loop, reader, how):
-    """Leaves the body of a loop at the frame with 1."""
+    """Leaves the body of a loop at the frame with the value 1."""
 
     def has(slot):
         if slot.array[0] == 1:
@@ -150,7 +150,7 @@ def has_a_block(reader, has):
 
 
 def loops_in_a_block(reader, has):
-    frames = iter(reader)  # the loop is not what drops it
+    frames = iter(reader)  # kept, so that the end of the loop does not drop it
     with reader:
         for slot in frames:
             has(slot)

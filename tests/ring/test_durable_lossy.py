@@ -1,4 +1,5 @@
-"""Durable subscriptions that are lossy, and who joins one with other terms than it has."""
+"""Durable subscriptions that are lossy, and members that join with other terms than a subscription
+has."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def from_an_earlier_ring(name, keep):
 
 
 def lossy_in_an_earlier_ring(name, keep):
-    """The ring that takes the name says what the subscription is."""
+    """The ring that has the name decides whether the subscription is lossy."""
     with make(name) as ring:
         ring.subscribe("rec", lossless=False)
     return made_with_the_ring(name, keep)
@@ -104,7 +105,7 @@ def test_a_reader_that_follows_is_refused_by_a_ring_with_other_terms(name):
 def test_producers_never_wait_for_it_and_who_comes_back_is_told_what_it_has_missed(
     name, patience, more
 ):
-    """Whatever its patience is, which is for whom producers wait."""
+    """Patience makes no difference, because no producer waits."""
     with make(name) as ring, ring.producer() as producer:
         with lossy(ring, durable=True, patience=patience) as reader:
             publish(producer, 0, 1)
@@ -122,7 +123,7 @@ def test_producers_never_wait_for_it_and_who_comes_back_is_told_what_it_has_miss
             assert len(drain(reader)) == more - missed
         with lossy(ring) as reader:
             publish(producer, 99)
-            assert read(reader, 1) == [(99, 0, False)]  # told once
+            assert read(reader, 1) == [(99, 0, False)]  # not counted again
 
 
 def test_who_took_the_newest_goes_on_behind_it(name):

@@ -23,7 +23,7 @@ from tests.ring.test_durable import make, read
 
 
 def member(pipe, name, reads, reattach):
-    """Has read so many frames when it answers."""
+    """A member that reads so many frames, and then answers."""
     with gpuring.attach(name, timeout=10) as ring:
         reader = ring.consumer("rec", durable=True, reattach=reattach)
         pipe.send("joined")
@@ -58,7 +58,7 @@ def replaced(name, children):
 
 
 def told(ring, subscription="rec"):
-    """What a member that joins now is told with its first frame, of which it has had one then."""
+    """What `slot.lost` says in the first frame of a member that joins now.  It reads one frame."""
     with ring.producer() as producer, ring.consumer(subscription) as reader:
         publish(producer, 10)
         value, lost, _ = read(reader, 1)[0]
@@ -85,7 +85,7 @@ def test_what_a_killed_member_had_not_read_is_told_once(name, replaced, reads, t
     child, ring = replaced(reads, then)
     kill(child)
     assert [told(ring), told(ring)] == [lost, 0]
-    assert len(segments_of(name)) == 2  # the header and the slots of the one that is there
+    assert len(segments_of(name)) == 2  # the header and the slots of the ring that has the name
 
 
 def test_so_is_that_of_one_that_leaves(name, replaced):
@@ -186,7 +186,7 @@ def test_who_ends_it_in_the_earlier_ring_leaves_nothing_there(name, children):
 @pytest.mark.parametrize("how", ["consumer", "unsubscribe"])
 def test_a_ring_that_has_lost_its_name_takes_nothing_from_later_ones(name, replaced, how):
     """The headers beside its name may be younger than it is."""
-    _, old = replaced(1)  # somebody lives in the ring before it
+    _, old = replaced(1)  # a member of the ring before it is alive
     with make(name, replace=True) as later, later.producer() as producer:
         reader = later.consumer("new", durable=True)
         publish(producer, 0, 1, 2)
@@ -269,7 +269,7 @@ def test_the_lock_of_the_earlier_ring_cannot_be_had(name, replaced, again):
 
 
 def replaced_under_lock(name, times, subscriptions):
-    """How long that takes, and then settling, while somebody is stopped who has the locks of all
+    """How long a replacement takes, and then settling, while a stopped process has the locks of all
     earlier rings."""
     with contextlib.ExitStack() as stack:
         ring = stack.enter_context(make(name, subscriptions=subscriptions))

@@ -62,7 +62,7 @@ def test_the_creators_own_producer_does_not_follow_who_took_its_name(name):
             producer.claim(5)
         assert producer.ring is ring
         assert "Create the ring again, or attach to the new one" in str(refused.value)
-        assert "reattach" not in str(refused.value)  # it has that, and it is of no use here
+        assert "reattach" not in str(refused.value)  # the peer has it already
 
 
 def keeps(pipe, name):
@@ -106,7 +106,7 @@ def test_a_ring_of_another_shape_is_followed_by_both_sides(name):
 
 
 def test_a_shape_that_does_not_fit_into_the_next_ring_is_refused(name):
-    """It did fit when the claim began."""
+    """The shape still fitted when the claim began."""
     first = gpuring.create(name, **OPTIONS)
     with (
         gpuring.attach(name) as ring,
@@ -193,7 +193,7 @@ def test_a_claim_that_was_begun_before_the_move_is_published_where_it_was_made(n
 
 
 def test_align_moves_when_what_it_holds_was_handed_out(name, stack):
-    """What nobody has seen comes again, so its stream stays in the ring that has it."""
+    """Frames that nobody has seen come again, so their stream stays in the ring that has them."""
     options = OPTIONS | {"meta": [("pts", "i8")]}
     rings = [gpuring.create(f"{name}-{k}", **options) for k in (0, 1)]
     ours = stack.enter_context(gpuring.attach(f"{name}-0"))
@@ -249,7 +249,8 @@ def test_a_call_whose_time_is_up_may_be_made_again(name):
 
 
 def test_a_descriptor_is_not_readable_at_an_end_that_is_waited_out(name):
-    """It is when another producer has joined.  test_following_descriptor.py has the next ring."""
+    """The descriptor becomes readable when another producer joins.  For the next ring see
+    test_following_descriptor.py."""
     first = gpuring.create(name, **OPTIONS)
     with gpuring.attach(name) as ring, ring.consumer(reattach=True) as frames:
         frames.fileno()
@@ -286,7 +287,7 @@ def test_two_threads_do_not_wait_out_one_end(name):
 
 
 def test_select_waits_for_one_at_its_end_and_for_another_at_once(name, stack):
-    """The one at its end holds up nobody."""
+    """A ring at its end does not hold up the frames of the other one."""
     rings = [stack.enter_context(gpuring.create(f"{name}-{k}", **OPTIONS)) for k in (0, 1)]
     frames = [stack.enter_context(ring.consumer(reattach=True)) for ring in rings]
     rings[0].producer().close()
@@ -302,7 +303,7 @@ def test_select_waits_for_one_at_its_end_and_for_another_at_once(name, stack):
 
 
 def test_latest_waits_while_another_member_holds_the_last_frame(name):
-    """It is over, unless that one gives its frame back."""
+    """The ring is at its end, unless the other member gives its frame back."""
     with gpuring.create(name, **OPTIONS) as ring:
         members = [ring.consumer("both", lossless=False, reattach=True) for _ in range(2)]
         with ring.producer() as producer:
@@ -395,7 +396,7 @@ def claims_one(pipe, name):
 
 
 def test_a_producer_that_dies_without_a_frame_is_told_to_who_has_waited_for_it(name, children):
-    """One call waits for the frame of a producer that lives, and sees its death."""
+    """One call waits for a frame of a living producer, and sees it die."""
     with gpuring.create(name, **OPTIONS) as ring:
         ring.producer().close()
         with ring.consumer() as frames:

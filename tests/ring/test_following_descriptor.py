@@ -28,7 +28,7 @@ def who(request):
 
 @contextlib.contextmanager
 def at_its_end(name, who):
-    """One whose descriptor was given out, and whose ring was closed."""
+    """An endpoint whose descriptor was asked for, and whose ring was closed."""
     first = gpuring.create(name, **OPTIONS)
     with gpuring.attach(name) as ring, getattr(ring, who)(reattach=True) as endpoint:
         endpoint.fileno()
@@ -39,7 +39,7 @@ def at_its_end(name, who):
 
 
 def answers(endpoint):
-    """Whether its verb has a slot.  If not, that arms the descriptor."""
+    """Whether the endpoint's verb gets a slot.  If not, the verb arms the descriptor."""
     try:
         if isinstance(endpoint, gpuring.Consumer):
             endpoint.acquire(0).release()
@@ -62,14 +62,14 @@ def next_ring(name, endpoint):
 
 
 def comes(name):
-    """A file comes into /dev/shm that is none of a ring."""
+    """Makes a file in /dev/shm that belongs to no ring."""
     other = Path(f"/dev/shm/other-{name}-{uuid.uuid4()}")
     other.touch()
     other.unlink()
 
 
 def test_a_descriptor_hears_of_the_next_ring_and_then_of_no_other_name(name, who, monkeypatch):
-    monkeypatch.setattr(following, "LOOK_AGAIN_S", 0)  # no look comes soon after another one
+    monkeypatch.setattr(following, "LOOK_AGAIN_S", 0)  # looks are not put off
     with at_its_end(name, who) as endpoint:
         assert not readable(endpoint)
         number, before = endpoint.fileno(), endpoint.ring
@@ -104,7 +104,8 @@ def test_without_reports_of_names_it_looks_now_and_then(name, who, monkeypatch):
 
 
 def test_a_closed_one_watches_no_names(name, who):
-    """A user may have 128 watches only.  Its descriptor tells that it was closed."""
+    """A user may have only 128 watches.  The descriptor is readable, because the endpoint is
+    closed."""
 
     def watches():
         return [fd for fd, what in open_files().items() if what == "anon_inode:inotify"]
@@ -120,7 +121,7 @@ def test_a_closed_one_watches_no_names(name, who):
 
 
 def forks(pipe, name, who):
-    """Its child tries everything, and stays.  Returns what the child was told."""
+    """The forked child calls everything, and stays.  Returns what the child got."""
     following.LOOK_AGAIN_S = 0
     with at_its_end(name, who) as endpoint:
         told, tell = os.pipe()
@@ -154,7 +155,7 @@ def test_a_forked_child_disturbs_nothing(name, who, children):
 
 
 def test_a_look_that_fails_is_made_again(name):
-    """The next ring has no room for it at first, and nothing tells when it has."""
+    """At first the next ring has no room for the endpoint, and no event says when there is some."""
     first = gpuring.create(name, **OPTIONS)
     with gpuring.attach(name) as ring, ring.consumer(reattach=True) as endpoint:
         endpoint.fileno()

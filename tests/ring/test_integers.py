@@ -1,4 +1,5 @@
-"""An integer is what Python takes as an index: NumPy's too, but no bool and no float."""
+"""Integer arguments take what Python takes as an index: also NumPy's integers, but no bool and no
+float."""
 
 from __future__ import annotations
 
@@ -38,7 +39,7 @@ def test_nothing_else_is_taken_for_a_shape(name, value):
 
 
 def test_a_batch_has_a_number_of_slots_that_may_be_numpys(name):
-    """What is no number of slots, batch/test_batches.py has."""
+    """batch/test_batches.py has what is refused."""
     with gpuring.create(name, **RING) as ring, ring.consumer() as frames:
         with ring.producer().claim_many(np.int64(2), 0) as batch:
             assert len(batch) == 2

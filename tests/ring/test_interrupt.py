@@ -26,8 +26,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:ring .* was not closed:ResourceW
 
 
 class InterruptOfALoop(Interrupt):
-    """The same in the code of loops alone, and also where a function begins, before its first
-    opcode: CPython looks for signals there.  How loops wait for a frame has tests of its own."""
+    """An interrupt in the code of loops only.  It may also come where a function begins, before its
+    first opcode, because CPython looks for signals there.  Other tests have the waits of loops."""
 
     LOOPS = "ring/async_frames.py", "service/streaming.py"
 
@@ -50,7 +50,7 @@ def put(producer: gpuring.Producer) -> int:
 
 
 def get(consumer: gpuring.Consumer) -> list[int]:
-    """Everything that it can read now."""
+    """Everything that the consumer can read now."""
     seqs = []
     while True:
         try:
@@ -78,7 +78,8 @@ def nameless() -> set[str]:
 
 @pytest.fixture(autouse=True)
 def earlier(monkeypatch):
-    """What an earlier test has left to the garbage collector is nobody's trace here."""
+    """Notes what earlier tests have left to the garbage collector, which does not count as a
+    trace."""
     monkeypatch.setattr(sys.modules[__name__], "EARLIER", nameless())
 
 
@@ -99,7 +100,7 @@ def traces(name: str) -> list[str]:
 
 @pytest.mark.parametrize("end", ["publish", "abandon"])
 def test_a_producers_verbs_run_nothing_that_can_be_interrupted(name, end):
-    """One call is one whole transition in the core; a signal comes before it or after it."""
+    """Each call is one whole transition in the core.  A signal comes before it or after it."""
     with small_ring(name, 2) as ring, ring.producer() as producer:
         interrupt = Interrupt(1)
         with interrupt:
@@ -166,7 +167,7 @@ def test_an_interrupted_loop_of_a_task_holds_nothing_after_the_next_verb(name, k
 
 
 def test_an_interrupted_claim_of_a_smaller_frame_leaves_no_claim(name):
-    """Its shape is looked at in Python."""
+    """The shape of the claim is checked in Python."""
     for interrupt in interrupts():
         with small_ring(name, 2) as ring, ring.producer() as producer, ring.consumer() as reader:
             with interrupt:
@@ -194,7 +195,8 @@ def test_an_interrupted_end_of_a_batch_leaves_nothing_after_close(name, end):
 
 
 def test_an_interrupted_release_of_a_batch_is_released_by_close(name):
-    """Its frames may have been handed out: they go to nobody else, and gate nobody."""
+    """The frames of the batch may have been handed out, so nobody else gets them.  They hold up no
+    producer."""
     for interrupt in interrupts():
         with small_ring(name, 2) as ring, ring.producer() as producer, ring.consumer("x") as other:
             reader = ring.consumer("x")
@@ -202,7 +204,7 @@ def test_an_interrupted_release_of_a_batch_is_released_by_close(name):
             put(producer)
             batch = reader.acquire_many(2, 0)
             with interrupt:
-                batch.release()  # nothing of it is in Python
+                batch.release()  # runs no Python
                 reader.close()
             reader.close()
             assert names(ring, reader.peer) == [], interrupt.where
@@ -234,7 +236,7 @@ def test_an_interrupted_join_leaves_nobody_who_is_not_known(name, role):
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["producer", "consumer"])
 def test_an_interrupted_join_is_no_death_where_its_traceback_outlives_the_ring(name, role):
-    """As in `with ring: ring.producer()`."""
+    """`with ring: ring.producer()` is such a case."""
     with small_ring(name, 2) as ring:
         for interrupt in interrupts():
             mine = gpuring.attach(name)

@@ -78,13 +78,13 @@ def test_what_a_lossy_reader_has_passed_over_is_not_lag(ring, producer):
         with frames.acquire(0):
             assert lag(ring) == SLOTS
             put(producer, 2 * SLOTS)
-            assert lag(ring) > 2 * SLOTS  # it still reads that one
+            assert lag(ring) > 2 * SLOTS  # it still reads the oldest one
         frames.latest(0).release()
         assert lag(ring) == 0
 
 
 def test_a_frame_that_was_given_back_is_lag(ring, producer):
-    """Also of a lossy subscription, whose newest frame was taken."""
+    """It is lag also of a lossy subscription whose newest frame was taken."""
     with ring.consumer("a", lossless=False) as frames:
         put(producer, 3)
         held = [frames.acquire(0) for _ in range(3)]
@@ -99,7 +99,8 @@ def test_a_frame_that_was_given_back_is_lag(ring, producer):
 
 @pytest.mark.parametrize("seed", range(5))
 def test_producers_wait_exactly_while_a_lossless_subscription_is_a_ring_behind(ring, seed):
-    """What the alert on lag says.  Random verbs; claims and holds end in any order."""
+    """The alert on lag relies on this.  The verbs are random, and claims and holds end in any
+    order."""
     choose = random.Random(seed)
     producers = [ring.producer(), ring.producer()]
     readers = [ring.consumer("a"), ring.consumer("a"), ring.consumer("b")]

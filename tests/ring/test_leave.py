@@ -14,7 +14,8 @@ from tests.helpers.support import locked, poll
 
 
 def errors_of(calls):
-    """What each call raises, all at once: each waits as long as its patience lasts."""
+    """What each of the calls raises.  They run at the same time, because each waits for its whole
+    patience."""
     caught = [None] * len(calls)
 
     def run(k):
@@ -49,13 +50,13 @@ def test_who_cannot_leave_stays_and_leaves_later(name):
         with pytest.raises(gpuring.RingError):
             held.release()
         with pytest.raises(gpuring.RingTimeout):
-            other_member.acquire(0)  # what the leaver held was released, and to nobody else
+            other_member.acquire(0)  # what the peer held is released, and nobody else gets it
         for endpoint in endpoints:
             endpoint.close()
             assert endpoint.closed
         assert ring._header.live_peers() == []
         assert ring._header.reaps == 0
-        with ring.consumer() as late, ring.producer() as again:  # and nobody gates it
+        with ring.consumer() as late, ring.producer() as again:  # and it holds up no producer
             for _ in range(4):
                 again.claim(0).publish()
                 late.acquire(0).release()

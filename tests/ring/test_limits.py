@@ -1,4 +1,4 @@
-"""The limits of the README: as many as it says, not one more; and what the defaults keep out."""
+"""The limits that the pages give: so many are accepted, and one more is refused."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_64_kib_of_metadata_and_no_more(name):
     "over.",
 )
 def test_ticks_and_slices_are_as_long_as_the_page_says():
-    """By the source: no test can tell by a clock."""
+    """Reads the source, because a clock is not exact enough."""
     watchdog = (ROOT / "gpuring/native/core/watchdog.c").read_text()
     wait = (ROOT / "gpuring/native/core/wait.h").read_text()
     assert "TICK_MS = 20, LONG_TICK_MS = 1000," in watchdog
@@ -146,7 +146,7 @@ def test_who_may_attach_may_write_every_slot(name, children):
 
 @promise("failure.md", "Nothing pickled is ever read from shared memory.")
 def test_nothing_of_the_package_can_unpickle():
-    """But for the batches of a DataLoader, which come through torch's pipes."""
+    """The only exceptions are the batches of a DataLoader, which come through torch's pipes."""
     package = Path(gpuring.__file__).parent
     through_pipes = {package / "torch" / name for name in ("parcel.py", "queues.py")}
     files = sorted({*package.rglob("*.py")} - through_pipes)
@@ -171,7 +171,7 @@ def test_metadata_has_no_objects(name):
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """One that has virtual memory."""
+    """A GPU that has virtual memory."""
     made = Gpu()
     made.put_in_place(monkeypatch)
     made.attributes = dict.fromkeys(VIRTUAL_MEMORY, 1)

@@ -1,4 +1,4 @@
-"""A slot that is still referred to at the next verb, and later not: it is given back then."""
+"""A slot that is still referred to at the next verb, and dropped later, is given back then."""
 
 from __future__ import annotations
 
@@ -56,8 +56,8 @@ def test_a_frame_that_nobody_has_looked_at_comes_again_when_it_is_dropped_later(
 
 
 def test_a_slot_that_is_ended_while_a_verb_waits_is_remembered_once(name):
-    """It is in hand when the verb begins, and again when it is done; and so it goes on.  Here a
-    signal handler ends it; it might be another thread."""
+    """The slot is in the list of open slots when the verb begins, and again when it is done.  Here
+    a signal handler ends it.  Another thread could do so, too."""
     slots, rounds = 512, 12  # the list has room for 2048, and nothing but itself behind it
     with small_ring(name, slots) as ring, ring.producer() as producer, ring.consumer() as reader:
         producer.claim_many(slots, 0).publish()
@@ -86,7 +86,7 @@ def test_a_slot_that_is_ended_while_a_verb_waits_is_remembered_once(name):
 
 
 def test_of_many_slots_in_hand_each_that_is_dropped_is_found(name):
-    """A verb looks at a few of them only."""
+    """Each verb looks at a few of them only."""
     with small_ring(name, 64) as ring, ring.producer() as producer, ring.consumer() as reader:
         for _ in range(60):
             put(producer)

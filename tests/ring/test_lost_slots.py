@@ -1,5 +1,4 @@
-"""Slots that are open and that nobody has: a Ctrl-C came before the caller had them, or the caller
-dropped them.
+"""Open slots without references: the caller dropped them, or Ctrl-C came before it had them.
 
 CPython looks for signals when a call has come back, and before its caller has the result.  So a
 verb that was done may leave a claim, or a hold, which nobody knows of.  It is given back.
@@ -77,8 +76,8 @@ def test_a_frame_that_was_seen_and_dropped_is_released_and_one_that_was_not_come
     ids=["slot", "array", "part", "meta", "item", "buffer", "capsule", "container"],
 )
 def test_what_somebody_has_stays_his(ring, keep):
-    """Numbers copied out of the metadata are nobody's.  Who has had the slot alone, and nothing of
-    the frame, has not seen it."""
+    """A slot stays open as long as anything refers to its frame.  Numbers that were copied out of
+    the metadata do not count.  A caller that had only the slot object has not seen the frame."""
     with ring.producer() as producer, ring.consumer() as reader:
         put(producer)
         put(producer)
@@ -128,7 +127,7 @@ def test_who_is_blocked_by_a_lost_slot_of_its_own_process_gets_it(ring):
 
 
 def test_who_waits_is_not_told_what_goes_wrong_with_the_slot_of_another(ring):
-    """Here the warning is an error; it might be that of a GPU."""
+    """Here a warning is the error.  It could also be an error of a GPU."""
     with ring.producer() as producer, ring.consumer() as reader, warnings.catch_warnings():
         warnings.simplefilter("error")
         put(producer)
@@ -159,7 +158,7 @@ def test_a_torn_frame_that_was_dropped_is_told_to_its_consumer(ring, monkeypatch
 
 
 def test_rings_come_and_go_at_each_line_of_a_look_for_lost_slots(ring):
-    """Another thread's: who looks is in a verb, which that must not disturb."""
+    """They are rings of another thread, and must not disturb the verb that looks."""
     opened: list[gpuring.Ring] = []
 
     def come(*_: Any) -> Any:

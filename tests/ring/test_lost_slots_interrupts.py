@@ -1,4 +1,4 @@
-"""Interrupts: slots that a verb has taken and that nobody has yet."""
+"""Interrupts after a verb has taken slots, and before its caller has them."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ VERBS = [
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_an_interrupted_acquire_loses_no_frame_and_holds_none(ring, verb):
-    """What its caller has not seen comes again; what it has seen does not."""
+    """A frame that the caller has not seen comes again.  One that it has seen does not."""
     lossless = verb is not acquires_the_latest
     with ring.producer() as producer, ring.consumer(lossless=lossless) as reader:
         for interrupted in at_each_place(partial(InOneFunction, function=verb)):
@@ -140,7 +140,8 @@ def test_an_interrupted_acquire_loses_no_frame_and_holds_none(ring, verb):
             after = put(producer)
             got = seen + drain(reader)
             line = interrupted.line if interrupted.where else ""
-            # Seen, and not noted; or on the way from the loop, which cannot tell this from a break.
+            # The frame was seen but not yet noted.  Or it was on the way from the loop, which
+            # cannot tell this from a break.
             gone = "seen.append" in line or "for slot in consumer" in line
             assert got[-2:] == [seq, after] or (gone and got == [after]), interrupted.where
             assert reader._peer.holding() == [], interrupted.where
@@ -148,7 +149,7 @@ def test_an_interrupted_acquire_loses_no_frame_and_holds_none(ring, verb):
 
 
 def test_a_ctrl_c_that_comes_with_the_slot_leaves_nothing(ring):
-    """At once, not by the next verb: others are waiting."""
+    """The slot is given back at once and not by the next verb, because others wait for it."""
     in_time = 0
     with ring.producer() as producer, ring.consumer() as reader:
         for _ in range(200):
@@ -179,7 +180,7 @@ def test_a_ctrl_c_that_comes_with_the_slot_leaves_nothing(ring):
 
 
 class Takes:
-    """A verb whose next slots have objects that somebody has still, so that others are made."""
+    """A verb for whose next slots new objects are made, because the test keeps the old ones."""
 
     def __init__(self, ring: gpuring.Ring, verb: str) -> None:
         self.producer, self.reader = ring.producer(), ring.consumer()
@@ -230,14 +231,14 @@ def test_an_interrupt_while_another_object_is_made_leaves_nothing(takes, monkeyp
 
 
 def test_what_a_verb_is_about_to_hand_out_is_not_lost(takes, monkeypatch):
-    """Another thread that waits looks for slots that nobody has, whoever they belong to."""
+    """Another thread that waits looks for lost slots of all endpoints."""
     make = takes.endpoint._make_slot
 
     def meanwhile(index: int) -> Any:
         shutdown._Blocked().give_back_lost()
         return make(index)
 
-    del takes.kept[1:]  # what else is taken has objects that nobody has
+    del takes.kept[1:]  # nobody keeps the objects of the other slots
     monkeypatch.setattr(takes.endpoint, "_make_slot", meanwhile)
     slots = takes.verb()
     assert [slot.seq for slot in each_of(slots)] == takes.holding()
@@ -246,7 +247,7 @@ def test_what_a_verb_is_about_to_hand_out_is_not_lost(takes, monkeypatch):
 def test_the_object_that_had_the_slot_before_cannot_end_what_a_verb_is_about_to_hand_out(
     takes, monkeypatch
 ):
-    """Another thread may have that object, and runs while the verb makes another one."""
+    """Another thread may have the old object, and run while the verb makes a new one."""
     make = takes.endpoint._make_slot
 
     def meanwhile(index: int) -> Any:
@@ -274,7 +275,7 @@ def test_a_signal_handler_that_closes_while_another_object_is_made_is_obeyed(tak
 
 
 def test_close_waits_for_a_thread_that_makes_another_object(takes, monkeypatch):
-    """Else it would end frames that this thread is about to get."""
+    """Otherwise close would end frames that this thread is about to get."""
     make, held = takes.endpoint._make_slot, []
     closing = threading.Thread(target=takes.endpoint.close)
 

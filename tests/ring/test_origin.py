@@ -27,7 +27,8 @@ def ring(name: str) -> Iterator[Ring]:
 
 
 def bring(producer: Producer, *losts: int) -> None:
-    """Frames as an importer publishes them.  Before each one so many were lost, in all."""
+    """Publishes frames as an importer does.  Each number is how many were lost in all before that
+    frame."""
     for lost in losts:
         with producer.claim(timeout=0) as slot:
             slot._set_origin(1000 + slot._seq, 5_000_000_000 + slot._seq, lost)
@@ -39,7 +40,7 @@ def own(producer: Producer, frames: int = 1) -> None:
 
 
 def losses(frames: Consumer, n: int) -> list[int]:
-    """What is told with the next n frames."""
+    """`slot.lost` of the next n frames."""
     told = []
     for _ in range(n):
         with frames.acquire(0) as slot:
@@ -48,7 +49,8 @@ def losses(frames: Consumer, n: int) -> list[int]:
 
 
 def agrees(ring: Ring, consumer: Consumer, told: int) -> bool:
-    """Whether the statistics say that a consumer, alone in its subscription, has missed so many."""
+    """Whether the statistics say that the consumer, the only member of its subscription, has missed
+    so many."""
     seen = ring.stats()
     peer = next(peer for peer in seen.peers if peer.number == consumer.peer)
     sub = next(sub for sub in seen.subscriptions if sub.name == consumer.subscription)
@@ -127,7 +129,7 @@ def test_a_lossy_reader_that_is_overtaken_has_both(ring):
     with ring.producer() as producer, ring.consumer(lossless=False) as frames:
         bring(producer, 0)
         frames.acquire(0).release()
-        bring(producer, 1, 1, 3, 3, 3, 3, 4, 4, 4, 5)  # of ten, the first two were overtaken
+        bring(producer, 1, 1, 3, 3, 3, 3, 4, 4, 4, 5)  # the first two of ten were overwritten
         with frames.acquire(0) as slot:
             assert slot.seq == 11
             assert slot.lost == 2 + 3
@@ -210,7 +212,7 @@ def test_an_older_frame_that_comes_back_counts_nothing(ring):
         one, two = ring.consumer("shared"), ring.consumer("shared")
         bring(producer, 0, 1, 4, 4)
         one.acquire(0).release()
-        given = one.acquire(0)  # 1 was lost before it
+        given = one.acquire(0)  # one was lost before this frame
         assert given.seq == 9
         two.acquire(0).release()
         one._put_back(given.index)
@@ -235,7 +237,7 @@ def test_what_was_told_with_a_frame_that_is_given_back_is_told_again(ring, lossl
 
 @pytest.mark.parametrize("lossless", [True, False], ids=["lossless", "lossy"])
 def test_what_was_told_with_a_batch_that_is_given_back_comes_with_the_first_frame(ring, lossless):
-    """As after a Ctrl-C that came before its caller had it."""
+    """A Ctrl-C that comes before the caller has the batch gives it back."""
     with ring.producer() as producer, ring.consumer(lossless=lossless) as frames:
         bring(producer, 0, 2, 3, 3, 7)
         frames.acquire(0).release()

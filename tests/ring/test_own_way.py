@@ -1,4 +1,4 @@
-"""A wait without a time-out that only its own thread could end is warned of."""
+"""There is a warning of a wait without a time-out that only the waiting thread could end."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ with (
 
 @pytest.mark.slow
 def test_a_pid_of_another_namespace_is_another_process(name):
-    """In each of two containers the program has pid 1, and one waits for the other."""
+    """The program has pid 1 in each of two containers, and one waits for the other."""
     unshare = "unshare", "--pid", "--fork", "--kill-child"
     if not shutil.which("unshare") or subprocess.run([*unshare, "true"], check=False).returncode:
         pytest.skip("no pid namespaces here")
@@ -143,13 +143,13 @@ with (
 
 
 def test_the_callback_of_a_native_thread_may_end_the_wait(name):
-    """Nobody can see it before it runs.  A CUDA stream has such callbacks, too."""
+    """Such a thread cannot be seen before it runs.  Callbacks of CUDA streams are like that."""
     done = python(WITH_A_NATIVE_THREAD, name, check=True)
     assert done.stdout.startswith("warned\nclaimed 2\n"), done.stderr
 
 
 def test_a_wait_for_oneself_is_warned_of(name):
-    """In a process that has one thread of Python, with timeout=None."""
+    """The process has one thread of Python, and the wait has timeout=None."""
     done = python(PROGRAM, name, *WAITS, check=True)
     told = done.stdout.splitlines()
     assert len(told) == len(WAITS), done.stderr

@@ -1,4 +1,4 @@
-"""Refused calls: the words of the errors, and that no claim and no hold is left behind."""
+"""Calls that are refused: what their errors say.  No claim and no hold is left behind."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_a_blocked_claim_names_the_subscription_that_does_not_take(ring):
 
 
 def test_a_ctrl_c_is_not_lost_while_the_words_are_found(ring):
-    """Python is asked by C, which cannot raise, whether the culprit is stopped."""
+    """The C code calls Python to learn whether the culprit is stopped, and cannot raise there."""
     with ring.producer() as producer, ring.consumer("display"):
         for _ in range(4):
             producer.claim().publish()

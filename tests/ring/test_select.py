@@ -1,4 +1,5 @@
-"""select: several rings in one wait.  Who is ready, in what order, asleep meanwhile, who dies."""
+"""select waits for several rings at once: who is ready, in which order, how it sleeps, and
+deaths."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ ROUNDS = 10_000
 
 @pytest.fixture
 def pair(place, name):
-    """Two rings."""
+    """Two rings with a producer and a consumer each."""
     with place.create(f"{name}-0", **SMALL) as one, place.create(f"{name}-1", **SMALL) as other:
         yield one, other
 
@@ -100,7 +101,8 @@ def test_one_may_be_named_twice_and_somebody_has_to_be(ring):
 
 
 def test_the_one_who_was_not_first_lately_comes_first(pair):
-    """Who serves only the first one of each answer serves a busy ring and a quiet one in turn."""
+    """A program that serves only the first one of each answer serves a busy ring and a quiet one in
+    turn."""
     with pair[0].producer() as busy, pair[1].producer() as quiet:
         a, b = pair[0].consumer(), pair[1].consumer()
         put(busy, 4)
@@ -120,7 +122,8 @@ def test_the_one_who_was_not_first_lately_comes_first(pair):
 
 @pytest.mark.slow
 def test_no_wake_up_is_lost(name, children):
-    """A lost one shows as a wait of a whole slice.  (native/programs/stress.c has no slices.)"""
+    """A lost wake-up shows as a wait of a whole slice.  (native/programs/stress.c has no
+    slices.)"""
     names = [f"{name}-{k}" for k in range(3)]
     rings = [small_ring(each) for each in names]
     consumers = [ring.consumer() for ring in rings]
@@ -204,7 +207,7 @@ def test_a_producer_that_is_killed_is_an_answer(place: Place, pair, children):
     child.receive()
     with consumers[1].acquire(timeout=20) as slot:
         place.read(slot)
-    killer = threading.Timer(0.2, child.kill)  # by then select sleeps; sooner would do as well
+    killer = threading.Timer(0.2, child.kill)  # select most likely sleeps by then
     killer.start()
     assert gpuring.select(consumers, 20) == [consumers[1]]
     killer.join()
@@ -223,7 +226,7 @@ def select_until_killed(pipe: Pipe, name: str, fileno: bool) -> None:
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("fileno", [False, True])
 def test_a_dead_sleeper_is_no_waiter_any_more(name, children, fileno):
-    """Neither as a sleeper, nor as one who has armed a descriptor, nor as both."""
+    """It may have slept, armed a descriptor, or both."""
     with small_ring(name) as ring, ring.producer():
         child = children(select_until_killed, name, fileno)
         child.receive()
@@ -236,7 +239,7 @@ def test_a_dead_sleeper_is_no_waiter_any_more(name, children, fileno):
 
 
 def without_futex_waitv(pipe: Pipe, name: str, errno: int) -> tuple[list[int], float, bool]:
-    """Under a seccomp filter, as in a container that does not know the call."""
+    """Refuses futex_waitv by a seccomp filter, as a container does that does not know the call."""
     load_number, jump, answer = 0x20, 0x15, 0x06
     program = b"".join(
         struct.pack("HBBI", *line)
@@ -293,6 +296,6 @@ def test_a_kernel_without_futex_waitv(name, children, errno):
 
 
 def test_select_of_one_that_is_in_no_list_is_refused(pair):
-    """It would read the consumer's frames."""
+    """select would take that consumer's frames."""
     with pair[0].consumer() as reader, pytest.raises(TypeError, match=r"select\(\[consumer\]\)"):
         gpuring.select(reader, 0)

@@ -1,4 +1,5 @@
-"""Streams of several producers: when they end, who is told of a death, and who waits in vain."""
+"""Streams of several producers: when they end, which reader learns of a death, and who waits in
+vain."""
 
 from __future__ import annotations
 
@@ -37,7 +38,7 @@ def test_the_stream_ends_when_all_have_come_and_gone(name):
         reader.acquire(0).release()
         with pytest.raises(gpuring.EndOfStream):
             reader.acquire(0)
-        with ring.producer() as third:  # one that comes again starts the stream again
+        with ring.producer() as third:  # another producer starts the stream again
             publish(third, 3)
             reader.acquire(0).release()
 
@@ -85,7 +86,7 @@ def test_who_asks_for_deaths_is_told_of_each_once_and_reads_on(name, children):
             assert victim.receive() == "published"
             os.kill(victim.pid, signal.SIGKILL)
             who = rf"': producer \d \(shard {k}, pid {victim.pid}\) died"
-            with pytest.raises(gpuring.ProducerDied, match=who):  # before the frame or after it
+            with pytest.raises(gpuring.ProducerDied, match=who):  # before or after the frame
                 read_on(told)
             assert ring.stats().producers_died == k + 1
         publish(alive, 7)
@@ -99,7 +100,7 @@ def test_who_asks_for_deaths_is_told_of_each_once_and_reads_on(name, children):
 
 
 def test_of_several_deaths_all_are_named_that_are_remembered(name, children):
-    """Who has left cleanly, and dead consumers, are not named."""
+    """Producers that left cleanly and dead consumers are not named."""
     with make(name, producers=20) as ring, ring.producer(), ring.consumer(deaths=True) as told:
         ring.producer(label="left").close()
         for labels in (["a", None], ["c"] * 9):
@@ -136,7 +137,7 @@ def test_a_claim_that_waits_for_readers_who_were_told_the_end_raises(name):
             publish(second, *range(SLOTS))
             with pytest.raises(gpuring.RingFull, match=r"seen the end of the stream.*`producers`"):
                 second.claim()
-            reader.acquire(0).release()  # who asks again is waited for
+            reader.acquire(0).release()  # producers wait for a reader that asks again
             publish(second, 9)
 
 
@@ -169,7 +170,7 @@ def test_what_finds_no_slot_is_counted_and_the_next_frame_says_so(name):
         with reader.acquire(0) as slot:
             lost.append(slot.lost)
         assert lost == [0] * SLOTS + [3]
-        with ring.consumer(start="oldest") as late:  # it was not there when they were dropped
+        with ring.consumer(start="oldest") as late:  # it joined after they were dropped
             publish(camera, 100)
             with late.acquire(0) as slot:
                 assert slot.lost == 0

@@ -1,4 +1,4 @@
-"""What people are shown: reprs, help(), dir(), and the traceback where there is no GPU."""
+"""What people see: reprs, help(), dir(), and the traceback if there is no GPU."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_dir_is_the_public_names():
 @pytest.mark.parametrize("function", [gpuring.create, gpuring.serve])
 def test_help_shows_permissions_as_they_are_written_and_nothing_private(function):
     shown = pydoc.plain(pydoc.render_doc(function))
-    signature = shown.partition(function.__doc__.splitlines()[0])[0]  # of many lines in 3.13
+    signature = shown.partition(function.__doc__.splitlines()[0])[0]  # several lines in 3.13
     assert "0o600" in signature
     assert "384" not in shown
     assert "Gate" not in signature
@@ -58,7 +58,7 @@ def test_help_shows_permissions_as_they_are_written_and_nothing_private(function
 
 @pytest.mark.skipif(cuda.available()[0], reason="there is a GPU")
 def test_a_missing_gpu_is_one_traceback(name):
-    """What was not found says nothing that the error does not say."""
+    """The errors of the lookups before it would add nothing."""
     with pytest.raises(gpuring.DeviceError) as caught:
         gpuring.create(name, slots=2, shape=3, dtype="u1")
     told = "".join(traceback.format_exception(caught.value))

@@ -38,7 +38,7 @@ def waiter(ring: gpuring.Ring, verb: str, spin: float | None) -> tuple[Callable,
         return call, lambda: reader.acquire(0).release()
     reader, producer = ring.consumer(lossless=False, spin=spin), ring.producer()
     if verb == "select":
-        other = ring.consumer()  # adaptive, and first: the longest spin holds
+        other = ring.consumer()  # it spins adaptively and comes first, but the longest spin counts
         return lambda timeout: gpuring.select([other, reader], timeout), lambda: put(producer)
     call = getattr(reader, verb)
     return functools.partial(call, 1) if verb == "acquire_many" else call, lambda: put(producer)
@@ -88,7 +88,7 @@ def test_whose_spin_is_over_sleeps(ring, verb, spin):
 
 
 def test_a_spin_that_was_asked_for_does_not_adapt(ring):
-    """If each wait halved it, the last ones would sleep."""
+    """If each wait halved the spin, the last waits would sleep."""
     with ring.consumer(spin=20) as reader, ring.producer() as producer:
 
         def read() -> bool:
@@ -164,7 +164,7 @@ def test_who_spins_learns_of_a_death(ring, children):
 
 
 def test_a_task_spins_before_it_arms(ring, monkeypatch):
-    monkeypatch.setattr(waiting, "SPIN_S", 20)  # so that the frame comes within it
+    monkeypatch.setattr(waiting, "SPIN_S", 20)  # long enough for the frame to come
     with ring.consumer(spin=math.inf) as reader, ring.producer() as producer:
         thread = Thread(lambda: asyncio.run(reader.acquire_async(20)))
         poll(lambda: thread.cpu_s() > SLICES_S)
@@ -176,7 +176,7 @@ def test_a_task_spins_before_it_arms(ring, monkeypatch):
 
 
 def test_a_task_that_spins_for_ever_lets_others_run(ring, monkeypatch):
-    """It spins at its first look only."""
+    """The task spins at its first look only."""
 
     def look(peer, spin_ns):
         spins.append(spin_ns)
@@ -252,7 +252,7 @@ def test_the_environment_speaks_for_a_whole_process(environment, text, given, to
 
 @pytest.mark.skipif(not shutil.which("localedef"), reason="needs localedef")
 def test_the_environment_says_the_same_in_every_locale(tmp_path):
-    """GTK programs take that of their user, who may write 0,002."""
+    """GTK programs use the locale of their user, which may have a decimal comma."""
     made = ["localedef", "-i", "de_DE", "-f", "UTF-8", "--no-archive", tmp_path / "de_DE.UTF-8"]
     if subprocess.run(made, check=False, capture_output=True, timeout=60).returncode:
         pytest.skip("there is no German locale to compile")

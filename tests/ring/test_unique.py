@@ -1,4 +1,4 @@
-"""What stands for one claim, hold or membership is not copied; a Ring is attached to anew."""
+"""Objects for a claim, a hold or a membership cannot be copied.  A copy of a Ring attaches anew."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ COPIES = {
 
 @pytest.fixture
 def things(name):
-    """Of each kind one, by its name."""
+    """An object of each class, by the name of the class."""
     with contextlib.ExitStack() as stack:
         ring = stack.enter_context(
             gpuring.create(name, slots=8, shape=(3,), dtype="u1", device="host")
@@ -100,7 +100,7 @@ def test_a_ring_pickles_as_attach_by_name(name):
 
 
 def test_an_async_loop_is_not_copied_while_it_holds_a_frame(name):
-    """A second one would release the frame of the first, whatever is in the slot by then."""
+    """A copy would release the frame of the first loop, whatever is in the slot by then."""
 
     async def body(frames):
         await anext(frames)

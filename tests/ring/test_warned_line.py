@@ -26,7 +26,8 @@ def ring(name) -> Iterator[gpuring.Ring]:
 
 @contextmanager
 def one_warning(text: str) -> Iterator[None]:
-    """The block gives one warning with this text, of its line that ends with `# this line`."""
+    """Checks that a block gives one warning with this text, at its line that ends with `# this
+    line`."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         yield
@@ -92,6 +93,6 @@ with gpuring.create(sys.argv[1], slots=2, shape=4, dtype="u1", device="host") as
 
 
 def test_the_loop_that_waits_for_itself(name):
-    """The code of a `for` loop is between the program and the wait."""
+    """The package's code for `for` loops lies between the program and the wait."""
     done = python(FOR_ITSELF, name)
     assert done.stdout == "<string> 10\n", done.stderr

@@ -1,1 +1,1 @@
-"""Requests and responses."""
+"""Services: requests, answers, and who sends them."""

@@ -7,5 +7,5 @@ import pytest
 
 @pytest.fixture
 def no_slices(monkeypatch):
-    """Whoever waits is woken: nobody looks again after a while."""
+    """Makes slices so long that a wait ends in time only if it is woken."""
     monkeypatch.setattr("gpuring.service._inbox.SLICE_S", 60)

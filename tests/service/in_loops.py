@@ -1,4 +1,4 @@
-"""What tests of clients in event loops share."""
+"""Functions for tests of clients in event loops."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def run(name, main, calls=8, **terms):
 
 
 async def soon(what):
-    """Its result, which must come within the patience of a test."""
+    """The result of `what`, which must come within the patience of a test."""
     return await asyncio.wait_for(what, PATIENCE_S)
 
 
@@ -29,7 +29,7 @@ async def settled():
 
 
 async def finish(client, k, call, place=None):
-    # Longer than `soon`: a call looks once more when its time is up, whether it was woken or not.
+    # Longer than `soon`, because a call that was not woken finds its answer when its time is up.
     with await call.result_async(2 * PATIENCE_S) as slot:
         check(client, k, slot, place)
 
@@ -46,7 +46,7 @@ async def ask(client, k, place=None):
 
 
 async def ask_here(server, client, k):
-    """With an engine in this process."""
+    """Asks one call, which an engine of this process answers."""
     call = await send_async(client, k)
     answer(server.take(timeout=10)[0])
     await finish(client, k, call)

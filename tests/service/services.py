@@ -32,12 +32,13 @@ def serve(name: str, place: Place | None = None, **options: Any) -> gpuring.Serv
 
 
 def content(client: int, k: int) -> np.ndarray:
-    """What request k of a client holds: every word differs from client to client, call to call."""
+    """What request k of a client holds.  Every word differs from those of other clients and
+    calls."""
     return _RAMP * (k % 1000 + 1) + (client >> 24)
 
 
 def whole(value: int) -> np.ndarray:
-    """A request or an answer that is full of it."""
+    """A request or an answer that is full of a value."""
     return np.full(WORDS, value)
 
 
@@ -46,7 +47,7 @@ def answer_of(request: Any) -> Any:
 
 
 def send(client: gpuring.Client, k: int, place: Place | None = None, **options: Any) -> Any:
-    """Sends request k; its PendingCall."""
+    """Sends request k.  Returns its PendingCall."""
     with client.request(options.pop("timeout", 10), **options) as slot:
         assign(array_of(slot), content(client.id, k))
         slot.meta["k"] = k
@@ -54,21 +55,21 @@ def send(client: gpuring.Client, k: int, place: Place | None = None, **options: 
 
 
 def answer(call: gpuring.Call) -> None:
-    """As an engine should; on a GPU the current stream computes it."""
+    """Answers as an engine should.  On a GPU the current stream computes the answer."""
     with call.answer() as slot:
         assign(array_of(slot), answer_of(array_of(call.slot)))
         slot.meta["k"], slot.meta["client"] = call.meta["k"], call.client
 
 
 def check(client: gpuring.Client, k: int, slot: Any, place: Place | None = None) -> None:
-    """Whether it is the answer to request k of this client, all of it."""
+    """Checks that this is the whole answer to request k of this client."""
     got = to_host(array_of(slot))
     assert (slot.meta["k"], slot.meta["client"]) == (k, client.id)
     assert (got == answer_of(content(client.id, k))).all()
 
 
 def ask(client: gpuring.Client, k: int, place: Place | None = None, **options: Any) -> None:
-    """One call from end to end, checked."""
+    """Sends a request, and checks the answer."""
     with send(client, k, place, **options).result(20) as slot:
         check(client, k, slot, place)
 
@@ -81,7 +82,8 @@ def ask_here(server, client, k, place=None):
 
 
 def outlives_its_creator(name, children, place=None, *, joins):
-    """A service whose creator, an engine, is killed.  `joins`: whether others can join it then."""
+    """Checks a service whose creator, an engine, is killed.  `joins`: whether others can join it
+    then."""
     creator = up(children(engine, name, place))
     with serve(name, place) as other, gpuring.connect(name, timeout=10) as client:
         creator.kill()
@@ -104,13 +106,13 @@ def outlives_its_creator(name, children, place=None, *, joins):
 
 
 def up(child: Child) -> Child:
-    """The process, which says so when it is up."""
+    """Waits until the process says that it is up.  Returns it."""
     assert child.receive() == "up"
     return child
 
 
 def engine(pipe: Pipe, name: str, place: Place | None = None, options: Any = None) -> Any:
-    """Answers until it is told to stop, or the service ends; its counts."""
+    """Answers until it is told to stop, or the service ends.  Returns its counts."""
     with serve(name, place, **(options or {})) as server:
         pipe.send("up")
         with contextlib.suppress(gpuring.EndOfStream):
@@ -135,7 +137,7 @@ def holder(pipe: Pipe, name: str, calls: int, options: Any = None) -> None:
 
 
 def asker(pipe: Pipe, name: str, place: Place | None, calls: int, depth: int) -> int:
-    """Has `depth` calls in flight; checks all the answers."""
+    """Has `depth` calls in flight, and checks all answers."""
     flying: list[tuple[int, gpuring.PendingCall]] = []
     with gpuring.connect(name, calls=depth, timeout=10) as client:
         pipe.send("up")
@@ -150,7 +152,7 @@ def asker(pipe: Pipe, name: str, place: Place | None, calls: int, depth: int) ->
 
 
 def passes_over(server: gpuring.Server) -> int:
-    """How many cancelled calls an engine has come upon, after one more look."""
+    """Has the engine look once more.  Returns how many cancelled calls it has passed over."""
     with contextlib.suppress(gpuring.RingTimeout):
         server.take(timeout=0.05)
     return server.counts.cancelled
@@ -174,7 +176,7 @@ def sender(pipe: Pipe, name: str, calls: int) -> None:
 
 
 def is_held(lock):
-    """Whether another thread has it."""
+    """Whether another thread has the lock."""
     if lock.acquire(blocking=False):
         lock.release()
         return False
@@ -182,7 +184,7 @@ def is_held(lock):
 
 
 def receives(client):
-    """Whether another thread receives for all."""
+    """Whether another thread receives for all threads."""
     return is_held(client._calls.turn)
 
 

@@ -1,4 +1,5 @@
-"""What an engine learns of its batches, in simulations without a clock: the same each time."""
+"""What an engine learns of its batches.  The simulations use no clock, so they always do the
+same."""
 
 from __future__ import annotations
 
@@ -63,8 +64,8 @@ def test_where_calls_come_one_at_a_time_nothing_is_waited_for(fixed, each):
 
 @promise("services.md", "It waits only if it expects more calls.")
 def test_an_engine_does_not_begin_a_batch_of_one_while_seven_more_are_about_to_come():
-    """Eight clients, each of which asks again when it was answered, a little after the one
-    before."""
+    """There are eight clients.  Each asks again when it was answered, a little after the client
+    before it."""
     engine = Engine(4 * MS, MS // 10, clients=8, pause=1000, spread=MS // 50)
     engine.run(60)
     assert engine.run(50) == [8] * 50
@@ -86,12 +87,12 @@ def test_a_batch_waits_for_a_quarter_of_what_it_costs_beside_its_calls_at_most()
 
 
 def test_a_batch_that_saves_nothing_waits_for_nothing():
-    """What it costs is only what its calls cost."""
+    """Such a batch takes as long as its calls take one by one."""
     engine = Engine(0, MS, clients=8, pause=1000, spread=MS // 50)
     engine.run(200)
     before = engine.waited
     engine.run(100)
-    assert engine.waited - before <= 100 * MS / 100  # of 100 batches of 1 ms and more
+    assert engine.waited - before <= 100 * MS / 100  # there are 100 batches of 1 ms or more
 
 
 def test_when_the_others_leave_it_stops_to_wait_for_them():
@@ -114,7 +115,7 @@ def test_calls_that_come_for_an_answer_are_not_expected():
 
 
 def test_one_batch_that_takes_long_does_not_make_the_others_wait():
-    """It compiled something, for example."""
+    """The engine may have compiled something, for example."""
     engine = Engine(4 * MS, 0, clients=8, pause=1000, spread=MS // 50)
     engine.batch()
     engine.now += 10_000 * MS

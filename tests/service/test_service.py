@@ -158,7 +158,7 @@ def test_wait_done_and_cancel(name):
         assert first.wait(0)
         slot = first.result()
         assert first.result(0) is slot
-        first.cancel()  # has its answer: it is released
+        first.cancel()  # its answer was received, and is released
         with pytest.raises(gpuring.RingError, match="was released"):
             first.result()
         second.cancel()

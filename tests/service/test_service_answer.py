@@ -15,7 +15,7 @@ from tests.service.services import answer, ask_here, finish, send, serve, up
 
 
 def dies_after_its_answer(pipe, name):
-    """Between the answer and the release of its request."""
+    """An engine that dies between the answer and the release of its request."""
     server = serve(name)
     pipe.send("up")
     Server._let_go = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
@@ -43,7 +43,7 @@ def test_an_answer_that_came_twice_is_given_once(name, children):
 
 
 def send_unseeing(client, k):
-    """As send(), but does not receive what is there before."""
+    """Sends as send() does, but does not receive answers first."""
     client._mailbox.pump = lambda *_: True
     try:
         return send(client, k)
@@ -72,7 +72,7 @@ def test_answers_that_come_too_often_overwrite_each_other_and_block_nobody(name,
         for _ in deaths(4):
             again = again or send_unseeing(client, 1)
         if looks:
-            with serve(name):  # nobody sends to nobody
+            with serve(name):  # no engine has anything to send
                 client.request(10).abandon()
         assert len(list(deaths(3))) == 3  # with the first answer one more than the ring has slots
         with serve(name) as other:
@@ -102,7 +102,7 @@ def test_a_call_whose_answer_was_missed_is_known_to_be_lost(name, monkeypatch):
 
 
 def look_now(client, call):
-    """The next wait looks at once at what has become of the call."""
+    """Lets the next wait look at once at what has become of the call."""
     client._mailbox._looked = call._sent_at = 0
 
 
@@ -163,13 +163,14 @@ def test_an_answer_that_a_ctrl_c_came_upon_is_found_again(name, monkeypatch):
     "it when you have something to write.",
 )
 def test_a_lost_call_is_not_told_while_its_answer_may_be_behind_another_one(name):
-    """An engine that is slow with one answer keeps the client from later ones, and loses none."""
+    """An engine that is slow with one answer keeps the client from later answers.  None of them is
+    lost."""
     with serve(name) as server, gpuring.connect(name) as client:
         slow, quick = (send(client, k) for k in range(2))
         first, second = server.take(2, timeout=10)
         writing = first.answer()
         answer(second)
-        assert not quick.wait(0.3)  # for some looks; synchronises nothing
+        assert not quick.wait(0.3)  # time for some looks.  This synchronises nothing.
         writing.array[...] = services.answer_of(first.array)
         writing.meta["k"], writing.meta["client"] = 0, client.id
         writing.publish()
@@ -178,7 +179,8 @@ def test_a_lost_call_is_not_told_while_its_answer_may_be_behind_another_one(name
 
 
 def test_a_wait_that_ends_without_a_frame_makes_no_error(name, monkeypatch):
-    """An error says who is in the way.  That takes longer than a call, and here nobody reads it."""
+    """An error says who is in the way.  To find that out takes longer than a call, and here nobody
+    reads it."""
 
     def refused(*_, **__):
         raise AssertionError("an error was made")

@@ -1,4 +1,4 @@
-"""What the verbs of a service say of arguments that they do not take."""
+"""The errors of a service's verbs about arguments that they do not take."""
 
 from __future__ import annotations
 
@@ -120,7 +120,7 @@ def test_an_engine_that_runs_does_not_wait_for_ever_for_a_full_batch(name):
 
 
 def test_how_long_a_batch_waits_is_a_time_or_learned(name):
-    """The message says both."""
+    """The message names both."""
     with serve(name) as server:
         for wrong, kind in (("lern", TypeError), (-1, ValueError), (b"learn", TypeError)):
             told = f'^max_wait_s must be a number of seconds >= 0, None or "learn", not {wrong!r}$'
@@ -140,7 +140,7 @@ def test_why_a_call_fails_is_a_text(name, text):
                 fail(text)
         answer(calls[0])
         with pytest.raises(TypeError, match=told):
-            calls.fail(text)  # also if there is none to fail
+            calls.fail(text)  # refused also if there is no call to fail
         with call.result(10) as slot:
             check(client, 0, slot)
 

@@ -49,7 +49,7 @@ def test_many_tasks_share_a_client_that_has_room_for_few_calls(name, place, chil
             assert (client.in_flight, client.late) == (0, 0)
             assert waiters(client._mailbox._ring) == 0
         ticker.cancel()
-        assert ticks > 200 / 6, "the loop was blocked"  # at the least one for each roomful
+        assert ticks > 200 / 6, "the loop was blocked"  # one for each 6 calls
 
     worker = up(children(engine, name, place))
     asyncio.run(main())
@@ -58,7 +58,8 @@ def test_many_tasks_share_a_client_that_has_room_for_few_calls(name, place, chil
 
 
 def test_tasks_that_are_answered_together_ring_no_bell_when_they_go_on(name, no_slices):
-    """The loop listens when all of them have run: a release would ring a bell that is armed."""
+    """The loop arms its bell when all of them have run, because their releases would ring an armed
+    bell."""
 
     async def several(client):
         for k in range(3):
@@ -127,7 +128,8 @@ def test_a_client_that_is_dropped_leaves_while_the_loop_runs(name):
 
 @pytest.mark.parametrize("order", ["0 1 2", "2 1 0", "1 2 0", "01 2"])
 def test_a_task_that_is_done_hands_the_listening_on(name, no_slices, order):
-    """The listener receives two that are answered at once, and chooses the second as the next."""
+    """The listener receives the answers of two tasks at once, and makes the second task the next
+    listener."""
 
     async def main(server, client):
         waits = [asyncio.create_task(finish(client, k, send(client, k))) for k in range(3)]
@@ -159,7 +161,7 @@ def test_who_is_cancelled_cancels_the_call_and_hands_the_listening_on(name, no_s
         for call in server.take(2, timeout=10):
             answer(call)
         await soon(waits[1 - cancelled])
-        await ask_here(server, client, 7)  # it comes upon what is discarded
+        await ask_here(server, client, 7)  # the client comes upon the answer to discard
         assert (client.in_flight, client.late) == (0, 1)
 
     run(name, main, calls=2)
@@ -172,7 +174,7 @@ def test_an_answer_whose_task_is_cancelled_in_the_same_turn_is_released(name):
         await settled()
         first, second = server.take(2, timeout=10)
         answer(first)
-        other = asyncio.create_task(finish(client, 1, calls[1]))  # receives the first's too
+        other = asyncio.create_task(finish(client, 1, calls[1]))  # receives both answers
         await asyncio.sleep(0)
         assert calls[0].done
         wait.cancel()
@@ -193,7 +195,7 @@ def test_time_is_up(name):
         assert waiters(client._mailbox._ring) == 0, "its bell is still armed"
         with pytest.raises(gpuring.RingTimeout):
             await send(client, 1).result_async(0)
-        with pytest.raises(gpuring.RingTimeout):  # it passes over them
+        with pytest.raises(gpuring.RingTimeout):  # the engine passes over both calls
             server.take(2, timeout=0)
         await ask_here(server, client, 2)
         assert (client.in_flight, client.late) == (0, 2)

@@ -14,7 +14,8 @@ from tests.service.services import answer, check
 
 
 def test_tasks_send_in_the_order_in_which_they_came(name, no_slices):
-    """The request ring has one slot, and who waits is woken when the engine gives it back."""
+    """The request ring has one slot.  A task that waits is woken when the engine gives the slot
+    back."""
 
     async def main(server, client):
         waits = [asyncio.create_task(ask(client, k)) for k in range(5)]
@@ -29,7 +30,7 @@ def test_tasks_send_in_the_order_in_which_they_came(name, no_slices):
 
 
 def test_what_an_interrupt_leaves_of_a_task_keeps_nobody_waiting(name):
-    """It is still in the queue to send, or nobody has woken it."""
+    """The interrupted task is still in the queue to send, or was not woken."""
 
     async def main(server, client):
         async def ends():

@@ -16,7 +16,8 @@ from tests.service.services import WORDS, content, in_thread, send, serve
 
 @contextlib.contextmanager
 def running(*servers):
-    """The engine runs in a thread, until the block ends.  It looks often whether that is so."""
+    """Runs the engine in a thread until the block ends.  The engine often looks whether it is to
+    end."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr("gpuring.service.engine._SLICE_S", 0.01)
         ended = in_thread(gpuring.run, servers)
@@ -87,7 +88,7 @@ def test_requests_in_a_row_are_one_array_in_place(both, place):
     "them, and where a call between them is left out.",
 )
 def test_requests_that_are_not_in_a_row_are_copied_into_one_array(both, place):
-    """Because the ring ends between them, or because a call between them has expired."""
+    """The ring ends between them, or a call between them has expired."""
     server, client = both
     got = []
 
@@ -193,7 +194,7 @@ def test_requests_of_different_shapes_come_in_different_batches(both, place):
             return slot.call
 
     if place.on_gpu:
-        pytest.skip("a list of NumPy arrays")
+        pytest.skip("the function returns NumPy arrays")
     sizes = (3, 5, 3, 3, 5)
     calls = [sized(n) for n in sizes]
     with running(server):
@@ -236,7 +237,7 @@ class Row:
 
 
 def test_all_answers_are_written_before_the_first_request_is_given_back(name):
-    """So they may be views of the requests of others."""
+    """So answers may be views of other requests."""
     told = []
     with serve(name, response_meta=None) as server, gpuring.connect(name) as client:
 
@@ -371,4 +372,4 @@ def test_what_is_no_batch_is_refused(name):
 
 
 def answer_nothing(_):
-    """It is never called."""
+    """A function of an engine that gets no batch."""

@@ -1,4 +1,4 @@
-"""Clients and engines that are closed, or interrupted, while somebody waits with them."""
+"""Clients and engines that are closed or interrupted while somebody waits in one of their verbs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def on_signal():
 
 
 def waits(endpoint):
-    """Whether somebody sleeps in a verb of it."""
+    """Whether a thread sleeps in a verb of it."""
     number, stats = endpoint.peer, endpoint.ring.stats
     return lambda: any(each.waiting for each in stats().peers if each.number == number)
 
@@ -206,14 +206,15 @@ def test_after_an_interrupted_wait_others_come(name, on_signal):
 
 
 def bytes_of(client):
-    """What its two rings say to others."""
+    """What the headers and metadata of the client's two rings hold."""
     rings = client.ring, client._mailbox._ring
     tables = [inner.metadata(ring, writable=False).tobytes() for ring in rings]
     return [snapshot(ring._header) for ring in rings], tables
 
 
 def forks(pipe, name):
-    """What a child says that is forked while threads receive and wait to send.  All is open."""
+    """The errors of a child that is forked while threads receive and wait to send.  Everything is
+    open then."""
     with serve(name, slots=6) as server, gpuring.connect(name, parts=2) as client:
         calls = [send(client, k) for k in range(5)]
         taken = server.take(4, timeout=10)
@@ -226,7 +227,7 @@ def forks(pipe, name):
         wait, sending = in_thread(calls[4].result), in_thread(client.request)
         poll(waits(client._mailbox._answers))
         poll(waits(client._requests))
-        poll(other_threads_sleep)  # who is going to sleep writes that
+        poll(other_threads_sleep)  # a thread that is about to sleep still writes to the header
         before = bytes_of(client)
         read, write = os.pipe()
         pid = os.fork()
@@ -274,14 +275,14 @@ def forks(pipe, name):
 
 
 def test_what_a_forked_child_does_with_a_service_does_not_reach_its_parent(name, children):
-    """Nor does it wait for a thread that only its parent has."""
+    """The child does not wait for a thread that only its parent has, either."""
     told = children(forks, name).result()
     assert len(told) == 14, told
     assert all("fork()" in each for each in told), told
 
 
 def test_a_call_that_is_sent_while_its_client_is_closed_says_so(name):
-    """Between close's look at the calls and its look at who sends."""
+    """The call is sent when close has looked at the calls, and not yet at the senders."""
     with serve(name), gpuring.connect(name) as client:
         claim = client._requests.claim
 
@@ -341,7 +342,7 @@ def test_a_batch_whose_wait_was_interrupted_is_counted_once(name, on_signal):
 
 
 def test_a_batch_that_could_not_be_taken_is_counted_once(name, children, monkeypatch):
-    """An engine that has too few descriptors to reach one of the clients."""
+    """The engine has too few descriptors to reach one of the clients."""
     with serve(name, engine=False), gpuring.connect(name) as client:
         victim = up(children(holder, name, 2))
         calls = [send(client, k) for k in range(2)]

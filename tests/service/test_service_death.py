@@ -99,7 +99,7 @@ def test_calls_fail_when_no_engine_comes(name, children):
             with pytest.raises(gpuring.PeerLost, match=r"no engine for 0\.1 s"):
                 call.result(20)
         assert client.in_flight == 2  # they are in the ring still
-        with serve(name) as other:  # which comes too late
+        with serve(name) as other:  # this engine comes too late
             ask_here(other, client, 5)
             assert (other.counts.taken, other.counts.cancelled) == (1, 2)
         assert (client.in_flight, client.late) == (0, 2)
@@ -173,7 +173,7 @@ def test_later_answers_wait_behind_a_stopped_engines_half_written_one_until_it_d
             second = send(client, 1)
             answer(other.take(timeout=10)[0])
             assert not second.wait(0.05)
-            ask_here(other, third, 0)  # another client's do not
+            ask_here(other, third, 0)  # those of another client do not
             stopped.kill()
             finish(client, 1, second)
             answer(other.take(timeout=10)[0])

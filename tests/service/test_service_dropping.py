@@ -29,7 +29,7 @@ MANY = 60
 
 
 def drops(client):
-    """Tries to send when that is not possible.  Returns how many were dropped so far."""
+    """Tries to send when there is no room.  Returns how many requests were dropped so far."""
     assert client.try_request() is None
     return client.dropped
 

@@ -1,4 +1,4 @@
-"""Engines and clients whose interpreter ends, and that did not close what they have."""
+"""Engines and clients whose interpreter ends before they have closed anything."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ sys.stdin.readline()
 
 @pytest.fixture
 def script():
-    """Runs a program in a process of its own, which prints and is told to go on by a line."""
+    """Runs a program in a process of its own.  It prints, and goes on when it gets a line."""
     started = []
 
     def start(text, *args):
@@ -81,7 +81,7 @@ def script():
 
 
 def go_on(process):
-    """It ends, and its exit status."""
+    """Lets the program go on to its end.  Returns its exit status."""
     process.stdin.write("\n")
     process.stdin.flush()
     return process.wait(PATIENCE_S)
@@ -183,7 +183,7 @@ def test_whoever_finds_a_request_that_nobody_has_gives_it_to_another_engine(name
     """A thread that waits in this process may find it before the engine that is closing does."""
     with serve(name) as server, serve(name) as other, gpuring.connect(name) as client:
         call = send(client, 0)
-        server.take(timeout=PATIENCE_S)[0].array.sum()  # so it was looked at
+        server.take(timeout=PATIENCE_S)[0].array.sum()  # reads the request, so that it was seen
         server._calls.clear()  # as close() begins
         with pytest.warns(ResourceWarning, match="nobody has its slot"):
             server._requests._give_back_lost()
@@ -203,7 +203,7 @@ def warned(name, recwarn):
 
 @pytest.mark.parametrize("circle", [False, True])
 def test_one_warning_names_a_server_or_a_client_that_was_dropped(name, recwarn, circle):
-    """Each has two rings or more, with producers and consumers in them."""
+    """No warning names one of its rings, producers and consumers."""
     so = "so it leaves the service. Close it, or use it in a with block"
 
     def drops(server, client):

@@ -54,7 +54,7 @@ def test_a_client_is_readable_though_another_thread_has_received_the_answer(name
         poll(call._is_done)
         assert readable(client, PATIENCE_S)
         poll(lambda: receives(client))
-        assert readable(client, PATIENCE_S)  # until it is asked
+        assert readable(client, PATIENCE_S)  # still, until it is asked
         assert call.done
         poll(lambda: not readable(client, 0))
         answer(first)

@@ -1,4 +1,5 @@
-"""Whether a service can be asked, as a load balancer sees it: ready, warming up, hanging, gone."""
+"""Whether a service can be asked, as a load balancer sees it: it is ready, warms up, hangs, or is
+gone."""
 
 from __future__ import annotations
 
@@ -153,7 +154,7 @@ def test_an_engine_that_sends_parts_is_not_named(name):
 
 
 def writes_down(pipe, name, log):
-    """An engine that publishes each request in a ring, which is full."""
+    """An engine that publishes each request in a ring.  That ring is full."""
     with serve(name) as server, gpuring.attach(log) as ring, ring.producer() as producer:
         pipe.send("up")
         with server.take():
@@ -206,7 +207,7 @@ def test_it_says_how_to_start_an_importer_for_which_an_engine_waits(name, childr
 
 
 def said_without(ring, name):
-    """What is said of a service once its engine waits for the ring."""
+    """What `health` says of a service whose engine waits for a frame of the ring, or False."""
     found = gpuring.health(name, within_s=0.05)
     return not found.ok and f"waits for a frame of ring {ring}" in found.why and found.why
 
@@ -235,7 +236,7 @@ def test_engines_that_are_stopped_or_dead_are_not_ready(name, children):
 
 @promise("services.md", "An engine of several services is ready for all of them.")
 def test_a_service_that_waits_behind_a_more_urgent_one_is_ready(name):
-    """Its engine works on a call of the other one, and waits for both."""
+    """Its engine works on a call of the urgent one, and waits for calls of both."""
     with (
         serve(f"{name}-urgent") as urgent,
         serve(f"{name}-normal") as normal,

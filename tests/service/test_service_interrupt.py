@@ -21,7 +21,7 @@ def serve_once(server, n=2, timeout=0):
 
 
 def finish_all(server, client, calls):
-    """An engine's loop, and then all the answers, each what it should be."""
+    """Runs an engine's loop, and checks all answers."""
     while not all(call.done for call in calls):
         serve_once(server, timeout=0.05)
     for k, call in enumerate(calls):
@@ -29,7 +29,7 @@ def finish_all(server, client, calls):
 
 
 def owed(server):
-    """What it has still, after the next batch."""
+    """What the engine still has after the next batch."""
     serve_once(server)
     held = [*server._requests._peer.holding(), *server._calls]
     for writer in server._delivery.writers.values():
@@ -51,7 +51,8 @@ def test_an_interrupted_engine_goes_on(name):
 
 
 def test_an_engine_that_is_interrupted_in_the_midst_of_a_batch_goes_on(name):
-    """Some are answered, one was tried, one fails; what its block left is failed at its end."""
+    """Some calls are answered, one answer was begun, and one call fails.  The rest fail when the
+    block ends."""
 
     def some(server):
         with server.take(4, timeout=10) as calls:
@@ -77,7 +78,7 @@ def test_an_engine_that_is_interrupted_in_the_midst_of_a_batch_goes_on(name):
 @pytest.mark.slow
 @pytest.mark.parametrize("redeliver", [True, False])
 def test_an_interrupted_close_of_an_engine_can_be_repeated(name, redeliver):
-    """Whatever it had goes to another one, or is told to be lost."""
+    """Its calls go to another engine, or their clients are told that they are lost."""
     terms = {"redeliver": redeliver}
     with (
         serve(name, engine=False, **terms),
@@ -106,7 +107,7 @@ def test_an_interrupted_close_of_an_engine_can_be_repeated(name, redeliver):
 
 
 def test_calls_that_nobody_has_go_back(name):
-    """A Ctrl-C came when they were taken, and before the caller had them."""
+    """Ctrl-C came after they were taken, and before the caller had them."""
     with serve(name) as server, gpuring.connect(name) as client:
         calls = [send(client, k) for k in range(3)]
         server.take(2, timeout=10)

@@ -27,7 +27,7 @@ SENDING, RECEIVING = range(2)
 
 
 class Watch:
-    """What one process does with the turns of its clients."""
+    """Notes which turns of clients the threads of this process take, and in which order."""
 
     def __init__(self) -> None:
         self.wrong: list[str] = []
@@ -36,7 +36,7 @@ class Watch:
 
     @property
     def held(self) -> list[int]:
-        """By this thread."""
+        """The ranks of the turns that this thread has."""
         return self._local.__dict__.setdefault("held", [])
 
     def take(self, rank: int) -> None:
@@ -46,7 +46,7 @@ class Watch:
 
 
 class Watched:
-    """A turn."""
+    """A turn that reports to a watch."""
 
     def __init__(self, watch: Watch, rank: int) -> None:
         self._watch, self._rank = watch, rank
@@ -100,7 +100,7 @@ def test_the_watch_sees_who_sends_while_it_receives(name):
 
 
 class Sleeper:
-    """It looks at the books when it is woken."""
+    """A sleeper that looks at the books when it is woken."""
 
     def __init__(self, books, call):
         self.books, self.call, self.saw = books, call, []
@@ -112,7 +112,7 @@ class Sleeper:
 
 @pytest.fixture
 def sleeper(name):
-    """Somebody who sleeps until a call ends or there is room, and nobody else."""
+    """The only one who sleeps until a call ends or there is room."""
     with serve(name), gpuring.connect(name, calls=1) as client:
         slot = client.request(10)
         sleeper = Sleeper(client._calls, slot.call)
@@ -169,7 +169,8 @@ def test_no_step_of_the_books_runs_python_code(sleeper):
 
 
 def test_what_ends_calls_while_others_wait_for_them(name, watched):
-    """A failure, a time-out, a cancelled call, a second answer, and the client's own end."""
+    """Calls end by a failure, a time-out, a cancellation, a second answer, and the client's
+    close."""
 
     async def waits(call):
         with pytest.raises(gpuring.RingClosed):

@@ -36,7 +36,7 @@ def left():
                 task.cancel()
             loop.run_until_complete(settled())
             loop.close()
-    for task in tasks:  # those of a closed loop: nobody is to hear that they were pending
+    for task in tasks:  # the loop is closed: asyncio shall not warn of pending tasks
         task._log_destroy_pending = False
     gc.collect()
 

@@ -1,4 +1,4 @@
-"""What an engine measures of its calls, and where it can be read."""
+"""What an engine measures of its calls, and where the figures can be read."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ parser = pytest.importorskip("prometheus_client.parser")
 
 
 def reader(text):
-    """A function that gives the value of a sample by its name and labels; None if there is none."""
+    """A function that returns the value of a sample by its name and labels, or None."""
     found = {
         (sample.name, frozenset(sample.labels.items())): sample.value
         for family in parser.text_string_to_metric_families(text)

@@ -1,4 +1,4 @@
-"""Ways into a service that is being restarted, and into one that is not of this world."""
+"""Ways to join a service that is being restarted, or whose name something else has."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def creates_and_waits(pipe, name):
     "service starts a new one",
 )
 def test_a_service_on_a_gpu_whose_creator_died_makes_way(name, children):
-    """Its header says that its memory is on a GPU.  No look at it gets further than that."""
+    """The header says that the memory is on a GPU.  No look at the ring gets further than that."""
     creator = children(creates_and_waits, name)
     creator.receive()
     with gpuring.attach(name) as ring, ring.producer():
@@ -119,7 +119,7 @@ def test_a_service_on_a_gpu_whose_creator_died_makes_way(name, children):
 
 @promise("services.md", "No call of a running service waits for a name in `/dev/shm`.")
 def test_no_call_of_a_running_service_makes_or_removes_a_name(name, monkeypatch):
-    """For which it might have to wait."""
+    """It could have to wait for the lock of the name."""
 
     def refuse(*args, **options):
         raise AssertionError("by a call of a running service")
@@ -157,7 +157,7 @@ def test_an_engine_survives_whatever_stands_in_the_way_of_tidying(name, monkeypa
 
 
 def odd_names(service):
-    """What anybody may put where a client's ring could be."""
+    """Puts things there that anybody may put where a client's ring could be."""
     for kind in range(4):
         path = Path(f"/dev/shm/gpuring.{service}.{kind:016x}")
         if kind == 0:
@@ -194,7 +194,7 @@ def test_an_engine_survives_odd_names(name, monkeypatch):
 )
 @pytest.mark.parametrize("in_the_way", [None, 1])
 def test_tidying_stops_after_a_look_and_goes_on_the_next_time(name, monkeypatch, in_the_way):
-    """Also beyond what it cannot look at."""
+    """It goes on also behind files that it cannot read."""
     theirs = [f"{name}.{k:016x}" for k in range(3)]
     seen = []
 
@@ -231,7 +231,7 @@ for join in gpuring.connect, gpuring.serve:
 
 
 def elsewhere(name, *unshare):
-    """Joins in each way, in a process that is started by `unshare`; why it could not."""
+    """Joins in each way, in a process that `unshare` starts.  Returns why it could not."""
     path = os.pathsep.join(sys.path)
     ran = subprocess.run(
         [*unshare, sys.executable, "-c", JOIN, name],
@@ -243,7 +243,7 @@ def elsewhere(name, *unshare):
 
 
 def why_not():
-    """Why no other time namespace can be had here, or None."""
+    """Why this host gives no other time namespace, or None."""
     if not shutil.which("unshare"):
         return "there is no unshare(1)"
     tried = subprocess.run(

@@ -1,4 +1,4 @@
-"""Calls that are late, refused, failed or not sent, and what is left of them: nothing."""
+"""Calls that are late, refused, failed or not sent.  Nothing is left of them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_a_late_answer_is_discarded(name):
         with pytest.raises(gpuring.RingTimeout, match=r"call 1 .* no answer within 0 s"):
             first.result(0)
         with pytest.raises(gpuring.RingTimeout):
-            first.result(10)  # it is over
+            first.result(10)  # the call is over
         second = send(client, 1)
         with pytest.raises(gpuring.RingFull):  # the late answer needs its room
             send(client, 2, timeout=0.01)
@@ -147,7 +147,7 @@ def test_an_engine_sees_how_much_time_a_call_has_left(name):
 
 @pytest.mark.parametrize("expires_s", [float("inf"), 1e300, 1e11, 0])
 def test_a_call_may_expire_at_any_time(name, expires_s):
-    """Also at one that the envelope cannot hold."""
+    """The time may also be one that the envelope cannot hold."""
     with serve(name) as server, gpuring.connect(name) as client:
         first, second = send(client, 0, expires_s=expires_s), send(client, 1)
         taken = server.take(2, timeout=10)
@@ -156,7 +156,7 @@ def test_a_call_may_expire_at_any_time(name, expires_s):
 
 
 def test_a_request_that_cannot_be_sent_ends_its_call(name):
-    """Its client was taken for dead.  Nobody would ever answer the call."""
+    """The client was taken for dead, so nobody would ever answer the call."""
     with serve(name), gpuring.connect(name) as client:
         slot = client.request(10)
         call = slot.call
@@ -246,7 +246,7 @@ def test_the_callers_own_limit_is_told_at_once(name):
     with serve(name) as server, gpuring.connect(name, calls=2) as client:
         first, second = send(client, 0), send(client, 1)
         with pytest.raises(gpuring.RingFull, match=r"for 2 calls, and 2 are in flight, 0 of them"):
-            client.request()  # for ever, but nobody else could end one
+            client.request()  # timeout=None, but only this thread could end a call
         for taken in server.take(2, timeout=10):
             answer(taken)
         with pytest.raises(gpuring.RingFull, match=r"for 2 calls, and 2 are in flight, 2 of them"):
@@ -310,7 +310,7 @@ def test_old_answers_that_are_kept_cost_their_own_room_only(name):
         for k, call in enumerate(kept):
             check(client, k, call.result())
             call.cancel()
-        for k in range(60, 90, 3):  # taken last in, first out
+        for k in range(60, 90, 3):  # the last request is answered first
             calls = [send(client, k + n) for n in range(3)]
             for taken in reversed(server.take(3, timeout=10)):
                 answer(taken)

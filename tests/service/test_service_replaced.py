@@ -1,4 +1,5 @@
-"""Services that are closed or replaced while clients use them.  The clients go on in the next."""
+"""Services that are closed or replaced while clients use them.  The clients go on in the next
+one."""
 
 from __future__ import annotations
 
@@ -218,7 +219,7 @@ def test_an_answer_stays_until_it_is_released(name, replaced):
 
 @promise("services.md", "An answer, or a part of one, that has come stays until you release it.")
 def test_a_part_of_an_answer_stays_until_it_is_released(name, replaced):
-    """Though the call has ended by then, because its engine has left."""
+    """It stays although the call has ended, because the engine has left."""
     replaced()
     with gpuring.connect(name, parts=4) as client:
         with serve(name) as other:
@@ -261,7 +262,7 @@ def test_calls_that_were_given_up_keep_nobody_in_the_former_service(name, replac
         call = send(client, 0)
         assert other.take(timeout=PATIENCE_S)
         call.cancel()
-        send(client, 1)  # nobody has it
+        send(client, 1)  # its PendingCall is dropped
         server = replaced()
         ask_here(server, client, 2)
         ask_here(server, client, 3)
@@ -331,7 +332,8 @@ def test_a_ring_that_is_no_service_is_told(name):
     "services.md", "The number of slots, `redeliver` and `engine` of the creator may be different."
 )
 def test_what_engines_agree_on_may_be_another(name, replaced):
-    """How many slots there are, what becomes of the calls of the dead, and who keeps the ring."""
+    """This is the number of slots, what happens to the calls of dead engines, and who keeps the
+    ring."""
     replaced()
     with gpuring.connect(name, engine_s=PATIENCE_S) as client:
         replaced(slots=3, redeliver=False, engine=False)
@@ -362,7 +364,7 @@ def test_a_service_is_replaced_while_its_engines_are_dead(name, children):
     "replace=True)` replaces the service then.",
 )
 def test_a_client_keeps_a_service_whose_engines_are_dead(name, children):
-    """So engines that were changed must take the name."""
+    """So engines with other terms must take the name."""
     other = {"request": ((3,), "i8")}
     victim = up(children(engine, name))
     with gpuring.connect(name) as client:
@@ -376,13 +378,13 @@ def test_a_client_keeps_a_service_whose_engines_are_dead(name, children):
 
 
 def test_a_client_goes_on_in_every_kind_of_memory(name, place, children):
-    """It keeps an answer of the former service meanwhile."""
+    """Meanwhile the client keeps an answer of the former service."""
     first = up(children(engine, name, place))
     with gpuring.connect(name, timeout=10, engine_s=PATIENCE_S) as client:
         services.ask(client, 0, place)
         kept, former = send(client, 1, place).result(PATIENCE_S), client._mailbox
         second = up(children(engine, name, place, {"replace": True}))
-        assert first.result()["answered"] == 2  # it finds its service closed
+        assert first.result()["answered"] == 2  # the engine finds its service closed
         services.ask(client, 2, place)
         check(former, 1, kept, place)
         kept.release()

@@ -252,7 +252,7 @@ def test_an_interrupt_while_a_client_goes_to_the_next_service_leaves_nothing(nam
 
 @pytest.mark.slow
 def test_a_client_is_closed_while_it_goes_to_the_next_service(name, replaced, recwarn):
-    """By a signal handler of the same thread."""
+    """A signal handler of the same thread closes it."""
     server = replaced()
     client = gpuring.connect(name)
     server, settle_in = replaced(), client._settle_in

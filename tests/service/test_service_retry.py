@@ -26,7 +26,7 @@ def begin(call):
 
 
 def test_an_engine_may_try_an_answer_again_and_again(name):
-    """More often than its client, which does not look meanwhile, has slots."""
+    """It does so more often than its client has slots.  The client does not look meanwhile."""
     with serve(name) as server, gpuring.connect(name, calls=4) as client:
         calls = [send(client, k) for k in range(4)]
         for call in server.take(4, timeout=10):
@@ -109,7 +109,7 @@ def test_the_next_answer_may_have_another_shape_but_not_a_wrong_one(name):
 
 
 class Answers(AnswerWriter):
-    _metas = Endpoint._metas  # a ring without envelopes
+    _metas = Endpoint._metas  # the ring has no envelopes
 
 
 def test_the_next_answers_stream_is_behind_what_was_begun(rig):
@@ -120,7 +120,7 @@ def test_the_next_answers_stream_is_behind_what_was_begun(rig):
     slot.abandon()
     ring.told()
     again = writer.begin(0, D)
-    assert again is not slot  # which somebody has
+    assert again is not slot  # the test still has that object
     assert ring.told() == follows(D, P)
     assert (again._stream, again._streams) == (D, (D, P))
     again.abandon()

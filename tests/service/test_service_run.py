@@ -25,7 +25,7 @@ def answers(requests):
 
 
 def with_meta(requests, calls):
-    """Answers in the way that services.check wants, one by one."""
+    """Answers calls one by one, as services.check expects it."""
     for call in calls:
         with call.answer() as slot:
             slot.array[...] = answers(call.array)
@@ -90,7 +90,7 @@ def test_a_function_that_fails_its_warm_up_takes_no_call(name):
 
 
 def worker(pipe: Pipe, name: str) -> dict[str, int]:
-    """Begins when it is told to.  Tells of each batch, and answers it when it is told to."""
+    """Warms up until it is told to begin.  Sends each batch, and answers it when it is told to."""
     handler = signal.getsignal(signal.SIGTERM)
     with gpuring.serve(name, timeout=10) as server:
 
@@ -211,7 +211,7 @@ def test_a_run_outside_of_the_main_thread_leaves_sigterm_alone(name):
 def test_a_run_that_ctrl_c_interrupts_anywhere_leaves_sigterm_as_it_was(name):
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
     handler = signal.getsignal(signal.SIGTERM)
-    gc.disable()  # an interrupt of what is collected would be told as a warning
+    gc.disable()  # an interrupt in the collector would become a warning
     with serve(name) as server:
         server.batch(max_batch=1)(lambda requests: requests)
         try:

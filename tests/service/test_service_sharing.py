@@ -37,7 +37,7 @@ assert watched  # a fixture
 
 
 def test_threads_may_share_a_client(name, children, watched):
-    """More threads than it has room for calls: they wait for each other."""
+    """There are more threads than it has room for calls, so they wait for each other."""
     worker = up(children(engine, name))
 
     def many(client, first):
@@ -68,7 +68,7 @@ def test_threads_wait_in_turn_for_a_slot(name, watched):
 
 
 def test_a_thread_that_is_done_hands_the_receiving_on(name, monkeypatch):
-    """Who receives does it for all; when its own answer has come the others are not forgotten."""
+    """One thread receives for all.  The others are not forgotten when its own answer has come."""
     monkeypatch.setattr("gpuring.service._inbox.SLICE_S", 60)  # they are woken, and do not poll
     with serve(name) as server, gpuring.connect(name) as client:
         calls = [send(client, k) for k in range(3)]
@@ -80,7 +80,8 @@ def test_a_thread_that_is_done_hands_the_receiving_on(name, monkeypatch):
 
 
 def test_who_ends_an_answer_twice_does_not_end_that_of_another_call(name, monkeypatch):
-    """The thread that receives has the same slot again, and does not run yet: it needs the GIL."""
+    """The thread that receives has the same slot again, but does not run yet, because it needs the
+    GIL."""
     monkeypatch.setattr("gpuring.service._inbox.SLICE_S", 60)
     with serve(name) as server, gpuring.connect(name, calls=3) as client, one_thread_at_a_time():
         answers, met = client._mailbox._ring, False
@@ -89,7 +90,7 @@ def test_who_ends_an_answer_twice_does_not_end_that_of_another_call(name, monkey
             taken = server.take(2, timeout=10, max_wait_s=10)
             answer(taken[0])
             slot = first.result(10)
-            while answers._header.frontier % answers.slots != slot.index:  # where the next one goes
+            while answers._header.frontier % answers.slots != slot.index:  # until it is the next
                 ask_here(server, client, 2)
             wait = in_thread(second.result, 15)
             poll(lambda: waiters(answers) == 1)
@@ -105,7 +106,8 @@ def test_who_ends_an_answer_twice_does_not_end_that_of_another_call(name, monkey
 def test_a_request_that_is_sent_while_another_thread_looks_for_lost_ones_is_not_lost(
     name, monkeypatch
 ):
-    """That thread still sees the slot among those that are claimed, and then nobody has it."""
+    """The other thread has seen the slot among those that are claimed.  When it looks for
+    references there are none."""
     with serve(name) as server, gpuring.connect(name) as client:
         slots = [client.request(10)]
         calls = [slots[0].call]
@@ -127,8 +129,8 @@ def test_who_looks_after_the_calls_does_not_mind_threads_that_send(name):
         calls = [send(client, k) for k in range(30)]
         done = threading.Event()
 
-        def busy():  # as if it made calls, and they ended
-            while not done.is_set():  # threads may change here, when there is one more or not
+        def busy():  # as if calls came and ended
+            while not done.is_set():  # another thread may run at this line, with a call or without
                 if table.live.pop(0, None) is None:
                     table.live[0] = calls[0]
             table.live.pop(0, None)
@@ -169,8 +171,8 @@ def test_closing_a_client_wakes_who_waits_and_drops_its_calls(name, watched):
             wait()
         with pytest.raises(gpuring.RingClosed):
             client.request()
-        answer(taken)  # goes nowhere
-        for _ in range(2):  # drops a call; has none, which is not the end
+        answer(taken)  # nobody gets the answer
+        for _ in range(2):  # the first drops a call.  The second finds none, which is not the end.
             with pytest.raises(gpuring.RingTimeout):
                 server.take(timeout=0)
         assert (server.counts.undelivered, server.counts.dropped) == (1, 1)
@@ -220,7 +222,7 @@ def test_engines_must_agree(name, other, told):
         told = f"^service '{name}' exists with another {re.escape(told)}. Join it without request="
         with pytest.raises(gpuring.RingIncompatible, match=told):
             serve(name, **other)
-        assert len(server.stats().peers) == 2  # nobody stayed
+        assert len(server.stats().peers) == 2  # no other peer is left
 
 
 def keeps(pipe, name):

@@ -27,16 +27,17 @@ from tests.service import services
 from tests.service.services import ask, in_thread, serve
 from tests.service.test_service_interrupt import serve_once
 
-# What was interrupted before its first line.  (Who records the warning keeps the coroutine.)
+# A coroutine may be interrupted before its first line.  A recorded warning would keep the
+# coroutine.
 pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:RuntimeWarning")
 
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Who looks again after a while does so soon."""
+    """Makes slices short, so that waits soon look again."""
     monkeypatch.setattr("gpuring.service._inbox.SLICE_S", 0.005)
     gc.collect()
-    gc.freeze()  # the collector is asked often, and need not look at what was there before
+    gc.freeze()  # the collector runs often, and skips what is there by now
 
 
 @pytest.fixture
@@ -58,12 +59,12 @@ def served(name, quick):
     join()
 
 
-NOTIFIERS = 2  # of a client's two endpoints: each has one from its first wait in a loop on
+NOTIFIERS = 2  # one for each endpoint of a client, from its first wait in a loop on
 
 
 def descriptors():
-    """How many descriptors are open.  Those of the watchdog are left out: it opens one for each
-    peer, at its next look."""
+    """How many descriptors are open.  Those of the watchdog are left out, because it opens one for
+    each peer at its next look."""
     gc.collect()
     count = 0
     for each in Path("/proc/self/fd").iterdir():
@@ -73,11 +74,12 @@ def descriptors():
 
 
 def check_whole(client, where, others=True):
-    """Others can use it, and so can this thread; nothing is left that needs room or waits."""
+    """Checks that other threads and this one can use the client.  Nothing may still need room or
+    wait."""
     try:
         if others:
             in_thread(ask, client, 100)()
-        gc.collect()  # an exception keeps the frames that it went through, and they their calls
+        gc.collect()  # an exception keeps the frames that it went through, and these keep calls
         ask(client, 101)
         poll(lambda: client.in_flight == 0)
         poll(lambda: waiters(client.ring) <= 1)  # the engine
@@ -112,7 +114,7 @@ async def short(client, k):
 
 
 def begin(loop, client):
-    """Tasks of a program that does not ask what has become of those that were interrupted."""
+    """Tasks of a program that does not look at the errors of interrupted tasks."""
     calls = one(client, 0), one(client, 1), short(client, 2), one(client, 3)
     tasks = [loop.create_task(each) for each in calls]
     for task in tasks:
@@ -187,7 +189,7 @@ def test_another_thread_closes_a_client_whose_loop_was_interrupted(served):
         with interrupt:
             try:
                 asyncio.run(several(client))
-            except RuntimeError as error:  # of asyncio.run, whose loop was about to stop
+            except RuntimeError as error:  # asyncio.run raises it, whose loop was about to stop
                 raise error.__context__ or error from None
         in_thread(client.close)()
         assert client.closed, interrupt.where
@@ -230,7 +232,7 @@ def test_a_thread_that_was_interrupted_leaves_its_client_whole(served, each):
 
 @pytest.mark.slow
 def test_other_threads_go_on_without_the_one_that_was_interrupted(served):
-    """Which does nothing more with the client."""
+    """The interrupted thread does nothing more with the client."""
     with gpuring.connect(served, calls=2) as client:
         for interrupt in signals(7):
             others = [in_thread(ask, client, k) for k in (10, 11)]

@@ -1,4 +1,4 @@
-"""What a client's stream waits for, and what becomes of a call if it takes nothing now.  The GPU is
+"""What a client's stream waits for, and calls whose client has a captured stream.  The GPU is
 fake."""
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Inbox(_inbox.Inbox):
 
 @pytest.fixture
 def client(rig):
-    """A client's inbox on a GPU, and a function by which an engine answers a call."""
+    """A client's inbox on a GPU, and a function that answers a call as an engine would."""
     ring = rig(slots=8, meta_nbytes=_envelopes.ENVELOPES[1])
     engine, inbox = ring.producer(), Inbox("test", 4)
     inbox._open(ring.consumer(kind=Answers, lossless=False))
@@ -94,7 +94,7 @@ def test_a_request_waits_for_no_answer_that_nobody_has_asked_for(rig, client):
     ring.told()
     sender._send(0, None, None, None).publish()
     assert waited(ring) == []
-    inbox.calls.live.clear()  # these were second answers, which need the room of others
+    inbox.calls.live.clear()  # as if these were second answers, which take the room of others
     sender._send(0, None, None, None).publish()
     assert waited(ring) == answers
 
@@ -111,7 +111,7 @@ def test_tasks_get_their_answers_one_after_the_other(client):
 
     async def main():
         tasks = [asyncio.ensure_future(take(call)) for call in calls[:3]]
-        await asyncio.sleep(0)  # they are asleep
+        await asyncio.sleep(0)  # until they are asleep
         slots = [next(iter(answer(call))) for call in calls]
         ring.told()
         await asyncio.gather(*tasks, take(calls[3]))

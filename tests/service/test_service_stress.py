@@ -51,7 +51,7 @@ def in_parts(k):
 
 
 def go_on(call, sent, dice):
-    """Sends the next part of a stream, or its end; how many parts it has sent."""
+    """Sends the next part of a stream, or its end.  Returns how many parts were sent."""
     if dice.random() < 0.005:
         call.fail("on purpose")
     elif sent == PARTS:
@@ -66,7 +66,8 @@ def go_on(call, sent, dice):
 
 
 def bookkeeper(pipe, name, seed):
-    """Calls at random until it is told to stop; how each call ended, by kind."""
+    """Makes calls at random until it is told to stop.  Returns how many calls ended in which
+    way."""
     dice = random.Random(seed)
     books: Counter[str] = Counter()
     flying = []
@@ -93,7 +94,8 @@ def bookkeeper(pipe, name, seed):
 
 
 def settle(client):
-    """Calls that were given up stay in flight until their answer has come or is known not to."""
+    """Waits for the calls that were given up.  They stay in flight until their answer has come or
+    cannot come any more."""
     client._mailbox.pump(lambda: client.in_flight == 0, time.monotonic() + 0.05)
     return client.in_flight == 0
 
@@ -151,13 +153,13 @@ def test_every_call_of_the_living_ends_in_one_way_while_engines_and_clients_are_
     until = time.monotonic() + 5 + request.config.getoption("--stress-seconds")
     roles = [unsteady_engine] * 3 + [bookkeeper] * 3
     with serve(name, slots=16, engine=False):
-        # Engines first: clients give up after a while.
+        # Engines start first, because clients give up after a while.
         cast = [up(children(role, name, n)) for n, role in enumerate(roles)]
         kills: Counter[str] = Counter()
         while time.monotonic() < until or kills.total() < 6:
-            time.sleep(dice.uniform(0.05, 0.3))  # how often somebody is killed
+            time.sleep(dice.uniform(0.05, 0.3))  # the time between two kills
             for each in cast:
-                assert not each.pipe.poll() or each.receive(), "nobody ends by himself"
+                assert not each.pipe.poll() or each.receive(), "a process has ended by itself"
             k = 3 * (kills.total() % 2) + dice.randrange(3)  # an engine, a client, an engine, …
             cast[k].kill()
             kills[roles[k].__name__] += 1

@@ -1,4 +1,4 @@
-"""What docs/services.md says and no other file of tests holds."""
+"""The sentences of docs/services.md that no other file of tests holds."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_an_engine_waits_for_its_service_to_appear(name):
     begun = threading.Event()
     joining = in_thread(lambda: begun.set() or gpuring.serve(name, timeout=20))
     assert begun.wait(20)
-    looks = iter(range(50))  # so that it has looked, and found nothing
+    looks = iter(range(50))  # long enough for serve to look and find nothing
     poll(lambda: next(looks, None) is None)
     with serve(name, engine=False), joining() as server, gpuring.connect(name) as client:
         ask_here(server, client, 0)
@@ -170,7 +170,8 @@ class Torn:
         written_by_gpu(answers, answers._header.slots)
 
     def sticks(self, index=0):
-        """As if its GPU had not got to its work on a slot: by default that of the first answer."""
+        """Makes the engine's GPU work on a slot look undone.  By default it is the slot of the
+        first answer."""
         ring = self.client._mailbox._ring
         (peer,) = [each for each in ring.stats().producers if each.pid == self.engine.pid]
         set_fence(ring, peer.number, index, 1)

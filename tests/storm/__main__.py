@@ -1,4 +1,4 @@
-"""`python -m tests.storm rings --seconds 3600 --seed 1`: see the package."""
+"""Runs a storm: `python -m tests.storm rings --seconds 3600 --seed 1`.  The package says more."""
 
 from __future__ import annotations
 

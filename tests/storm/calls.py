@@ -35,7 +35,7 @@ TERMS: dict[str, Any] = {
 
 
 def use() -> dict[str, int]:
-    """What this process uses."""
+    """The resources that this process uses."""
     gc.collect()
     proc = Path("/proc/self")
     return {
@@ -86,7 +86,7 @@ class Calls(Storm):
         parser.add_argument("--calls", type=int, default=1_000_000)
 
     def run(self) -> None:
-        """Nobody is hit."""
+        """Waits for the end.  No process is hit."""
         calls, name = self.args.calls, self.name
         self.rows: list[dict[str, Any]] = []
         self.child = child = Child(engine, (name,), PATIENCE_S)

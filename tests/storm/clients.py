@@ -26,7 +26,7 @@ from tests.storm.harness import Storm
 
 BATCH = 8  # calls that an engine takes at once
 DEPTH = 4  # calls of a client that are in flight
-USUAL_FILES = 1024  # how many a process may have open, unless somebody has raised the limit
+USUAL_FILES = 1024  # the usual limit of open files of a process
 UP, SENT, ANSWERED, LATE, DONE, FILES, COLUMNS = range(7)
 GO, KILLED, ENGINES_STOP, KEEPER_STOPS = range(4)
 
@@ -46,11 +46,11 @@ class Clients(Storm):
         self.rows: list[int] = []  # pid of each row's process; 0 once it has ended
         self._memory = mmap.mmap(-1, 8 * 1024 * COLUMNS)
         self.books = np.frombuffer(self._memory, "i8").reshape(-1, COLUMNS)
-        self.flags = self.books[-1]  # what this process says to all
+        self.flags = self.books[-1]  # the row in which this process writes for all
         self.dead: dict[Any, list[int]] = {engine: [], client: []}
 
     def fork(self, target: Callable[..., None], *args: Any) -> int:
-        """Starts a process; the number of its row."""
+        """Starts a process.  Returns the number of its row."""
         row, parent = len(self.rows), os.getpid()
         pid = os.fork()
         if pid == 0:
@@ -84,7 +84,7 @@ class Clients(Storm):
                 assert self.books[row, DONE], f"process {row} has failed"
 
     def ended(self, rows: list[int]) -> None:
-        """Waits until they have ended cleanly."""
+        """Waits until these processes have ended cleanly."""
         for row in rows:
             self.until(lambda row=row: self.books[row, DONE], f"process {row} does not end")
             _, status = os.waitpid(self.rows[row], 0)
@@ -110,7 +110,7 @@ class Clients(Storm):
         return self.kills() == self.args.kills
 
     def torment(self) -> None:
-        """When the clients have got so many answers."""
+        """Kills a process each time that the clients have got so many answers."""
         n, calls = self.kills(), self.args.clients * self.args.calls
         if self.books[self.of[client], ANSWERED].sum() >= (n + 1) * calls // (self.args.kills + 2):
             self.kill((engine, client)[n % 2])
@@ -172,7 +172,7 @@ def engine(run: Clients, mine: Any) -> None:
 
 
 def client(run: Clients, mine: Any, calls: int) -> None:
-    """Its last call waits for all kills, so there is somebody to kill."""
+    """Makes calls.  The last one waits for all kills, so that there is always somebody to kill."""
     with gpuring.connect(run.name, calls=DEPTH, timeout=60, engine_s=60) as client:
         mine[UP] = 1
         while not run.flags[GO]:

@@ -1,4 +1,4 @@
-"""What all storms have in common: a seed, who is hit and how, a command line, and a verdict."""
+"""What all storms have in common: a seed, signals to processes, a command line, and a verdict."""
 
 from __future__ import annotations
 
@@ -26,15 +26,16 @@ SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTER
 
 
 class Failed(AssertionError):
-    """What was found."""
+    """The storm has found a fault."""
 
 
 class Unavailable(Exception):
-    """Why there can be no such storm here."""
+    """There can be no such storm here."""
 
 
 class Become(BaseException):
-    """In a forked process, to leave the tormentor's frames: its argument is called then."""
+    """Raised in a forked process, to leave the frames of the storm.  Its argument is called
+    then."""
 
 
 class Storm:
@@ -61,13 +62,13 @@ class Storm:
 
     @staticmethod
     def options(parser: argparse.ArgumentParser) -> None:
-        """What else one may ask of it."""
+        """Adds the options of this kind of storm."""
 
     def begin(self) -> None:
         """Starts all who take part."""
 
     def torment(self) -> None:
-        """Does something to somebody."""
+        """Does something to one of the processes."""
 
     def look(self) -> None:
         """Raises Failed if something is wrong already, or nothing moves."""
@@ -76,14 +77,14 @@ class Storm:
         return seconds >= self.args.seconds
 
     def finish(self) -> None:
-        """All end cleanly, and what they have written down is judged."""
+        """Ends all processes cleanly, and judges what they have written down."""
 
     def why(self) -> str:
-        """What else may explain a failure."""
+        """More text that may explain a failure."""
         return ""
 
     def end(self) -> None:
-        """Nobody is left, whatever happened."""
+        """Leaves no process behind, whatever has happened."""
 
     def result(self) -> dict[str, Any]:
         return dict(sorted(self.counts.items()))
@@ -106,14 +107,14 @@ class Storm:
             raise Failed(f"left in /dev/shm: {left}")
 
     def hit(self, what: str, pid: int, whom: str = "", most_s: float = 0.1) -> None:
-        """Sends a signal.  Who is stopped goes on after a while."""
+        """Sends a signal.  A process that is stopped goes on after a while."""
         os.kill(pid, SIGNALS[what])
         self.counts[f"{what} {whom}".strip()] += 1
         if what == "stop":
             self.asleep[pid] = time.monotonic() + self.chance.random() * most_s
 
     def calm(self, *, all_: bool = False) -> None:
-        """Wakes those who have slept."""
+        """Continues the processes that were stopped for long enough."""
         for pid, until in list(self.asleep.items()):
             if all_ or time.monotonic() >= until:
                 del self.asleep[pid]
@@ -123,7 +124,7 @@ class Storm:
     def until(
         self, condition: Callable[[], Any], otherwise: str, most_s: float | None = None
     ) -> None:
-        """Goes on until it is so.  Raises Failed(otherwise)."""
+        """Looks until the condition is true.  Raises Failed(otherwise) if it stays false."""
         end = time.monotonic() + (self.args.patience if most_s is None else most_s)
         while not condition():
             self.calm()
@@ -141,7 +142,7 @@ def parser_of(kind: type[Storm], **more: Any) -> argparse.ArgumentParser:
     parser.add_argument("--seconds", type=float, default=kind.SECONDS)
     parser.add_argument("--seed", type=int, default=secrets.randbelow(1 << 30))
     parser.add_argument(
-        "--patience", type=float, default=kind.PATIENCE_S, help="until somebody counts as stuck"
+        "--patience", type=float, default=kind.PATIENCE_S, help="when a process counts as stuck"
     )
     parser.add_argument("--json", type=Path, help="write what was counted to this file")
     kind.options(parser)
@@ -149,7 +150,7 @@ def parser_of(kind: type[Storm], **more: Any) -> argparse.ArgumentParser:
 
 
 def storm(kind: type[Storm], args: argparse.Namespace | None = None, **asked: Any) -> Storm:
-    """Runs one and judges it.  Raises Failed, with the seed, or Unavailable."""
+    """Runs a storm and judges it.  Raises Failed, with the seed, or Unavailable."""
     args = args or parser_of(kind).parse_args([])
     vars(args).update(asked)
     folder = Path(tempfile.mkdtemp(prefix="gpuring-storm-"))

@@ -34,7 +34,7 @@ _RAMP = np.arange(WORDS, dtype="u4")
 
 
 def content(producer: int, k: int) -> np.ndarray:
-    """Every word of a frame follows from who published it and its number."""
+    """The content of a frame.  Every word follows from its producer and its number."""
     step, start = 2 * k + 1, producer * 0x9E3779B1 + k
     return _RAMP * np.uint32(step & 0xFFFFFFFF) + np.uint32(start & 0xFFFFFFFF)
 
@@ -60,7 +60,7 @@ class Sheet:
 
 
 class RingSheet(Sheet):
-    """Of one peer.  Its file is there before the peer joins."""
+    """The rows of one peer.  The file is there before the peer joins."""
 
     def __init__(self, folder: Path, ring: gpuring.Ring, index: int, who: str) -> None:
         stats = ring.stats()
@@ -72,7 +72,7 @@ class RingSheet(Sheet):
 
 
 def read(path: Path, nbytes: int = -1, row: np.dtype[Any] = ROW) -> np.ndarray:
-    """Its whole rows, or those in its first bytes."""
+    """The complete rows of a file, or those in its first bytes."""
     if not path.exists():
         return np.zeros(0, row)
     with path.open("rb") as file:
@@ -98,7 +98,7 @@ class Progress:
 
 
 class Findings:
-    """What must not be, one line each."""
+    """Faults that processes have found, one line each."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -117,5 +117,5 @@ class Findings:
 
 
 def load(folder: Path) -> dict[str, Any]:
-    """The sheets of one ring by who wrote them."""
+    """The sheets of one ring, by their writers."""
     return {path.name: read(path) for path in sorted(folder.iterdir())}

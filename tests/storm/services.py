@@ -40,7 +40,7 @@ PARTS = 6
 
 
 def begin(parent: int) -> None:
-    """This process ends with its parent, and its handlers raise."""
+    """Lets this process end with its parent, and its signal handlers raise."""
     die_with(parent)
 
     def ended(number: int, _: Any) -> None:
@@ -52,7 +52,7 @@ def begin(parent: int) -> None:
 
 
 def engine(pipe: Pipe, name: str, parent: int, redeliver: bool, closes: bool) -> str:
-    """Answers in batches, in any order, until it is hit; with `closes` it leaves cleanly."""
+    """Answers in batches, in any order, until it is hit.  With `closes` it leaves cleanly."""
     begin(parent)
     chance = random.Random(os.getpid())
     try:
@@ -89,10 +89,10 @@ def stream(call: gpuring.Call) -> None:
 
 
 def client(pipe: Pipe, name: str, parent: int, kind: str) -> Counter[str]:
-    """Asks until it is hit; then one more call, and how all its calls ended."""
+    """Makes calls until it is hit, and then one more.  Sends how all its calls ended."""
     begin(parent)
     ends: Counter[str] = Counter()
-    logging.getLogger("asyncio").disabled = True  # tasks that were hit, and nobody asked what of
+    logging.getLogger("asyncio").disabled = True  # it warns of the errors of tasks that were hit
     ours: list[gpuring.Client] = []
     with contextlib.suppress(KeyboardInterrupt, SystemExit):
         pipe.send("up")  # from now on it may be hit
@@ -106,7 +106,7 @@ def client(pipe: Pipe, name: str, parent: int, kind: str) -> Counter[str]:
         }[kind](ours[0], ends)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
-    gc.collect()  # what an exception kept
+    gc.collect()  # exceptions keep objects
     for each in ours:
         (ask_in_parts if kind == "parts" else ask)(each, ends, 7)
         poll(lambda each=each: each.in_flight == 0, PATIENCE_S)
@@ -136,7 +136,7 @@ def ask_for_parts(client: gpuring.Client, ends: Counter[str]) -> None:
 
 
 def ask_in_parts(client: gpuring.Client, ends: Counter[str], k: int) -> None:
-    """Takes all parts of an answer, or leaves after some."""
+    """Takes all parts of an answer, or stops after some."""
     most, taken = (3 if k % 5 == 4 else 10**9), 0
     try:
         for part in services.send(client, k, timeout=CALL_S).parts(CALL_S):
@@ -163,7 +163,7 @@ def ask_by_threads(client: gpuring.Client, ends: Counter[str]) -> None:
             ask(client, ends, first)
 
     joins = []
-    try:  # a signal may come when the first one runs already
+    try:  # a signal may come when the first thread runs already
         for first in (1, 2):
             joins.append(services.in_thread(many, first))
         ask_by_calls(client, ends)
@@ -238,7 +238,8 @@ class Services(Storm):
         services.up(self.start(role))
 
     def strike(self, role: str, child: Child, how: str) -> None:
-        """Ends it; one that can say how its calls ended must, within the deadline."""
+        """Ends a process.  If it can send how its calls ended, it has to do so within the
+        deadline."""
         self.hit(how, child.pid, role)
         try:
             if how != "kill":

@@ -54,7 +54,7 @@ class Soak(Storm):
         names = [place.name for place in PLACES]
         parser.add_argument("--where", choices=names, default="host")
         parser.add_argument(
-            "--crowded", action="store_true", help="others use the GPU: its memory is not judged"
+            "--crowded", action="store_true", help="others use the GPU, so its memory is not judged"
         )
 
     def __init__(self, *args: Any) -> None:
@@ -85,7 +85,8 @@ class Soak(Storm):
             self.hear(actor)
 
     def hear(self, actor: Actor) -> None:
-        """Receives what it says without waiting: that it joined, that it is done, or its error."""
+        """Receives what an actor has sent: that it joined, that it is done, or its error.  Does not
+        wait."""
         while actor in self.actors and actor.child.pipe.poll():
             kind, value = actor.child._next()
             if kind == "sent":
@@ -110,7 +111,7 @@ class Soak(Storm):
         actor.child.send()
 
     def torment(self) -> None:
-        """Lets somebody come, leave or die, never the one of each kind who stays."""
+        """Lets a peer join, leave or die, but never the one of each kind that stays."""
         role = self.chance.choice([*MOST])
         there = [actor for actor in self.actors if actor.role == role]
         guests = [actor for actor in there if actor.joined and not actor.stays and not actor.told]
@@ -153,8 +154,9 @@ class Soak(Storm):
         return all(actor.joined for actor in self.actors)
 
     def over(self, seconds: float) -> bool:
-        """Not before somebody was killed.  Where processes start slowly that may take longer."""
-        assert all(actor in self.actors for actor in self.stay), "one who stays has left"
+        """Whether the time is over, and somebody was killed.  That may take longer where processes
+        start slowly."""
+        assert all(actor in self.actors for actor in self.stay), "a peer that stays has left"
         if seconds >= self.next_sample:
             self.sample(seconds)
             self.next_sample = seconds + max(0.2, self.args.seconds / 300)
@@ -163,7 +165,7 @@ class Soak(Storm):
         return late_s >= 0 and any(event.startswith("kill") for event in self.counts)
 
     def finish(self) -> None:
-        # Who joins after the last producer has left would speak to nobody.
+        # A peer that joins after the last producer has left would find no stream.
         self.until(self.all_joined, "not all have joined")
         for roles in (("producer",), ("alone", "jobs", "lossy")):
             mine = [actor for actor in self.actors if actor.role in roles]
@@ -213,25 +215,25 @@ class Soak(Storm):
             assert not len(np.setdiff1d(seen, perhaps)), "frames that nobody published"
             missing = np.setdiff1d(surely, seen)
             by = Counter((missing >> 40).tolist())
-            allowed = SLOTS if self.place.on_gpu else 0  # GPU work that its death cut off
+            allowed = SLOTS if self.place.on_gpu else 0  # GPU work that a death cut off
             assert all(p in killed_producers and n <= allowed for p, n in by.items()), by
             return len(missing)
 
         alone = self.log("alone")
         assert (np.diff(alone["seq"]) > 0).all()
-        gives_back = "hostgate" in self.place.name  # acquire(0) may, and the frame counts as again
+        gives_back = "hostgate" in self.place.name  # acquire(0) may give frames back
         assert gives_back or not alone["again"].any()
         missing = nothing_missing(keys(alone))
         assert len(alone) == len(np.unique(keys(alone)))
 
         living, dead = self.log("jobs", killed=False), self.log("jobs", killed=True)
         confirmed = keys(self.log("jobs", killed=True, mark=b"R"))
-        assert len(living) == len(np.unique(keys(living))), "a frame was had twice"
+        assert len(living) == len(np.unique(keys(living))), "a frame came twice"
         nothing_missing(np.concatenate([keys(living), confirmed]))
         again = living[np.isin(keys(living), keys(dead))]
-        assert again["again"].all(), "redelivered and not flagged"
-        unlogged = living["again"].sum() - len(again)  # taken, and killed before it could say so
-        twice = len(np.intersect1d(keys(living), confirmed))  # killed before it could release
+        assert again["again"].all(), "a redelivered frame is not marked"
+        unlogged = living["again"].sum() - len(again)  # killed before it could log them
+        twice = len(np.intersect1d(keys(living), confirmed))  # killed before the release
         assert gives_back or unlogged <= HELD * kills["jobs"], unlogged
         assert twice <= HELD * kills["jobs"], twice
 
@@ -240,7 +242,7 @@ class Soak(Storm):
             lossy = self.log("lossy", only=actor)
             gaps = np.diff(lossy["seq"])
             assert gives_back or (gaps > 0).all()
-            assert self.place.on_gpu or (gaps - 1 == lossy["lost"][1:]).all(), "lost is a lie"
+            assert self.place.on_gpu or (gaps - 1 == lossy["lost"][1:]).all(), "`lost` is wrong"
             assert not len(np.setdiff1d(keys(lossy), perhaps))
             seen_lossy += len(lossy)
         stats = self.ring.stats()
@@ -252,7 +254,7 @@ class Soak(Storm):
                 "lossy": seen_lossy, "cut_off": missing, "torn_told": self.torn}  # fmt: skip
 
     def growth(self, seconds: float) -> dict[str, float]:
-        """Median of the last quarter less that of the second, by what was measured."""
+        """For each figure, the median of the last quarter less that of the second quarter."""
         n = len(self.samples)
         assert n >= 8, n
         grown = {
@@ -272,5 +274,5 @@ def keys(log: np.ndarray) -> np.ndarray:
 
 
 def device_used(place: Place) -> int:
-    """The bytes in use on the GPU, but for a constant."""
+    """The bytes in use on the GPU, up to a constant."""
     return -library.free_nbytes() if place.on_gpu else 0

@@ -1,4 +1,5 @@
-"""What the processes of soak.py do: produce or consume until told, and log each step."""
+"""The processes of soak.py, which produce or consume until they are told to end, and log each
+step."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from tests.helpers.processes import die_with
 from tests.helpers.support import Pipe, Place
 from tests.storm.paper import Sheet, content
 
-HELD = 2  # frames that a member has at once, at the most
+HELD = 2  # frames that a member holds at once, at most
 
 
 def begin(deadline_s: float, parent: int) -> None:
-    """This process ends with its parent, and at its deadline whatever happens."""
+    """Lets this process end with its parent, and at its deadline whatever happens."""
     die_with(parent)
     signal.alarm(int(deadline_s))
 
@@ -54,13 +55,14 @@ def frame_of(slot: Any) -> dict[str, int]:
 def consume(
     pipe: Pipe, name: str, place: Place, me: int, path: str, group: str, *limits: Any
 ) -> int:
-    """Until the end or until told.  The number of frames that turned out torn."""
+    """Reads until the end of the stream, or until it is told to end.  Returns how many frames were
+    torn."""
     begin(*limits)
     log, chance, torn = Sheet(Path(path)), random.Random(me), 0
     lossy = group == "lossy"
     with (
         gpuring.attach(name) as ring,
-        contextlib.suppress(gpuring.FrameTorn),  # told when it leaves
+        contextlib.suppress(gpuring.FrameTorn),  # raised when it leaves
         ring.consumer(None if lossy else group, lossless=not lossy) as frames,
     ):
         pipe.send()

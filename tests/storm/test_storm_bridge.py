@@ -1,4 +1,4 @@
-"""The books of a bridge find what they are for, and balance after a short storm.
+"""The books of a bridge find faults, and balance after a short storm.
 
 `python -m tests.storm bridge` is a long one, and `python -m tests.storm strangers` sends rubbish.
 """
@@ -35,7 +35,7 @@ A, B, C, D = ((0, 8, 16, False, 0), (1, 9, 17, False, 0), (2, 12, 19, False, 0),
 
 @pytest.mark.parametrize("far", [(A, B, C, D), (A, C, D), (A, B, (1, 9, 17, True, 0), C, D)])
 def test_books_that_balance(far):
-    """The producer was killed when it published frame 1: it may have arrived, or not."""
+    """The producer was killed while it published frame 1, which may have arrived or not."""
     assert judge(NEAR, _far(*far)) == []
 
 
@@ -73,7 +73,7 @@ def test_every_frame_tells_its_number():
 
 STORMS = {
     "lossless": ["--seconds=15", "--kills=12", "--frames=1500", "--every=80"],
-    # Nobody is killed, so `lost` has to say exactly what is missing.
+    # Nobody is killed, so `lost` has to be exact.
     "lossy": ["--seconds=5", "--mbit=1", "--troubles", "lose", "--importer=--lossy"],
 }
 

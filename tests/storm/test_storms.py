@@ -1,4 +1,4 @@
-"""Short storms, whose output has the seed; `python -m tests.storm` has the long ones."""
+"""Short storms, whose output has the seed.  `python -m tests.storm` runs long ones."""
 
 from __future__ import annotations
 
@@ -50,7 +50,8 @@ def test_every_call_of_the_living_ends_in_a_storm_of_signals(redeliver):
 @promise("services.md", "So there is room for 200 clients and 8 engines, for example.")
 @pytest.mark.slow
 def test_many_clients_and_engines_some_of_them_killed():
-    """More peers than the first word of a mask has; `python -m tests.storm clients` has 200 + 8."""
+    """There are more peers than a word of a mask has bits.  `python -m tests.storm clients` has 200
+    + 8."""
     found = storm(Clients, clients=66, engines=4, calls=8, kills=6, seed=1, patience=110.0)
     assert found.counts["kill client"] == found.counts["kill engine"] == 3
 

@@ -35,7 +35,7 @@ KNOWN = Path(__file__).with_name("conformance.toml")
 
 
 def outcomes(source: str, only: str) -> dict[str, str]:
-    """What became of each test: "passed", "skipped", or the message of a failure."""
+    """The outcome of each test: "passed", "skipped", or the message of a failure."""
     found = {}
     with tempfile.TemporaryDirectory() as folder:
         file, report = Path(folder, "test_dataloader.py"), Path(folder, "report.xml")
@@ -62,12 +62,12 @@ def outcomes(source: str, only: str) -> dict[str, str]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.torch.conformance", description=__doc__)
     parser.add_argument("path", type=Path)
-    parser.add_argument("--only", default="", help="as -k of pytest")
-    parser.add_argument("--torch", action="store_true", help="torch's own class")
+    parser.add_argument("--only", default="", help="selects tests as -k of pytest does")
+    parser.add_argument("--torch", action="store_true", help="runs torch's own class")
     args = parser.parse_args()
     source = args.path.read_text()
     if not args.torch:
-        # Also in the programs that tests start.
+        # The replacement is in place in the programs that tests start, too.
         source = re.sub(r"^(?=from torch\.utils\.data import )", PUT_IN_PLACE, source, flags=re.M)
     known = {} if args.torch else tomllib.loads(KNOWN.read_text())
     found = outcomes(source, args.only)

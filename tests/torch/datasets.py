@@ -24,7 +24,7 @@ Pair = namedtuple("Pair", "a b")
 
 
 class Numbered(Dataset[Any]):
-    """Sample k says k in each of its tensors."""
+    """Sample k has the value k in each of its tensors."""
 
     def __init__(self, n: int = 40, *shape: int) -> None:
         self._n, self._shape = n, shape or (3, 5)
@@ -37,7 +37,7 @@ class Numbered(Dataset[Any]):
 
 
 class Forgets(Numbered):
-    """A worker that was forked drops its copies of what the main process has kept."""
+    """A forked worker drops its copies of what the main process has kept."""
 
     kept: ClassVar[list[Any]] = []
 
@@ -61,7 +61,7 @@ class Structures(Numbered):
 
 
 class OnCuda(Numbered):
-    """Sample k is an image on a GPU that says k.  It is computed there, as by a decoder."""
+    """Sample k is an image on a GPU with the value k.  It is computed there, as by a decoder."""
 
     device = "cuda:0"
     cycles = 100_000
@@ -79,13 +79,13 @@ class OnSecondCuda(OnCuda):
 
 
 class LateOnCuda(OnCuda):
-    """The image is there long after the worker has gone on."""
+    """The GPU computes the image long after the worker has gone on."""
 
     cycles = 30_000_000
 
 
 class MixedOnCuda(Numbered):
-    """Tensors on the GPU beside all that Structures has."""
+    """Samples have tensors on the GPU, and all that Structures has."""
 
     def __getitem__(self, k: int) -> Any:
         sample = Structures.__getitem__(self, k)  # type: ignore[arg-type]
@@ -123,7 +123,7 @@ class UnfinishedOnCuda(OnCuda):
 
 
 class OfCupy(Numbered):
-    """Images that lie in memory that torch has not allocated, as those of a decoder do."""
+    """Images in memory that torch has not allocated, as those of a decoder."""
 
     def __getitem__(self, k: int) -> Any:
         import cupy
@@ -132,14 +132,14 @@ class OfCupy(Numbered):
 
 
 class Random(Numbered):
-    """What the seeds of a worker give."""
+    """Samples of the random numbers that a worker's seeds give."""
 
     def __getitem__(self, k: int) -> Any:
         return torch.rand(3), np.random.rand(), k
 
 
 class Ragged(Numbered):
-    """Each batch of one is larger than that before."""
+    """Each sample is larger than the one before it."""
 
     def __getitem__(self, k: int) -> Any:
         return torch.full((1000 * (k + 1),), k)
@@ -155,7 +155,7 @@ class Stream(IterableDataset[Any]):
 
 
 class Longer(Stream):
-    """It has more samples than it says."""
+    """A stream with more samples than its length says."""
 
     def __len__(self) -> int:
         return 2
@@ -171,7 +171,7 @@ class Wrong(Numbered):
 class WrongInItsOwnWay(Numbered):
     def __getitem__(self, k: int) -> Any:
         class OfNoModuleError(Exception):
-            """It cannot be pickled."""
+            """An error that cannot be pickled."""
 
         if k == 13:
             raise OfNoModuleError("sample 13")
@@ -179,7 +179,7 @@ class WrongInItsOwnWay(Numbered):
 
 
 class Unreachable(Numbered):
-    """When its worker is at sample 2, it stays there, and nobody can fetch anything from it."""
+    """A worker stops at sample 2, and nobody can fetch anything from it."""
 
     def __init__(self, there: Any) -> None:
         super().__init__()
@@ -194,7 +194,7 @@ class Unreachable(Numbered):
 
 
 class Gated(Numbered):
-    """From some sample on it waits for the gate."""
+    """A worker waits for the gate from some sample on."""
 
     def __init__(self, gate: Any, first: int) -> None:
         super().__init__()
@@ -214,7 +214,7 @@ class Deadly(Numbered):
 
 
 class DeadlyAtOnce(Deadly):
-    """It gets the samples of a batch at once, and begins with the last."""
+    """Gets the samples of a batch in one call, and begins with the last one."""
 
     def __getitems__(self, samples: list[int]) -> list[Any]:
         assert type(samples) is list
@@ -276,7 +276,7 @@ def as_box(samples: list[Any]) -> Any:
 
 
 def odd(samples: list[Any]) -> Any:
-    """What cannot lie in a slot, and what lies there in an order of its own."""
+    """Makes tensors that cannot lie in a slot, and some with an order of their own there."""
     images = torch.stack([image for image, _ in samples]).float()
     same = torch.arange(4)
     return {
@@ -301,7 +301,7 @@ def rings() -> set[str]:
 
 
 def main(kind: str) -> None:
-    """A program that loads for ever.  It says the pids of its workers."""
+    """A program that loads for ever.  It prints the pids of its workers."""
     on_gpu = kind == "cuda"
     loader: Any = gpuring.torch.DataLoader(
         (OnCuda if on_gpu else Numbered)(1 << 20, 100, 100),
@@ -319,8 +319,8 @@ def main(kind: str) -> None:
 
 
 def go_on() -> None:
-    """A program that goes on with its loop after a Ctrl-C.  It says the pids of its workers when it
-    waits for them, and then how many batches came after it, and how many in the next loop."""
+    """A program that goes on with its loop after a Ctrl-C.  It prints the pids of its workers when
+    it waits for them, and then how many batches came after the Ctrl-C and in the next loop."""
     gate = multiprocessing.Event()
     loader: Any = gpuring.torch.DataLoader(
         Gated(gate, 8), 4, num_workers=2, persistent_workers=True, multiprocessing_context="fork"

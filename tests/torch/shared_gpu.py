@@ -62,7 +62,7 @@ class SharedGpu(Gpu):
         return torch.from_numpy(np.frombuffer(self._memory, np.uint8)[begin : begin + nbytes])
 
     def tensor(self, values: torch.Tensor) -> torch.Tensor:
-        """What values.to("cuda") would be."""
+        """The tensor that values.to("cuda") would be."""
         memory = self.at(self.allocate(values.nbytes), values.nbytes)
         there = memory.view(values.dtype).as_strided(values.shape, values.stride())
         return there.copy_(values)
@@ -122,8 +122,8 @@ class SharedGpu(Gpu):
         return 0
 
     def records(self) -> tuple[int, int]:
-        """How often all processes have recorded the end of their work on a slot, on other streams
-        than the current one, and on that."""
+        """How often all processes have recorded the end of their work on a slot: on streams other
+        than the current one, and on the current one."""
         others, current = self._records
         return others.value, current.value
 

@@ -82,10 +82,10 @@ def test_images_come_on_the_gpu_and_labels_on_the_host(gpu, laid):
             assert (images == labels[:, None, None]).all()
             assert not gpu.has_tensor(labels)
     assert set(laid) == {(0, -1)}
-    assert len(laid) >= 10  # in the second epoch all is known
+    assert len(laid) >= 10  # in the second epoch the sizes are known
     others, current = gpu.records()
     assert not others
-    assert current == 2 * len(laid)  # by a worker, and by the main process
+    assert current == 2 * len(laid)  # once by a worker, and once by the main process
 
 
 class Mixed(OnGpu):
@@ -118,7 +118,7 @@ def as_box(samples: list[Any]) -> Any:
 
 
 def test_what_is_on_the_gpu_alone_has_a_slot_there_alone(gpu, laid):
-    """It is in an object of a user's, and was not stacked."""
+    """The tensor is in a user's object, and was not stacked."""
     loading = loader(OnGpu(gpu), collate_fn=as_box)
     for _ in range(2):
         for number, box in enumerate(loading):
@@ -160,11 +160,11 @@ def test_larger_batches_get_larger_rings(gpu, laid):
     for number, batch in enumerate(loader(Ragged(gpu, 30), 1)):
         assert batch.shape == (1, 1000 * (number + 1))
         assert (batch == number).all()
-    assert len(laid) > 1  # how many travel as in torch is a matter of time
+    assert len(laid) > 1  # how many travel as in torch depends on timing
 
 
 class RaggedOnHost(OnGpu):
-    """What is on the GPU has one size."""
+    """The tensors on the GPU have one size, and those on the host grow."""
 
     def __getitem__(self, k: int) -> Any:
         return self._gpu.tensor(torch.tensor(k)), torch.full((1000 * (k + 1),), k)
@@ -222,7 +222,7 @@ def test_a_worker_that_cannot_join_a_ring_on_the_gpu_says_so_once(monkeypatch, e
 
 
 def files() -> Counter[str]:
-    """A watchdog opens a pidfd for each peer, at its next look."""
+    """The open files, without pidfds: a watchdog opens one for each peer at its next look."""
     return Counter(file for file in open_files().values() if file != "anon_inode:[pidfd]")
 
 
@@ -237,7 +237,8 @@ def test_persistent_workers_keep_their_rings_and_descriptors(gpu, laid):
 
 
 class Deadly(OnGpu):
-    """In its second epoch the GPU stops before sample 8, and its worker is killed at sample 12."""
+    """A dataset with which, in its second epoch, the GPU stops before sample 8, and the worker is
+    killed at sample 12."""
 
     def __init__(self, gpu: SharedGpu, armed: Any) -> None:
         super().__init__(gpu)
@@ -264,7 +265,7 @@ def test_a_killed_worker_is_named_and_takes_no_batch_along(gpu):
 
 
 def test_a_batch_that_a_gpu_had_not_made_is_an_error_of_its_dead_worker(gpu):
-    """It has come through the queue, and torch's handler of SIGCHLD does not look."""
+    """The batch comes through the queue, where torch's handler of SIGCHLD does not look."""
     armed = multiprocessing.Value("i", 0)
     loading = loader(Deadly(gpu, armed), num_workers=1, prefetch_factor=4)
     list(loading)
@@ -283,7 +284,7 @@ def test_a_batch_that_a_gpu_had_not_made_is_an_error_of_its_dead_worker(gpu):
 
 
 class DeadlyLater(Deadly):
-    """… when somebody says so."""
+    """The worker is killed only when the test says so."""
 
     def __getitem__(self, k: int) -> Any:
         if self._armed.value and k == 12:

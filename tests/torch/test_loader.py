@@ -1,4 +1,4 @@
-"""gpuring.torch.DataLoader gives what torch's gives."""
+"""gpuring.torch.DataLoader gives the same batches as torch's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.torch import datasets
 
 
 def same(a: Any, b: Any) -> bool:
-    """Types, values, dtypes and strides."""
+    """Whether two batches have the same types, values, dtypes and strides."""
     if type(a) is not type(b):
         return False
     if isinstance(a, torch.Tensor):
@@ -177,7 +177,7 @@ def test_a_profiler_sees_each_step():
             list(kind(datasets.Numbered(), 4, num_workers=1))
         counts = {each.key: each.count for each in profile.key_averages()}
         steps += [counts[key] for key in counts if key.startswith("enumerate(DataLoader)")]
-    assert steps == [11, 11]  # the last one is the end
+    assert steps == [11, 11]  # the last step is the end
 
 
 def test_a_dataset_that_is_longer_than_it_says_is_warned_of():
@@ -221,7 +221,7 @@ def test_an_error_of_a_worker_comes_where_torch_raises_it():
 
 
 def test_an_error_that_cannot_be_pickled_is_a_runtime_error_with_its_text():
-    """torch's loader waits for the batch."""
+    """torch's own loader would wait for the batch for ever."""
     batches = iter(DataLoader(datasets.WrongInItsOwnWay(), 4, num_workers=2, timeout=20))
     seen = [next(batches)[1].tolist() for _ in range(3)]
     with pytest.raises(RuntimeError, match=r"(?s)worker process 1\..*OfNoModuleError: sample 13"):
@@ -231,7 +231,7 @@ def test_an_error_that_cannot_be_pickled_is_a_runtime_error_with_its_text():
 
 
 def test_a_copy_that_fails_is_an_error_of_its_batch(monkeypatch):
-    """As where a GPU has no memory left.  The loop goes on."""
+    """That happens if a GPU has no memory left.  The loop goes on."""
     opened = inlet.Inlet.open
 
     def refusing(self: Any, arrived: parcel.Parcel, *, pinned: bool) -> Any:
@@ -254,7 +254,7 @@ def test_without_workers_it_is_torchs_own():
 
 
 def test_without_workers_the_device_reaches_into_objects():
-    """The device has no memory here, which is enough to see what goes there."""
+    """The device is torch's "meta", which shows what would be moved."""
     loader: Any = DataLoader(datasets.Numbered(), 4, collate_fn=datasets.as_record)
     loader.device = torch.device("meta", 0)
     for record in loader:
@@ -262,7 +262,7 @@ def test_without_workers_the_device_reaches_into_objects():
         assert record.rest["labels"][0] is record.rest["labels"][1]
         moved = (record.images, record.rest["labels"][0], record.rest["inner"].images)
         assert all(each.is_meta for each in moved)
-        stays = (record.rest["sparse"], record.rest["gradient"])  # as where workers lay batches
+        stays = (record.rest["sparse"], record.rest["gradient"])  # as where workers make batches
         assert not any(each.is_meta for each in stays)
         assert record.rest["array"].tolist() == [0, 1, 2]
 
@@ -297,7 +297,7 @@ def test_without_any_room_in_dev_shm_the_loop_raises():
     mounting = ["unshare", "--mount", "sh", "-c"]
     mounting += ['mount -t tmpfs -o size=1m tmpfs /dev/shm && exec "$@"', "sh"]
     if not shutil.which("unshare") or subprocess.run([*mounting, "true"], check=False).returncode:
-        pytest.skip("no mounts of its own")
+        pytest.skip("no mount namespaces here")
     done = subprocess.run(
         [*mounting, sys.executable, "-c", WITHOUT_ROOM],
         env=environment(),
@@ -352,7 +352,7 @@ def test_no_warnings(recwarn):
 
 
 class Box:
-    """What a user's own function collates."""
+    """The result of a user's own collate function."""
 
     def __init__(self, k: int) -> None:
         self.x = torch.arange(16.0).reshape(4, 4) + 100 * k
@@ -368,7 +368,7 @@ VIEWS = {
 
 @pytest.mark.parametrize("what", VIEWS)
 def test_views_of_what_was_collated_arrive_as_they_are(laid, monkeypatch, what):
-    """They lie in the slot, where the samples were stacked."""
+    """The views are of the slot, where the samples were stacked."""
 
     def views(boxes: list[Box], *, collate_fn_map: Any = None) -> Any:
         x = collate.collate([box.x for box in boxes], collate_fn_map=collate_fn_map)

@@ -119,7 +119,7 @@ def test_what_a_killed_worker_was_at_is_said(what):
 
 
 def test_a_worker_that_waited_for_a_task_was_at_no_sample():
-    """It had been at one in the epoch before."""
+    """The worker had been at a sample in the epoch before."""
     loading = DataLoader(datasets.Numbered(4), 2, num_workers=2, persistent_workers=True)
     list(loading)
     loading.batch_sampler.batch_size = 4  # from now on there is nothing to do for worker 1
@@ -164,8 +164,8 @@ next(iter(DataLoader(data, 2, num_workers=1, multiprocessing_context="spawn")))
 
 
 def test_a_worker_leaves_the_workers_of_another_loop_alone(capfd):
-    """It has a copy of that loop's iterator, if it was forked."""
-    kept = datasets.Forgets.kept  # nothing else has the iterator, so that it goes in the worker
+    """A forked worker has a copy of the other loop's iterator."""
+    kept = datasets.Forgets.kept  # the only reference, which the worker drops
     kept.append(iter(DataLoader(datasets.Numbered(), 2, num_workers=1)))
     assert len([*DataLoader(datasets.Forgets(), 10, num_workers=1)]) == 4
     assert len([*kept.pop()]) == 20
@@ -174,8 +174,9 @@ def test_a_worker_leaves_the_workers_of_another_loop_alone(capfd):
 
 @pytest.mark.parametrize("pinned", [False, pytest.param(True, marks=pytest.mark.gpu)])
 def test_a_worker_that_dies_while_a_batch_is_fetched_from_it_is_named(pinned, monkeypatch):
-    """The first batch has no slot, so its tensors are fetched from the worker.  That seems to be
-    alive when its connections have ended.  torch's thread for pinned memory ends without a word."""
+    """The first batch has no slot, so its tensors are fetched from the worker.  The worker still
+    seems to be alive when its connections have ended.  torch's thread for pinned memory ends in
+    silence."""
     failed: list[threading.ExceptHookArgs] = []
     monkeypatch.setattr(threading, "excepthook", failed.append)
     monkeypatch.setattr(loader, "DEATH_S", PATIENCE_S)
@@ -186,7 +187,7 @@ def test_a_worker_that_dies_while_a_batch_is_fetched_from_it_is_named(pinned, mo
     )  # fmt: skip
     batches = iter(loading)
     assert there.wait(PATIENCE_S)
-    of_torch = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # only the main thread has it
+    of_torch = signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # only the main thread can set it
     killer = threading.Timer(0.1, batches._workers[0].kill)
     killer.start()
     try:
@@ -200,7 +201,7 @@ def test_a_worker_that_dies_while_a_batch_is_fetched_from_it_is_named(pinned, mo
 
 
 class Narrow(loader.Inlet):
-    """Each ring has one slot, so a worker that is ahead waits."""
+    """Makes rings with one slot, so that a worker that is ahead waits."""
 
     def __init__(self, need, workers, slots, device):
         super().__init__(need, workers, 1, device)
@@ -214,7 +215,7 @@ def test_workers_that_wait_for_a_slot_end_in_order(monkeypatch):
     assert poll(batches._data_queue._reader.poll)  # the slot has batch 10, and 11 has none
     assert poll(functools.partial(waiters, batches._inlet._rings[0, HOST].ring))
     (worker,) = batches._workers
-    terminated: list[int] = []  # torch does that to one that does not end in 5 s
+    terminated: list[int] = []  # torch terminates a worker that does not end in 5 s
     monkeypatch.setattr(worker, "terminate", lambda: (terminated.append(1), worker.kill()))
     del batches
     gc.collect()
@@ -224,7 +225,7 @@ def test_workers_that_wait_for_a_slot_end_in_order(monkeypatch):
 
 @contextlib.contextmanager
 def program(kind: str) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """One that loads for ever, and its workers."""
+    """A program that loads for ever, and its workers."""
     with subprocess.Popen(
         [sys.executable, "-m", "tests.torch.datasets", kind],
         env=environment(),
@@ -259,7 +260,7 @@ def test_ctrl_c_leaves_nothing(kind):
 
 
 def test_after_the_ctrl_c_of_a_terminal_a_loop_goes_on():
-    """It goes to the workers, too."""
+    """A terminal sends Ctrl-C to the workers, too."""
     with program("goes on") as (process, workers):
         os.killpg(process.pid, signal.SIGINT)
         said, _ = process.communicate(timeout=PATIENCE_S)
@@ -278,14 +279,15 @@ def ignore(_worker):
 
 @pytest.mark.parametrize("init", [None, ignore])
 def test_what_a_worker_does_at_a_ctrl_c_is_the_users(init):
-    """Without a handler of theirs it is none that other programs inherit."""
+    """Without a user's handler, a worker ignores it, but programs that the worker starts do not
+    inherit that."""
     assert next(iter(DataLoader(Handlers(), None, num_workers=1, worker_init_fn=init))) is bool(
         init
     )
 
 
 class SignalInTorch(Signal):
-    """… and of torch's loader, and of the queues."""
+    """A signal in the code of the package, of torch's loader, or of the queues."""
 
     FILES = (
         *Signal.FILES,
@@ -296,7 +298,7 @@ class SignalInTorch(Signal):
 
 
 class SignalInStep(SignalInTorch):
-    """… but only where a step of the loop begins and ends."""
+    """A signal where a step of the loop begins or ends."""
 
     def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
         step = frame.f_code.co_name in ("__next__", "_step")

@@ -50,7 +50,7 @@ def packs(name, monkeypatch):
 
 
 def sent(obj: Any) -> Any:
-    """As it comes out of a queue."""
+    """The parcel as it comes out of a queue."""
     return ForkingPickler.loads(ForkingPickler.dumps(obj))
 
 

@@ -38,7 +38,7 @@ def test_what_is_small_is_written_at_once(made):
 
 @pytest.mark.parametrize("first", [bytes(100_000), b""], ids=["large", "small"])
 def test_what_a_pipe_has_no_room_for_stays_in_order(made, first):
-    """And nobody waits for the room."""
+    """put() does not wait for room."""
     things: list[Any] = [first, *((k, bytes(3000)) for k in range(100)), "last"]
     for each in things:
         made.put(each)
@@ -76,7 +76,7 @@ def test_once_the_thread_has_written_what_is_small_is_written_at_once_again(made
     with made._wlock:
         made.put("by the thread")
     assert made.get(timeout=PATIENCE_S) == "by the thread"
-    with made._wlock:  # the thread has done with it
+    with made._wlock:  # the thread has finished
         pass
     for k in range(100):
         made.put(k)
@@ -102,7 +102,7 @@ def _fetched() -> Any:
 
 
 def test_what_cannot_be_fetched_is_an_error_of_who_reads(made):
-    """torch's thread for pinned memory reads first, and goes on."""
+    """torch's thread for pinned memory is the first reader, and goes on."""
     made.put((3, Gone()))
     with pytest.raises(ConnectionResetError):
         made.get(timeout=0)

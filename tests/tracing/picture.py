@@ -37,8 +37,8 @@ class Trace:
 
 
 def read(path: Path) -> Trace:
-    """Fails if a track has no name, a slice overlaps with another one or ends before it begins, or
-    an arrow has no end."""
+    """Reads a file.  Fails if a track has no name, slices overlap, a slice ends before it begins,
+    or an arrow has no end."""
     packets = protos.Trace.FromString(path.read_bytes()).packet
     described = {
         packet.track_descriptor.uuid: packet.track_descriptor
@@ -88,7 +88,8 @@ def read(path: Path) -> Trace:
 
 
 def _check_nesting(uuid: int, events: list[Any]) -> None:
-    """What begins later on a track ends earlier, and the file has them in that order."""
+    """Checks that of overlapping slices of a track the later one ends earlier, and comes later in
+    the file."""
     depth, last = 0, 0
     for packet in events:
         if packet.track_event.track_uuid != uuid:

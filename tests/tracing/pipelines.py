@@ -17,7 +17,7 @@ def trace(path, *names, seconds=0.5):
 
 
 def paced(pipe, name, period_s):
-    """A camera."""
+    """A camera that publishes at a steady rate."""
     with gpuring.attach(name) as ring, ring.producer(label="camera") as producer:
         pipe.send()
         while True:
@@ -26,7 +26,7 @@ def paced(pipe, name, period_s):
 
 
 def stalls(pipe, name, stall_s):
-    """A recorder that now and then needs long for a frame."""
+    """A recorder that now and then takes long for a frame."""
     with (
         gpuring.attach(name) as ring,
         ring.consumer("recorder", label="recorder") as frames,

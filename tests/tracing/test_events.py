@@ -1,4 +1,4 @@
-"""What verbs write for who traces their ring, and what is left when somebody is killed."""
+"""The events that verbs write in a traced ring, and what is left when somebody is killed."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_verbs_write_what_they_do_while_it_is_on(name):
         put(producer, 2)
         drain(consumer)
         assert events(tracer, producer._peer.number) == []
-        assert tracer.go_on() is False  # it was off
+        assert tracer.go_on() is False  # it was off before
         assert tracer.go_on() is True
         put(producer)
         assert [kind for kind, _ in events(tracer, producer._peer.number)] == ["claim", "publish"]
@@ -61,7 +61,7 @@ def test_what_was_overwritten_is_counted(name):
         put(producer, TRACE_EVENTS)
         got = events(tracer, number)
         assert len(got) == TRACE_EVENTS
-        assert tracer.missed(number) == TRACE_EVENTS  # of two for each frame
+        assert tracer.missed(number) == TRACE_EVENTS  # there are two events for each frame
         assert got[-1] == ("publish", ring.stats().cursor - 1)
 
 
@@ -118,8 +118,8 @@ def traces(pipe, name):
 
 
 def test_a_tracer_that_is_killed_leaves_nothing_running(children, name):
-    """The first verb after its time is over turns it off, and another process can trace the
-    ring."""
+    """The first verb after the tracer's time is over turns tracing off.  Another process can then
+    trace the ring."""
     with small_ring(name) as ring, ring.producer() as producer:
         child = children(traces, name)
         child.receive()
@@ -131,7 +131,7 @@ def test_a_tracer_that_is_killed_leaves_nothing_running(children, name):
         put(producer)
         assert until_ns(name) == 0
         tracer = tracer_of(name)
-        assert events(tracer, producer._peer.number) == []  # not those of the earlier trace
+        assert events(tracer, producer._peer.number) == []  # the earlier events are gone
         put(producer)
         assert [kind for kind, _ in events(tracer, producer._peer.number)] == ["claim", "publish"]
     assert not segments_of(name)
@@ -194,7 +194,8 @@ def churns(pipe, name):
 @pytest.mark.slow
 @pytest.mark.deadline(600)
 def test_tracing_goes_on_and_off_while_traced_processes_are_killed(children, name):
-    """A thousand times.  What is read is always whole, and the ring goes on."""
+    """This happens a thousand times.  The events that are read are always whole, and the ring goes
+    on."""
     with small_ring(name, slots=8) as ring:
         lives = [children(churns, name) for _ in range(2)]
         for child in lives:

@@ -41,7 +41,7 @@ def gpu_slices(picture):
 
 
 def apart(slices):
-    """Those of one track do not overlap."""
+    """Checks that slices of one track do not overlap."""
     for a in slices:
         for b in slices:
             if a is not b and a.track is b.track:
@@ -71,7 +71,7 @@ def test_what_is_pending_lasts_from_the_verb_to_the_last_look_that_found_it_so(r
     assert (writes.name, reads.name) == (
         "GPU: writes 4",
         "GPU: reads 4",
-    )  # the first frame of four slots
+    )  # the first frame that is traced
     assert writes.track.name == reads.track.name == "cam0: GPU"
     assert writes.track is not reads.track
     assert before <= writes.begin_ns <= published
@@ -84,7 +84,7 @@ def test_what_is_pending_lasts_from_the_verb_to_the_last_look_that_found_it_so(r
 
 
 def test_what_is_done_at_the_next_look_has_no_slice(ring):
-    """Nothing tells how much earlier it was done."""
+    """Nobody knows how much earlier the work was done."""
     producer = ring.producer()
     watched = Watched(ring)
     watched.look()
@@ -113,7 +113,7 @@ def test_several_frames_are_pending_at_a_time_on_tracks_of_their_own(ring):
 
 
 def test_the_end_of_a_lap_does_not_end_the_next_one(ring):
-    """The same word tells of each frame of a slot."""
+    """One word holds the fence of all frames of a slot."""
     producer = ring.producer()
     watched = Watched(ring)
     ends = []
@@ -143,7 +143,7 @@ def test_what_a_killed_peer_had_pending_ends_with_its_death(ring):
 
 
 def test_with_events_it_is_shown_when_somebody_has_seen_that_it_was_done(rig):
-    """Nobody can tell when it was done, so there is no slice."""
+    """Nobody knows when the work was done, so there is no slice."""
     ring = rig("event")
     producer = ring.producer()
     watched = Watched(ring)
@@ -151,7 +151,7 @@ def test_with_events_it_is_shown_when_somebody_has_seen_that_it_was_done(rig):
     ring.finish()
     watched.look()
     before = native.now_ns()
-    ring.lap(producer)  # its claims ask for the events
+    ring.lap(producer)  # its claims look at the events
     watched.look()
     picture = watched.draw()
     assert gpu_slices(picture) == []

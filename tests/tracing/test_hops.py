@@ -85,10 +85,10 @@ def test_a_frame_is_followed_over_a_bridge(name, tmp_path):
         assert got in reads_of(seen.slices, far, "detectors")
         assert got.args["sequence"] == hop.args["sequence"]
         assert hop.end_ns <= got.begin_ns
-        if hop.args["sequence"] in written:  # else it was claimed before the trace
+        if hop.args["sequence"] in written:  # otherwise its slot was claimed before the trace
             assert hop.end_ns == written[hop.args["sequence"]].end_ns
     assert all(each.track.startswith(f"bridge {name} to {far} / ") for each in hops)
-    # A bridge claims slots for frames that are to come, and keeps nobody waiting by that.
+    # A bridge claims slots for frames that have not come yet.  Nobody has to wait because of that.
     assert any(each.args["ring"] == far for each in seen.named("waits for frame"))
     assert not [each for each in seen.named("waits for bridge, pid") if each.args["ring"] == far]
 

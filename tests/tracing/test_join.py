@@ -1,4 +1,4 @@
-"""Traces of several hosts on one time line.  Another host is one whose clock is another one."""
+"""Traces of several hosts on one time line.  Here another host is a process with another clock."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ with gpuring.attach(sys.argv[1]) as ring, ring.consumer("detectors", start="olde
 
 
 def far_host(pipe, address, near, far, path):
-    """What runs on the far host: an importer, a detector and a tracer.  Their clocks are ahead."""
+    """The processes of the far host: an importer, a detector and a tracer.  Their clocks are
+    ahead."""
     try:
         if ctypes.CDLL(None, use_errno=True).unshare(_NEW_TIME):
             raise OSError(ctypes.get_errno(), "no time namespace")
@@ -125,7 +126,7 @@ def test_the_clocks_of_two_hosts_are_aligned_within_the_error_that_is_stated(tra
         assert got.name == f"reads {hop.args['sequence']}"
         assert got.track.startswith(f"host {host}, far.pftrace")
         assert got.begin_ns >= hop.end_ns
-        # What was sent has not arrived before, as far as the clocks tell.
+        # By the aligned clocks no frame arrives before it was sent.
         assert hop.end_ns - source.begin_ns >= -error_ns
     assert written
     own = [each.args.get("by") for each in seen.named("arrives")]
@@ -168,7 +169,8 @@ def test_what_is_no_trace_or_has_no_bridge_is_refused(traced, tmp_path):
 
 
 def host(name, *clocks):
-    """Its one ring has the name as its epoch.  It is traced from 0 to 1 s on its own clock."""
+    """The trace of a host with one ring, from 0 to 1 s on its own clock.  The name is the ring's
+    epoch."""
     trace = HostTrace(Path(name), [], name, {name: "cam"}, list(clocks))
     trace.begin_ns, trace.end_ns = 0, 10**9
     return trace
@@ -177,7 +179,7 @@ def host(name, *clocks):
 def test_the_error_grows_with_the_time_since_the_measurement():
     traces = [host("a"), host("b", ("a", Clock(5, 1000, -(10**9))))]
     align(traces)
-    assert (traces[1].shift_ns, traces[1].error_ns) == (5, 1000 + 200_000)  # two seconds later
+    assert (traces[1].shift_ns, traces[1].error_ns) == (5, 1000 + 200_000)  # after two seconds
 
 
 def test_the_measurement_with_the_least_error_counts():

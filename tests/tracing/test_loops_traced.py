@@ -1,5 +1,5 @@
-"""Waits in event loops, where the thread does other things meanwhile, and those that are older than
-the trace."""
+"""Waits in event loops, whose threads do other things meanwhile, and waits that began before the
+trace."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def loops(pipe, names):
 
 
 def polls(pipe, name):
-    """With its own selector."""
+    """A loop with a selector of its own."""
     with (
         gpuring.attach(name) as ring,
         ring.consumer(label="selector") as consumer,
@@ -78,7 +78,7 @@ def test_tasks_of_one_thread_wait_side_by_side(children, name, path):
         ended = [wait for wait in waits if "end" not in wait.args]
         for wait in ended[1:-1]:
             read = reads[wait.args["sequence"]]
-            assert wait.end_ns <= read.begin_ns  # it has waited for just that frame
+            assert wait.end_ns <= read.begin_ns  # it has waited for exactly that frame
 
 
 def test_a_selector_of_ones_own_waits_too(children, name, path):

@@ -24,7 +24,7 @@ from tests.tracing.traced import until_ns
 
 
 def test_a_running_pipeline_is_traced_and_each_frame_can_be_followed(children, name, path):
-    """From the camera to the detector to the page, over two rings."""
+    """It goes from the camera to the detector and to the page, over two rings."""
     with small_ring(name, slots=8), small_ring(f"{name}-seen", slots=8):
         page = up(children(reader, f"{name}-seen", "page"))
         detector = up(children(stage, name, "detector", f"{name}-seen"))
@@ -163,7 +163,7 @@ def test_calls_are_shown_from_the_request_to_the_answer(children, name, path):
 
 
 def holds_several(pipe, names):
-    """It holds the last three frames of each ring, and has slices of its own."""
+    """A reader that holds the last three frames of each ring, and has slices of its own."""
     with contextlib.ExitStack() as stack:
         rings = [stack.enter_context(gpuring.attach(name)) for name in names]
         readers = [stack.enter_context(ring.consumer(label="holds")) for ring in rings]
@@ -190,7 +190,7 @@ def test_several_frames_at_a_time_have_a_track_each(children, name, path):
 
 
 def test_an_own_slice_is_shown_once(children, name, path):
-    """Though both rings of its process are traced."""
+    """It is shown once although both rings of its process are traced."""
     names = [name, f"{name}-b"]
     with small_ring(name, slots=8), small_ring(names[1], slots=8):
         up(children(holds_several, names))

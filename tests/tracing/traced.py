@@ -1,4 +1,4 @@
-"""What a header says of its tracing, and a tracer of one's own."""
+"""What a header says of its tracing, and a tracer for tests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def tracer_of(name: str) -> Tracer:
 
 
 def until_ns(name: str) -> int:
-    """0: it is off."""
+    """When tracing of the ring ends.  0: it is off."""
     with header(name) as file:
         raw = os.pread(file.fd, 8, FIELDS["head", "traced_until_ns"].offset)
     return int.from_bytes(raw, "little")
@@ -34,6 +34,6 @@ def nbytes(name: str) -> int:
 
 
 def events(tracer, number):
-    """(kind, first word about it) of each."""
+    """(kind, first word of data) of each event of a peer."""
     rows = np.frombuffer(tracer.read(number), np.uint64).reshape(-1, 8)
     return [(KINDS[int(row[2]) & 0xFFFFFFFF], int(row[4])) for row in rows if row[0]]

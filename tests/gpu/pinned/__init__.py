@@ -21,13 +21,13 @@ def make(name, **options):
 
 
 def words(seq, n=WORDS):
-    """What kernels.stamp writes."""
+    """The words that kernels.stamp writes."""
     first = seq * 0x9E3779B97F4A7C15 % 2**64
     return np.uint64(first) + np.arange(n, dtype="u8")
 
 
 def put(producer, frames=1):
-    """Frames of the CPU.  Returns their sequences."""
+    """Publishes frames that the CPU writes.  Returns their sequences."""
     seqs = []
     for _ in range(frames):
         with producer.claim(TAKES_S) as slot:

@@ -17,6 +17,6 @@ def ring(name):
 
 @pytest.fixture
 def by_cpu(ring):
-    """Another handle of the same ring, which uses it by the CPU."""
+    """Another handle of the same ring.  It uses the slots by the CPU."""
     with gpuring.attach(ring.name) as other:
         yield other

@@ -1,4 +1,4 @@
-"""Who waits for whom in a pinned ring."""
+"""The order of work in a pinned ring: who waits for whom."""
 
 from __future__ import annotations
 

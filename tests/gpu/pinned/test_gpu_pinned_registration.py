@@ -93,7 +93,7 @@ def test_where_registration_is_refused_copies_are_waited_for(name, monkeypatch, 
                     slot.use_on(stream)
                     assert isinstance(slot.array, np.ndarray)
                     upload = slot.upload(stream=on)
-                with producer.claim(0) as slot:  # nobody waits: it was read
+                with producer.claim(0) as slot:  # needs no wait, because the frame was read
                     slot.array[...] = 0
                 with consumer.acquire(0):
                     pass

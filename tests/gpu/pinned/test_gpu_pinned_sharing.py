@@ -19,7 +19,7 @@ FRAMES = 200
 
 
 def camera(pipe, name, frames):
-    """Owns the ring, and writes frames by the CPU."""
+    """Creates the ring, and writes frames by the CPU."""
     with make(name, subscriptions=["model", "disk"]) as ring, ring.producer() as producer:
         pipe.send()
         put(producer, frames)
@@ -58,7 +58,7 @@ def test_a_camera_without_cuda_a_model_and_a_recorder_share_a_ring(name, childre
     assert disk.result() == (0, False)
     source.send()
     assert source.result() is False
-    gpuring.unlink(name)  # and so its durable subscriptions
+    gpuring.unlink(name)  # and with it the durable subscriptions
     assert segments_of(name) == []
 
 
@@ -117,7 +117,7 @@ def test_a_service_has_clients_without_cuda_and_an_engine_on_the_gpu(name, child
 
 
 def test_one_process_may_use_a_ring_in_both_ways(ring, by_cpu):
-    """The GPU of a handle is in the entries of its peers."""
+    """The entries of a handle's peers name its GPU."""
     with ring.producer() as first, by_cpu.producer() as second:
         gpus = {peer.number: peer.gpu for peer in ring.stats().peers}
     assert gpus[second.peer] is None

@@ -1,3 +1,3 @@
-"""Stands before CuPy in the path of tests that hide it, so that it cannot be imported."""
+"""Comes before CuPy in the path of tests that hide CuPy, which then cannot be imported."""
 
 raise ModuleNotFoundError("CuPy is hidden from these tests", name="cupy")

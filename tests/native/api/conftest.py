@@ -18,7 +18,7 @@ STRICT = ["-Wall", "-Wextra", "-Wpedantic", "-Werror"]
 
 @pytest.fixture(scope="session")
 def linked(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The puppet, linked to the library of this package as a user's program is."""
+    """The puppet, linked like a user's program to the library of this package."""
     if CC is None:
         pytest.skip(needs_compiler.kwargs["reason"])
     place = tmp_path_factory.mktemp("api") / "puppet"
@@ -50,7 +50,7 @@ def fake_libcuda(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["fake", pytest.param("real", marks=pytest.mark.gpu)])
 def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> str:
-    """The driver of processes that are started from now on."""
+    """The driver that processes get which are started from now on."""
     if request.param == "fake":
         place = request.getfixturevalue("fake_libcuda")
         monkeypatch.setenv("LD_LIBRARY_PATH", str(place))
@@ -60,7 +60,8 @@ def driver(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch, tmp_
 
 @pytest.fixture
 def calls(driver: str, tmp_path: Path) -> Callable[[int], list[tuple[str, int]]]:
-    """The calls of a process so far, each with its stream, 0 if it has none."""
+    """A function that returns the calls of a process so far, each with its stream, or 0 if it has
+    none."""
 
     def made(pid: int) -> list[tuple[str, int]]:
         log = tmp_path / "calls"
@@ -99,6 +100,6 @@ def puppets() -> Iterator[Callable[[Path], Puppet]]:
 def puppet(
     request: pytest.FixtureRequest, puppets: Callable[[Path], Puppet]
 ) -> Callable[[], Puppet]:
-    """Starts puppets of one build, which have to end cleanly if nobody has killed them."""
+    """Starts puppets of one build, which have to end cleanly unless they were killed."""
     program = request.getfixturevalue(request.param)
     return lambda: puppets(program)

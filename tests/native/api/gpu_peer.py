@@ -21,7 +21,7 @@ SHAPE, META = (4, 64), [("pts", "i8")]
 
 
 class GpuPeer:
-    """What it has."""
+    """The ring, endpoints and slots of this process."""
 
     def __init__(self) -> None:
         self.ring: Any = None
@@ -53,7 +53,7 @@ class GpuPeer:
         return int(self.slot.seq)
 
     def fill(self, byte: int) -> None:
-        """On its stream."""
+        """Fills a slot on its stream."""
         at = self.slot.__cuda_array_interface__["data"][0]
         gpus.gpu(0).fill(at, byte, math.prod(SHAPE), self.stream.handle)
 
@@ -62,7 +62,7 @@ class GpuPeer:
         self.slot.publish()
 
     def write(self, byte: int) -> None:
-        """A frame, whose pts is the byte, too."""
+        """Publishes a frame that is full of a byte.  Its pts is that byte, too."""
         self.claim()
         self.fill(byte)
         self.publish(byte)
@@ -72,7 +72,7 @@ class GpuPeer:
         return int(self.slot.seq), int(self.slot.meta["pts"])
 
     def read(self) -> int:
-        """What all bytes are, -1 if they differ.  Waits for its stream."""
+        """The value that all bytes have, -1 if they differ.  Waits for its stream."""
         found = np.empty(SHAPE, "u1")
         self.slot.copy_to(found)
         assert (found == found[0, 0]).all(), found
@@ -82,7 +82,8 @@ class GpuPeer:
         self.slot.release()
 
     def take(self) -> int:
-        """The next frame: what all bytes are, which has to be its pts, too."""
+        """Takes the next frame.  Returns the value of all its bytes, which has to be its pts,
+        too."""
         _, pts = self.acquire()
         found = self.read()
         self.release()
@@ -90,7 +91,7 @@ class GpuPeer:
         return found
 
     def release_torn(self) -> None:
-        """Of a frame whose producer is dead."""
+        """Releases a frame whose producer is dead."""
         with self.slot:
             gpus.gpu(0).synchronize(self.stream.handle)
 
@@ -101,14 +102,14 @@ class GpuPeer:
         return sum(each.role == "consumer" for each in self.ring.stats().peers)
 
     def close(self) -> None:
-        self.slot = None  # its array would keep the memory
+        self.slot = None  # the slot's array would keep the memory
         if self.end is not None:
             self.end.close()
         self.ring.close()
 
 
 def obey(pipe: Pipe, hide_cupy: bool) -> None:
-    """Until it is told None."""
+    """Obeys commands until None comes."""
     if hide_cupy:
         sys.modules["cupy"] = None  # type: ignore[assignment]
     peer = GpuPeer()
@@ -128,14 +129,14 @@ class Peer:
         self.pid, self.kill = child.pid, child.kill
 
     def __call__(self, verb: str, *args: Any, **options: Any) -> Any:
-        """What it has found."""
+        """Sends a command.  Returns its result."""
         self._child.send((verb, args, options))
         done, found = self._child.receive()
         assert done, found
         return found
 
     def refused(self, verb: str, *args: Any, **options: Any) -> tuple[str, str]:
-        """The name of the exception, and its text."""
+        """Sends a command that fails.  Returns the name of the exception, and its text."""
         self._child.send((verb, args, options))
         done, found = self._child.receive()
         assert not done, found

@@ -1,4 +1,4 @@
-"""What tests of rings on GPUs with programs in C have in common."""
+"""Fixtures and functions for tests of rings on GPUs with programs in C."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Calls = Callable[[int], list[tuple[str, int]]]
 
 @pytest.fixture
 def name(name: str) -> Iterator[str]:
-    """One that may be left by the dead."""
+    """A ring name.  Rings of the dead under it are removed after the test."""
     yield name
     leftovers.tidy(lambda each: each == name)
 
@@ -65,7 +65,7 @@ def attach(program: Puppet, name: str) -> None:
 
 
 def publishes(program: Puppet, byte: int, pts: int) -> None:
-    """On stream 1."""
+    """Publishes a frame on stream 1."""
     program.ok("stream", 0, 1)
     program.ok("claim", 0, 0, 0)
     program.ok("fill", 0, 1, byte)
@@ -73,13 +73,13 @@ def publishes(program: Puppet, byte: int, pts: int) -> None:
 
 
 def sees(program: Puppet, byte: int, end: int = 0, stream: int = 2) -> None:
-    """What its stream reads in the newest frame of an endpoint."""
+    """What a stream reads in the newest frame of an endpoint."""
     program.ok("read", end, stream)
     assert program.ok("seen", stream) == {"status": "0", "all": str(byte)}
 
 
 def reads(program: Puppet, byte: int) -> None:
-    """The next frame, on stream 2."""
+    """Reads the next frame on stream 2."""
     assert program.ok("acquire", 0, 20 * 10**9, 0)["meta"] == str(byte)
     sees(program, byte)
     program.ok("release", 0, 1)

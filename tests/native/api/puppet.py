@@ -1,4 +1,4 @@
-"""Drives tests/native/programs/puppet.c, which does with gpuring.h what it is told."""
+"""Drives tests/native/programs/puppet.c, which calls gpuring.h as it is told to."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.helpers.processes import PATIENCE_S
 
 
 class Puppet:
-    """A process of it."""
+    """A process of the puppet."""
 
     def __init__(self, program: Path) -> None:
         self._process = subprocess.Popen(
@@ -28,7 +28,7 @@ class Puppet:
         self.pid = self._process.pid
 
     def __call__(self, *command: object) -> str:
-        """What it answers."""
+        """Sends a command.  Returns the answer."""
         self.tell(*command)
         return self.hear()
 
@@ -46,19 +46,20 @@ class Puppet:
         return line[:-1]
 
     def ok(self, *command: object) -> dict[str, str]:
-        """What it answers, if it could do it: words by what stands before their "="."""
+        """Sends a command that succeeds.  Returns the words of the answer by what stands before
+        their "="."""
         status, *words = self(*command).split(" ")
         assert status == "GPURING_OK", " ".join([status, *words])
         return dict(word.split("=") for word in words if "=" in word)
 
     def leaves(self) -> None:
-        """Ends it in order, when it has left its ring and given that up."""
+        """Ends it cleanly, after it has left and detached its ring."""
         self.ok("close", 0)
         self.ok("detach")
         self.end()
 
     def refused(self, *command: object) -> tuple[str, str]:
-        """The status, and the words of the error."""
+        """Sends a command that is refused.  Returns the status, and the words of the error."""
         status, _, text = self(*command).partition(" ")
         assert status != "GPURING_OK"
         return status.removeprefix("GPURING_"), text
@@ -70,7 +71,7 @@ class Puppet:
         assert info.si_code == os.CLD_STOPPED
 
     def stops(self) -> bool:
-        """Waits until it has stopped itself, or has answered: whether it has stopped."""
+        """Waits until it has stopped itself or has answered.  Returns whether it has stopped."""
         assert self._process.stdout is not None
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
@@ -81,7 +82,7 @@ class Puppet:
         raise AssertionError(f"it did nothing for {PATIENCE_S} s")
 
     def go_on(self) -> None:
-        """Once it has stopped itself."""
+        """Continues it when it has stopped itself."""
         os.waitid(os.P_PID, self.pid, os.WSTOPPED | os.WNOHANG)  # so `stops` knows of the next stop
         os.kill(self.pid, signal.SIGCONT)
 
@@ -90,7 +91,7 @@ class Puppet:
         self._process.wait(PATIENCE_S)
 
     def end(self) -> None:
-        """Ends it cleanly.  Sanitizers say then what it has lost."""
+        """Ends it cleanly.  Sanitizers then report leaks."""
         assert self._process.stdin is not None
         self._process.stdin.close()
         try:

@@ -1,4 +1,4 @@
-"""A peer in C that uses the slots by the CPU takes and ends a slot at once if nothing blocks it."""
+"""A peer in C that uses the slots by the CPU takes and ends slots at once if nothing blocks it."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def build_cpp(text: str, place: Path) -> None:
 
 
 def run_cpp(text: str, name: str, place: Path, *arguments: str) -> int:
-    """The exit status of a program."""
+    """Compiles and runs a program.  Returns its exit status."""
     build_cpp(text, place)
     return subprocess.run([place / "it", name, *arguments], check=False, timeout=60).returncode
 
@@ -219,7 +219,7 @@ int main(int, char **argv) {
 
 
 def test_metadata_is_written_as_a_struct_with_its_padding(name, tmp_path):
-    """As the page shows it."""
+    """The struct is that of the page."""
     shown = re.findall(r"^```cpp\n(.*?)^```$", (ROOT / "docs" / "c.md").read_text(), re.M | re.S)
     (make,) = (each for each in shown if "struct Metadata" in each)
     (write,) = (each for each in shown if each.startswith("const Metadata now"))
@@ -344,7 +344,8 @@ int main(int, char **argv) {
 
 @pytest.mark.parametrize("verb", ["claim", "acquire", "next", "latest"])
 def test_what_waits_in_cpp_without_a_timeout_waits_in_python(name, tmp_path, verb):
-    """An attach does not, and one that is told to waits for ever; so do verbs by themselves."""
+    """By default an attach does not wait, and verbs wait for ever.  With a timeout of None, an
+    attach does, too."""
     build_cpp(WAITS, tmp_path)
     command = [tmp_path / "it", name, verb]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
@@ -425,7 +426,7 @@ int main(int, char **argv) {
 
 @pytest.mark.parametrize("second", ["stays", "moves-on"])
 def test_a_ring_that_a_restart_has_led_to_can_be_joined_by_others(name, tmp_path, second):
-    """It is given up once, by whoever is the last one."""
+    """The ring is given up once, by the last one that has it."""
     assert run_cpp(OTHERS, name, tmp_path, second) == 0
     assert segments_of(name) == []
 

@@ -1,4 +1,5 @@
-"""Rings that a program in C has created: whole for everybody, and gone when it closes them."""
+"""Rings that a program in C has created.  They are whole for everybody, and gone when it closes
+them."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ def test_a_name_that_is_taken_is_not_taken_away(name, puppet):
 
 
 def test_which_ring_makes_way(name, puppet):
-    """The dead by default, none, or any: as in Python."""
+    """As in Python, rings of the dead make way by default.  With options, no ring does, or any."""
     none, any_ = 1, 2
     one, other = puppet(), puppet()
     one.ok("create", name, 3, 0o600, *IMAGE)
@@ -173,7 +174,7 @@ def test_a_program_that_ends_without_a_close_has_died(name, puppet):
         frames.acquire(5).release()
         with pytest.raises(gpuring.PeerLost):
             frames.acquire(20)
-    assert segments_of(name) == []  # the last one has taken them away
+    assert segments_of(name) == []  # the last one has removed the names
 
 
 @pytest.mark.parametrize(
@@ -225,7 +226,7 @@ def test_a_dtype_is_stored_as_numpy_writes_it(name, puppet, dtype):
 @pytest.mark.parametrize(("more", "what"), [(1, "the slots"), (2, "the header")])
 def test_a_process_without_descriptors_is_told_of_which_ring(name, puppet, more, what):
     c = puppet()
-    c()  # it has begun
+    c()  # the command runs
     n = len(list(Path(f"/proc/{c.pid}/fd").iterdir()))
     resource.prlimit(c.pid, resource.RLIMIT_NOFILE, (n + more, n + 100))
     status, text = c.refused("create", name, 4, 0o600, *IMAGE)

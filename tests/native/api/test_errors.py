@@ -1,4 +1,4 @@
-"""What gpuring.h refuses, and in which words: those of Python."""
+"""What gpuring.h refuses.  Its words are those of Python."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ def test_a_full_ring_names_who_is_in_the_way(name, puppet):
 
 
 def test_a_wait_that_can_have_no_end_is_given_up(name, puppet):
-    """As in Python: the reader was told the end of the stream, and asks for nothing."""
+    """As in Python, producers do not wait for a reader that has got the end of the stream and asks
+    for nothing."""
     c = puppet()
     with small_ring(name, slots=2) as ring, ring.consumer() as frames:
         ring.producer().close()
@@ -243,7 +244,7 @@ def test_attach_waits_for_a_ring_that_lives(name, puppet, children):
     status, text = c.refused("attach", name, S // 20)
     assert status == "PEER_LOST"
     assert text == words_of(lambda: gpuring.attach(name, timeout=0.05))
-    c.ok("attach", name, 0)  # what the dead have left
+    c.ok("attach", name, 0)  # a ring of the dead
     c.ok("detach")
     c.tell("attach", name, 20 * S)
     with small_ring(name):
@@ -285,7 +286,7 @@ def test_who_attaches_while_a_name_goes_is_in_the_ring_of_that_name_or_in_none(
 @pytest.mark.slow
 @pytest.mark.deadline(400)
 def test_slots_that_shrink_meanwhile_are_not_mapped(name, puppets, sanitized):
-    """Whoever touches a mapping beyond the end of its file is killed."""
+    """A process that touches a mapping beyond the end of its file is killed."""
     c = puppets(sanitized)
     c("stop-at", "slots: opened")
     with small_ring(name) as ring:

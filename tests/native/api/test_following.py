@@ -1,4 +1,4 @@
-"""Over restarts: a producer or a consumer in C goes on in the next ring of the name."""
+"""Restarts: a producer or a consumer in C goes on in the next ring of the name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FIELD = ("array", "|u1", 4, ",")
 
 
 def follows(c, name):
-    """It joins as a consumer that goes on over restarts."""
+    """Joins the puppet as a consumer that goes on over restarts."""
     c.ok("attach", name, 0)
     c.ok("consume", "-", NEXT, "r")
 
@@ -41,7 +41,7 @@ def reads(c, byte, *, restarted=False):
 
 @contextlib.contextmanager
 def at_its_end(c, name):
-    """It has a descriptor, and its stream has ended."""
+    """The puppet as a consumer that has a descriptor, and whose stream has ended."""
     with small_ring(name) as ring:
         follows(c, name)
         ring.producer().close()
@@ -51,7 +51,7 @@ def at_its_end(c, name):
 
 
 def test_a_producer_waits_for_a_consumer_that_goes_on_after_the_end(name, puppet):
-    """It does not count among those who have seen the end."""
+    """Such a consumer does not count among those who have seen the end."""
     c = puppet()
     with small_ring(name) as ring:
         follows(c, name)
@@ -99,7 +99,7 @@ def test_a_consumer_goes_on_in_the_next_ring(name, puppet, dies):
 
 
 def test_a_frame_that_is_held_stays_valid_in_the_ring_before(name, puppet):
-    """Also if it has the number of one of the next ring."""
+    """This holds also if its number is that of a frame in the next ring."""
     c = puppet()
     with small_ring(name) as old, old.producer() as producer:
         follows(c, name)
@@ -158,7 +158,7 @@ def test_a_consumer_goes_on_any_number_of_times(name, puppet):
 
 
 def test_the_ring_that_it_was_told_of_is_valid_until_the_first_slot_after_a_restart(name, puppet):
-    """Two rings come and go without a frame, and it has joined each."""
+    """Two rings come and go without a frame.  The puppet joins each of them."""
     c = puppet()
     for slots in (4, 5, 6, 7, 8):
         with small_ring(name, slots=slots) as ring, ring.producer() as producer:
@@ -178,7 +178,7 @@ def test_the_ring_that_it_was_told_of_is_valid_until_the_first_slot_after_a_rest
                 assert c.ok("acquire", 0, FOREVER, 0)["restarted"] == "1"
                 assert c.ok("told", 0)["slots"] == "8"
                 maps = Path(f"/proc/{c.pid}/maps").read_text()
-                assert maps.count(f"/gpuring.{name}") == 2 * 2  # those of its join, and of this one
+                assert maps.count(f"/gpuring.{name}") == 2 * 2  # of both rings that it has
     c.leaves()
 
 
@@ -219,7 +219,7 @@ def test_what_is_lost_on_the_way_is_counted_once(name, puppet):
     with small_ring(name, slots=4) as ring, ring.producer() as producer:
         put(producer, 9)
         first = int(c.ok("acquire", 0, S, 0)["lost"])
-        assert first == 9 - 3  # it begins with the oldest that is there
+        assert first == 9 - 3  # it begins with the oldest frame that is there
         c.ok("close", 0)
     c.ok("detach")
 
@@ -269,7 +269,7 @@ def test_a_descriptor_tells_of_the_next_ring(name, puppet):
 def test_a_descriptor_hears_no_names_between_ends_though_a_child_has_it(name, puppet):
     c = puppet()
     with at_its_end(c, name):
-        waits(c)  # its timer has it looked again soon
+        waits(c)  # its timer makes it look again soon
         assert c("poll", 0, 20_000) == "GPURING_OK 1"
         assert c("child") == "ok"
     with small_ring(name) as ring, ring.producer():
@@ -316,7 +316,7 @@ def test_an_end_that_comes_during_a_select_is_waited_out(name, puppet):
     with small_ring(name) as ring, ring.producer() as producer:
         put(producer, 1, 2)
         assert c.hear() == "GPURING_OK 1"
-        assert len(ring.stats().subscriptions) == 1  # that is what it has told of
+        assert len(ring.stats().subscriptions) == 1  # the descriptor was readable because of that
         assert c.ok("acquire", 0, 0, 0)["restarted"] == "1"
         c.leaves()
 

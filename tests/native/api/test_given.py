@@ -38,7 +38,7 @@ def allocates(program: Puppet, of: str, nbytes: int = NBYTES) -> None:
 def test_a_ring_lies_in_memory_of_the_program(
     name: str, c: Callable[[], Puppet], python: Callable[[], Peer], of: str, kind: str
 ) -> None:
-    """Which may not be freed before nobody has the ring any more."""
+    """The memory may not be freed before nobody has the ring any more."""
     program, peer = c(), python()
     allocates(program, of)
     program.ok("give", 0, NBYTES)

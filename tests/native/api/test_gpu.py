@@ -36,13 +36,14 @@ __all__ = ["_is_supported", "c", "name"]  # pytest finds the fixtures by it
 
 
 def consumes(program: Puppet) -> None:
-    """On stream 2."""
+    """Joins a consumer that uses stream 2."""
     program.ok("consume", "x", -2, "-")
     program.ok("stream", 0, 2)
 
 
 def still_reads_a_frame_of(peer: Peer, program: Puppet) -> None:
-    """Until it is told to go on.  The host is ahead of the GPU: it has released the frame."""
+    """Holds the reading of a frame until the test lets it go on.  The host has released the frame
+    already."""
     peer("write", 1)
     program.ok("acquire", 0, 5 * 10**9, 0)
     program.ok("hold", 2)

@@ -32,7 +32,7 @@ DEFAULT, CPU = -1, -3
 
 
 def replace(program: Puppet, name: str, kind: str, sync: str = "auto") -> None:
-    """A camera whose ring takes the place of any other."""
+    """Starts a camera whose ring replaces any other of the name."""
     program("replaces", 2)
     create(program, name, kind, sync)
     program.ok("produce", "-", "-")
@@ -46,7 +46,7 @@ def replace_on_host(program: Puppet, name: str) -> None:
 
 
 def reads(program: Puppet, byte: int, *, restarted: bool) -> None:
-    """The next frame, on stream 2."""
+    """Reads the next frame on stream 2."""
     got = program.ok("acquire", 0, 20 * S, 0)
     assert (got["meta"], got["restarted"]) == (str(byte), str(int(restarted)))
     sees(program, byte)
@@ -68,9 +68,9 @@ def test_a_consumer_in_c_goes_on_in_the_next_ring_on_its_stream(
     reads(reader, 1, restarted=False)
     replace(other, name, kind, sync)
     publishes(other, 7, 7)
-    reads(reader, 2, restarted=False)  # what is left there comes first
+    reads(reader, 2, restarted=False)  # the rest of the old ring comes first
     reads(reader, 7, restarted=True)
-    for _ in range(3):  # two of them are open in the ring before
+    for _ in range(3):  # two slots of the ring before are open
         reader.ok("use-on", 0, 3)
         reader.ok("release", 0, 1)
     for k in range(8, 14):
@@ -150,7 +150,7 @@ def test_who_reads_by_the_cpu_does_not_go_on_on_a_gpu(
 def test_a_durable_subscription_outlives_a_ring_on_a_gpu(
     name: str, c: Callable[[], Puppet], kind: str
 ) -> None:
-    """Who joins it in the next ring learns how many frames were lost on the way."""
+    """A member that joins it in the next ring learns how many frames were lost between."""
     camera, other, reader = c(), c(), c()
     create(camera, name, kind)
     camera.ok("produce", "-", "-")

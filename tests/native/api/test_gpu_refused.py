@@ -1,4 +1,4 @@
-"""What a program in C is told about GPUs, and what it leaves behind when one refuses.
+"""The errors that a program in C gets about GPUs, and what it leaves behind when a call is refused.
 
 The driver is programs/fake_libcuda.
 """
@@ -45,7 +45,7 @@ def c(driver: str, program: Any, puppets: Callable[..., Puppet]) -> Puppet:
 
 
 def refuses(program: Puppet, *calls: str) -> None:
-    """From now on these calls return 42."""
+    """Makes these calls return 42 from now on."""
     listed = "".join(f"{call}={FORTY_TWO}," for call in calls)
     program.ok("setenv", "FAKE_CUDA_REFUSES", f",{listed}")
 
@@ -200,7 +200,7 @@ def is_of_a_gpu(descriptor: Path) -> bool:
 
 
 def held(program: Puppet) -> tuple[int, int]:
-    """How many descriptors and mappings it has of memory of a GPU."""
+    """How many descriptors and mappings of GPU memory a process has."""
     files = sum(map(is_of_a_gpu, Path(f"/proc/{program.pid}/fd").iterdir()))
     return files, Path(f"/proc/{program.pid}/maps").read_text().count(MEMORY_OF_A_GPU)
 
@@ -253,7 +253,7 @@ def test_a_refused_call_of_attach_leaves_nothing(
         status, text = other.refused("attach", name, 0)
         assert (status, name in text or "header" in text) == ("DEVICE", True), (call, text)
         assert other.ok("device-status") == {"status": FORTY_TWO}
-        poll(lambda: held(other) == (0, 0))  # what others have sent is closed aside
+        poll(lambda: held(other) == (0, 0))  # a thread closes what others have sent
     refuses(other)
     other.ok("attach", name, 0)
     other.ok("detach")
@@ -270,7 +270,7 @@ def test_slots_that_cuda_does_not_register_are_used_by_the_cpu(name: str, c: Pup
     assert (found["device"], found["mapped"]) == ("0", "0")
     c.ok("produce", "-")
     c.ok("claim", 0, 0, 0)
-    c.ok("use-on", 0, 0)  # nothing is ordered on it
+    c.ok("use-on", 0, 0)  # that stream is not ordered
     c.ok("publish", 0, 1, 3, 3)
     with gpuring.attach(name) as ring, ring.consumer(start="oldest") as frames:
         with frames.acquire(5) as slot:
@@ -375,7 +375,7 @@ def test_a_consumer_in_c_cannot_write_virtual_memory(
     reader.ok("acquire", 0, 0, 0)
     reader.ok("read", 0, 0)
     assert reader.ok("seen", 0)["all"] == "5"
-    reader.tell("fill", 0, 0, 6)  # as a kernel that writes there: the process does not survive it
+    reader.tell("fill", 0, 0, 6)  # writes as a kernel would, which kills the process
     with pytest.raises(AssertionError, match="it has ended: -11"):
         reader.hear()
     c.ok("close", 0)

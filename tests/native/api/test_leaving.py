@@ -27,7 +27,7 @@ def test_an_earlier_ring_that_could_not_be_left_is_left_by_the_close(name, puppe
             put(other, 1, 2)
             assert c.ok("acquire", 0, FOREVER, 0)["first"] == "2"
             if verb == "release":
-                c.ok("release", 0, 1)  # of the frame in the earlier ring
+                c.ok("release", 0, 1)  # for the frame in the earlier ring
             else:
                 assert c.refused("close", 0)[0] == "TIMEOUT"
         assert len(old.stats().subscriptions) == 1
@@ -43,7 +43,8 @@ def test_an_earlier_ring_that_could_not_be_left_is_left_by_the_close(name, puppe
 def test_a_join_that_is_refused_late_leaves_as_soon_as_it_can(
     name, puppets, sanitized, monkeypatch, role
 ):
-    """After the step that needs the membership lock: here for what the environment says."""
+    """The refusal comes after the step that needs the membership lock.  Here the environment causes
+    it."""
     with monkeypatch.context() as environment:
         environment.setenv("GPURING_SPIN", "soon")
         c = puppets(sanitized)
@@ -68,7 +69,7 @@ def test_a_join_that_is_refused_late_leaves_as_soon_as_it_can(
 def test_a_join_that_is_refused_late_does_not_die_if_the_ring_is_detached(
     name, puppets, sanitized, monkeypatch, role
 ):
-    """Its handle stays until it has left, and goes with the next detach."""
+    """Its handle stays until the peer has left, and is freed with the next detach."""
     with monkeypatch.context() as environment:
         environment.setenv("GPURING_SPIN", "soon")
         c = puppets(sanitized)
@@ -96,7 +97,7 @@ def test_a_join_that_is_refused_late_does_not_die_if_the_ring_is_detached(
 @pytest.mark.slow
 @pytest.mark.deadline(400)
 def test_a_follower_that_can_leave_neither_ring_stays_in_the_first(name, puppets, sanitized):
-    """It has joined the next ring when it finds that it cannot leave its own."""
+    """The follower has joined the next ring when it finds that it cannot leave its own."""
     c = puppets(sanitized)
     with small_ring(name) as old, contextlib.ExitStack() as until_it_can_leave:
         c.ok("attach", name, 0)
@@ -114,7 +115,7 @@ def test_a_follower_that_can_leave_neither_ring_stays_in_the_first(name, puppets
             with locked(name):
                 c.go_on()
                 assert c.hear().startswith("GPURING_TIMEOUT ")
-            poll(lambda: len(ring.stats().peers) == 2)  # those of this process
+            poll(lambda: len(ring.stats().peers) == 2)  # the two peers of this process
             assert ring.stats().reaps == 0
             assert len(old.stats().subscriptions) == 1
             until_it_can_leave.close()

@@ -1,4 +1,4 @@
-"""A reader in C is killed at any step of its way into the next ring."""
+"""A reader in C is killed at each step of its move into the next ring."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ FOREVER, OLDEST = -1, -2
 def test_a_reader_that_is_killed_on_its_way_leaves_its_frames_to_the_others(
     name, puppets, sanitized, holds
 ):
-    """It is in both rings for a while, and then in the next one, with or without its frame."""
+    """The reader is in both rings for a while, and then in the next one, with or without its
+    frame."""
     for k in range(1, 100):
         c = puppets(sanitized)
         with small_ring(name) as old, old.producer() as before:
@@ -46,4 +47,4 @@ def test_a_reader_that_is_killed_on_its_way_leaves_its_frames_to_the_others(
         if halted.was_over:
             assert k > 10
             return
-    raise AssertionError("no end")
+    raise AssertionError("the steps do not end")

@@ -1,4 +1,4 @@
-"""The description of slots, as C reads it: what Python writes, and nothing that could do harm."""
+"""The C code reads every description of slots that Python writes, and refuses all harmful ones."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The name of a ring between the steps of the C library: whoever is killed there, and of two
-processes that change one name at once."""
+"""The name of a ring between the steps of the C library: deaths and forks there, and two processes
+that change one name at once."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_kill_at_any_step_leaves_a_whole_ring_or_what_the_next_tidying_takes(
         one.kill()
         is_whole_or_gone(name)
         if k % 2:
-            small_ring(name, replace=True).close()  # works at once, whatever is left
+            small_ring(name, replace=True).close()  # a new start works at once, whatever is left
         if mine is not None:
             mine.close()
         tidied(name)
@@ -80,14 +80,14 @@ def test_a_kill_at_any_step_leaves_a_whole_ring_or_what_the_next_tidying_takes(
         if halted.was_over:
             assert k > 3
             return
-    raise AssertionError("no end")
+    raise AssertionError("the steps do not end")
 
 
 # ---- a fork --------------------------------------------------------------------------------------
 
 
 def forked(one: Puppet) -> bool:
-    """Whether its command had the step in which it was to fork."""
+    """Whether the command had the step at which the process was to fork."""
     return one("fork-in", 0) == "0"
 
 
@@ -117,13 +117,14 @@ def test_a_child_that_another_thread_forks_at_any_step_keeps_no_lock(
         if over:
             assert k > 3
             return
-    raise AssertionError("no end")
+    raise AssertionError("the steps do not end")
 
 
 def test_a_child_that_is_forked_while_somebody_settles_keeps_no_lock(
     name, replaced, puppets, sanitized
 ):
-    """Else nobody settles as long as the child lives, and what was lost goes untold."""
+    """Otherwise nobody could settle as long as the child lives, and nobody would learn what was
+    lost."""
     for k in range(1, 100):
         child, ring = replaced(1)
         one = puppets(sanitized)
@@ -138,7 +139,7 @@ def test_a_child_that_is_forked_while_somebody_settles_keeps_no_lock(
         if over:
             assert k > 3
             return
-    raise AssertionError("no end")
+    raise AssertionError("the steps do not end")
 
 
 # ---- two at once ---------------------------------------------------------------------------------
@@ -149,13 +150,13 @@ OPS: dict[str, Callable[[Puppet, str], tuple[object, ...]]] = {
     "unlink": lambda _, name: ("unlink", name),
     "tidy": lambda _, name: ("tidy", name),
     "attach": lambda _, name: ("attach", name, 0),
-    "close": lambda _, __: ("detach",),  # of the first ring
+    "close": lambda _, __: ("detach",),  # by the process of the first ring
 }
 EXPECTED = ("GPURING_OK", "GPURING_EXISTS", "GPURING_NOT_FOUND")
 
 
 def prepared(puppet: Puppet, name: str, state: str) -> None:
-    """Makes the first ring, in the process that is to close it if one does."""
+    """Makes the first ring, in the process that is going to close it, if one does."""
     if state != "no ring":
         puppet.ok(*creates(puppet, name, ANY))
     if state == "a dead ring":
@@ -165,10 +166,10 @@ def prepared(puppet: Puppet, name: str, state: str) -> None:
 @pytest.mark.parametrize("state", ["no ring", "a living ring", "a dead ring"])
 @pytest.mark.parametrize("one", OPS)
 def test_two_operations_on_one_name_at_once(name, puppets, sanitized, state, one):
-    """One stands still at each of its steps while the other runs: whoever has the name in the end
-    has it whole, whoever has lost it knows, and nothing is left."""
+    """One operation stops at each of its steps while the other runs.  The ring that has the name in
+    the end is whole.  The one that has lost it knows that.  Nothing else is left."""
     if one == "close" and state != "a living ring":
-        pytest.skip("nobody closes it")
+        pytest.skip("only a living ring is closed")
     for other in [each for each in OPS if each not in ("close", "attach")]:
         for k in range(1, 100):
             first, mover, guest = (puppets(sanitized) for _ in range(3))
@@ -200,7 +201,7 @@ def makers_of(first: Puppet, state: str, one: str) -> list[Puppet]:
 
 
 def made_in(outcomes: list[str], made: dict[Puppet, bool]) -> list[Puppet]:
-    """Those that have created a ring."""
+    """The processes that have created a ring."""
     told = zip(made.items(), outcomes, strict=True)
     return [each for (each, creates), outcome in told if creates and outcome == "GPURING_OK"]
 
@@ -222,7 +223,7 @@ def ends_in_order(name: str, makers: list[Puppet], where: str) -> None:
 )
 @pytest.mark.parametrize("guest", [True, False])
 def test_of_two_that_start_at_once_one_gets_the_name_of_the_dead(name, puppets, sanitized, guest):
-    """The other one is told so, wherever they meet, and never takes the winner's ring away."""
+    """The other one gets an error, wherever they meet, and never removes the winner's ring."""
     for k in range(1, 100):
         dead_ring(lambda: puppets(sanitized), name)
         one, other = puppets(sanitized), puppets(sanitized)
@@ -257,7 +258,8 @@ def test_of_two_that_start_at_once_one_gets_the_name_of_the_dead(name, puppets, 
 def test_a_tidier_does_not_take_the_slots_of_a_ring_that_is_born_meanwhile(
     name, puppets, sanitized
 ):
-    """They have a name before their ring has.  The tidier looks at their lock, and then for it."""
+    """Slots have a name before their ring has one.  The tidier looks at their lock first, and then
+    for the ring."""
     maker, tidier = puppets(sanitized), puppets(sanitized)
     maker("stop-at", "create: header made")
     maker.tell(*creates(maker, name, DEAD))
@@ -275,7 +277,7 @@ def test_a_tidier_does_not_take_the_slots_of_a_ring_that_is_born_meanwhile(
 
 
 def test_a_tidier_leaves_a_ring_that_somebody_has_attached_to_meanwhile(name, puppets, sanitized):
-    """Between its look at the dead and its lock."""
+    """The other process attaches between the tidier's look for the dead and its lock."""
     dead_ring(lambda: puppets(sanitized), name)
     tidier = puppets(sanitized)
     tidier("stop-at", "tidy: looked")
@@ -288,7 +290,7 @@ def test_a_tidier_leaves_a_ring_that_somebody_has_attached_to_meanwhile(name, pu
 
 
 def test_slots_lose_their_name_before_their_header_does(name, puppets, sanitized):
-    """So what a kill leaves in between is found under the header's name."""
+    """So what a kill leaves between the two is found under the header's name."""
     for command, left in (("unlink", 1), ("create", 2)):
         one = puppets(sanitized)
         with small_ring(name):
@@ -303,8 +305,8 @@ def test_slots_lose_their_name_before_their_header_does(name, puppets, sanitized
 
 
 def test_the_name_that_is_taken_over_is_never_free(name, puppets, sanitized):
-    """Else, of two cameras that start at once, the second one could take it, and knew nothing of
-    the subscriptions."""
+    """Otherwise the second of two cameras that start at once could take it, without the
+    subscriptions."""
     for k in range(1, 100):
         one = puppets(sanitized)
         with make(name, subscriptions=["rec"], replace=True):
@@ -321,7 +323,8 @@ def test_the_name_that_is_taken_over_is_never_free(name, puppets, sanitized):
 
 
 def test_a_create_whose_spare_name_is_removed_says_so(name, puppets, sanitized):
-    """By a cleaner of /dev/shm, for our own leave alone what somebody is making."""
+    """A foreign cleaner of /dev/shm may do so.  gpuring's own leave alone what somebody is
+    making."""
     one = puppets(sanitized)
     with small_ring(name):
         one("stop-at", "take: slots removed")

@@ -1,4 +1,4 @@
-"""Text that others have chosen, in messages of the C library: as printable.py shows it."""
+"""The C library shows text that others have chosen as printable.py shows it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.helpers.rings import small_ring
 
 
 def shown(name: str, text: str) -> str:
-    """What a message has of a label."""
+    """How a message shows a label."""
     with (
         small_ring(name, slots=1) as ring,
         ring.consumer(label=text) as frames,
@@ -38,13 +38,13 @@ def test_what_is_not_printable_is_escaped(name):
 
 
 def test_of_all_that_unicode_has_the_same_is_escaped(name):
-    """But for what this Unicode has no picture of yet, which is shown as it is.  Beside each
-    character that is not printable stand its neighbours."""
+    """The exceptions are characters that this version of Unicode does not have, which are shown as
+    they are.  Beside each character that is not printable stand its neighbours."""
     hidden = {
         code for code in range(1, sys.maxunicode)
         if unicodedata.category(chr(code)) in ("Cc", "Cf", "Zs", "Zl", "Zp")
     }  # fmt: skip
-    hidden |= {0xE000, 0xF8FF, 0xF0000, 0x10FFFD}  # the ends of what is for private use
+    hidden |= {0xE000, 0xF8FF, 0xF0000, 0x10FFFD}  # the ends of the ranges for private use
     there = sorted(
         code for code in {each + k for each in hidden for k in (-1, 0, 1)} - {0}
         if unicodedata.category(chr(code)) not in ("Cn", "Cs") and chr(code) not in "(,"

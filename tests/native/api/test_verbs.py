@@ -85,7 +85,8 @@ def test_a_smaller_frame_has_its_shape_at_both_ends(name, puppet):
 @pytest.mark.parametrize("wanted", [0, 4])
 @pytest.mark.parametrize("extent", [13, 2**63, 0])
 def test_a_shape_that_does_not_fit_is_refused_once(name, puppet, extent, wanted):
-    """Whoever can write the ring can write it.  The frames around it are read."""
+    """Any process that may write the ring can write such a shape.  The frames around it are
+    read."""
     c = puppet()
     with gpuring.create(
         name, slots=4, shape=(4, 6), dtype="u1", device="host"
@@ -180,7 +181,7 @@ def test_what_a_bridge_has_lost_since_its_ring_was_made_counts(name, puppet):
 
 
 def test_members_of_one_subscription_share_its_frames(name, puppet):
-    """One of them is in C and dies with a frame: the other one, in Python, gets it."""
+    """One member is in C and dies with a frame.  The other one, in Python, gets it."""
     c = puppet()
     with small_ring(name) as ring, ring.producer() as producer, ring.consumer("both") as frames:
         c.ok("attach", name, 0)
@@ -262,9 +263,9 @@ def test_an_abandoned_claim_carries_no_frame(name, puppet):
         c.ok("abandon", 0, 1)
         c.ok("publish", 0, 1, 1)
         assert frames.acquire(5).seq == 5
-        assert c.refused("publish", 0, 1, 1)[0] == "INVALID"  # it has none any more
+        assert c.refused("publish", 0, 1, 1)[0] == "INVALID"  # it has no claim any more
         c.ok("claim", 0, 0, 0)
-        c.ok("close", 0)  # which abandons it
+        c.ok("close", 0)  # close abandons it
         assert frames._peer.position == 6
         with pytest.raises(gpuring.EndOfStream):
             frames.acquire(5)
@@ -400,7 +401,7 @@ def test_the_library_can_be_loaded_and_given_up(name, tmp_path):
 
 
 def test_a_process_of_python_may_use_both(name):
-    """There is one library in the process, with one watchdog, whoever calls it."""
+    """There is one library in the process, with one watchdog for calls from C and from Python."""
     library = ctypes.CDLL(str(config.LIBRARY))
     ring, consumer = ctypes.c_void_p(), ctypes.c_void_p()
     error = ctypes.create_string_buffer(12 + 512)
@@ -449,7 +450,7 @@ def test_try_claim_counts_what_is_dropped_for_readers_in_c(name, puppet):
 
 
 def test_a_pinned_ring_is_used_by_the_cpu(name, puppet):
-    """Its fences are stored by the CPU, and who attaches meets the others."""
+    """The CPU stores its fences, and a process that attaches joins the others."""
     c = puppet()
     with gpuring.create(
         name, slots=4, shape=16, dtype="u1", memory="pinned", device="host"
@@ -473,7 +474,7 @@ def test_a_pinned_ring_is_used_by_the_cpu(name, puppet):
 
 
 def test_a_ring_on_a_gpu_is_refused_to_who_uses_it_by_the_cpu(name, puppet):
-    """Only its header is looked at, so it needs no GPU here."""
+    """Only the header is read, so this needs no GPU."""
     c = puppet()
     c.ok("under", 0, -3, 0, 0)
     epoch = os.urandom(16)

@@ -1,1 +1,2 @@
-"""Device order where there is no device: the driver is a fake, or done at once."""
+"""Device order without a device: the driver is a fake, and in some tests its GPU is done at
+once."""

@@ -19,7 +19,7 @@ _OPERATIONS = ("write_value", "wait_value", "batch", "event_record", "wait_event
 
 
 class InstantDriver(Driver):
-    """`stuck`: its GPU does nothing meanwhile."""
+    """A driver whose GPU is done at once.  While it is `stuck`, its GPU does nothing."""
 
     def __init__(self, header):
         super().__init__(header)
@@ -36,12 +36,12 @@ class InstantDriver(Driver):
         return status
 
     def refuse(self, status):
-        """What every operation on a stream returns from now on; 0: it is done."""
+        """Makes every operation on a stream return this from now on.  0 means success."""
         self.errors = dict.fromkeys(_OPERATIONS, status) if status else {}
 
 
 def attach_driver(ring):
-    """Peers of the ring that are made from now on have a GPU."""
+    """Gives a GPU to peers of the ring that are made from now on."""
     ring.driver = driver = InstantDriver(ring._header)
 
     def current():
@@ -60,12 +60,13 @@ def fences(ring, peer):
 
 
 def raises_at(ring, *indices):
-    """The records of these slots fail from now on, each with a status of its own: see `at`."""
+    """Makes the records of these slots fail from now on, each with a status of its own (see
+    `at`)."""
     ring.driver.refuses = {index: 1000 + index for index in indices}
 
 
 def at(index):
-    """What the error says of a record that raises_at has failed."""
+    """The text of the error of a record that raises_at has made fail."""
     return rf"\({1000 + index}\)"
 
 
@@ -75,7 +76,7 @@ def pay(ring, producer, index):
 
 
 def count_a_death(ring):
-    """A reaper does so when it has marked what is torn."""
+    """Counts a death, as a reaper does when it has marked what is torn."""
     with Path(f"/dev/shm/gpuring.{ring.name}").open("r+b") as header:
         header.seek(FIELDS["head", "reaps"].offset)
         header.write((ring._header.reaps + 1).to_bytes(8, "little"))

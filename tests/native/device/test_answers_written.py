@@ -1,4 +1,4 @@
-"""Answers of an engine whose GPU is not done: what an event loop receives in one turn."""
+"""What an event loop receives in one turn of an engine whose GPU is not done."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.service.services import answer, send, serve
 
 @pytest.fixture
 def drivers(monkeypatch):
-    """The ring of answers is on a GPU.  The drivers: of its client, and of its engine."""
+    """Puts the ring of answers on a GPU.  Gives the drivers of its client and of its engine."""
     found = []
 
     def driven(function):
@@ -35,7 +35,7 @@ def drivers(monkeypatch):
 
 @pytest.mark.parametrize("written", [False, True])
 def test_a_loop_receives_what_is_written_and_at_most_one_answer_that_is_not(name, drivers, written):
-    """A stream that waits for answers that nobody has asked for delays the next request."""
+    """If a stream waited for answers that nobody has asked for, the next request would be late."""
 
     async def main():
         waits = [asyncio.ensure_future(call.result_async(PATIENCE_S)) for call in calls]

@@ -1,4 +1,4 @@
-"""close() waits for the GPU, whatever the gate; and what check() says then is final."""
+"""close() waits for the GPU with either gate.  What check() says afterwards is final."""
 
 from __future__ import annotations
 
@@ -51,7 +51,8 @@ def test_close_waits_until_the_gpu_has_done_what_was_promised(rig, kind, gate, r
     "`close()` of a ring with a timeline waits for all work of its process on that GPU.",
 )
 def test_close_of_a_ring_with_a_timeline_waits_for_all_work_of_its_process(rig):
-    """A wait that is still in some stream reads the table of fences, which goes with the ring."""
+    """A wait that is still in a stream reads the table of fences, which is unmapped with the
+    ring."""
     ring = rig("timeline")
     producer = ring.producer()
     producer.close()
@@ -74,7 +75,7 @@ def test_what_check_says_of_a_frame_that_was_written_is_final(rig, kind):
     producer, consumer = ring.producer(), ring.consumer()
     producer.claim(0).publish()
     slot = consumer.acquire(0)
-    ring.finish(producer)  # which the consumer's stream waits for: its work there comes behind
+    ring.finish(producer)  # the consumer's stream waits for that
     slot.check()
     ring.kill(producer)
     slot.check()

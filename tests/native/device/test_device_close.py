@@ -16,7 +16,7 @@ LOST = 719
 
 
 def held_open(ring, role):
-    """A producer with three claims, or a consumer that holds three frames; and these."""
+    """A producer with three claims, or a consumer that holds three frames, and those slots."""
     producer, reader = ring.producer(), ring.consumer()
     batch = producer.claim_many(3)
     if role == "producer":
@@ -37,11 +37,11 @@ def test_close_ends_everything_though_the_gpu_reports_an_error(ring, role):
     assert endpoint.closed
     assert number not in ring._header.live_peers()
     assert all(paid == promised for paid, promised in fences(ring, number))
-    endpoint.close()  # said once
+    endpoint.close()  # reported once
 
 
 def test_why_it_is_still_open_comes_first(ring):
-    """Its GPU has lost what it was to do."""
+    """The endpoint's GPU has lost its work."""
     producer, _held = held_open(ring, "producer")
     raises_at(ring, 0)
     ring.driver.stuck = True
@@ -110,7 +110,7 @@ def test_what_cannot_be_ended_keeps_its_ring_open(ring):
 
 
 def test_a_gpu_error_at_close_hides_no_torn_frame(ring, open_fence):
-    """The frame was released while its producer's GPU was at work on it, and turns out torn."""
+    """The frame was released while its producer's GPU was still writing it, and turns out torn."""
     producer, index = open_fence
     reader = ring.consumer(start="oldest")
     reader.acquire(stream=STREAM).release()

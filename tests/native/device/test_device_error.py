@@ -15,7 +15,7 @@ from tests.native.device.instant_driver import STREAM, at, count_a_death, fences
 
 @pytest.mark.parametrize("verb", ["publish", "claim", "close", "use_on"])
 def test_a_slot_that_a_closed_ring_could_not_end_may_still_be_used(ring, verb):
-    """Its device is there for as long as somebody may call it."""
+    """The device of the slot lives as long as somebody may call it."""
     producer = ring.producer()
     slot = producer.claim()
     ring.driver.capturing = {STREAM}
@@ -60,15 +60,15 @@ def test_what_a_lossy_reader_lost_is_told_after_a_batch_that_failed(ring, open_f
 def test_one_slot_of_a_batch_that_cannot_be_recorded_does_not_keep_the_others(
     ring, verb, debugging, monkeypatch
 ):
-    """On several streams, or with events, a batch is recorded slot by slot.  What is behind a frame
-    that cannot be published is not published either."""
+    """On several streams, or with events, a batch is recorded slot by slot.  Frames behind one that
+    cannot be published are not published either."""
     monkeypatch.setattr(debug, "ON", debugging)
     producer, reader = ring.producer(), ring.consumer()
     batch = producer.claim_many(3)
     if verb == "release":
         batch.publish()
         batch = reader.acquire_many(3)
-    batch[0].use_on(STREAM + 4)  # so there is a record for each
+    batch[0].use_on(STREAM + 4)  # so each has a record of its own
     bad = batch[1].index
     raises_at(ring, bad)
     with pytest.raises(gpuring.DeviceError, match=at(bad)):
@@ -94,18 +94,18 @@ def test_a_slot_whose_current_stream_cannot_be_had_is_still_ours(ring):
 
 
 def told_later(reader, how):
-    """What the consumer says of torn frames after an error that could not name them."""
+    """The sequences that the consumer reports as torn after an error that could not name them."""
     with pytest.raises(gpuring.FrameTorn) as caught:
         reader.acquire(0) if how == "acquire" else reader.close()
     with pytest.raises(gpuring.RingTimeout if how == "acquire" else gpuring.RingClosed):
-        reader.acquire(0)  # told once
+        reader.acquire(0)  # reported once
     return caught.value.seqs
 
 
 @pytest.mark.parametrize("how", ["acquire", "close"])
 @pytest.mark.parametrize("together", [True, False])
 def test_a_gpu_error_in_a_batch_hides_no_torn_frame(ring, together, how):
-    """together: all are recorded by one call, which fails; else one record of three."""
+    """`together`: one call records all, and fails.  Otherwise one of three records fails."""
     producer, reader = ring.producer(), ring.consumer()
     producer.claim_many(3).publish()
     batch = reader.acquire_many(3)
@@ -125,7 +125,7 @@ def test_a_gpu_error_in_a_batch_hides_no_torn_frame(ring, together, how):
 @pytest.mark.parametrize("how", ["acquire", "close"])
 @pytest.mark.parametrize("many", [False, True])
 def test_a_frame_whose_release_met_a_gpu_error_may_turn_out_torn_later(ring, open_fence, many, how):
-    """Its producer's GPU was still at work on it."""
+    """The producer's GPU was still writing the frame."""
     producer, index = open_fence
     reader = ring.consumer(start="oldest")
     take = partial(reader.acquire_many, 2) if many else reader.acquire

@@ -1,4 +1,4 @@
-"""A forked child may not touch CUDA, and does its parent's fences no harm."""
+"""A forked child may not use CUDA, and does its parent's fences no harm."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import gpuring
 
 
 def in_child(act):
-    """What `act` gives in a forked child."""
+    """What `act` returns in a forked child."""
     read, write = os.pipe()
     pid = os.fork()
     if pid == 0:

@@ -113,7 +113,7 @@ def test_a_larger_batch_than_one_call_takes_is_recorded_slot_by_slot(rig):
     "anything in the ring said to wait for it.",
 )
 def test_fences_are_promised_and_enqueued_before_anybody_can_see_the_frame(rig):
-    """Invariant 9: at the time of the call the words still say that it is ours."""
+    """Invariant 9: at the time of the call the words still say that the slot is ours."""
     ring = rig()
     producer, consumer = ring.producer(), ring.consumer()
     seen = []
@@ -151,7 +151,7 @@ def another_device(ring):
 @pytest.mark.parametrize("many", [False, True])
 @pytest.mark.parametrize("stream", [0, PER_THREAD])
 def test_a_default_stream_of_another_device_is_refused(rig, kind, many, stream):
-    """1 is the legacy default stream's other name."""
+    """1 is another name of the legacy default stream."""
     ring = rig(kind)
     producer, consumer = ring.producer(), ring.consumer(stream=stream)
     producer.claim_many(2, 0).publish()
@@ -161,7 +161,7 @@ def test_a_default_stream_of_another_device_is_refused(rig, kind, many, stream):
         consumer.acquire_many(2, 0) if many else consumer.acquire(0)
     assert ring.told() == []
     assert held_by(consumer) == []
-    frame = consumer.acquire(0, stream=C)  # which belongs to one device
+    frame = consumer.acquire(0, stream=C)  # stream C belongs to one device
     assert [call[:2] for call in ring.told()] == [("wait", C)]
     with pytest.raises(gpuring.DeviceError, match="default stream of GPU 1"):
         frame.release()
@@ -192,7 +192,7 @@ def test_a_thread_that_has_not_used_cuda_is_given_the_rings_device(rig, kind, st
 def test_several_streams_are_recorded_behind_all_of_them(rig, kind):
     ring = rig(kind)
     producer = ring.producer()
-    batch = producer.claim_many(2, 0, stream=D)  # and work may be on the current one
+    batch = producer.claim_many(2, 0, stream=D)  # there may be work on the current stream, too
     batch.publish()
     name = "write" if kind == "timeline" else "record"
     calls = ring.told()

@@ -1,4 +1,4 @@
-"""The driver refuses a wait or a record: the slot is given up, and its promise is reached."""
+"""If the driver refuses a wait or a record, the slot is given up, and its promise is reached."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_a_refused_wait_voids_the_claims(rig):
 
 
 def test_a_wait_for_an_event_that_is_refused_undoes_the_whole_batch(rig):
-    """One call for each event: some are in the stream already, which harms nobody."""
+    """There is one call for each event.  Waits that are in the stream already harm nobody."""
     ring = rig("event")
     producer, consumer = ring.producer(), ring.consumer()
     producer.claim_many(3, 0).publish()
@@ -110,7 +110,8 @@ def test_a_wait_for_an_event_that_is_refused_undoes_the_whole_batch(rig):
 
 
 def is_settled(ring, promised, stream):
-    """Whether the stream was awaited, and then the CPU has paid; nothing else was done."""
+    """Whether nothing happened but a wait for the stream and then a store of the fence by the
+    CPU."""
     header = ring.segment.creator
     assert ring.told() == []
     assert ring.driver.stream_queries == [stream] * len(promised)
@@ -204,8 +205,8 @@ class Interrupted(BaseException):
 @pytest.mark.parametrize("kind", ["timeline", "event"])
 @pytest.mark.parametrize("role", ["publish", "release"])
 def test_a_refused_batch_whose_settling_is_interrupted_is_settled_by_close(rig, kind, role):
-    """It waits for streams, and Ctrl-C interrupts that: the slots are not given up before their
-    promises are paid, by another try or by close()."""
+    """Settling waits for streams, and Ctrl-C interrupts that.  The slots are given up only after
+    another try or close() has paid their promises."""
     ring = rig(kind)
     producer, consumer = ring.producer(), ring.consumer()
     batch = producer.claim_many(3, 0)

@@ -14,8 +14,8 @@ from tests.helpers.rig import held_by
 
 @pytest.fixture
 def elsewhere(rig):
-    """(ring, a peer, another one): the second is in a process with a driver of its own, so that it
-    opens the events of the first."""
+    """(ring, a peer, another peer).  The second peer is in a process with a driver of its own, so
+    it opens the events of the first."""
 
     def make(kind, *, first="producer", **options):
         ring = rig(kind, **options)
@@ -92,13 +92,13 @@ def test_a_process_that_can_make_no_more_events_says_so(rig):
     ring.driver.on_call = lambda _: None
     ring.driver.errors.clear()
     assert ring.segment.creator.live_peers() == []
-    producer = ring.producer()  # which takes what was made
+    producer = ring.producer()  # the next producer takes the same events
     assert made.count("event_create") == 3
     producer.claim(0).publish()
 
 
 def test_the_events_of_a_number_are_opened_anew_for_its_next_owner(elsewhere):
-    """Readers' too, which the next writer waits for."""
+    """This holds for the events of readers, too, for which the next writer waits."""
     ring, first, producer = elsewhere("event", slots=2, first="consumer")
 
     def lap(consumer):
@@ -115,7 +115,7 @@ def test_the_events_of_a_number_are_opened_anew_for_its_next_owner(elsewhere):
     assert ring.driver.opened.count(opened[0]) == ring.driver.opened.count(opened[1]) == 1
     ring.driver.opened.clear()
     producer.claim_many(2, 0).abandon()
-    assert ring.driver.opened == []  # met once
+    assert ring.driver.opened == []  # opened only once
     assert ring.driver.destroyed == []
 
     ring.finish()
@@ -134,7 +134,8 @@ def test_the_events_of_a_number_are_opened_anew_for_its_next_owner(elsewhere):
 
 @pytest.mark.parametrize("many", [False, True])
 def test_a_frame_that_is_written_when_it_is_released_is_not_torn_later(rig, many):
-    """Nobody asks its event again, and the death of its producer tears what the word calls open."""
+    """Nobody looks at its event again.  The death of its producer tears all frames that the word
+    calls open."""
     ring = rig("event")
     producer, consumer = ring.producer(), ring.consumer()
     for is_written in (False, True):
@@ -149,7 +150,8 @@ def test_a_frame_that_is_written_when_it_is_released_is_not_torn_later(rig, many
 
 
 def test_a_row_is_not_asked_for_another_owner_of_the_number(elsewhere):
-    """A frame's producer has left, and its number has gone to another: its fence was paid then."""
+    """A frame's producer has left, so its fence was paid.  Its number belongs to another peer
+    now."""
     ring, first, consumer = elsewhere("event")
     first.claim(0).publish()
     slot = consumer.acquire(0)

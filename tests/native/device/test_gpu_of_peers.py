@@ -1,4 +1,4 @@
-"""Which GPU each peer uses the slots on: in its entry, in the statistics, and in the tools."""
+"""The GPU on which a peer uses the slots is in its entry, in the statistics, and in the tools."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def test_the_host_gate_never_puts_a_wait_into_a_stream(rig, kind):
 
 @promise("failure.md", "`gate=` can be given for a ring, a producer or a consumer.")
 def test_a_gate_may_be_given_for_a_producer_or_a_consumer(ring):
-    """Else it is the ring's."""
+    """By default it is that of the ring."""
     for join in (ring.producer, ring.consumer):
         for gate, on_host in ((None, False), ("stream", False), ("host", True)):
             with join(gate=gate) as endpoint:
@@ -82,7 +82,7 @@ def test_what_the_host_gate_does_not_get_ends_a_batch_before_it(rig, kind):
 
 
 def test_a_claim_that_the_host_gate_does_not_get_voids_nothing(rig):
-    """It waits for the slot's fences before it claims."""
+    """The producer waits for the slot's fences before it claims."""
     ring = rig("timeline")
     producer, consumer = ring.producer(gate="host"), ring.consumer()
     ring.lap(producer, consumer)
@@ -116,7 +116,8 @@ def test_a_batch_of_the_host_gate_ends_before_a_slot_whose_fences_are_open(rig):
 
 
 def met(ring, producer, consumer):
-    """Two laps, so that the producer has asked the reader's events; all of them are done."""
+    """Two laps, after which the producer has looked at the reader's events.  All of them are
+    done."""
     for _ in range(2):
         ring.lap(producer, consumer)
         ring.finish()
@@ -144,7 +145,7 @@ def test_the_host_gate_looks_at_the_next_slot_when_its_own_is_claimed_meanwhile(
 
 
 def test_the_look_of_the_host_gate_is_a_hint_and_the_claim_is_checked(rig):
-    """Here the look was told what is not so: the claimed slot is waited for, and voided."""
+    """The look was wrong here: the claimed slot has to be waited for, and turns void."""
     ring = rig("event")
     producer, consumer = ring.producer(gate="host"), ring.consumer()
     met(ring, producer, consumer)
@@ -169,7 +170,7 @@ def test_the_look_of_the_host_gate_is_a_hint_and_the_claim_is_checked(rig):
 
 
 def test_the_look_of_the_host_gate_waits_for_readers_first(rig):
-    """Who is in the way is named as ever."""
+    """The error names who is in the way, as always."""
     ring = rig()
     producer, consumer = ring.producer(gate="host"), ring.consumer()
     producer.claim_many(4, 0).publish()
@@ -188,7 +189,7 @@ def test_the_look_of_the_host_gate_waits_for_readers_first(rig):
 
 
 def test_the_look_of_the_host_gate_tells_a_forked_child(rig):
-    """Which would wait for the reader for ever."""
+    """Otherwise the child would wait for the reader for ever."""
     ring = rig()
     producer, _ = ring.producer(gate="host"), ring.consumer()
     producer.claim_many(4, 0).publish()

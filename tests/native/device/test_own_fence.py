@@ -12,7 +12,8 @@ from tests.helpers.fake_driver import INVALID, PER_THREAD, C, D, P, event_of, ev
 
 
 def read_twice(ring, producer, consumer, first, second):
-    """One consumer reads slot 0 twice, its first read unpaid; the calls of the second acquire."""
+    """One consumer reads slot 0 twice, while its first read is pending.  Returns the calls of the
+    second acquire."""
     producer.claim(0).publish()
     consumer._ring.current.ptr = first
     consumer.acquire(0).release()
@@ -32,7 +33,7 @@ def read_twice(ring, producer, consumer, first, second):
      (PER_THREAD, PER_THREAD, True), (C, PER_THREAD, True), (1, 1, False)],
 )  # fmt: skip
 def test_a_reader_waits_for_its_own_fence_only_on_another_stream(rig, first, second, waits):
-    """The per-thread default stream is another one in each thread."""
+    """Each thread has another per-thread default stream."""
     ring = rig(slots=1)
     producer, consumer = ring.producer(), ring.consumer()
     calls = read_twice(ring, producer, consumer, first, second)
@@ -70,7 +71,7 @@ def test_one_slot_at_a_time_remembers_its_stream_too(rig):
 
 
 def test_a_record_is_known_by_the_id_of_its_own_stream(rig):
-    """Not by that of the stream before it, which was asked for last: nothing was pending since."""
+    """It is not known by the id of the stream before, which was the last that was asked for."""
     ring = rig(slots=1)
     producer = ring.producer()
     producer.claim(0, stream=P).publish()
@@ -84,7 +85,7 @@ def test_a_record_is_known_by_the_id_of_its_own_stream(rig):
 
 
 def test_a_record_behind_several_streams_is_on_the_first(rig):
-    """Which waits for the others before."""
+    """The first stream waits for the others before that."""
     ring = rig(slots=1)
     producer = ring.producer()
     producer.claim(0).publish()
@@ -94,7 +95,7 @@ def test_a_record_behind_several_streams_is_on_the_first(rig):
     ring.told()
     slot = producer.claim(0)
     assert ring.told() == []
-    slot.publish()  # which was not used on D
+    slot.publish()  # the slot was not used on D
     assert [call[:2] for call in ring.told()] == [("write", P)]
     producer.claim(0, stream=D)
     assert ring.told() == [("wait", D, ring.work(producer, 0))]
@@ -146,7 +147,7 @@ def test_a_new_stream_with_the_handle_of_a_destroyed_one_is_another(rig, kind, r
 
 
 def test_what_a_new_stream_recorded_under_an_old_id_is_waited_for_once(rig):
-    """A record does not ask for an id again: the first claim that looks finds another one."""
+    """A record does not ask for the id again.  The first claim that looks finds the new one."""
     ring = rig(slots=1)
     producer = ring.producer()
     producer.claim(0).publish()

@@ -79,7 +79,7 @@ def test_a_lossless_camera_waits_for_the_upload_and_voids_nothing(mixed):
     uploading = reader.acquire_many(4, 0)
     with pytest.raises(gpuring.RingFull, match="has held"):
         camera.claim(0)
-    uploading.release()  # the copies are enqueued, and not done
+    uploading.release()  # the copies are enqueued, but not done
     for verb in (lambda: camera.claim(0), lambda: camera.claim_many(2, 0)):
         with pytest.raises(gpuring.RingFull, match=r"GPU work .*sequence 8 "):
             verb()
@@ -92,7 +92,7 @@ def test_a_lossless_camera_waits_for_the_upload_and_voids_nothing(mixed):
 
 
 def test_a_gpu_writer_waits_for_nobodys_cpu(mixed):
-    """What the CPU has done with a slot is done when it gives it back."""
+    """A CPU's work on a slot is complete when its peer ends the slot."""
     ring, camera, reader, writer, recorder = mixed
     ring.lap(camera, reader, recorder)
     ring.finish()
@@ -177,7 +177,7 @@ def test_a_peer_that_is_not_registered_says_why(rig):
 
 def test_a_frame_whose_copy_was_cut_off_is_told_to_readers_of_both_kinds(mixed):
     ring, camera, reader, writer, recorder = mixed
-    writer.claim(0).publish()  # copy_from is enqueued, and not done
+    writer.claim(0).publish()  # copy_from is enqueued, but not done
     with pytest.raises(gpuring.RingTimeout, match="GPU work"):
         recorder.acquire(0)
     slot = reader.acquire(0)
@@ -230,7 +230,7 @@ def test_a_gpu_writer_goes_on_when_a_recorder_dies_with_a_frame(mixed):
 
 
 def test_a_peer_leaves_behind_its_own_copies_only(mixed):
-    """A camera that leaves waits for no GPU; a reader waits for its uploads."""
+    """A camera that leaves waits for no GPU.  A reader that leaves waits for its uploads."""
     ring, camera, reader, _, recorder = mixed
     camera.claim(0).publish()
     reader.acquire(0).release()

@@ -1,4 +1,4 @@
-"""How many released frames are remembered: those that may turn out torn, and no more."""
+"""Released frames are remembered only as long as they may turn out torn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def lap(producer, consumer):
 
 @pytest.mark.parametrize("kind", ["timeline", "event"])
 def test_who_synchronises_after_each_release_remembers_a_few_laps(rig, kind):
-    """Nobody else asks the events: the list itself does when it is long."""
+    """The list of frames looks at the events itself when it is long, because nobody else does."""
     ring = rig(kind)
     producer, consumer = ring.producer(), ring.consumer()
     most = 0
@@ -28,7 +28,7 @@ def test_who_synchronises_after_each_release_remembers_a_few_laps(rig, kind):
 
 
 def test_a_host_that_is_always_a_lap_ahead_remembers_a_few_laps(rig):
-    """Each event is recorded anew before anybody sees it complete; the checkpoint is not."""
+    """Each event is recorded anew before anybody sees it complete.  The checkpoint is not."""
     ring = rig("event")
     producer, consumer = ring.producer(), ring.consumer()
 
@@ -56,7 +56,7 @@ def test_a_checkpoint_that_is_not_done_keeps_every_frame(rig):
 
 
 def test_a_checkpoint_tells_of_its_own_stream_only(rig):
-    """What another stream read last in a slot may be far from done."""
+    """Another stream may still be reading."""
     ring = rig("event")
     producer, consumer = ring.producer(), ring.consumer()
     own, other = consumer._ring.current.ptr, 0x99
@@ -70,7 +70,7 @@ def test_a_checkpoint_tells_of_its_own_stream_only(rig):
         for stream in streams:
             read(stream)
     producer.claim(0).publish()
-    read(own)  # one more than three laps: the checkpoint
+    read(own)  # after three laps, the checkpoint
     assert raw_verbs.remembered(consumer._peer) == 13
     ring.driver.pending = {event for event in ring.driver.pending if event >> 16}
     assert not consumer._peer.look_at_released()

@@ -18,7 +18,7 @@ from tests.native.device.instant_driver import STREAM, fences
 @pytest.mark.parametrize("n", [1, 2])
 @pytest.mark.parametrize("verb", ["publish", "abandon", "release"])
 def test_a_promise_that_may_be_unpaid_is_seen_by_nobody(ring, verb, n):
-    """Our stream or others' would wait for it, and only our own leave could end that."""
+    """Streams of anybody would wait for it, and only a leave of this peer could end that."""
     producer, reader = ring.producer(), ring.consumer()
     peer, slots = producer, producer.claim_many(n)
     if verb == "release":
@@ -36,7 +36,7 @@ def test_a_promise_that_may_be_unpaid_is_seen_by_nobody(ring, verb, n):
 
 
 def refused_publish(ring, stream):
-    """Publishes on `stream`, which takes no record."""
+    """Publishes on `stream`, on which records fail."""
     producer = ring.producer()
     slot = producer.claim(stream=stream)
     ring.driver.refuse(INVALID)
@@ -50,7 +50,7 @@ def refused_publish(ring, stream):
 @promise("failure.md", "The slot can be given up only then.")
 @pytest.mark.parametrize("error", [0, 700])
 def test_the_work_of_a_destroyed_stream_is_awaited_before_its_slot_is_given_up(ring, error):
-    """Its handle cannot be asked any more, and its work goes on."""
+    """The handle of a destroyed stream cannot be used any more, but its work goes on."""
     held = []
 
     def synchronize(name):
@@ -69,7 +69,7 @@ def test_the_work_of_a_destroyed_stream_is_awaited_before_its_slot_is_given_up(r
 
 @pytest.mark.parametrize("current", [0, 1])
 def test_a_default_stream_is_awaited_on_the_rings_gpu_and_on_the_current_one(ring, current):
-    """It may have been refused because it is another GPU's, or used while that was not current."""
+    """The stream may have been refused because another GPU was current, now or when it was used."""
     driver, asked = ring.driver, []
 
     def query(stream):
@@ -86,7 +86,8 @@ def test_a_default_stream_is_awaited_on_the_rings_gpu_and_on_the_current_one(rin
 
 
 def test_the_per_thread_stream_of_another_thread_is_awaited_with_everything_else(ring):
-    """Here its handle is another stream, and the legacy one, asked, knows of its own work only."""
+    """In this thread the handle means another stream, and the legacy default stream knows only of
+    its own work."""
     producer, asked = ring.producer(), []
     slot = producer.claim(stream=PER_THREAD)
     ring.driver.on_call = lambda name: (
@@ -113,7 +114,8 @@ def test_the_per_thread_stream_of_another_thread_is_awaited_with_everything_else
 
 @pytest.mark.parametrize("many", [False, True])
 def test_one_threads_doubt_about_its_slot_is_not_anothers(ring, many):
-    """Threads of a service publish slots of one peer: one settles, another one has no trouble."""
+    """Threads of a service publish slots of one peer.  While one thread settles, the other is not
+    disturbed."""
     producer = ring.producer()
     doubtful = producer.claim()
     other = producer.claim_many(2) if many else producer.claim()

@@ -18,8 +18,8 @@ from tests.native.device.instant_driver import STREAM, pay
 
 @contextlib.contextmanager
 def while_it_waits(ring, act):
-    """A signal whose handler is `act` comes when a verb with the host gate waits for a fence: it
-    has looked at its stream then."""
+    """Sends a signal, with `act` as its handler, while a verb with the host gate waits for a fence.
+    The verb has looked at its stream by then."""
     waits = threading.Event()
     ring.driver.on_call = lambda name: name == "is_capturing" and waits.set()
     try:
@@ -46,7 +46,7 @@ def test_a_signal_handler_closes_the_consumer_that_waits_for_a_fence(ring, open_
 @pytest.mark.parametrize("gate", ["stream", "host"])
 @pytest.mark.parametrize("role", ["producer", "consumer"])
 def test_who_is_closed_in_the_middle_of_a_batch_has_none(ring, role, gate):
-    """By another thread, while the driver is asked: what it had was given back by then."""
+    """Another thread closes it during a call of the driver.  Its slots were given back by then."""
     producer, reader = ring.producer(), ring.consumer(gate=gate)
     producer.claim_many(4).publish()
     endpoint, take, owner = reader, reader.acquire_many, producer
@@ -87,7 +87,7 @@ def test_a_signal_handler_cannot_use_a_peer_that_waits_for_a_fence(ring, open_fe
 
 
 def test_what_a_verb_is_about_to_hand_out_is_not_lost(rig):
-    """Its object has nobody yet; another thread may look for slots that nobody has."""
+    """Nobody refers to the slot yet.  Another thread may look for lost slots."""
     ring = rig("timeline")
     producer, consumer = ring.producer(), ring.consumer()
     producer.claim_many(2, 0).publish()
@@ -98,7 +98,7 @@ def test_what_a_verb_is_about_to_hand_out_is_not_lost(rig):
 
 
 def test_close_waits_until_a_verb_of_another_thread_is_out_of_the_driver(rig):
-    """What it has taken, and not handed out yet, is nobody's to finish.  Who closes rings the bell
+    """Nobody may end a slot that a verb has taken and not handed out yet.  close() rings the bell
     again and again while it waits."""
     ring = rig("timeline")
     ring.segment.poke("head", "waiters", 1)  # so that the bell counts

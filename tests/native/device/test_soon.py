@@ -19,7 +19,8 @@ from tests.helpers.support import poll
 
 
 def consulted(ring, consumer, own):
-    """Acquires one frame whose fence is open, with patience; whether its own work was asked for."""
+    """Acquires a frame whose fence is open, with patience.  Returns whether the look has also asked
+    for our own work."""
     ring.driver.queries.clear()
     consumer.acquire(PATIENCE_S).release()
     return own in ring.driver.queries
@@ -31,7 +32,7 @@ def consulted(ring, consumer, own):
     "its own GPU work is pending anyway.",
 )
 def test_a_look_is_as_long_as_the_protocol_says():
-    """50 µs in all, 30 of them at one's own work: no test can tell by a clock."""
+    """It lasts 50 µs, of which 30 go to our own work.  A clock is not exact enough to test that."""
     source = (ROOT / "gpuring/native/device/order.c").read_text()
     (own_us,) = re.findall(r"define GD_LAP_NS \(INT64_C\((\d+)\) \* 1000\)", source)
     (rest_us,) = re.findall(r"GD_PATIENCE_NS = (\d+) \* 1000,", source)
@@ -60,7 +61,7 @@ def test_while_nothing_of_ours_is_pending_a_wait_is_enqueued_at_once(rig):
     theirs, own = event_of(producer, 1), event_of(consumer, 0)
     assert ring.driver.queries == [theirs, theirs, own]  # one look
     slot.release()
-    consumer.acquire(PATIENCE_S).release()  # and it did not make blind
+    consumer.acquire(PATIENCE_S).release()  # the next look is not skipped
     assert event_of(consumer, 1) in ring.driver.queries
 
 
@@ -75,7 +76,7 @@ def test_a_call_that_may_not_block_has_no_patience(rig):
     assert ring.driver.queries == [event_of(producer, 1)]
     slot.release()
     ring.driver.queries.clear()
-    consumer.acquire_many(4, PATIENCE_S)  # for the first only
+    consumer.acquire_many(4, PATIENCE_S)  # only for the first frame
     queries = ring.driver.queries
     assert event_of(consumer, 1) in queries
     last_own = max(k for k, each in enumerate(queries) if each == event_of(consumer, 1))
@@ -175,14 +176,14 @@ def test_with_a_timeline_another_threads_store_is_seen(rig):
             job.clear()
 
     def sees_it():
-        consumer = ring.consumer()  # one that has not looked in vain yet
+        consumer = ring.consumer()  # a consumer that has not looked in vain yet
         producer.claim_many(2, 0).publish()
         consumer.acquire(0).release()
         ring.told()
         slot = (consumer._peer.seq + 1) % 4
         job.append((producer.peer, slot, ring.work(producer, slot)[producer.peer, slot]))
         go.set()
-        sum(range(20_000))  # it comes as far as the GIL
+        sum(range(20_000))  # until that thread waits for the GIL
         too_early = not job  # it got it, while the lock of `go` was taken
         consumer.acquire(PATIENCE_S).release()
         seen = [name for name, *_ in ring.told()] == ["write"]

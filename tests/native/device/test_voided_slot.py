@@ -1,4 +1,5 @@
-"""A claim that finds its slot held by a lossy reader voids it, and the word is its own then."""
+"""A claim that finds its slot held by a lossy reader voids it.  The slot's word is its own from
+then on."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from tests.native.device.instant_driver import STREAM, count_a_death, pay
 
 @pytest.mark.parametrize("many", [False, True])
 def test_the_frame_is_its_producers_though_another_one_has_voided_its_slot(ring, open_fence, many):
-    """Released while its producer's GPU was at work on it, and torn by that one's death."""
+    """The frame was released while its producer's GPU was writing it.  That producer's death tears
+    it."""
     producer, index = open_fence
     reader, other = ring.consumer(lossless=False, start="oldest"), ring.producer()
     frame = reader.acquire_many(1, stream=STREAM) if many else reader.acquire(stream=STREAM)

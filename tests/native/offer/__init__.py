@@ -1,4 +1,4 @@
-"""Descriptors that processes of a ring hand to each other (core/exchange_*.c): who asks whom."""
+"""Descriptors that processes of a ring hand to each other (core/exchange_*.c): what tests share."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def sockets(ring: Segment) -> list[str]:
 
 
 def of(ring: Segment, pid: int) -> Path:
-    """The one socket of a process."""
+    """The path of a process's only socket."""
     (found,) = [name for name in sockets(ring) if name.split("-")[1] == f"{pid:x}"]
     return directory(ring) / found
 
 
 def slots(first: bytes = b"") -> int:
-    """The slots, which begin with these bytes."""
+    """A descriptor of slots that begin with these bytes."""
     fd = os.memfd_create("slots")
     os.truncate(fd, NBYTES)
     os.pwrite(fd, first, 0)
@@ -50,7 +50,7 @@ def opened(path: str) -> Header:
 
 
 def takes_part(pipe: Pipe, path: str) -> None:
-    """Fetches the slots, offers them, joins, and writes where it is told to."""
+    """Fetches the slots, offers them, joins, and writes into them what it receives."""
     header = opened(path)
     got = native.fetch(header, PATIENCE_S)
     native.offer(header, got.fd)
@@ -84,7 +84,7 @@ def refused(pipe: Pipe, path: str, timeout: float) -> tuple[str, str]:
 def connect(path: Path) -> socket.socket:
     client = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     try:
-        client.connect(str(path))  # it waits while there are too many to be answered
+        client.connect(str(path))  # blocks while too many clients wait
         client.settimeout(PATIENCE_S)
     except BaseException:
         client.close()
@@ -97,7 +97,7 @@ def hello(who: tuple[int, int, int] = (1, 2, 3), has: int = 0) -> bytes:
 
 
 def offers(ring: Segment) -> None:
-    """Its creator does."""
+    """Lets the ring's creator offer its slots."""
     native.offer(ring.creator, fd := slots(b"12345678"))
     os.close(fd)
 
@@ -115,7 +115,7 @@ def still_answers(ring: Segment, children: Callable[..., Child]) -> None:
 
 
 def gives_its_locks_up(pipe: Pipe, path: str) -> None:
-    """When it is told to, and lives on: as the kernel does it at a death."""
+    """Gives its locks up when it is told to, as the kernel does at a death, and lives on."""
     header = opened(path)
     peer = raw_verbs.join_producer(header)
     pipe.send(peer.number)

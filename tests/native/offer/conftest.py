@@ -1,4 +1,4 @@
-"""A ring whose slots are handed on, as on a GPU; here they are in a memfd."""
+"""A ring whose slots are handed on, as on a GPU.  Here they are in a memfd."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.native.offer import directory, opened, slots, sockets
 
 @pytest.fixture
 def ring(segment: Callable[..., Segment]) -> Iterator[Segment]:
-    """A header as a ring on a GPU has it.  Nothing of its sockets may be left after the test."""
+    """A header like that of a ring on a GPU.  None of its sockets may be left after the test."""
     made = segment(2, memory="vmm", sync="timeline", epoch=secrets.token_bytes(16))
     yield made
     made.unlock()

@@ -1,4 +1,4 @@
-"""Clients that say and do what they like at the sockets at which slots are handed on."""
+"""Clients that send and do what they like at the sockets at which slots are handed on."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_rubbish_harms_nobody(ring, children):
         (hello(), [fd] * 200),
         (hello((2**64 - 1,) * 3, 1), [fd]),
     ):
-        # It may have been answered and forgotten before it says anything.
+        # The client may get its answer, and be forgotten, before it sends anything.
         with connect(path) as client, contextlib.suppress(BrokenPipeError, ConnectionResetError):
             socket.send_fds(client, [data], fds) if fds else client.send(data)
     still_answers(ring, children)
@@ -85,7 +85,7 @@ def test_rubbish_harms_nobody(ring, children):
 
 
 def elsewhere(ring, children):
-    """A peer that seems to be of another pid namespace, and who it is."""
+    """A peer that seems to be of another pid namespace.  Gives its process and its number."""
     child = children(gives_its_locks_up, ring.path)
     number = child.receive()
     there = ring.peek("peer", "pidns", number) + 1
@@ -95,8 +95,8 @@ def elsewhere(ring, children):
 
 @contextlib.contextmanager
 def lost(ring, children):
-    """Such a peer that has given its locks up: who it is, and its pidfd.  It dies in the end, which
-    somebody who has the pidfd must notice."""
+    """A peer of another pid namespace that has given its locks up.  Gives its identity and its
+    pidfd.  It dies in the end, which a holder of the pidfd must notice."""
     offers(ring)
     child, who = elsewhere(ring, children)
     child.send()
@@ -139,7 +139,7 @@ def test_who_dies_before_it_has_read_the_answer_is_heard(ring, children):
 
 
 def test_what_the_dead_have_said_before_is_heard(ring, stopped, children):
-    """A stopped process hears who has come and gone meanwhile."""
+    """A process that was stopped learns who has come and gone meanwhile."""
     victim, who = elsewhere(ring, children)
     pidfd = os.pidfd_open(victim.pid)
     says(of(ring, stopped.pid), hello(who, 2), pidfd)
@@ -174,7 +174,7 @@ def test_who_finds_no_room_at_a_socket_asks_again(ring, stopped, children):
 
 
 def connects(pipe: Pipe, path: str, times: int, kept: int) -> int:
-    """Connects and says nothing, so many times.  Keeps the last connections."""
+    """Connects so many times, and sends nothing.  Keeps the last connections."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(hard, 4096), hard))
     held: list[socket.socket] = []
@@ -196,7 +196,7 @@ def connects(pipe: Pipe, path: str, times: int, kept: int) -> int:
 def test_many_silent_clients_hold_nobody_up(ring, children, times, kept):
     offers(ring)
     child = children(connects, str(of(ring, os.getpid())), times, kept)
-    still_answers(ring, children)  # while it goes on
+    still_answers(ring, children)  # meanwhile others are answered
     assert child.receive() == kept
     still_answers(ring, children)
     talking = [kind for kind in open_files().values() if kind.startswith("socket")]
@@ -230,7 +230,7 @@ def test_a_process_without_descriptors_answers_when_it_has_some_again(ring, chil
     begun = reads(child.pid)
     with pytest.raises(AssertionError):
         poll(waits.pipe.poll, 0.3)
-    assert reads(child.pid) - begun < 100, "it spins meanwhile"
+    assert reads(child.pid) - begun < 100, "the watchdog spins meanwhile"
     child.send()
     assert waits.result() == [b"12345678"]
     child.kill()
@@ -239,5 +239,5 @@ def test_a_process_without_descriptors_answers_when_it_has_some_again(ring, chil
 
 
 def reads(pid: int) -> int:
-    """How often a process has called read: its watchdog does each time that it has slept."""
+    """How often a process has called read.  Its watchdog does so after each sleep."""
     return int(Path(f"/proc/{pid}/io").read_text().split("syscr: ")[1].split()[0])

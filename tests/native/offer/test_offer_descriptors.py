@@ -47,7 +47,8 @@ class Lingering:
 
     def __call__(self) -> socket.socket:
         with socket.create_server(("127.0.0.1", 0)) as server:
-            # The kernel does not let it grow then, so it never has room for all that is sent.
+            # The kernel does not let the buffer grow then, so there is never room for all that is
+            # sent.
             server.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
             one = socket.create_connection(server.getsockname(), PATIENCE_S)
             self.readers.append(server.accept()[0])
@@ -73,7 +74,7 @@ def lingering() -> Iterator[Lingering]:
 def sends(client: socket.socket, data: bytes, *files: socket.socket) -> None:
     socket.send_fds(client, [data], [each.fileno() for each in files])
     for each in files:
-        each.close()  # what is under way is the last one
+        each.close()  # the last reference is the one under way
 
 
 @contextlib.contextmanager
@@ -100,7 +101,7 @@ ASIDE: dict[str, Callable[..., None]] = {
 
 @pytest.mark.parametrize("way", ASIDE)
 def test_who_asks_does_not_wait_for_a_close(ring, children, lingering, way):
-    """The creator of the ring answers with what takes long to close."""
+    """The creator of the ring answers with a descriptor whose close takes long."""
     native.offer(ring.creator, fd := slots())
     os.close(fd)
     path = of(ring, os.getpid())
@@ -110,7 +111,7 @@ def test_who_asks_does_not_wait_for_a_close(ring, children, lingering, way):
         liar.listen()
         child = children(refused, ring.path, PATIENCE_S if way == "as slots" else 2)
         asking, _ = liar.accept()
-        child.stop()  # it shall be the last one to close what is sent
+        child.stop()  # so that it is the last one to close what is sent
         with asking:
             ASIDE[way](asking, lingering)
             os.kill(child.pid, signal.SIGCONT)
@@ -134,15 +135,16 @@ def test_who_closes_does_not_wait_for_what_nobody_has_read(ring, stopped, linger
             assert stack.enter_context(connect(path)).recv(100)
         last = stack.enter_context(connect(path))
         sends(last, hello(has=1), lingering())
-        # The hearer closes what the first one has sent, and makes no room.  So nobody has accepted
-        # the last one.
+        # The hearer still closes what the first one has sent, and makes no room.  So nobody has
+        # accepted the last one.
         stopped.send()
         assert stopped.result() == [2]
     ring.reap()
 
 
 def test_nobody_connects_to_who_has_left(ring):
-    """At once, not when the watchdog's poll on the socket has ended: it would close the rest."""
+    """Connections are refused at once, and not only when the watchdog's poll on the socket has
+    ended."""
     native.offer(ring.creator, fd := slots())
     os.close(fd)
     link = Path("/dev/shm", ring.creator.epoch.hex())  # a peer may keep the path like this
@@ -168,7 +170,7 @@ def test_who_sends_what_takes_long_to_close_holds_nobody_up(
     for each in clients:
         ASIDE[way](each, lingering)
     os.kill(stopped.pid, signal.SIGCONT)
-    victim = children(takes_part, ring.path)  # it gets the slots
+    victim = children(takes_part, ring.path)  # this one gets the slots
     assert victim.receive() == (b"12345678", 1)
     victim.kill()
     poll(lambda: ring.creator.reaps == 1)
@@ -208,7 +210,7 @@ def test_while_a_close_lasts_the_next_ones_are_answered_up_to_a_number(
 
 
 def becomes_somebody() -> None:
-    """Somebody whose descriptors under way are limited: root's are not."""
+    """Becomes another user, because root's descriptors under way are not limited."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(SOMEBODY, SOMEBODY, SOMEBODY)
@@ -217,7 +219,7 @@ def becomes_somebody() -> None:
 
 @contextlib.contextmanager
 def too_many_under_way():
-    """As after hundreds of answers that nobody reads."""
+    """Puts so many descriptors under way as after hundreds of answers that nobody reads."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(open_files()) + 30, limit[1]))
     one, other = socket.socketpair(socket.AF_UNIX, socket.SOCK_DGRAM)
@@ -280,8 +282,8 @@ def test_while_too_many_descriptors_are_under_way_those_who_ask_wait(ring, child
 
 
 def listens_itself(_pipe: Pipe, path: str) -> int:
-    """Its own socket gets the number of the ring's, as after a daemon has closed all its
-    descriptors.  Returns how many of those who connect there it does not get to know."""
+    """A program whose own socket gets the number of the ring's, as after a daemon has closed all
+    its descriptors.  Returns how many of its clients it does not see."""
     before = set(open_files())
     header = opened(path)
     native.offer(header, slots())
@@ -314,15 +316,15 @@ def test_a_daemons_own_socket_is_not_taken_for_that_of_a_ring(ring, children):
 
 
 def closes_everything(pipe: Pipe, path: str) -> list[str]:
-    """All its descriptors, as a daemon does, and opens sockets of its own under their numbers.
-    Returns what has happened to those."""
+    """Closes all its descriptors, as a daemon does, and opens sockets of its own under their
+    numbers.  Returns what has happened to those."""
     header, second = opened(path), opened(path)
     for each in (header, second):
         native.offer(each, slots(b"12345678"))
     raw_verbs.join_producer(header)
     pipe.send()
     pipe.receive()  # a client is there that says nothing
-    poll(other_threads_sleep)  # who is just using a descriptor cannot know that it goes
+    poll(other_threads_sleep)  # a thread that uses a descriptor could not know that it is closed
     last = max(open_files())
     for fd in set(open_files()) - {0, 1, 2, pipe._connection.fileno()}:
         with contextlib.suppress(OSError):
@@ -368,17 +370,17 @@ def test_what_a_program_opens_after_it_has_closed_everything_is_left_alone(ring,
 
 
 def notified(pipe: Pipe, name: str) -> list[str]:
-    """It closes all its descriptors, opens files under their numbers, and forks.  Returns what has
+    """Closes all its descriptors, opens files under their numbers, and forks.  Returns what has
     happened to those, there and in the forked child."""
     consumer = gpuring.attach(name).consumer()
     consumer.fileno()
     with pytest.raises(gpuring.RingTimeout):
         consumer.acquire(0)
-    poll(lambda: any("pidfd" in kind for kind in open_files().values()))  # of the producer
+    poll(lambda: any("pidfd" in kind for kind in open_files().values()))  # the producer's pidfd
     pipe.send()
     pipe.receive()
     mine = replaces_its_files(pipe)
-    child = os.fork()  # at once: the watchdog has not seen yet that its descriptors are gone
+    child = os.fork()  # at once, before the watchdog sees that its descriptors are gone
     if child == 0:
         os._exit(set(mine) - set(open_files()) != set())
     wrong = ["the forked child has lost some"] * os.waitpid(child, 0)[1]
@@ -393,7 +395,7 @@ def notified(pipe: Pipe, name: str) -> list[str]:
         with pytest.raises(gpuring.RingTimeout):
             other.acquire(0)
         producer.claim(0).publish()
-        assert select.select([other], [], [], PATIENCE_S)[0]  # so its thread has been there
+        assert select.select([other], [], [], PATIENCE_S)[0]  # the notifier thread has been there
     wrong += [f"{fd} has {os.read(fd, 100)!r}" for fd in mine if os.fstat(fd).st_size]
     consumer.close()
     del consumer

@@ -45,7 +45,7 @@ def test_the_slots_go_from_process_to_process_and_outlive_their_maker(ring, chil
     first.receive()
     assert os.pread(fd, 8, 0) == b"from it!"  # it is the same memory
     os.close(fd)
-    ring.creator.disown()  # as its death does
+    ring.creator.disown()  # as a death does
     second = children(takes_part, ring.path)
     assert second.receive() == (b"from it!", 1)
     for child in (first, second):
@@ -111,7 +111,7 @@ def test_who_offers_the_slots_itself_is_told_so_too(ring, children):
 
 
 def offers_with_more_and_more(_pipe: Pipe, path: str, there: Path) -> tuple[int, bool]:
-    """How many attempts there were too few for, and whether one of them left something."""
+    """How many attempts had too few descriptors, and whether one of them has left something."""
     header, fd = opened(path), slots()
     for more in range(20):
         try:

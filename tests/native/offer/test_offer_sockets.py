@@ -60,7 +60,7 @@ def test_the_socket_has_the_mode_of_the_header(ring, mode):
 def test_the_handles_of_a_process_share_a_socket(ring, children):
     fd, second = slots(b"12345678"), ring.process()
     before = set(open_files())
-    for _ in range(2):  # again changes nothing
+    for _ in range(2):  # a second time changes nothing
         native.offer(ring.creator, fd)
         native.offer(second, fd)
     path = of(ring, os.getpid())
@@ -141,8 +141,8 @@ def is_listening(fd: int, kind: str) -> bool:
 
 
 def forks_while_it_leaves(pipe: Pipe, path: str) -> int:
-    """At how many sockets the forked child listens.  A thread of its parent cannot close the one of
-    the ring yet, because there is no descriptor to take a client with, who waits there."""
+    """Returns at how many sockets the forked child listens.  A thread of its parent cannot close
+    the ring's socket yet.  A client waits there, and there is no descriptor left to accept it."""
     header = opened(path)
     native.offer(header, slots())
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -171,12 +171,12 @@ def test_a_child_that_is_forked_while_a_socket_is_closed_does_not_keep_it(ring, 
     "sockets of the dead.",
 )
 def test_clean_removes_sockets_at_which_nobody_listens(ring, children):
-    """Also where no header is any more.  It leaves others alone, whatever they are."""
+    """It removes them also where there is no header any more, and leaves all other files alone."""
     native.offer(ring.creator, fd := slots())
     os.close(fd)
     child = children(takes_part, ring.path)
     child.receive()
-    lock = ring.hold_lock()  # so that no reaper comes first
+    lock = ring.hold_lock()  # so that no reaper is quicker
     dead = of(ring, child.pid)
     child.kill()
     half_made = dead.with_name(f"{dead.name}~")
@@ -230,8 +230,8 @@ def test_who_is_killed_while_it_comes_or_goes_leaves_nothing_that_stays(ring, ch
 
 
 def test_for_the_dead_of_a_host_ring_nobody_looks_for_sockets(segment, children):
-    """It has none.  The name of its slots tells the epoch to everybody, so a stranger may have made
-    the directory, and what is in it would lead wherever he likes."""
+    """A host ring has no sockets.  The name of its slots shows everybody the epoch, so a stranger
+    could have made the directory, with links to wherever he likes."""
     host = segment(2, epoch=secrets.token_bytes(16))
     where = directory(host)
     where.mkdir()

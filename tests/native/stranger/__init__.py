@@ -49,11 +49,11 @@ class Stranger:
 
     @property
     def frames(self) -> list[Frame]:
-        """What it has written or read, so far."""
+        """The frames that it has written or read so far."""
         return read(self.output)
 
     def said(self, line: str) -> None:
-        """Returns when it has said that."""
+        """Waits until it has printed that."""
 
         def has_said() -> bool:
             if not (has := line in self.lines):
@@ -63,7 +63,7 @@ class Stranger:
         poll(has_said)
 
     def has(self, n: int) -> None:
-        """Returns when it has had n frames."""
+        """Waits until it has had n frames."""
 
         def has_had() -> bool:
             if not (has := len(self.frames) >= n):
@@ -73,7 +73,7 @@ class Stranger:
         poll(has_had)
 
     def number(self) -> int:
-        """Of the peer, when it has joined."""
+        """Waits until it has joined.  Returns the peer's number."""
 
         def joined() -> list[str]:
             if not (lines := self.lines):
@@ -89,7 +89,7 @@ class Stranger:
         self.process.stdin.flush()
 
     def free(self) -> None:
-        """From now on it waits for no step."""
+        """Lets it go on without steps."""
         assert self.process.stdin
         self.process.stdin.close()
         self.process.stdin = None
@@ -98,13 +98,13 @@ class Stranger:
         self.process.send_signal(number)
 
     def stop(self) -> None:
-        """It has stopped when this returns."""
+        """Stops it.  It has stopped when this returns."""
         self.send(signal.SIGSTOP)
         stat = Path(f"/proc/{self.pid}/stat")
         poll(lambda: stat.read_text().rpartition(") ")[2].startswith("T"))
 
     def check(self) -> None:
-        """It runs."""
+        """Checks that it runs."""
         assert self.process.poll() is None, self.error()
 
     def kill(self) -> None:
@@ -112,7 +112,7 @@ class Stranger:
         self.process.wait(PATIENCE_S)
 
     def end(self) -> str:
-        """Waits until it has ended by itself.  What it says then: why."""
+        """Waits until it has ended by itself.  Returns the reason that it prints."""
         _, error = self.process.communicate(timeout=PATIENCE_S)
         assert self.process.returncode == 0, error.decode()
         return self.lines[-1]
@@ -172,7 +172,7 @@ def drain(consumer: gpuring.Consumer) -> list[Frame]:
 
 
 def once(frames: list[Frame]) -> dict[int, Frame]:
-    """By sequence.  No frame is there twice."""
+    """The frames by their sequences.  Checks that none is there twice."""
     assert not [seq for seq, times in Counter(each.seq for each in frames).items() if times > 1]
     return {each.seq: each._replace(again=False) for each in frames}
 

@@ -27,7 +27,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def stranger(client: Path, tmp_path: Path) -> Iterator[Start]:
-    """Starts a client with these options.  `paused`: it goes on at each `step`."""
+    """Starts a client with these options.  `paused`: it waits for a `step` with each frame."""
     started: list[Stranger] = []
 
     def start(*options: object, paused: bool = False, program: Path = client) -> Stranger:

@@ -1,5 +1,5 @@
-"""What docs/abi.md says about bytes that clients and the library have to read alike, and about what
-may change."""
+"""Sentences of docs/abi.md about bytes that clients and the library have to read alike, and about
+what may change."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def header(name: str) -> Path:
     "A client passes over keys that it does not know.",
 )
 def test_a_ring_of_the_client_is_a_ring(name, stranger):
-    """Its description has a key that nobody knows, and its keys in another order."""
+    """The ring's description has an unknown key, and its keys are in another order."""
     creator = stranger("create", name, 4, WORDS, paused=True)
     creator.said("created")
     with gpuring.attach(name, timeout=PATIENCE_S) as ring, ring.consumer() as consumer:
@@ -106,7 +106,7 @@ def test_a_client_removes_a_ring_whoever_uses_it(name, stranger):
             producer.claim(timeout=0)
         with pytest.raises(gpuring.RingNotFound):
             gpuring.attach(name)
-        with make(name) as other:  # which the old one's close leaves alone
+        with make(name) as other:  # the old one's close leaves the new ring alone
             ring.close()
             assert gpuring.attach(name).stats().epoch == other.stats().epoch
 
@@ -152,7 +152,7 @@ def test_a_client_leaves_the_canaries_alone(name, stranger):
 
 @pytest.mark.parametrize("joiner", ["client", "library"])
 def test_a_join_leaves_nothing_of_the_owner_before(name, stranger, joiner):
-    """Of all fields but `ends`, which counts all owners of the number."""
+    """Only `ends` stays, which counts all owners of the number."""
     entry = {field: its for (of, field), its in FIELDS.items() if of == "peer"}
     with make(name, max_subscriptions=1) as ring, header(name).open("r+b", buffering=0) as file:
         begin = 4096 + SIZES["sub"]
@@ -276,7 +276,7 @@ UNNAMED = {
     "Do not touch them afterwards, and do not refuse a ring in which they are not 0.",
 )
 def test_bytes_without_a_name_are_left_alone(name, stranger):
-    # A field that takes bytes from `reserved[]`, or gives some back, lowers or raises these.
+    # A field that takes bytes from `reserved[]`, or gives some back, changes these numbers.
     assert {table: len(at) for table, at in UNNAMED.items()} == {
         "head": 4096 - sum(f.nbytes for (of, _), f in FIELDS.items() if of == "head"),
         "sub": 24, "peer": 48,

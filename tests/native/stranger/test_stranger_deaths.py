@@ -82,7 +82,7 @@ def test_a_client_clears_a_python_producer(name, stranger, children):
 
 
 def test_a_client_gets_what_a_python_member_had(name, stranger, children):
-    """It is at a later sequence by then, and goes back."""
+    """The client is at a later sequence by then, and goes back."""
     with make(name) as ring:
         member = children(has_a_frame, name, "g")
         member.receive()
@@ -142,7 +142,7 @@ def test_a_sleeper_that_was_killed_is_counted_no_more(name, stranger):
         poll(lambda: waiters(ring) == 1)
         sleeper.kill()
         other = stranger("consume", name, "y", "lossless", "next")
-        other.number()  # who joins clears the dead first
+        other.number()  # a peer that joins clears the dead first
         assert ring.stats().reaps == 1
         poll(lambda: waiters(ring) == 1)
         assert stranger("produce", name, 9, 1).end() == "done"
@@ -151,7 +151,7 @@ def test_a_sleeper_that_was_killed_is_counted_no_more(name, stranger):
 
 
 def test_many_deaths_are_counted_from_0(name, stranger):
-    """The header has the last eight."""
+    """The header keeps the last eight."""
     with make(name) as ring:
         pids = []
         for _ in range(10):
@@ -167,7 +167,7 @@ def test_many_deaths_are_counted_from_0(name, stranger):
 
 
 def test_a_client_raises_the_fence_of_who_died_before_it_did(name, stranger):
-    """Killed before its GPU had done its work.  Its number and the slot are free again."""
+    """It was killed before its GPU was done.  Afterwards its number and the slot are free again."""
     with make(name, slots=2) as ring:
         dead = stranger("produce", name, 1, 3, paused=True)
         p = dead.number()
@@ -214,7 +214,7 @@ def test_a_producer_that_lives_is_counted_though_a_reaper_died(name, stranger):
 
 
 def test_a_producer_that_was_leaving_has_left(name, stranger):
-    """It was killed after it had been counted."""
+    """The producer was killed after it had been counted as left."""
     with make(name) as ring:
         writer = stranger("produce", name, 9, 1, paused=True)
         p = writer.number()
@@ -230,7 +230,7 @@ def test_a_producer_that_was_leaving_has_left(name, stranger):
 
 
 def test_a_producer_that_died_first_is_not_the_last_one(name, stranger):
-    """Nobody else is there who clears it before the last one leaves."""
+    """Nobody clears it before the last one leaves."""
     with make(name) as ring:
         dead = stranger("produce", name, 1, 1, paused=True)
         dead.said("claimed 8")

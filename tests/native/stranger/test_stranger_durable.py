@@ -34,7 +34,7 @@ def read_some(stranger, name, mode, n):
     reader = stranger("consume", name, "recorder", mode, "next", paused=True)
     for _ in range(n):
         reader.step()
-    reader.has(n + 1)  # it has the next one, and gives it back
+    reader.has(n + 1)  # it holds the next frame, and gives it back
     reader.process.terminate()
     reader.free()
     assert reader.end() == "done"
@@ -113,7 +113,7 @@ def test_a_lossy_one_is_told_what_was_lost_while_nobody_read(name, stranger, lat
 
 @pytest.mark.parametrize("late", ["client", "python"])
 def test_a_client_gives_up_what_nobody_reads_and_the_next_member_is_told(name, stranger, late):
-    """Its writer waits, sees that the patience is over, and goes on."""
+    """The client's writer waits, sees that the patience is over, and goes on."""
     with make(name, producers=2) as ring:
         assert stranger("subscribe", name, "recorder", "lossless", "next", AT_ONCE).end() == "done"
         writer = stranger("produce", name, 9, 30)
@@ -138,7 +138,7 @@ def test_a_client_gives_up_what_nobody_reads_and_the_next_member_is_told(name, s
 
 
 def test_what_a_killed_member_was_told_is_told_again(name, stranger):
-    """It has not released the frame that told it."""
+    """The member was killed before it released the frame that reported the loss."""
     with make(name) as ring, ring.producer() as producer:
         ring.subscribe("recorder", lossless=False)
         produce(producer, 7, range(23))

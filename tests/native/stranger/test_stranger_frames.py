@@ -53,7 +53,7 @@ def test_nobody_is_woken_where_nobody_sleeps(name, stranger):
 
 
 def test_a_client_that_sleeps_is_woken(name, stranger):
-    """The bell rises with some of the frames.  With others the client was just looking."""
+    """The bell rises with some of the frames.  With others the client was awake."""
     with make(name) as ring, ring.producer() as producer:
         reader = stranger("consume", name, "x", "lossless", "next")
         reader.number()
@@ -117,7 +117,7 @@ def take(consumer: gpuring.Consumer) -> list[Frame]:
     ("mode", "seen"), [("lossy", [8, 21, 22, 23, 25, 26, 28]), ("latest", [8, 28])]
 )
 def test_a_lossy_client_is_overtaken_and_counts_it(name, stranger, mode, seen):
-    """It holds 8, so 16 and 24 turn void in its slot, and 27 is abandoned."""
+    """The client holds 8, so 16 and 24 turn void in its slot.  27 is abandoned."""
     with make(name) as ring:
         reader = stranger("consume", name, "x", mode, "next", paused=True)
         reader.number()
@@ -188,7 +188,7 @@ def test_a_second_member_has_lost_nothing_that_came_before(name, stranger):
 
 
 def test_a_client_does_not_write_into_a_frame_that_is_read(name, stranger):
-    """What it claims in the slot of a lossy reader turns void."""
+    """Sequences that it claims in the slot of a lossy reader turn void."""
     with make(name) as ring, ring.consumer(lossless=False) as reader, ring.producer() as producer:
         made = produce(producer, 7, [0])
         with reader.acquire(timeout=PATIENCE_S) as slot:
@@ -201,7 +201,7 @@ def test_a_client_does_not_write_into_a_frame_that_is_read(name, stranger):
 
 
 def test_the_newest_frame_may_be_one_that_is_still_written(name, stranger):
-    """The ring is closed while a producer writes.  Who wants the newest frame waits for that."""
+    """The ring is closed while a producer writes.  A reader of the newest frame waits for it."""
     ring = make(name)
     reader = stranger("consume", name, "x", "latest", "next")
     reader.number()

@@ -1,4 +1,4 @@
-"""A client in C in a pinned ring: without a GPU, it hands its pidfd over, and is handed slots."""
+"""A client in C in a pinned ring has no GPU.  It hands its pidfd over, and gets the slots."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pinned(name, **more):
 
 
 def socket_of(ring):
-    """That of this process, which is the creator."""
+    """The socket of this process, which is the creator."""
     (path,) = Path(f"/dev/shm/gpuring+{ring.stats().epoch}").glob(f"*-{os.getpid():x}-*")
     return path
 

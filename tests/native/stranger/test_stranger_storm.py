@@ -30,7 +30,7 @@ WORDS = 4096
 
 
 def writes(pipe: Pipe, name: str, who: int, book: Path) -> None:
-    """Until it is told to end."""
+    """Writes frames until it is told to end."""
     with gpuring.attach(name) as ring, ring.producer() as producer, book.open("wb", 0) as file:
         pipe.send()
         for k in itertools.count():
@@ -42,7 +42,7 @@ def writes(pipe: Pipe, name: str, who: int, book: Path) -> None:
 
 
 def reads(pipe: Pipe, name: str, book: Path) -> None:
-    """To the end.  Each frame is written down before it is released."""
+    """Reads to the end of the stream.  Notes each frame before it releases it."""
     with (
         gpuring.attach(name) as ring,
         ring.consumer(SUBSCRIPTION) as consumer,
@@ -55,8 +55,8 @@ def reads(pipe: Pipe, name: str, book: Path) -> None:
 
 
 class Storm:
-    """Two writers and two readers, of each role one client and one Python program, and the auditor,
-    a client that reads all frames and is left alone."""
+    """Two writers and two readers: one client and one Python program for each role.  A third
+    client, the auditor, reads all frames and is never hit."""
 
     def __init__(
         self, name: str, folder: Path, start: Callable[..., Stranger],
@@ -103,7 +103,7 @@ class Storm:
     # ---- troubles ------------------------------------------------------------------------------
 
     def trouble(self, chance: random.Random) -> None:
-        """One is killed, while another one may be stopped, and others go on after that."""
+        """Kills one of them, while another one may be stopped.  The others have to go on."""
         hit, other = chance.sample([*self.there], 2)
         if stops := chance.random() < 0.5:
             self.there[other].stop()
@@ -160,7 +160,7 @@ class Storm:
 
         written = [each for pid in self.pids["writer"] for each in read(self.books[pid])]
         assert once(written).items() <= audited.items()
-        # who is killed right after it has published could not write it down
+        # a writer may be killed between publishing and noting it
         assert len(audited) - len(written) <= len(self.killed & self.pids["writer"])
 
 
@@ -179,7 +179,7 @@ def test_no_frame_is_lost_and_none_is_read_twice(
 
 @pytest.mark.slow
 def test_the_client_is_sound(name, tmp_path, tmp_path_factory, stranger, children, chance):
-    """With sanitizers, which end a process at once."""
+    """The client runs with sanitizers, which end it at the first fault."""
     program = build_alone(tmp_path_factory.mktemp("sanitized"), CLIENT, SANITIZERS)
     ring = make(name, WORDS, producers=4095)
 
@@ -195,7 +195,7 @@ def test_the_client_is_sound(name, tmp_path, tmp_path_factory, stranger, childre
 
 @pytest.fixture
 def chance(request: pytest.FixtureRequest) -> random.Random:
-    """Its seed is told if the test fails."""
+    """A random generator whose seed is shown if the test fails."""
     seed = random.SystemRandom().getrandbits(32)
     print(f"seed {seed}")
     return random.Random(seed)

@@ -1,5 +1,6 @@
-"""Another user of this host, without any right on our rings, who may create names in /dev/shm as
-everybody may.  What he does here docs/failure.md ("Threat model") says he may try."""
+"""Tests with another user of this host, the stranger, who has no right on our rings.  Like
+everybody, he may create names in /dev/shm.  docs/failure.md ("Threat model") lists what he may
+try."""
 
 from __future__ import annotations
 
@@ -63,7 +64,7 @@ def _hard_link(path: Path) -> None:
 
 
 def valid_header() -> bytes:
-    """Of a ring of this process."""
+    """The bytes of the header of a ring of this process."""
     name = f"strangers-{os.getpid()}"
     with gpuring.create(name, **OPTIONS):
         return (SHM / f"gpuring.{name}").read_bytes()
@@ -75,7 +76,7 @@ def _valid(path: Path) -> None:
 
 
 def _huge_header(path: Path) -> None:
-    """A valid first page, and a file far beyond what it says."""
+    """Makes a file with a valid first page, which is far larger than that page says."""
     path.write_bytes(valid_header())
     os.truncate(path, 1 << 40)
 

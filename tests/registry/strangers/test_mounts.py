@@ -1,4 +1,5 @@
-"""A /dev/shm that is full, can hold no more files, or cannot be written: each has its error."""
+"""A /dev/shm that is full, can hold no more files, or cannot be written.  Each case has its
+error."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ TINY = "-t tmpfs -o size=4m,nr_inodes=24,mode=1777 tmpfs /dev/shm"
 
 
 def fill(_pipe, what):
-    """As a stranger may: all of the room, or all of the files."""
+    """Takes all room, or all files, as a stranger may."""
     if what == "room":
         (SHM / "full").write_bytes(b"")
         try:
@@ -117,7 +118,7 @@ def test_who_may_make_no_files_is_told_what_to_change(name, mounted):
 
 
 def replace_where_there_is_little_room(_pipe, name, alive):
-    """A dead ring's room is free before the new one is made; a living one goes on."""
+    """The room of a dead ring is free before the new one is made.  A living ring goes on."""
     options = OPTIONS | {"slots": 1, "shape": 2 << 20}
     in_a_child(lambda: gpuring.create(name, **options))
     if not alive:
@@ -144,7 +145,8 @@ EMPTY = "-t tmpfs -o mode=1777 tmpfs /dev/shm"
 
 @contextlib.contextmanager
 def nobody_writes():
-    """In mounts of one's own.  Who has files open may go on."""
+    """Makes /dev/shm read-only in mounts of this process.  Files that are open may still be
+    written."""
     for command in ("--bind /dev/shm /dev/shm", READ_ONLY):
         done = run("mount", *command.split())
         assert done.returncode == 0, done.stderr
@@ -163,7 +165,7 @@ def tools(_pipe, name, out):
 
 
 def used(name, out):
-    """What each tool and each call says: its status, its output and its errors."""
+    """The status, output and errors of each tool and each call."""
     told = {}
     for tool in (
         ("ls",), ("ls", "--json"), ("inspect", name), ("top", "--once", "--interval", "0.05"),
@@ -196,7 +198,8 @@ def test_every_tool_works_where_nobody_can_write(name, mounted, tmp_path):
 
 
 def both_sides(_pipe, name, address):
-    """An importer where nobody can write, and one that works at an exporter that is there."""
+    """An importer where nobody can write, and another one that works, both of a running
+    exporter."""
     from gpuring import bridge
 
     far = {"name": f"{name}-far", "device": "host"}

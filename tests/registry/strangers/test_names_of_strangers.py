@@ -1,5 +1,5 @@
-"""Threat model (docs/failure.md): what is no ring is passed over or called what it is, and nobody
-maps a stranger's file unasked.  Its sentences name the tests that hold them."""
+"""Threat model (docs/failure.md): things that are no ring are passed over or named as what they
+are, and nobody maps a stranger's file unasked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ READABLE = {"valid"}
 
 @pytest.fixture
 def odd(name, stranger):
-    """A ring name for each kind of thing that a stranger can put there."""
+    """Puts there each kind of thing that a stranger can make, and returns its ring name."""
     places = {kind: f"{name}-{kind}" for kind in KINDS}
     stranger(put, *[(kind, f"gpuring.{ring}") for kind, ring in places.items()]).result()
     return places
@@ -56,7 +56,7 @@ def test_every_tool_goes_past_odd_names(name, odd, tool):
         assert done.returncode in ((0, 1) if "doctor" in tool else (0,)), done.stderr
         if tool[0] in ("ls", "top"):
             assert name in done.stdout
-        assert segments_of(name) == before  # root removes nothing of others either
+        assert segments_of(name) == before  # not even root removes files of others
         gpuring.attach(name).close()
 
 
@@ -120,7 +120,7 @@ def test_verbs_refuse_an_odd_name_at_once_and_leave_it_alone(odd, kind):
 
 
 def test_engines_tidy_past_odd_names(name, stranger):
-    """Every one of them looks like a client's ring, or like slots of one."""
+    """Each name looks like a client's ring, or like the slots of one."""
     with gpuring.serve(name, **TERMS) as engine:
         rings = [f"gpuring.{name}.{k:016x}" for k in range(len(KINDS))]
         slots = [f"gpuring.{name}.{k:016x}+{k:032x}" for k in range(100, 100 + len(KINDS))]
@@ -144,7 +144,7 @@ def test_engines_tidy_past_odd_names(name, stranger):
 @promise("failure.md", "No process maps a file of theirs without being asked to.")
 @pytest.mark.slow
 def test_slots_of_a_stranger_are_never_mapped_or_removed(name, stranger):
-    """Whoever may list /dev/shm sees the epoch of a ring in the name of its slots."""
+    """Everybody can read the epoch of a ring in the name of its slots."""
     with gpuring.create(name, **OPTIONS):
         (slots,) = [entry for entry in segments_of(name) if "+" in entry]
         for kind in KINDS:
@@ -230,13 +230,13 @@ def test_ten_thousand_names(name, stranger):
 
 
 def flicker(pipe, entry):
-    """Puts one odd thing after the other under a name, until it is told to end."""
+    """Puts one odd thing after another under a name, until it is told to end."""
     path = SHM / entry
     rounds = 0
     pipe.send()
     while not pipe.told():
         for make in KINDS.values():
-            with contextlib.suppress(OSError):  # it is there, and not his
+            with contextlib.suppress(OSError):  # the name is taken, or is not his
                 make(path)
                 path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
             path.with_name(f"{path.name}-other").unlink(missing_ok=True)
@@ -261,7 +261,7 @@ def test_races_for_a_name_have_an_owner_or_an_error(name, stranger):
                 ring = gpuring.create(name, **OPTIONS, replace=replace)
             except (gpuring.RingExists, gpuring.RingIncompatible, PermissionError):
                 continue
-            with ring, gpuring.attach(name) as other:  # it is ours, and whole
+            with ring, gpuring.attach(name) as other:  # the ring is ours, and whole
                 made += 1
                 assert other.stats().epoch == ring.stats().epoch
     finally:
@@ -278,7 +278,7 @@ def breathe(pipe, entry):
     data = valid_header()
     fd = os.open(SHM / entry, os.O_CREAT | os.O_RDWR, 0o666)
     os.write(fd, data)
-    lock(fd, 257)  # the creator's: nobody may think that it is dead
+    lock(fd, 257)  # the creator's byte, so that the creator does not look dead
     pipe.send()
     while not pipe.told():
         for k in range(1000):
@@ -291,7 +291,7 @@ def breathe(pipe, entry):
 
 
 def looks(_pipe, name, ring, rounds):
-    """Everything that looks without being asked to trust anybody."""
+    """Calls everything that looks at rings, without trusting anybody."""
     seen = collections.Counter()
     with gpuring.serve(name, **TERMS) as engine:
         for k in range(rounds):
@@ -315,7 +315,7 @@ def looks(_pipe, name, ring, rounds):
 )
 @pytest.mark.slow
 def test_a_file_whose_size_changes_harms_nobody_who_looks(name, stranger, children):
-    ring = f"{name}.{1:016x}"  # as of a client
+    ring = f"{name}.{1:016x}"  # as if it was a client's
     child = stranger(breathe, f"gpuring.{ring}")
     child.receive()
     try:
@@ -330,7 +330,7 @@ def test_a_file_whose_size_changes_harms_nobody_who_looks(name, stranger, childr
 
 @promise("failure.md", "So a file that shrinks meanwhile does no harm.")
 def test_a_file_that_ends_while_it_is_read(name, monkeypatch):
-    """Between the look at its size and the read of a page."""
+    """The file is cut between the look at its size and the read of a page."""
     read = native.Header.read
     path = SHM / f"gpuring.{name}"
     with gpuring.create(name, **OPTIONS):

@@ -45,7 +45,7 @@ def ring(segment: Callable[..., Segment]) -> Iterator[Segment]:
 
 
 def seen_at(_pipe: Pipe, where: str, at: str) -> dict[str, str]:
-    """What a stranger can do with a socket and its directory."""
+    """Returns what a stranger can do with a socket and its directory."""
 
     def connect() -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
@@ -88,7 +88,7 @@ def become_nobody(gid: int = NOBODY, groups: Sequence[int] = ()) -> None:
 
 
 def in_groups(_pipe: Pipe, path: str, gid: int, groups: list[int]) -> bool:
-    """Whether a process of another user, in these groups, gets the slots."""
+    """Whether a process of another user who is in these groups gets the slots."""
     header = opened(path)
     become_nobody(gid, groups)
     try:
@@ -130,7 +130,7 @@ def test_a_peer_of_another_user_hands_the_slots_on(ring, children):
 
 
 def pretends(pipe: Pipe, where: str, at: str) -> None:
-    """Puts a socket where that of another process would be, and hands out slots of its own."""
+    """Puts a socket in the place of another process's, and hands out slots of its own."""
     Path(where).mkdir(mode=0o777)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(at)
@@ -139,7 +139,7 @@ def pretends(pipe: Pipe, where: str, at: str) -> None:
         client, _ = server.accept()
         with client:
             said = struct.pack("<8s4Q", b"\1offered", 1, 2, 3, 1)
-            with contextlib.suppress(BrokenPipeError):  # whoever asks has looked who he is
+            with contextlib.suppress(BrokenPipeError):  # who asks sees whose it is
                 socket.send_fds(client, [said], [slots(b"not mine")])
             pipe.receive()
 
@@ -159,7 +159,7 @@ def test_slots_of_a_stranger_are_never_taken(ring, children, stranger, mode):
     server.receive()
     assert children(fetches, ring.path).result() == "PeerLost"
     assert gpuring.clean() is not None
-    assert sockets(ring) == [name]  # what is his stays his
+    assert sockets(ring) == [name]  # a stranger's socket is not removed
     server.send()
 
 
@@ -190,7 +190,7 @@ def offers_and_fails(_pipe: Pipe, path: str) -> str:
 
 @needs_compiler
 def test_a_link_in_the_place_of_a_socket_changes_no_rights(ring, children, tmp_path, monkeypatch):
-    """The ring is another user's, who owns the directory.  Root takes part in it."""
+    """Root takes part in the ring of another user, who owns the directory."""
     library, victim = tmp_path / "swap.so", tmp_path / "victim"
     (tmp_path / "swap.c").write_text(SWAP)
     build = [str(CC), "-shared", "-fPIC", str(tmp_path / "swap.c"), "-o", str(library), "-ldl"]

@@ -1,5 +1,5 @@
 """Threat model (docs/failure.md): who may not open a ring's files, who may read and who may write
-them.  Its sentences name the tests that hold them."""
+them."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ def lock_the_directory(pipe):
     "lock on the ring's own file.",
 )
 def test_a_lock_on_the_directory_stalls_nobody(name, stranger):
-    """It cost create 4 s, close 2 s and a call of a service 10 s: forty of each end before the
-    deadline of this test only if nobody waits for it."""
+    """Such a lock used to cost create 4 s, close 2 s and a call of a service 10 s.  Forty of each
+    end before the deadline of this test only if nobody waits."""
     child = stranger(lock_the_directory)
     child.receive()
     with gpuring.serve(name, **TERMS) as engine:
@@ -62,7 +62,7 @@ def test_a_lock_on_the_directory_stalls_nobody(name, stranger):
 
 
 def tries(_pipe, name, entries):
-    """Whatever needs a right that the stranger has not."""
+    """Tries everything for which the stranger has no right."""
     told = {}
     for entry in entries:
         path = SHM / entry
@@ -110,7 +110,7 @@ def test_who_may_not_open_it_can_do_nothing_to_a_ring(name, stranger):
         if open("/proc/sys/fs/protected_hardlinks").read().strip() == "1":  # noqa: PTH123, SIM115
             assert links == {"PermissionError"}
         locks = {told.pop(f"lock {entry}") for entry in entries}
-        assert locks == {"OSError"}  # a place is no open file
+        assert locks == {"OSError"}  # an O_PATH descriptor cannot be locked
         assert set(told.values()) == {"PermissionError"}, told
         assert segments_of(name) == entries
         assert (seen(name).st_ino, seen(name).st_size) == (before.st_ino, before.st_size)
@@ -158,7 +158,7 @@ def make_and_keep(pipe, name, mode):
 )
 @pytest.mark.parametrize("mode", [0o600, 0o666])
 def test_root_too_leaves_rings_of_others_alone(name, stranger, monkeypatch, mode):
-    monkeypatch.setattr(segments, "unnamed", None)  # nothing is made before the look
+    monkeypatch.setattr(segments, "unnamed", None)  # create looks before it makes anything
     child = stranger(make_and_keep, name, mode)
     child.receive()
     entries = segments_of(name)
@@ -237,7 +237,7 @@ def test_root_too_leaves_dead_rings_of_others_alone(name, stranger):
 
 @promise("failure.md", "They cannot replace or remove a ring of another user.")
 def test_who_may_write_cannot_replace_a_ring_that_is_anothers(name, stranger):
-    """The look at its owner comes before the ring is closed."""
+    """The owner is checked before the ring is closed."""
     with gpuring.create(name, **OPTIONS, mode=0o666) as ring, ring.consumer() as reader:
         told = stranger(replaces, name).result()
         assert told == ["PermissionError", "PermissionError"]
@@ -275,10 +275,10 @@ def test_who_may_read_can_hold_up_a_close_for_seconds_and_no_tidying(name, stran
     kind = fcntl.F_WRLCK if mode == 0o666 else fcntl.F_RDLCK
     child = stranger(hold_byte, name, locks.NAME_BYTE, kind)
     child.receive()
-    assert not leftovers.remove_dead(name)  # it lives, and nobody waits
+    assert not leftovers.remove_dead(name)  # the ring lives, and this does not wait
     begun = time.monotonic()
     ring.close()
-    assert time.monotonic() - begun >= 2  # then it goes on without
+    assert time.monotonic() - begun >= 2  # after that it goes on without the lock
     assert segments_of(name) == []
     child.send()
     assert child.result()

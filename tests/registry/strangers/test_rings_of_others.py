@@ -1,4 +1,5 @@
-"""If root runs a command on a ring of another user, the error says what to type in its place."""
+"""If root runs a command on a ring of another user, the error says which command to type
+instead."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rings of another user whom one was told to trust: bridged, made again, and pickled."""
+"""Rings of another user who is trusted: they are bridged, made again, and pickled."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.registry.strangers import NOBODY, OPTIONS
 
 
 def shares(pipe, name):
-    """Makes the ring twice, with a frame in each."""
+    """Makes the ring, and makes it again when it is told to.  Each has a frame."""
     for number in (7, 8):
         options = {"mode": 0o666, "replace": number == 8}
         with gpuring.create(name, **OPTIONS, **options) as ring, ring.producer() as producer:

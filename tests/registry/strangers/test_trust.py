@@ -62,7 +62,7 @@ def test_to_who_may_read_locks_the_dead_look_alive(name, stranger, children):
 
 
 def attaches(_pipe, name):
-    """To root's ring, and nobody has said so."""
+    """Attaches to root's ring without owner=."""
     with gpuring.attach(name) as ring, ring.producer() as producer:
         producer.claim(0).publish()
 
@@ -98,7 +98,8 @@ def sleeps(pipe, name):
 @pytest.mark.slow
 @pytest.mark.parametrize("who", ["another user", "the same user"])
 def test_who_may_write_can_end_its_peers_while_they_sleep(name, stranger, children, who):
-    """The watchdog reads the header.  Nobody of this process may have it mapped."""
+    """The watchdog still reads the header, so no other thread of this process may have it
+    mapped."""
     creator = children(writable, name)
     creator.receive()
     victim = children(sleeps, name)

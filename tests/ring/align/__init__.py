@@ -1,4 +1,4 @@
-"""Rings whose frames are aligned, and what comes of them."""
+"""Rings whose frames are aligned, and the tuples that this gives."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Streams:
 
 
 def pts(slots: tuple) -> tuple:
-    """Of a tuple of slots."""
+    """The `pts` of each slot of a tuple."""
     return tuple(None if slot is None else float(slot.meta["pts"]) for slot in slots)
 
 

@@ -18,5 +18,5 @@ def stack():
 
 @pytest.fixture
 def streams(name, stack):
-    """On host memory."""
+    """The same rings in host memory."""
     return lambda n=2, **options: Streams(stack, HOST, name, n, **options)

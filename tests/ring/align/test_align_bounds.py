@@ -13,7 +13,7 @@ from tests.ring.align import SPEC, now, pts
 
 @pytest.mark.parametrize("partial", [False, True])
 def test_no_more_than_depth_frames_wait(streams, partial):
-    """And the producer of the stream that goes on is never held up."""
+    """The producer of the stream that goes on is never held up."""
     both = streams()
     aligned = both.align("pts", depth=3, partial=partial)
     found = []
@@ -46,7 +46,7 @@ def test_a_frame_waits_so_many_seconds_and_no_longer(streams):
 
 
 def test_a_frame_waits_although_a_slow_loop_takes_longer(streams):
-    """What is there is found before anybody is called late."""
+    """Frames that are there are found before any stream is called late."""
     both = streams()
     aligned = both.align("pts", max_wait_s=0, timeout=20)
     both.put(0, 1, 2, 3, 4, 5, 6)
@@ -96,7 +96,7 @@ def test_a_time_out_says_what_came_and_matched_no_others(streams):
 
 
 def test_time_that_goes_back_in_a_ring_that_was_replaced_is_told(name, stack):
-    """As when a camera starts again."""
+    """The times go back when a camera starts again."""
 
     def create(which, **options):
         return stack.enter_context(gpuring.create(which, **SPEC, device="host", **options))

@@ -88,7 +88,7 @@ def test_a_number_of_any_kind_is_added_to_values(streams, meta, within):
 
 
 def test_integers_are_compared_exactly(streams):
-    """No float is 2⁵³ + 1."""
+    """A comparison of floats would take 2⁵³ + 1 for 2⁵³."""
     both = streams(meta=[("pts", "i8")])
     both.put(0, 1)
     both.put(1, 2**53 + 1)
@@ -176,8 +176,8 @@ def test_a_frame_that_waited_is_ordered_on_the_stream_of_its_step(name):
 
 
 def reference(streams: list[list[int]], within: int, partial: bool) -> list[tuple]:
-    """What comes of whole streams: the oldest frame of all, with those heads of the others that are
-    near enough."""
+    """The tuples of whole streams.  Each has the oldest frame of all, and the first frames of the
+    other streams that are near enough."""
     queues, found = [deque(each) for each in streams], []
     while any(queues) if partial else all(queues):
         first = min(queue[0] for queue in queues if queue)
@@ -204,7 +204,7 @@ RISING = st.lists(st.integers(0, 40), max_size=SLOTS // 2).map(sorted)
 def test_whatever_the_order_of_arrival_the_tuples_are_those_of_the_reference(
     values, within, partial, data
 ):
-    """As long as everybody may wait for everybody."""
+    """This holds as long as every stream may wait for every other one."""
     with ExitStack() as stack:
         all_of = Streams(stack, HOST, f"test-align-{os.getpid()}", len(values), slots=SLOTS)
         aligned = all_of.align("pts", within, partial=partial, depth=SLOTS)
@@ -235,7 +235,7 @@ def test_whatever_the_order_of_arrival_the_tuples_are_those_of_the_reference(
     partial=st.booleans(),
 )
 def test_with_bounds_the_books_balance(arrivals, within, depth, partial):
-    """Each frame is handed out or counted, once, and nobody is ever held up."""
+    """Each frame is either handed out or counted, exactly once.  Nobody is ever held up."""
     with ExitStack() as stack:
         three = Streams(stack, HOST, f"test-align-{os.getpid()}", 3)
         aligned = three.align("pts", within, partial=partial, depth=depth)

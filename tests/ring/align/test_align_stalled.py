@@ -1,4 +1,5 @@
-"""align over streams of other processes: one stands still, dies, comes late, or comes back."""
+"""align over streams of other processes, one of which stands still, dies, comes late, or comes
+back."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from tests.ring.align import SPEC, now, pts
 
 
 def camera(pipe: Pipe, name: str, first: int = 0) -> None:
-    """Publishes as many frames as it is told to, the last of all when it is told 0."""
+    """Publishes as many frames as the test asks for.  The number 0 asks for the last frame of
+    all."""
     with gpuring.attach(name, timeout=20) as ring, ring.producer() as producer:
         pipe.send()
         while more := pipe.receive():
@@ -46,13 +48,14 @@ def all_publish(crew, frames=1):
 
 
 def test_a_stream_that_stands_still_holds_up_nobody(cameras):
-    """SIGSTOP, and later SIGCONT: then its frames come alone, and later ones together again."""
+    """A process is stopped and continued.  Its frames then come alone, and later ones together
+    again."""
     crew, consumers = cameras
     aligned = gpuring.align(consumers, "pts", partial=True, timeout=0)
     all_publish(crew, 3)
     assert now(aligned) == [(k, k, k) for k in range(3)]
     os.kill(crew[1].pid, signal.SIGSTOP)
-    crew[1].send(40)  # it will do that when it goes on
+    crew[1].send(40)  # to be done when it goes on
     found = []
     for _ in range(40):
         all_publish([crew[0], crew[2]])  # a process whose ring is jammed does not answer
@@ -72,7 +75,8 @@ def test_a_stream_that_stands_still_holds_up_nobody(cameras):
 @pytest.mark.slow
 @pytest.mark.parametrize("partial", [False, True])
 def test_a_stream_that_dies(cameras, partial):
-    """What it has published is handed out; the end of the whole says that it died."""
+    """What its producer has published is handed out.  The end of the loop says that the producer
+    died."""
     crew, consumers = cameras
     aligned = gpuring.align(consumers, "pts", partial=partial, timeout=20)
     all_publish(crew)
@@ -90,7 +94,7 @@ def test_a_stream_that_dies(cameras, partial):
 
 @pytest.mark.slow
 def test_a_late_stream_is_waited_for_and_then_takes_part(cameras):
-    """Nobody writes into its ring at first."""
+    """At first its ring has no producer."""
     crew, consumers = cameras
     aligned = gpuring.align(consumers, "pts", timeout=0)
     all_publish(crew[:2], 3)

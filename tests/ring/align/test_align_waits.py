@@ -18,7 +18,8 @@ from tests.ring.align import now, pts
 
 
 def test_asyncio(streams):
-    """Other tasks run meanwhile; who is cancelled loses nothing and leaves nobody waiting."""
+    """Other tasks run meanwhile.  A task that is cancelled loses no frame and leaves no waiter
+    behind."""
     both = streams()
     aligned = both.align("pts", timeout=None)
 
@@ -79,7 +80,7 @@ def test_ctrl_c_anywhere_loses_no_frame(streams, by, partial):
     aligned = both.align(by, partial=partial, depth=2)
     now(aligned)
     k = 0
-    for interrupt in interrupts(step=3):  # 1 takes half a minute, and was clean
+    for interrupt in interrupts(step=3):  # a step of 1 takes half a minute
         k += 2
         found, raised = [], True
         both.put(0, k, k + 1)

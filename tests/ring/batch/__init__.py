@@ -1,10 +1,10 @@
-"""What the tests of batches say of one: which frames it has, and that nobody has any."""
+"""What the tests of batches do with a ring, and what they ask of it."""
 
 from __future__ import annotations
 
 
 def put(place, producer, frames=1):
-    """Publishes frames filled with their sequence; the sequences."""
+    """Publishes frames that are filled with their sequences.  Returns the sequences."""
     seqs = []
     for _ in range(frames):
         with producer.claim(0) as slot:

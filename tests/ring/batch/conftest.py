@@ -12,8 +12,8 @@ from tests.helpers.support import HOST, STREAM_GATED
     ids=lambda place: place.name,
 )
 def place(request):
-    """With the host gate a call that may not block may find that the GPU is not done: that is for
-    test_gpu_order.py."""
+    """Kinds of memory without the host gate, with which a call that may not block could find the
+    GPU busy.  test_gpu_order.py has that gate."""
     return request.param
 
 

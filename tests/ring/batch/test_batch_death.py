@@ -69,7 +69,7 @@ def test_every_torn_frame_of_a_batch_is_named_when_all_are_released(name, childr
         assert caught.value.seqs == (5, 6)
         assert idle(frames)
         assert not any(slot._open for slot in batch)
-        with pytest.raises(gpuring.PeerLost):  # told once
+        with pytest.raises(gpuring.PeerLost):  # reported once
             frames.acquire_many(2, 0)
         frames.close()
 

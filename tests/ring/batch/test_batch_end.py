@@ -34,7 +34,7 @@ def test_frames_released_one_by_one_are_left_alone(place, ring):
 
 
 def test_a_slot_that_was_claimed_again_is_not_the_batchs_any_more(place, ring):
-    """An old batch has neither the claim nor its object."""
+    """An old batch changes neither the new claim nor its slot object."""
     with ring.producer() as producer, ring.consumer() as frames:
         with producer.claim_many(2, 0) as batch:
             for slot in list(batch):

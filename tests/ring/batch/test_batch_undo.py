@@ -15,7 +15,7 @@ from tests.ring.batch import idle, seqs_of
 
 
 def test_a_fence_that_is_not_paid_ends_a_batch_before_its_frame(name):
-    """On the host: acquire waits for the fence of the first, and of the others not at all."""
+    """acquire_many waits on the host for the fence of its first frame only."""
     with small_ring(name) as ring, ring.producer() as producer, ring.consumer() as frames:
         producer.claim_many(4, 0).publish()
         header = ring._header
@@ -39,7 +39,7 @@ def damage(ring, slot):
 
 
 def test_a_damaged_frame_behind_the_first_is_told(name):
-    """As by acquire, it is told once and passed over; the frames before it are not held."""
+    """As with acquire, it is reported once and passed over.  The frames before it are not held."""
     with small_ring(name) as ring, ring.producer() as producer, ring.consumer() as frames:
         producer.claim_many(4, 0).publish()
         damage(ring, 2)
@@ -61,7 +61,7 @@ class NoRoom(tuple):
 
 @pytest.fixture
 def fail(monkeypatch):
-    """Calls claim_many or acquire_many of an endpoint; the batch cannot be made."""
+    """Calls claim_many or acquire_many of an endpoint, while the batch object cannot be made."""
 
     def call(many):
         with monkeypatch.context() as patch:

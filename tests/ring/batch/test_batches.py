@@ -42,7 +42,7 @@ def test_a_claim_takes_what_is_free_and_at_most_what_was_asked_for(place, ring):
         put(place, producer)
         batch = producer.claim_many(2, 0)
         assert seqs_of(batch) == [5, 6]
-        rest = producer.claim_many(2, None)  # for ever, but only for the first
+        rest = producer.claim_many(2, None)  # may wait for ever, but only for the first slot
         assert seqs_of(rest) == [7]
         with pytest.raises(gpuring.RingFull):
             producer.claim_many(2, 0)
@@ -138,7 +138,7 @@ def test_the_end_of_the_stream_comes_after_everything_was_read(place, ring):
             put(place, producer, 3)
         with frames.acquire_many(2, 0) as batch:
             assert seqs_of(batch) == [4, 5]
-        with frames.acquire_many(2, None) as batch:  # not blocked: the end is no frame
+        with frames.acquire_many(2, None) as batch:  # does not wait for a second frame
             assert seqs_of(batch) == [6]
         for _ in range(2):
             with pytest.raises(gpuring.EndOfStream):
@@ -202,7 +202,8 @@ def test_a_void_inside_a_lossy_batch_is_told_with_the_frame_behind_it(place, rin
 
 
 def test_a_lossy_reader_that_holds_a_batch_is_not_overwritten(place, ring):
-    """Its slots are void until it lets go; the ring goes on with the others."""
+    """The sequences of its slots are void until it releases them.  The ring goes on with the other
+    slots."""
     with ring.producer() as producer, ring.consumer(lossless=False) as frames:
         put(place, producer, 4)
         batch = frames.acquire_many(2, 0)

@@ -23,13 +23,13 @@ def take(server):
 
 
 def value(slot):
-    """What is in a part, all of which is the same."""
+    """The value of which a part is full."""
     assert (slot.array == slot.array[0]).all()
     return int(slot.array[0])
 
 
 def read(call, n=None, **options):
-    """The next n parts; all parts."""
+    """The values of the next n parts, or of all."""
     parts = call if isinstance(call, Parts) else call.parts(PATIENCE_S, **options)
     got = []
     while n is None or len(got) < n:

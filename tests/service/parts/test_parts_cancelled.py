@@ -1,4 +1,4 @@
-"""Answers in parts: who leaves before the end cancels the call."""
+"""Answers in parts: a client that leaves before the end cancels the call."""
 
 from __future__ import annotations
 
@@ -137,7 +137,7 @@ def test_a_part_that_does_not_come_in_time_ends_the_call(pair):
     "that have expired.",
 )
 def test_an_engine_passes_over_calls_that_were_given_up(pair):
-    """Their client has its room again when an engine comes to them."""
+    """Their client gets its room back when an engine comes to them."""
     server, client = pair
     send(client, 0).cancel()
     with pytest.raises(gpuring.RingTimeout):
@@ -172,7 +172,7 @@ def test_a_request_of_another_call_is_not_cancelled(pair):
 
 @pytest.mark.parametrize("ending", [gpuring.Call.end, lambda call: last(call, 2)])
 def test_a_call_that_is_cancelled_behind_its_end_is_not_whole(pair, ending):
-    """What was dropped is not handed out, and the loop says so."""
+    """The parts that were dropped are not handed out, and the loop raises."""
     server, client = pair
     call = send(client, 0)
     taken = take(server)
@@ -198,7 +198,7 @@ def test_a_ctrl_c_that_comes_when_parts_are_dropped_is_not_lost(pair):
     part(taken, 0)
     part(taken, 1)
     read(parts[0], 1)
-    do = operator.methodcaller("__call__")  # in compiled code all the way, as nothing else is
+    do = operator.methodcaller("__call__")  # runs in compiled code only
     with pytest.raises(KeyboardInterrupt):
         collections.deque(map(do, [_thread.interrupt_main, parts.clear]), 0)
     assert taken.cancelled

@@ -69,7 +69,7 @@ def test_a_part_that_waits_goes_on_when_the_client_releases_one(pair):
 
 
 def test_all_calls_of_a_client_have_all_their_parts_and_none_is_overwritten(pair):
-    """Every slot is used, and the answers still have theirs."""
+    """The parts use every slot that the answers leave them."""
     server, client = pair
     calls = [send(client, k) for k in range(3)]
     taken = server.take(3, timeout=PATIENCE_S)
@@ -129,7 +129,7 @@ def test_a_client_is_readable_though_another_thread_has_received_the_part(pair):
         part(second, k)
         poll(call._has_part)
         poll(lambda: receives(client))
-        assert readable(client, PATIENCE_S)  # until it is asked
+        assert readable(client, PATIENCE_S)  # still, until it is asked
         assert parts.ready
         poll(lambda: not readable(client, 0))
         assert read(parts, 1) == [k]
@@ -162,7 +162,7 @@ def test_a_client_is_readable_when_a_part_has_come(pair):
 
 
 def test_in_the_service_that_takes_its_place_a_client_has_room_for_parts_too(name):
-    """And a stream of the former one goes on to its end."""
+    """A stream of the former service goes on to its end."""
     with serve(name) as old, gpuring.connect(name, parts=2) as client:
         call = send(client, 0)
         taken = take(old)
@@ -215,7 +215,7 @@ def test_parts_that_a_client_holds_and_nobody_took_have_their_room(name):
                 with pytest.raises(gpuring.RingFull):
                     taken.part(0)
             streams = [call.parts(PATIENCE_S) for call in calls]
-            assert not any(stream.ready for stream in streams)  # that gives the parts back
+            assert not any(stream.ready for stream in streams)  # to look gives the parts back
             for taken in again:
                 for k in range(parts):
                     part(taken, 10 + k)

@@ -54,7 +54,7 @@ def test_a_stream_whose_engine_dies_or_leaves_is_lost_and_not_begun_again(
         with contextlib.ExitStack() as stack:
             if other:
                 successor = stack.enter_context(serve(name))
-            assert read(parts, 1) == [2]  # it has come
+            assert read(parts, 1) == [2]  # this part had come already
             with pytest.raises(gpuring.PeerLost, match="died, or left, after 3 parts"):
                 next(parts)
             if other:
@@ -66,7 +66,7 @@ def test_a_stream_whose_engine_dies_or_leaves_is_lost_and_not_begun_again(
 def test_what_another_engine_begins_again_behind_parts_that_were_taken_is_not_handed_out(
     name, children
 ):
-    """It has the call before the client has noticed that its engine is dead."""
+    """The other engine has the call before the client has noticed that the first engine is dead."""
     with serve(name, engine=False), gpuring.connect(name, parts=4) as client:
         engine = up(children(streamer, name, 2))
         call = send(client, 0)
@@ -90,7 +90,8 @@ def test_what_another_engine_begins_again_behind_parts_that_were_taken_is_not_ha
     "another engine gives the answer from its beginning",
 )
 def test_if_nobody_has_taken_a_part_another_engine_gives_them_from_the_first(name, children):
-    """Its parts are not counted with those of the dead engine, which are still in the ring."""
+    """The parts of the new engine are not counted with those of the dead one, which are still in
+    the ring."""
     with serve(name, engine=False), gpuring.connect(name, calls=1, parts=4) as client:
         engine = up(children(streamer, name, 3))
         call = send(client, 0)
@@ -114,7 +115,7 @@ def test_if_nobody_has_taken_a_part_another_engine_gives_them_from_the_first(nam
 
 
 def test_parts_of_a_dead_engine_that_nobody_has_taken_are_forgotten(name, children):
-    """Also before another engine has sent anything."""
+    """They are forgotten even before another engine has sent anything."""
     with serve(name, engine=False), gpuring.connect(name, parts=4, engine_s=100) as client:
         engine = up(children(streamer, name, 3))
         call = send(client, 0)
@@ -130,7 +131,7 @@ def test_parts_of_a_dead_engine_that_nobody_has_taken_are_forgotten(name, childr
 
 
 def dies_after_its_end(pipe, name, n):
-    """Between the end of the stream and the release of its request."""
+    """An engine that dies between the end of its stream and the release of the request."""
     with serve(name) as server:
         pipe.send("up")
         call = take(server)
@@ -224,7 +225,7 @@ def test_a_stream_ends_with_its_client(name):
 
 
 def test_a_part_that_is_missing_ends_the_stream(pair):
-    """It was overwritten, or torn.  What comes behind it is not handed out as the next one."""
+    """The part was overwritten, or torn.  The part behind it is not handed out in its place."""
     server, client = pair
     call = send(client, 0)
     taken = take(server)

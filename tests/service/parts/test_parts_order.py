@@ -190,7 +190,7 @@ def test_a_part_whose_block_raises_is_not_sent_and_its_slot_keeps_the_order(pair
     ids=["part", "answer", "end", "fail"],
 )
 def test_a_part_that_nobody_has_is_in_nobodys_way(pair, go_on):
-    """Its slot was dropped before it was sent."""
+    """The part's slot was dropped before it was sent."""
     server, client = pair
     call = send(client, 0)
     taken = take(server)

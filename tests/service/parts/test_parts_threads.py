@@ -111,7 +111,7 @@ def test_threads_and_tasks_take_parts_of_one_client(name, children):
 
 
 def many_streams(pipe, name):
-    """An engine that has several streams at a time, a part of each in turn."""
+    """An engine with several streams at a time.  It sends a part of each in turn."""
     running = {}
     with serve(name) as server:
         pipe.send("up")
@@ -129,7 +129,7 @@ def many_streams(pipe, name):
 
 
 def test_an_end_that_another_thread_has_received_belongs_to_the_stream(name, monkeypatch):
-    """A thread may wait for the GIL when it has received it, and then its engine leaves."""
+    """A thread that has received the end may wait for the GIL while the engine leaves."""
     received, go_on = threading.Event(), threading.Event()
     give = Mailbox._dispatch
 

@@ -39,9 +39,9 @@ def judge(near: np.ndarray, far: np.ndarray) -> list[str]:
 
 
 def judge_lossy(near: np.ndarray, far: np.ndarray) -> list[str]:
-    """The same of a bridge that may lose frames, where nobody is killed: what is missing between
-    two frames of one reader is what `lost` says, none is late, doubled or invented, and the near
-    producer has never waited."""
+    """The same of a bridge that may lose frames, where nobody is killed.  `lost` says exactly how
+    many frames are missing between two frames of one reader.  No frame is late, doubled or
+    invented.  The near producer has never waited."""
     had = far[far["mark"] == b"A"]
     told = [
         each

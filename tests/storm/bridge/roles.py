@@ -46,7 +46,8 @@ _RAMP = np.arange(WORDS, dtype="u4")
 
 
 def content(k: int) -> np.ndarray:
-    """Frames have different sizes, and every word follows from the number of the frame."""
+    """The content of a frame.  Frames have different sizes, and every word follows from the frame's
+    number."""
     n = 1 + k * 7919 % WORDS
     return _RAMP[:n] * np.uint32(2 * k + 1 & 0xFFFFFFFF) + np.uint32(k & 0xFFFFFFFF)
 
@@ -89,11 +90,11 @@ def reader(name: str, folder: Path) -> None:
                 continue
             except gpuring.PeerLost:
                 sheet("L")
-                time.sleep(0.01)  # until there is another producer, it is raised again
+                time.sleep(0.01)  # the error comes again until there is another producer
                 continue
             except gpuring.EndOfStream:
                 sheet("E")
-                if last or (folder / "finish").exists():  # the last frame may be one that was lost
+                if last or (folder / "finish").exists():  # the last frame may have been lost
                     return
                 time.sleep(0.01)
                 continue

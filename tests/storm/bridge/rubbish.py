@@ -1,4 +1,4 @@
-"""What may come from the network: bytes that nobody checks, and messages that are nearly right."""
+"""Rubbish that may come from the network: random bytes, and messages that are nearly right."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ TEXTS = ("", "x", "\n\x1b[2J\u202e", "x" * 2100, "é" * 70, "{", "\0", "0" * 32)
 
 
 def damaged(chance: Random, said: bytes) -> bytes:
-    """Some bytes are other ones, missing, or too many, and it may end too soon."""
+    """A message in which bytes are changed, missing or added.  It may also end too soon."""
     out = bytearray(said)
     for _ in range(chance.choice((1, 1, 2, 5))):
         at = chance.randrange(len(out) + 1)
@@ -33,7 +33,7 @@ def damaged(chance: Random, said: bytes) -> bytes:
 
 
 def _frame(body: bytes, flags: int = 0) -> bytes:
-    """As ZMTP 2.0 and later have it: 1 is more, 2 is long, 4 is a command."""
+    """A frame of ZMTP 2.0 and later.  Of its flags, 1 is more, 2 is long, and 4 is a command."""
     if len(body) > 255:
         return bytes([flags | 2]) + struct.pack(">Q", len(body)) + body
     return bytes([flags, len(body)]) + body
@@ -99,7 +99,7 @@ OTHERS = (
 
 
 def stream(chance: Random, message: wire.Message) -> bytes:
-    """What somebody sends over a connection, whole or damaged."""
+    """The bytes that a program sends over a connection, whole or damaged."""
     what = chance.random()
     if what < 0.1:
         return chance.randbytes(chance.choice((1, 4, 10, 64, 1000, 100_000)))
@@ -112,7 +112,7 @@ def stream(chance: Random, message: wire.Message) -> bytes:
 
 
 def nearly(chance: Random, session: int, message: wire.Message) -> list[bytes]:
-    """The parts of a message of which something is wrong."""
+    """The parts of a message with something wrong in them."""
     what = chance.random()
     if what < 0.5:
         fields = [each.name for each in dataclasses.fields(message)]

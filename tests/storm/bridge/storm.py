@@ -63,15 +63,19 @@ class Part:
 class Bridge(Storm):
     """A bridge between two hosts; its link fails, and who takes part is killed and stopped."""
 
-    PAUSE_S = 0.0  # it counts frames
+    PAUSE_S = 0.0  # the time between two frames
 
     @staticmethod
     def options(parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--frames", type=int, default=100_000, help="until so many arrived")
-        parser.add_argument("--kills", type=int, default=300, help="and so many were killed")
+        parser.add_argument(
+            "--frames", type=int, default=100_000, help="frames that have to arrive"
+        )
+        parser.add_argument("--kills", type=int, default=300, help="kills that have to happen")
         parser.add_argument("--every", type=int, default=250, help="mean frames between troubles")
         parser.add_argument("--troubles", nargs="*", choices=TROUBLES, default=list(TROUBLES))
-        parser.add_argument("--mbit", type=float, default=100, help="of the link; 0 is no limit")
+        parser.add_argument(
+            "--mbit", type=float, default=100, help="the link's rate; 0 is no limit"
+        )
         parser.add_argument("--importer", default="", help="more options of gpuring bridge import")
 
     def __init__(self, *args: Any) -> None:
@@ -99,7 +103,7 @@ class Bridge(Storm):
 
     def begin(self) -> None:
         path = (str(ROOT), os.environ.get("PYTHONPATH", ""))
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))  # of all that is started
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, path))  # for all programs
         try:
             self.link = self.hosts.enter_context(links.link())
         except links.Unavailable as why:
@@ -185,7 +189,8 @@ class Bridge(Storm):
             self.healed = self._arrived(), time.monotonic()
 
     def look(self) -> None:
-        """Starts again who was killed.  Raises Failed if somebody failed, or nothing moves."""
+        """Starts again the commands that were killed.  Raises Failed if one failed, or nothing
+        moves."""
         now = time.monotonic()
         for part in self.parts.values():
             if part.process is None:
@@ -232,7 +237,7 @@ class Bridge(Storm):
         return "\n".join([*logs, *there])
 
     def end(self) -> None:
-        """Whoever still runs there ends with the hosts."""
+        """Removes the hosts, and with them all processes that still run there."""
         self.hosts.close()
 
     def rows(self, name: str) -> np.ndarray:
@@ -274,10 +279,11 @@ class Bridge(Storm):
                     raise Failed(f"a frame is held at the end: {each}")
 
     def _leave(self) -> None:
-        """All end cleanly, and nothing is left."""
+        """Ends all processes cleanly, and checks that nothing is left."""
         if not self.counts["kill"] and "is dead" in self.parts["exporter"].log.read_text():
             raise Failed("the exporter's worker ended by itself")
-        # The keeper before the exporter, which else leaves a durable subscription to the next one.
+        # The keeper ends before the exporter, which would otherwise leave a durable subscription
+        # behind.
         for name in ("stranger", "anchor", "importer", "keeper", "exporter"):
             part = self.parts.pop(name, None)
             if part is None:

@@ -122,7 +122,8 @@ class Strangers(Storm):
                 with contextlib.suppress(gpuring.RingTimeout), frames.acquire(0.5) as slot:
                     n = int(slot.array[0])
                     missing = n - self.seen - 1 if self.seen >= 0 else 0
-                    # On a busy machine it may have been silent for longer than the patience.
+                    # On a busy machine an importer may have been silent for longer than the
+                    # patience.
                     if missing > slot.lost or not (slot.array == n).all():
                         raise Failed(f"frame {n} after {self.seen}, {slot.lost} lost: {slot.array}")
                     self.counts["frames that were lost, and told so"] += slot.lost
@@ -149,7 +150,7 @@ class Strangers(Storm):
                     self._relay(one, self.liars[n], chance, math.inf)
 
     def _send(self, chance: Random, one: socket.socket, said: bytes) -> None:
-        """At once, or in pieces."""
+        """Sends the bytes at once, or in pieces."""
         self.counts["bytes of strangers"] += len(said)
         if chance.random() < 0.8:
             one.sendall(said)
@@ -166,7 +167,7 @@ class Strangers(Storm):
             pass
 
     def _relay(self, one: socket.socket, to: str, chance: Random, hurts_from: float) -> None:
-        """For a while.  Damages what comes back behind so many bytes."""
+        """Relays bytes for a while.  Damages what comes back behind so many bytes."""
         host, _, port = to.rpartition(":")
         until, came = time.monotonic() + chance.choice((0.1, 1, 10)) * chance.random(), 0
         with socket.create_connection((host, int(port))) as other:
@@ -185,7 +186,7 @@ class Strangers(Storm):
     # ---- who is nearly right -------------------------------------------------------------------
 
     def _liar_of_near(self, n: int) -> None:
-        """An exporter."""
+        """An exporter that lies."""
         chance, epoch = Random(self.args.seed + 5 + n), "e" * 32
         with zmq.Context() as context, context.socket(zmq.ROUTER) as router:
             router.linger = 0

@@ -25,7 +25,8 @@ LOSSY = ("lossy", "newest")
 
 @dataclass
 class Books:
-    """Of one ring.  `killed` says of a process, by its number, whether SIGKILL ended it."""
+    """The books of one ring.  `killed` says of a process, by its number, whether SIGKILL ended
+    it."""
 
     sheets: Mapping[str, np.ndarray]
     killed: Callable[[int], bool]
@@ -33,7 +34,7 @@ class Books:
     counts: Counter[str] = field(default_factory=Counter)
 
     def judge(self) -> list[str]:
-        """What is wrong; `counts` says how much was looked at."""
+        """Returns what is wrong.  `counts` says how much was checked."""
         written = [sheet for sheet in self.sheets.values() if (sheet["mark"] == b"p").any()]
         may = np.concatenate([sheet[sheet["mark"] == b"p"] for sheet in written] or [_nothing()])
         self._written(written, may)
@@ -85,7 +86,7 @@ class Books:
             )
 
     def _seen(self, who: str, sheet: np.ndarray, by_seq: np.ndarray) -> np.ndarray:
-        """The frames that somebody had, which must be what their producers wrote."""
+        """The frames that a reader had.  They must be what their producers wrote."""
         rows = sheet[np.isin(sheet["mark"], [b"A", b"a"])]
         at = np.searchsorted(by_seq["seq"], rows["seq"])
         known = at < len(by_seq)
@@ -134,7 +135,7 @@ class Books:
         self._say(not len(twice), f"jobs: frames {twice[:9]} were had twice, and nobody was killed")
         again = np.concatenate([seen[who] for who in members] or [_nothing()])
         self.counts["redelivered"] += int(again["again"].sum())
-        if not any((read[who]["mark"] == b"I").any() for who in members):  # giving back forgets it
+        if not any((read[who]["mark"] == b"I").any() for who in members):  # a give-back forgets it
             first, times = np.unique(again[~again["again"]]["seq"], return_counts=True)
             self._say(not (times > 1).any(), f"jobs: {first[times > 1][:9]} again, and not flagged")
 
@@ -148,7 +149,7 @@ class Books:
 
 
 def _start(sheet: np.ndarray) -> np.void:
-    """What it has written when it had joined."""
+    """The row that a peer writes when it has joined."""
     return sheet[sheet["mark"] == b"S"][0]
 
 

@@ -24,7 +24,7 @@ from .writers import Writer
 
 
 class Part:
-    """One time that an actor, a Reader or a Writer, takes part in a ring: from attach to close."""
+    """An actor (a Reader or a Writer) in one ring, from attach to close."""
 
     def __init__(self, program: Program, index: int, actor: Any) -> None:
         self.program, self.actor = program, actor
@@ -42,7 +42,7 @@ class Part:
         self.actor.join(self.ring)
 
     def turn(self, step: Callable[[], None]) -> None:
-        """One step, and what follows if it was cut short."""
+        """Makes one step, and recovers if it was interrupted."""
         interrupted = ended = False
         try:
             self.program.arm()
@@ -62,7 +62,7 @@ class Part:
     def leave(self) -> None:
         self.program.disarm()
         self.actor.salvage()
-        if self.actor.peer is not None:  # a consumer that has moved to another ring than ours
+        if self.actor.peer is not None:  # the consumer may have moved to another ring
             self.program.closed(self.actor.peer)
         if self.ring is not None:
             self.program.closed(self.ring)
@@ -70,7 +70,7 @@ class Part:
 
 
 def one_after_another(program: Program, make: Callable[[], tuple[int, Any]]) -> None:
-    """Takes part in one ring until that is over, then in the next of its name, and so on."""
+    """Takes part in one ring until that is over, then in the next one of its name, and so on."""
     while not (program.ending or program.finishing):
         index, actor = make()
         part = Part(program, index, actor)
@@ -244,8 +244,8 @@ ROLES = {
 
 
 def play(program: Program) -> None:
-    """The whole life of a process; what it leaves behind when it ends cleanly is a finding."""
-    warnings.simplefilter("ignore", ResourceWarning)  # of a ring whose maker was interrupted
+    """The whole life of a process.  Anything that it leaves behind at a clean end is a finding."""
+    warnings.simplefilter("ignore", ResourceWarning)  # from a ring whose creation was interrupted
     try:
         ROLES[program.role].play(program)
     except SystemExit:
@@ -262,7 +262,7 @@ def _look_for_leftovers(program: Program) -> None:
         links = open_files().values()
         return [link for link in links if any(name in link for name in program.names)]
 
-    gc.collect()  # tracebacks of the interrupted hold slots
+    gc.collect()  # tracebacks of interrupted steps hold slots
     until = time.monotonic() + ATTACH_S
     while (found := left()) and time.monotonic() < until:
         time.sleep(0.01)
@@ -271,5 +271,5 @@ def _look_for_leftovers(program: Program) -> None:
     if found:
         program.find(f"descriptors left open: {found}")
     native = len(list(Path("/proc/self/task").iterdir())) - threading.active_count()
-    if native > 2:  # the watchdog and the bridge, which a process keeps
+    if native > 2:  # the watchdog and the notifier thread, which a process keeps
         program.find(f"{native} native threads left")

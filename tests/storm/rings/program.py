@@ -21,12 +21,12 @@ from tests.helpers.processes import die_with
 from tests.storm.paper import Findings, Progress
 
 ATTACH_S = 20.0
-WAIT_S = 0.5  # of one verb
+WAIT_S = 0.5  # for one verb
 TOLD = signal.SIGINT, signal.SIGTERM
 
 
 class Program:
-    """What all endpoints of a process share."""
+    """The state that all endpoints of a process share."""
 
     def __init__(self, folder: Path, number: int, role: str, names: list[str], seed: int) -> None:
         self.folder, self.number, self.role, self.names = folder, number, role, names
@@ -41,7 +41,7 @@ class Program:
         self._lock = threading.Lock()
 
     def begin(self, parent: int) -> None:
-        """In the new process, which ends with its parent."""
+        """Prepares a new process, which ends with its parent."""
         die_with(parent)
         self._trace = (self.folder / f"trace.{self.number}").open("w")
         faulthandler.register(signal.SIGUSR1, file=self._trace, all_threads=True)
@@ -51,7 +51,7 @@ class Program:
 
     @property
     def finishing(self) -> bool:
-        """The storm is over: nobody makes frames any more, and rings are not made again."""
+        """Whether the storm is over.  Then nobody makes frames or rings any more."""
         return (self.folder / "finish").exists()
 
     def participation(self) -> int:
@@ -79,7 +79,7 @@ class Program:
         raise KeyboardInterrupt
 
     def arm(self) -> None:
-        """From now on signals strike; one that was kept back does so now."""
+        """From now on signals interrupt.  One that was kept back does so now."""
         if threading.current_thread() is not threading.main_thread():
             return
         self._armed = True
@@ -93,7 +93,7 @@ class Program:
 
     @contextmanager
     def quiet(self) -> Iterator[None]:
-        """What is done within it is done whole.  If it raises, signals stay away."""
+        """Keeps signals back during a block.  If the block raises, they stay back."""
         was = self._armed
         self.disarm()
         yield
@@ -101,7 +101,7 @@ class Program:
             self.arm()
 
     def closed(self, *things: Any) -> None:
-        """Closes each, under fire; once more if that was interrupted."""
+        """Closes each of them while signals come, and once more if that was interrupted."""
         for thing in things:
             try:
                 self.arm()

@@ -59,7 +59,7 @@ class Reader:
             self.sheet("S", seq=ours["start"], k=ours["created_ns"])
 
     def _moved(self) -> None:
-        """The loop went on in a successor of the ring, so it had read this one to the end."""
+        """Notes that the loop has gone on in a later ring, so it had read this one to the end."""
         before = self.sheet
         assert before
         self.sheet = self._new_sheet(self.peer.ring)
@@ -68,7 +68,7 @@ class Reader:
         self._begin(self.peer.ring)
 
     def left(self) -> None:
-        """It has closed."""
+        """Notes that the reader has closed."""
         if self.sheet:
             self.sheet("Z", lost=self._complete)
             self.sheet.close()
@@ -124,7 +124,8 @@ class Reader:
         self._noted.clear()
 
     def recover(self) -> None:
-        """After an interrupt, by the next verb at the latest, it has nothing."""
+        """Checks that after an interrupt the reader holds nothing, at the latest after the next
+        verb."""
         assert self.sheet
         self.sheet("I")
         self.salvage()
@@ -142,8 +143,8 @@ class Reader:
         return next((p.holding for p in peers if p.number == self.peer.peer), ())
 
     def ended(self) -> None:
-        """It was told that the stream is over.  It has read everything if that is still so
-        when the ring is known to be closed."""
+        """Notes the end of the stream.  The reader has read everything if that is still so when the
+        ring is known to be closed."""
         self.looping = False
         if not self.peer.ring.stats().closed:
             time.sleep(0.002)
@@ -197,7 +198,7 @@ def many(reader: Reader, timeout: float) -> None:
 
 
 def loop(reader: Reader, timeout: float) -> None:
-    """Until the stream ends, or some frames are read."""
+    """Reads in a loop until the stream ends, or some frames are read."""
     left = reader.program.chance.randrange(1, 50)
     reader.looping = True
     for reader.slot in reader.peer:  # noqa: B020
@@ -208,7 +209,7 @@ def loop(reader: Reader, timeout: float) -> None:
         reader.slot = None  # noqa: PLW2901
         reader._noted.clear()
     reader.looping = False
-    by_hand(reader, 0)  # is told why
+    by_hand(reader, 0)  # raises the reason
 
 
 def awaited(reader: Reader, timeout: float) -> None:

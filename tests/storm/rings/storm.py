@@ -70,7 +70,7 @@ class Rings(harness.Storm):
     def start(self, role: str) -> None:
         number, parent = self._started, os.getpid()
         self._started += 1
-        signal.pthread_sigmask(signal.SIG_BLOCK, TOLD)  # until it has its handlers
+        signal.pthread_sigmask(signal.SIG_BLOCK, TOLD)  # until the process has its handlers
         pid = os.fork()
         if pid:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, TOLD)
@@ -81,7 +81,7 @@ class Rings(harness.Storm):
         self.counts["processes"] += 1
 
     def reap(self) -> None:
-        """Notes who has ended; starts its role again, until the storm is over."""
+        """Notes which processes have ended.  Starts their roles again, until the storm is over."""
         again = not (self.folder / "finish").exists()
         for child in list(self.children):
             pid, status = os.waitpid(child.pid, os.WNOHANG)
@@ -92,7 +92,7 @@ class Rings(harness.Storm):
             if code == -signal.SIGKILL:
                 self.killed.add(child.number)
             elif code == -signal.SIGTERM and child.told:
-                pass  # once more, when its interpreter had taken its handlers down
+                pass  # a second signal, after the interpreter has removed its handlers
             elif code != 0:
                 self.findings.add(f"{child.role}.{child.number}", f"ended with {code}")
             # The ring that a killed keeper leaves goes when the next one creates a ring.
@@ -110,7 +110,7 @@ class Rings(harness.Storm):
         there = [child for child in self.children if child.pid not in self.asleep]
         if what in ("kill", "term"):
             there = [child for child in there if not ROLES[child.role].steady]
-        if what in ("term", "int"):  # a second one would find an interpreter that ends
+        if what in ("term", "int"):  # a second one would hit an interpreter that ends
             there = [child for child in there if not child.told]
         if there:
             child = self.chance.choice(there)
@@ -150,8 +150,9 @@ class Rings(harness.Storm):
         time.sleep(0.5)
 
     def finish(self) -> None:
-        """Producers end and rings are closed; others end when they have read everything.  Followers
-        wait for the next ring until they are told; creators keep the memory for them."""
+        """Producers end, and rings are closed.  Other processes end when they have read everything.
+        Followers wait for a next ring until they are told to end, and creators keep the memory for
+        them."""
         for child in self.children:
             child.rose = time.monotonic()
         (self.folder / "finish").touch()

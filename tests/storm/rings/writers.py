@@ -63,7 +63,7 @@ class Writer:
         time.sleep(self.program.chance.random() * PACE_S)
 
     def fill(self, slot: Any) -> int:
-        """Writes the next frame, and down that it may be published; its number."""
+        """Writes the next frame, and notes that it may be published.  Returns its number."""
         with self.program.quiet():
             k, self._k = self._k, self._k + 1
             assign(array_of(slot), content(self._me, k))
@@ -73,7 +73,7 @@ class Writer:
         return k
 
     def done(self, *frames: tuple[int, int]) -> None:
-        """They are published: (seq, k) of each."""
+        """Notes the (seq, k) of each frame that is published."""
         with self.program.quiet():
             assert self.sheet
             for seq, k in frames:
@@ -83,12 +83,13 @@ class Writer:
     def salvage(self) -> None:
         for slot in (self.slot, *self.batch):
             if slot is not None:
-                with contextlib.suppress(gpuring.RingError):  # it was ended
+                with contextlib.suppress(gpuring.RingError):  # the claim was ended
                     slot.abandon()
         self.slot, self.batch = None, ()
 
     def recover(self) -> None:
-        """After an interrupt, by the next verb at the latest, it has nothing."""
+        """Checks that after an interrupt the writer has no claim, at the latest after the next
+        verb."""
         assert self.sheet
         self.sheet("I")
         self.salvage()

@@ -51,7 +51,7 @@ static bool reopen(uint64_t i, uint64_t v, uint64_t t) {
     return cas(&take_of(i, v)->word, t, claim_word(seq_of(t), NOBODY, drop ? DONE : OPEN));
 }
 
-/* A peer on a GPU is left to those who can tell that its work is gone. */
+/* A dead peer on a GPU is left to those who can tell that its work is gone. */
 static bool is_dead(uint64_t p) {
     if (head->memory == PINNED && (peer[p].gpu[0] | peer[p].gpu[1]) != 0) return false;
     return state_of(peer[p].word) != FREE && p != me && !is_locked((int64_t)p);
@@ -201,7 +201,7 @@ bool join(uint64_t role, const char *subscription, const char *from) {
 
 bool is_mine(void) { return state_of(peer[me].word) == LIVE && peer[me].id == my_id; }
 
-/* Who is counted last says how the stream ended. */
+/* The producer that is counted last decides how the stream ended. */
 static void clear_dead_producers(void) {
     for (uint64_t p = 0; p < peers; p++)
         if (role_of(peer[p].word) == PRODUCER && is_dead(p)) clear_peer(p);

@@ -134,7 +134,7 @@ void take_lock(void);
 void unlock(void);
 void ring_bell(void);
 
-/* Where the tables of such a head are, if the header is at `base`. How many bytes it has. */
+/* Finds the tables of a header at `base` that has such a head. Returns its size in bytes. */
 uint64_t find_tables(const struct head *of, uint8_t *base);
 int open_again(int fd);
 uint8_t *map(int fd, uint64_t nbytes);
@@ -146,8 +146,8 @@ bool attach(const char *name); /* false: it is not there, or is about to go */
 
 /* ---- exchange.c ------------------------------------------------------------------------------ */
 
-/* Hands this process's pidfd to all others of the ring. The slots, as the first one hands them on, or
- * -1. */
+/* Hands this process's pidfd to all others of the ring. Returns the slots that the first of them
+ * hands on, or -1. */
 int hand_over(void);
 
 /* ---- create.c -------------------------------------------------------------------------------- */
@@ -177,10 +177,10 @@ void begin_subscription(uint64_t v, const char *name, uint64_t policy, uint64_t 
 void lose_last_member(uint64_t v);
 bool take_up(uint64_t v); /* whether it was announced again */
 void give_up_late(void);
-void tell_what_is_owed(void); /* at a join; then the frame that tells it, and when it is released */
-void told_with(uint64_t s);
-void tell_later(uint64_t s); /* it is given back */
-void pay(uint64_t s);
+void tell_what_is_owed(void); /* at a join */
+void told_with(uint64_t s);   /* this frame reports it */
+void tell_later(uint64_t s);  /* this frame is given back */
+void pay(uint64_t s);         /* this frame is released */
 void subscribe(const char *name, uint64_t mode, const char *from, uint64_t patience_ns);
 void unsubscribe(const char *name);
 
