@@ -75,6 +75,11 @@ WORDS = {
         "Each has to release what it holds before it waits. If you end one of them, the other one "
         "goes on",
     ),
+    "itself": (
+        "{who} has waited for itself in ring {ring} {since}",
+        "It has to publish or release first, or another thread or process of yours has to read. "
+        f"{_STACK}",
+    ),
     "far": (
         "The other side of a bridge has taken nothing from subscription '{name}' of ring {ring} "
         "{since}",

@@ -45,6 +45,11 @@ def camera(pipe: Pipe, name: str) -> None:
             producer.claim().publish()
 
 
+def camera_with_a_reader(pipe: Pipe, name: str) -> None:
+    with gpuring.attach(name) as ring, ring.consumer("own"):
+        camera(pipe, name)
+
+
 def creator(pipe: Pipe, name: str) -> None:
     with small_ring(name) as ring, ring.producer(label="camera") as producer:
         put(producer, 3)
@@ -222,6 +227,12 @@ def a_busy_reader(children: Children, name: str) -> Iterator[Blame]:
         recorder = up(children(busy, name, "recorder"))
         up(children(camera, name))
         yield Blame("takes", recorder.pid, "recorder")
+
+
+@contextlib.contextmanager
+def a_process_that_does_not_read_itself(children: Children, name: str) -> Iterator[Blame]:
+    with small_ring(name):
+        yield Blame("itself", up(children(camera_with_a_reader, name)).pid, "own")
 
 
 @contextlib.contextmanager
@@ -481,7 +492,8 @@ PLANTED: dict[str, Callable[..., Any]] = {
     each.__name__: each
     for each in (
         *(a_stopped_reader, a_full_ring_further_on, a_lost_handle, a_held_frame, a_busy_reader),
-        *(a_subscription_that_nobody_reads, a_claim_that_is_never_published),
+        *(a_process_that_does_not_read_itself, a_subscription_that_nobody_reads),
+        a_claim_that_is_never_published,
         *(an_engine_that_never_answers, a_client_that_does_not_read, a_service_without_engines),
         *(a_stopped_engine, a_service_whose_only_engine_was_killed),
         *(a_dead_process_that_nobody_clears, a_bridge_whose_other_side_does_not_read),

@@ -22,7 +22,7 @@ _NOBODY = {
 """Who is missing where nobody could make the move."""
 STUCK_S = 2.0
 """A chain in which nothing has moved for so long is a jam, unless somebody says otherwise."""
-_RANK = {"dead": 0, "stopped": 1, "circle": 2}
+_RANK = {"dead": 0, "stopped": 1, "circle": 2, "itself": 2}
 """Of several culprits the one with the lowest rank is named first.  All others are alike, and then
 the one with the longest chain comes first."""
 
@@ -127,6 +127,7 @@ class _Chain:
                 return self.follow(step, path)
             if len(path) - begun[0] > 1:
                 return self._ended("circle", path, tuple(each.by[0] for each in path[begun[0] :]))
+            return self._ended("itself", path, (peer,))
         return self._ended(_reason(path[-1], peer), path, (peer,))
 
     def _next(self, peer: PeerStats, path: tuple[Step, ...]) -> Iterator[Step]:

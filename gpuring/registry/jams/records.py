@@ -44,11 +44,12 @@ class Culprit:
     """ "dead" or "stopped".  Of a process that runs: "takes" (it takes no frame or call), "holds",
     "keeps" (it holds a frame and asks for the next one), "writes" (it has claimed and does not
     publish), "answers" (it has a call), "reads" (it does not read its answers), "gpu" (its work
-    there is not done), "circle" (they wait for each other).  Else: "far" (it is on another host),
-    "no reader", "no producer", "no engine"; "no near producer" (of the ring on another host whose
-    frames a bridge brings); "no exporter" (the reader is that of a bridge); "no session" (the
-    bridge that fills the ring is not connected); "no creator" (no producer, and its
-    creator is dead); "dead ring" (nobody lives who was in it)."""
+    there is not done), "circle" (they wait for each other), "itself" (it waits for what it would
+    have to do itself).  Else: "far" (it is on another host), "no reader", "no producer",
+    "no engine"; "no near producer" (of the ring on another host whose frames a bridge brings);
+    "no exporter" (the reader is that of a bridge); "no session" (the bridge that fills the ring is
+    not connected); "no creator" (no producer, and its creator is dead); "dead ring" (nobody lives
+    who was in it)."""
     ring: str
     subscription: str | None
     seq: int | None
