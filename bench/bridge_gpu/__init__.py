@@ -4,6 +4,7 @@
 
 Frames have 16 MiB, and every word of them is checked on the GPU.
 
+    frames.py    the rings, and the frames with their checks
     facts.py     what the machine says of itself
     floors.py    a plain copy between the two memories, and raw blocking sockets
     alone.py     the NIXL engine without a bridge

@@ -565,7 +565,7 @@ cdef extern from "memory/choice.h" nogil:
     gpuring_status gm_order(gpuring_sync, gpuring_gate, const char *, gr_sync *, gr_gate *, gpuring_error *)
 
 cdef extern from "memory/share.h" nogil:
-    enum: GM_HANDLE, GM_PAGE
+    enum: GM_HANDLE
     uint64_t gm_rounded(uint64_t, uint64_t)
     gr_bool gm_register(gd_driver *, void *, size_t, uint64_t *, gm_refusal *)
     gr_bool gm_unregister(gd_driver *, void *, gm_refusal *)

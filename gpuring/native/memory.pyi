@@ -8,7 +8,6 @@ from gpuring.native.device import Driver
 from gpuring.native.exchange import Descriptor
 from gpuring.native.header import Header
 
-PAGE_NBYTES: int
 NOT_SUPPORTED: int
 FETCH_S: float
 

@@ -24,9 +24,6 @@ from gpuring.native.header import GATES, MEMORY_KINDS, SYNC_KINDS
 
 cdef object is_finalizing = sys.is_finalizing  # what has a name in a module is None when it is needed
 
-PAGE_NBYTES = GM_PAGE
-"""The memory of a ring has a multiple of this size.  The driver shares whole pages, so nothing else may be on them."""
-
 NOT_SUPPORTED = CU_NOT_SUPPORTED
 """CUDA_ERROR_NOT_SUPPORTED: the GPU lacks something, and nothing was tried."""
 

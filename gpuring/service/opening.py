@@ -100,9 +100,12 @@ def serve(
     if request is None or response is None:
         if not engine or replace:
             raise TypeError("to create a service, give request= and response=")
-        return _join(
-            name, deadline_of(timeout), lambda ring: Server(ring, engine=True, label=label)
-        )
+        try:
+            return _join(
+                name, deadline_of(timeout), lambda ring: Server(ring, engine=True, label=label)
+            )
+        except RingNotFound as error:
+            raise RingNotFound(f"{error}. With request= and response= it is created") from None
     described = describe("request", request, request_meta, REQUEST)
     terms = Terms(
         describe("response", response, response_meta, ANSWER),

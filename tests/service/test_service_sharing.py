@@ -249,7 +249,7 @@ def test_a_keeper_takes_the_place_of_a_killed_one_or_is_refused(name, children):
 def test_a_service_and_a_ring_are_not_the_same(name):
     with pytest.raises(gpuring.RingNotFound):
         gpuring.connect(name)
-    with pytest.raises(gpuring.RingNotFound):
+    with pytest.raises(gpuring.RingNotFound, match="With request= and response= it is created"):
         gpuring.serve(name)
     with gpuring.create(name, slots=2, shape=(1,), dtype="i8", device="host") as ring:
         for join in (gpuring.connect, gpuring.serve):

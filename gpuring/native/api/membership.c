@@ -77,9 +77,8 @@ struct endpoint_options {
     gpuring_gate gate;
 };
 
-/* Does what follows the core's join: starts the watchdog, sets the label, finds the slots, and sets
- * how the peer waits. result: what the core's join has returned. If this fails, the peer has
- * left. */
+/* Does what follows the core's join: starts the watchdog, finds the slots, and sets how the peer waits
+ * and its label. result: what the core's join has returned. If this fails, the peer has left. */
 static gpuring_status begin(struct endpoint *end, enum gr_result result,
                             const struct endpoint_options *options, gpuring_error *error) {
     int64_t spin_ns = options->spin_ns;
