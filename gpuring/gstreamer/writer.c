@@ -96,9 +96,10 @@ static gpuring_status take_over(Writer *writer, gpuring_error *error) {
     return error->status;
 }
 
-/* Called after an unlock(): waits until the pipeline plays. FALSE: the element has to stop. */
+/* Called after an unlock(): waits until the pipeline plays, or steps. FALSE: the element has to
+ * stop. */
 static gboolean may_go_on_after_pause(Writer *writer) {
-    return gst_base_sink_wait_preroll(GST_BASE_SINK(writer->element)) == GST_FLOW_OK;
+    return gst_base_sink_wait_preroll(GST_BASE_SINK(writer->element)) != GST_FLOW_FLUSHING;
 }
 
 static gpuring_status open_ring(Writer *writer, gpuring_error *error) {

@@ -169,6 +169,26 @@ def test_a_sink_that_waits_can_be_paused_and_played_in_quick_succession(waits, r
             frames.acquire(PATIENCE_S).release()
 
 
+def test_a_sink_that_waits_for_a_slot_goes_on_after_a_step(ring, play):
+    picture = CAPS.decode()
+    with ring.consumer() as frames:
+        ask = play(f"videotestsrc ! {picture} ! gpuringsink name=it ring={ring.name} create=false")
+        poll(lambda: ring.stats().producers and ring.stats().producers[0].waiting)
+        assert ask("pause") == "PAUSED"
+        assert ask("step") == "step"
+        assert ask("play") == "PLAYING"
+        for _ in range(10):
+            frames.acquire(PATIENCE_S).release()
+
+
+def test_a_flush_gets_through_to_a_sink_that_waits_while_the_pipeline_begins_to_play(ring, play):
+    with ring.consumer():
+        ask = play(
+            f"gpuringsink name=it ring={ring.name} create=false fakesrc num-buffers=0 ! fakesink"
+        )
+        assert ask("flush") == "flush"
+
+
 def test_a_reader_gets_the_end_from_a_pipeline_that_has_ended_and_was_not_stopped(ring, play):
     with ring.consumer() as frames:
         ask = play(
