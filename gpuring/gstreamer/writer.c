@@ -141,6 +141,13 @@ static gpuring_status place(Writer *writer, gpuring_error *error) {
 }
 
 gpuring_status writer_prepare(Writer *writer, gpuring_error *error) {
+    if (!writer->text) {
+        tell(error, GPURING_INVALID,
+             "ring '%s': the buffers have no caps, which say what they hold. Put a decoder before "
+             "gpuringsink, or, if they are raw, rawvideoparse or rawaudioparse",
+             writer->name);
+        return GPURING_INVALID;
+    }
     gpuring_status status = writer->is_placed ? GPURING_OK : place(writer, error);
     const gsize room = writer->metadata.caps.nbytes;
     if (status == GPURING_OK && room && strlen(writer->text) > room) {
