@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import gpuring
+from tests.gstreamer.test_lives import taken_for_dead
 from tests.helpers.compiled import CC
 from tests.helpers.processes import PATIENCE_S, poll
 
@@ -58,6 +59,7 @@ def play(program, plugins):
             process.stdin.write(f"{what}\n")
             return process.stdout.readline().rstrip()
 
+        ask.pid = process.pid
         return ask
 
     yield play
@@ -110,6 +112,25 @@ def test_a_stopped_pipeline_leaves_the_ring_and_plays_again(ring, player):
             publish(producer, range(10))
             assert player("play") == "PLAYING"
             poll(lambda: ring.stats().subscriptions)
+
+
+def test_what_was_missed_before_a_stop_is_not_counted_after_it(ring, play):
+    with ring.producer() as producer:
+        ask = play(f"gpuringsrc name=it ring={ring.name} reattach=true ! fakesink sync=false")
+        poll(lambda: ring.stats().subscriptions)
+        assert ask("pause") == "PAUSED"
+        taken_for_dead(ask.pid, ring.name)
+        poll(lambda: ring.stats().deaths)
+        for _ in range(10):
+            producer.claim(PATIENCE_S).abandon()
+        assert ask("play") == "PLAYING"
+        poll(lambda: ring.stats().subscriptions)
+        assert ask("stop") == "NULL"
+        assert ask("play") == "PLAYING"
+        poll(lambda: ring.stats().subscriptions)
+        publish(producer, [0])
+        assert ask("frames 1") == "frames 1"
+        assert ask("lost") == "lost 0"
 
 
 def test_a_stop_while_caps_change_is_no_error(ring, player):
