@@ -114,6 +114,17 @@ def test_a_stopped_pipeline_leaves_the_ring_and_plays_again(ring, player):
             poll(lambda: ring.stats().subscriptions)
 
 
+def test_the_frames_after_a_stop_play_at_once_whatever_their_pts_is(ring, play):
+    with ring.producer() as producer:
+        ask = play(f"gpuringsrc name=it ring={ring.name} ! fakesink sync=true")
+        for k, begin in enumerate((0, 100_000)):
+            poll(lambda: ring.stats().subscriptions)
+            publish(producer, range(begin, begin + 3))
+            assert ask(f"frames {3 * k + 3}") == f"frames {3 * k + 3}"
+            assert ask("stop") == "NULL"
+            assert ask("play") == "PLAYING"
+
+
 def test_what_was_missed_before_a_stop_is_not_counted_after_it(ring, play):
     with ring.producer() as producer:
         ask = play(f"gpuringsrc name=it ring={ring.name} reattach=true ! fakesink sync=false")
