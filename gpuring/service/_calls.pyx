@@ -87,7 +87,7 @@ cdef class InFlight(Entry):
     cpdef _outcome_of(self, bint done, timeout, stream):
         """The answer, or what result() raises."""
         if not done:
-            if self.calls.closed:  # just when the request was sent, so close has not ended this call
+            if self.calls.closed:  # just now, and close has not come to this call yet
                 error = RingClosed(f"{self._label()}: this client was closed")
             else:
                 error = RingTimeout(f"{self._label()}: no answer within {seconds(timeout, "timeout"):g} s; given up")
