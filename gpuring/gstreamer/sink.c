@@ -10,7 +10,9 @@
 typedef struct GpuringSink {
     GstBaseSink base;
     Writer writer; /* with the properties */
-    guint64 dropped; /* under the object's lock */
+    /* Under the object's lock. */
+    guint64 dropped;
+    gint unlocks; /* those without an unlock_stop() yet */
 } GpuringSink;
 
 typedef struct GpuringSinkClass {
@@ -227,15 +229,18 @@ static gboolean stop(GstBaseSink *base) {
     return TRUE;
 }
 
-static gboolean unlock(GstBaseSink *base) {
-    gst_poll_set_flushing(SELF(base)->writer.cancel, TRUE);
+/* A flush and a change of state may overlap. The end of one does not end what the other asked for. */
+static gboolean add_unlocks(GstBaseSink *base, gint n) {
+    GpuringSink *self = SELF(base);
+    GST_OBJECT_LOCK(self);
+    self->unlocks += n;
+    gst_poll_set_flushing(self->writer.cancel, self->unlocks > 0);
+    GST_OBJECT_UNLOCK(self);
     return TRUE;
 }
 
-static gboolean unlock_stop(GstBaseSink *base) {
-    gst_poll_set_flushing(SELF(base)->writer.cancel, FALSE);
-    return TRUE;
-}
+static gboolean unlock(GstBaseSink *base) { return add_unlocks(base, 1); }
+static gboolean unlock_stop(GstBaseSink *base) { return add_unlocks(base, -1); }
 
 /* The base class takes its lock to play. render() holds that lock, but where it waits for the end of a
  * pause. It may not be there: the pause before may have ended before it ran, or it went on by itself

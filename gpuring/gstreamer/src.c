@@ -201,7 +201,7 @@ static GstFlowReturn create(GstPushSrc *base, GstBuffer **buffer) {
 
 static gboolean start(GstBaseSrc *base) {
     GpuringSrc *self = SELF(base);
-    self->lost = 0;
+    self->lost = self->stream.missed = 0;
     return has_name(GST_ELEMENT(self), self->stream.name);
 }
 

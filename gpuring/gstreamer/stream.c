@@ -13,15 +13,10 @@ static void watch(Stream *stream, gboolean on) {
     gst_poll_fd_ctl_read(stream->cancel, &stream->watched, TRUE);
 }
 
-static void leave(Stream *stream) {
+void stream_leave(Stream *stream) {
     watch(stream, FALSE);
     if (stream->reader) reader_leave(stream->reader);
     stream->reader = NULL;
-}
-
-void stream_leave(Stream *stream) {
-    leave(stream);
-    stream->missed = 0;
 }
 
 static gpuring_status use_gpu_of(Stream *stream, const gpuring_ring *ring, gpuring_error *error) {
@@ -47,7 +42,7 @@ static gpuring_status join(Stream *stream, gpuring_ring *ring, gint64 from,
     }
     Reader *reader = reader_new(ring, &options, error);
     if (!reader) return error->status;
-    leave(stream);
+    stream_leave(stream);
     stream->reader = reader;
     stream->is_new = TRUE;
     return GPURING_OK;

@@ -64,7 +64,7 @@ gpuring_status wait_for_ring(GstPoll *cancel, const char *name, double timeout_s
         const gboolean may_come = status == GPURING_NOT_FOUND || status == GPURING_PEER_LOST;
         if (may_come && left <= SLICE_NS / 1000 && timeout_s > 0) {
             gchar *said = g_strdup(error->text);
-            tell(error, status, "%s. The source waited for %.3g s", said, timeout_s);
+            tell(error, status, "%s. No living ring of that name came within %.3g s", said, timeout_s);
             g_free(said);
         }
         if (!may_come || left <= SLICE_NS / 1000) return status;

@@ -96,9 +96,10 @@ static gpuring_status take_over(Writer *writer, gpuring_error *error) {
     return error->status;
 }
 
-/* Called after an unlock(): waits until the pipeline plays. FALSE: the element has to stop. */
+/* Called after an unlock(): waits until the pipeline plays, or steps. FALSE: the element has to
+ * stop. */
 static gboolean may_go_on_after_pause(Writer *writer) {
-    return gst_base_sink_wait_preroll(GST_BASE_SINK(writer->element)) == GST_FLOW_OK;
+    return gst_base_sink_wait_preroll(GST_BASE_SINK(writer->element)) != GST_FLOW_FLUSHING;
 }
 
 static gpuring_status open_ring(Writer *writer, gpuring_error *error) {
@@ -140,6 +141,13 @@ static gpuring_status place(Writer *writer, gpuring_error *error) {
 }
 
 gpuring_status writer_prepare(Writer *writer, gpuring_error *error) {
+    if (!writer->text) {
+        tell(error, GPURING_INVALID,
+             "ring '%s': the buffers have no caps, which say what they hold. Put a decoder before "
+             "gpuringsink, or, if they are raw, rawvideoparse or rawaudioparse",
+             writer->name);
+        return GPURING_INVALID;
+    }
     gpuring_status status = writer->is_placed ? GPURING_OK : place(writer, error);
     const gsize room = writer->metadata.caps.nbytes;
     if (status == GPURING_OK && room && strlen(writer->text) > room) {

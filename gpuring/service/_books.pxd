@@ -68,7 +68,7 @@ cdef class Calls:
     """Who sleeps until there is room for another call."""
     cdef readonly dict _heirs
     """Who is woken when nobody receives: all of them, so that none relies on another."""
-    cdef int begin(self, Entry call) except -1
+    cdef bint begin(self, Entry call) except -1
     cdef void sent(self, Entry call) noexcept
     cdef bint arrive(self, Entry call, HoldsAnswer answer) except -1
     cdef int add(self, Entry call, HoldsAnswer part) except -1

@@ -149,11 +149,14 @@ cdef class Calls:
 
     # ---- how a call goes
 
-    cdef int begin(self, Entry call) except -1:
+    cdef bint begin(self, Entry call) except -1:
+        """False: the client was closed, so nobody would end the call."""
+        if self.closed:
+            return False
         self.live[call._number] = call
         call.writing = True
         self.writing += 1
-        return 0
+        return True
 
     cdef void sent(self, Entry call) noexcept:
         if call.writing:

@@ -10,6 +10,7 @@ from gpuring.service._inbox import Inbox
 
 class InFlight(Entry):
     _mailbox: Inbox
+    def _was_closed(self) -> RingError: ...
     def _give_up(self, error: RingError) -> None: ...
 
 class HandsOut:

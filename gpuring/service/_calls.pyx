@@ -84,11 +84,14 @@ cdef class InFlight(Entry):
     def __await__(self):
         return self._result_by(None, None, None).__await__()
 
+    def _was_closed(self):
+        return RingClosed(f"{self._label()}: this client was closed")
+
     cpdef _outcome_of(self, bint done, timeout, stream):
         """The answer, or what result() raises."""
         if not done:
-            if self.calls.closed:  # just when the request was sent, so close has not ended this call
-                error = RingClosed(f"{self._label()}: this client was closed")
+            if self.calls.closed:  # just now, and close has not come to this call yet
+                error = self._was_closed()
             else:
                 error = RingTimeout(f"{self._label()}: no answer within {seconds(timeout, "timeout"):g} s; given up")
             self.calls.end(self, error, False)
@@ -103,7 +106,7 @@ cdef class InFlight(Entry):
             raise error
         answer = self._answer
         if answer is None or not self._has_answer():
-            raise RingError(f"{self._label()}: its answer was released")
+            raise self._was_closed() if self.calls.closed else RingError(f"{self._label()}: its answer was released")
         if self._mailbox.on_device:
             self._mailbox.order(answer, stream)
         return answer
@@ -113,6 +116,8 @@ cdef class InFlight(Entry):
         part = self._next_part()
         if self._error is not None and (part is None or self.calls.closed):
             raise self._error
+        if part is None and self.calls.closed and not self.last and not self.in_parts:
+            raise self._was_closed()  # the answer is gone with its client
         if part is None:
             return None
         if self.parts:

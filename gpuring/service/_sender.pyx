@@ -235,7 +235,8 @@ cdef class Sender:
         trace_call(slot, self._id, self.last)
         to_write(next_envelope(slot))
         slot._call = PyWeakref_NewRef(call, None)
-        self._calls.begin(call)
+        if not self._calls.begin(call):
+            self._check_open()
         return 0
 
 

@@ -18,7 +18,7 @@ import secrets
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from gpuring.errors import PeerLost, RingClosed, RingError, RingTimeout
+from gpuring.errors import PeerLost, RingError, RingTimeout
 from gpuring.native.snapshot import snapshot
 from gpuring.ring import inner
 from gpuring.ring.whose import nobody_has, references
@@ -217,7 +217,7 @@ class Mailbox(Inbox):
     def shut(self) -> None:
         """Ends every call, and waits until no other thread receives.  This may be a signal handler
         of a thread that receives itself."""
-        self.calls.close(lambda call: RingClosed(f"{call._label()}: this client was closed"))
+        self.calls.close(PendingCall._was_closed)
         for tasks in list(self._loops.values()):
             tasks.wake()
         self._loops.clear()

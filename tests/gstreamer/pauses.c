@@ -11,6 +11,9 @@
  *     ready      waits until one is held, stops the pipeline, and tells the errors on its bus
  *     pause, play, stop
  *     flicker    plays and pauses again, as fast as it can, and plays then
+ *     flush      feeds it from now on, and pauses and plays again and again, while another thread
+ *                flushes it
+ *     step       goes on by one buffer
  *
  * Any other line names a property that is a number.
  */
@@ -21,7 +24,7 @@
 
 static GMutex lock;
 static GCond more;
-static guint64 frames;
+static guint64 frames, flushes;
 static gboolean is_to_keep, is_to_hold, is_held;
 static GstBuffer *kept;
 
@@ -119,6 +122,52 @@ static void flicker(GstElement *pipeline) {
     puts("flicker");
 }
 
+static gpointer feed(gpointer pad) {
+    GstSegment segment;
+    gst_segment_init(&segment, GST_FORMAT_TIME);
+    for (;;) {
+        gst_pad_send_event(pad, gst_event_new_segment(&segment)); /* a flush forgets it */
+        if (gst_pad_chain(pad, gst_buffer_new_allocate(NULL, 32, NULL)) != GST_FLOW_OK) g_usleep(20);
+    }
+    return NULL;
+}
+
+static gpointer flush(gpointer pad) {
+    for (;;) {
+        gst_pad_send_event(pad, gst_event_new_flush_start());
+        gst_pad_send_event(pad, gst_event_new_flush_stop(FALSE));
+        g_mutex_lock(&lock);
+        flushes++;
+        g_cond_signal(&more);
+        g_mutex_unlock(&lock);
+        g_usleep(g_random_int_range(0, 200));
+    }
+    return NULL;
+}
+
+static void flicker_and_flush(GstElement *pipeline, GstPad *pad) {
+    guint64 k, before;
+    gst_pad_send_event(pad, gst_event_new_stream_start("fed"));
+    gst_pad_send_event(pad, gst_event_new_caps(gst_caps_from_string(
+                                "video/x-raw,format=GRAY8,width=8,height=4,framerate=25/1")));
+    g_thread_unref(g_thread_new(NULL, feed, pad));
+    g_thread_unref(g_thread_new(NULL, flush, pad));
+    for (k = 0; k < 2000; k++) {
+        g_usleep(g_random_int_range(0, 100));
+        gst_element_set_state(pipeline, GST_STATE_PAUSED);
+        gst_element_set_state(pipeline, GST_STATE_PLAYING);
+        g_mutex_lock(&lock);
+        for (before = flushes; flushes == before;) g_cond_wait(&more, &lock);
+        g_mutex_unlock(&lock);
+    }
+    puts("flush");
+}
+
+static void step(GstElement *it) {
+    gst_element_send_event(it, gst_event_new_step(GST_FORMAT_BUFFERS, 1, 1, TRUE, FALSE));
+    puts("step");
+}
+
 int main(int argc, char **argv) {
     char line[64];
     guint64 wanted, found;
@@ -140,6 +189,8 @@ int main(int argc, char **argv) {
         else if (strcmp(line, "hold\n") == 0) hold_next();
         else if (strcmp(line, "ready\n") == 0) stop_held(pipeline);
         else if (strcmp(line, "flicker\n") == 0) flicker(pipeline);
+        else if (strcmp(line, "flush\n") == 0) flicker_and_flush(pipeline, pad);
+        else if (strcmp(line, "step\n") == 0) step(it);
         else if (strcmp(line, "pause\n") == 0) go_to(pipeline, GST_STATE_PAUSED);
         else if (strcmp(line, "play\n") == 0) go_to(pipeline, GST_STATE_PLAYING);
         else if (strcmp(line, "stop\n") == 0) go_to(pipeline, GST_STATE_NULL);

@@ -184,6 +184,18 @@ def test_elements_that_take_another_format_are_told_what_converts_it(name, launc
     assert re.search(r"do not accept .*NV12.* Put videoconvert behind gpuringsrc", said)
 
 
+@pytest.mark.parametrize("create", ["true", "false"])
+def test_buffers_without_caps_are_no_frames(create, name, launch):
+    other = f"{name}-other"  # a sink with create=true makes that one
+    with gpuring.create(
+        name, slots=2, shape=(4, 8), dtype="u1", meta=[("caps", "S512")], device="host"
+    ):
+        ring = other if create == "true" else name
+        source = f"filesrc location={__file__}"
+        said = launch(f"{source} ! gpuringsink ring={ring} create={create}").end(1)
+    assert "the buffers have no caps" in said
+
+
 def test_a_frame_of_more_channels_than_its_shape_has_is_told_of(name, launch):
     """Two channels of its 2048 rows would end behind the slot."""
     meta = [("caps", "S512")]

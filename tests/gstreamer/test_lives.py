@@ -289,12 +289,15 @@ def test_a_ctrl_c_ends_a_sink_that_waits(waits, name, launch):
         gpuring.attach(name)
 
 
-def test_the_words_of_a_ring_that_is_missing_are_on_the_bus(name, launch):
-    said = launch(f"gpuringsrc ring={name} timeout=0.2 ! fakesink").end(1)
+@pytest.mark.parametrize(
+    "who", ["gpuringsrc {} ! fakesink", f"{numbers()} ! gpuringsink {{}} create=false"]
+)
+def test_the_words_of_a_ring_that_is_missing_are_on_the_bus(who, name, launch):
+    said = launch(who.format(f"ring={name} timeout=0.2")).end(1)
     with pytest.raises(gpuring.RingNotFound) as error:
         gpuring.attach(name)
     assert str(error.value).partition(":")[0] in said  # the rest lists the rings of the host
-    assert "The source waited for 0.2 s" in said
+    assert "No living ring of that name came within 0.2 s" in said
     assert "GPURING_NOT_FOUND" in said
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,6 +60,7 @@ def play(program, plugins):
             process.stdin.write(f"{what}\n")
             return process.stdout.readline().rstrip()
 
+        ask.pid = process.pid
         return ask
 
     yield play
@@ -115,28 +115,33 @@ def test_a_stopped_pipeline_leaves_the_ring_and_plays_again(ring, player):
             poll(lambda: ring.stats().subscriptions)
 
 
-def test_what_was_missed_before_a_stop_is_not_counted_after_it(ring, play):
-    """It was taken for dead, and no frame has come that could tell of what was overwritten."""
-    ask = play(f"gpuringsrc name=it ring={ring.name} reattach=true ! fakesink sync=false")
-    poll(lambda: ring.stats().subscriptions)
+def test_the_frames_after_a_stop_play_at_once_whatever_their_pts_is(ring, play):
     with ring.producer() as producer:
-        publish(producer, range(3))
-        assert ask("frames 3") == "frames 3"
-        poll(lambda: ring.stats().subscriptions[0].lag == 0)
-        (pid,) = (peer.pid for peer in ring.stats().peers if peer.role == "consumer")
-        os.kill(pid, signal.SIGSTOP)
-        taken_for_dead(pid, ring.name)
-        poll(lambda: ring.stats().deaths)
-        publish(producer, range(10))
-        with producer.claim_many(3) as claimed:
-            os.kill(pid, signal.SIGCONT)
+        ask = play(f"gpuringsrc name=it ring={ring.name} ! fakesink sync=true")
+        for k, begin in enumerate((0, 100_000)):
             poll(lambda: ring.stats().subscriptions)
+            publish(producer, range(begin, begin + 3))
+            assert ask(f"frames {3 * k + 3}") == f"frames {3 * k + 3}"
             assert ask("stop") == "NULL"
-            claimed.abandon()
+            assert ask("play") == "PLAYING"
+
+
+def test_what_was_missed_before_a_stop_is_not_counted_after_it(ring, play):
+    with ring.producer() as producer:
+        ask = play(f"gpuringsrc name=it ring={ring.name} reattach=true ! fakesink sync=false")
+        poll(lambda: ring.stats().subscriptions)
+        assert ask("pause") == "PAUSED"
+        taken_for_dead(ask.pid, ring.name)
+        poll(lambda: ring.stats().deaths)
+        for _ in range(10):
+            producer.claim(PATIENCE_S).abandon()
         assert ask("play") == "PLAYING"
         poll(lambda: ring.stats().subscriptions)
-        publish(producer, range(2))
-        assert ask("frames 5") == "frames 5"
+        assert ask("stop") == "NULL"
+        assert ask("play") == "PLAYING"
+        poll(lambda: ring.stats().subscriptions)
+        publish(producer, [0])
+        assert ask("frames 1") == "frames 1"
         assert ask("lost") == "lost 0"
 
 
@@ -208,6 +213,26 @@ def test_a_sink_that_waits_can_be_paused_and_played_in_quick_succession(waits, r
             frames = readers.enter_context(ring.consumer())
         for _ in range(10):
             frames.acquire(PATIENCE_S).release()
+
+
+def test_a_sink_that_waits_for_a_slot_goes_on_after_a_step(ring, play):
+    picture = CAPS.decode()
+    with ring.consumer() as frames:
+        ask = play(f"videotestsrc ! {picture} ! gpuringsink name=it ring={ring.name} create=false")
+        poll(lambda: ring.stats().producers and ring.stats().producers[0].waiting)
+        assert ask("pause") == "PAUSED"
+        assert ask("step") == "step"
+        assert ask("play") == "PLAYING"
+        for _ in range(10):
+            frames.acquire(PATIENCE_S).release()
+
+
+def test_a_flush_gets_through_to_a_sink_that_waits_while_the_pipeline_begins_to_play(ring, play):
+    with ring.consumer():
+        ask = play(
+            f"gpuringsink name=it ring={ring.name} create=false fakesrc num-buffers=0 ! fakesink"
+        )
+        assert ask("flush") == "flush"
 
 
 def test_a_reader_gets_the_end_from_a_pipeline_that_has_ended_and_was_not_stopped(ring, play):

@@ -15,7 +15,7 @@ from gpuring.native.snapshot import snapshot
 from gpuring.ring import inner
 from gpuring.service.pending import Answer
 from tests.helpers.interrupted import interrupts
-from tests.helpers.processes import other_threads_sleep
+from tests.helpers.processes import PATIENCE_S, other_threads_sleep
 from tests.helpers.support import poll, segments_of
 from tests.service.services import answer, finish, holder, in_thread, send, serve, up, whole
 
@@ -281,8 +281,9 @@ def test_what_a_forked_child_does_with_a_service_does_not_reach_its_parent(name,
     assert all("fork()" in each for each in told), told
 
 
-def test_a_call_that_is_sent_while_its_client_is_closed_says_so(name):
-    """The call is sent when close has looked at the calls, and not yet at the senders."""
+def test_no_call_begins_after_its_client_was_closed(name):
+    """The call is sent when close has looked at the calls, and not yet at the senders.  Nobody
+    would end the call."""
     with serve(name), gpuring.connect(name) as client:
         claim = client._requests.claim
 
@@ -293,9 +294,21 @@ def test_a_call_that_is_sent_while_its_client_is_closed_says_so(name):
 
         client._requests.claim = closed_meanwhile
         client._requests._replaced = True
+        with pytest.raises(gpuring.RingClosed, match="this client was closed"):
+            send(client, 0)
+        assert client.in_flight == 0
+
+
+def test_an_answer_that_nobody_took_is_gone_with_its_client(name):
+    with serve(name) as server, gpuring.connect(name) as client:
         call = send(client, 0)
+        answer(server.take(1)[0])
+        assert call.wait(PATIENCE_S)
+        client.close()
         with pytest.raises(gpuring.RingClosed, match="this client was closed"):
             call.result()
+        with pytest.raises(gpuring.RingClosed, match="this client was closed"):
+            next(call.parts())
 
 
 def test_an_engine_whose_batch_fills_when_the_service_is_closed_gets_what_there_is(name):
