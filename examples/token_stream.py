@@ -73,8 +73,7 @@ def token(state):
 
 
 def engine(name):
-    """Answers prompts, and never waits for a front end.  One that does not read gets its next token
-    in a later turn."""
+    """Answers prompts.  A front end that does not read gets its next token in a later turn."""
     end_with_parent()
     streams = {}  # call: state of the model, and how many tokens are still to come
     with (

@@ -84,8 +84,7 @@ def camera(k, ring, decoder, count, ready):
 
 
 def detect(cams, seens, ready):
-    """One detector for all cameras takes any picture that is there.  It darkens the cells that do
-    not move."""
+    """Takes any picture of any camera that is there, and darkens the cells that do not move."""
     end_with_parent()
     outputs = {cam.consumer(): seen.producer() for cam, seen in zip(cams, seens, strict=True)}
     last = {}
@@ -127,9 +126,8 @@ def picture(*slots):
 
 
 def record(seens, ready):
-    """Records all cameras below each other, by the numbers of their pictures.  A camera that is
-    missing has no signal.  A picture that comes late is not recorded, but it is checked.  Returns
-    what was detected."""
+    """Records all cameras below each other, by the numbers of their pictures.  What is missing has
+    no signal.  What comes late is not recorded, but checked.  Returns what was detected."""
     consumers = [seen.consumer() for seen in seens]
     found, ages_ms, absent, late, written = [{} for _ in seens], [], [0] * len(seens), 0, -1
     ready.wait(120)
