@@ -334,12 +334,13 @@ def test_rates_are_of_the_same_ring_and_peer(name):
         before = rates.look([name])
         for _ in range(6):
             producer.claim(0).publish()
+            producer.claim(0).abandon()  # a sequence, and no frame
         after = rates.look([name])
         (peer,) = after.rings[name].peers
         later = replace(after, at_s=before.at_s + 2)
-        assert rates.claimed_per_s(before, later, name) == 3
+        assert rates.frames_per_s(before, later, name) == 3
         assert rates.peer_per_s(before, later, name, peer) == (3, 0)
-        assert rates.claimed_per_s(None, later, name) is None
+        assert rates.frames_per_s(None, later, name) is None
         assert rates.peer_per_s(replace(before, rings={}), later, name, peer) is None
         producer.close()
         again = ring.producer()  # it has the same number, process and role
@@ -349,8 +350,9 @@ def test_rates_are_of_the_same_ring_and_peer(name):
         (newcomer,) = third.rings[name].peers
         assert newcomer.number == peer.number
         assert rates.peer_per_s(after, third, name, newcomer) is None
+        assert rates.frames_per_s(after, replace(third, at_s=after.at_s + 3), name) == 3
     with gpuring.create(name, slots=4, **HOST):
-        assert rates.claimed_per_s(after, rates.look([name]), name) is None
+        assert rates.frames_per_s(after, rates.look([name]), name) is None
 
 
 def without(module, *options, before="", cwd=None):

@@ -13,7 +13,7 @@ from gpuring.printable import printable
 from gpuring.registry.jams import Jam, key_of
 from gpuring.registry.stats import PeerStats, RingStats
 
-from .rates import Look, claimed_per_s, peer_per_s, rate
+from .rates import Look, frames_per_s, peer_per_s, rate
 
 Key = tuple[int, int]
 
@@ -105,7 +105,7 @@ def _of_ring(before: Look | None, now: Look, name: str) -> str:
     one = now.rings[name]
     full = "closed, " if one.closed else "full, " if one.in_the_way else ""
     dropped = f", {one.dropped} dropped" if one.dropped else ""
-    return f"{one.slots} slots, {full}{rate(claimed_per_s(before, now, name))}/s{dropped}"
+    return f"{one.slots} slots, {full}{rate(frames_per_s(before, now, name))}/s{dropped}"
 
 
 def _next(edges: Collection[Edge], name: str) -> list[str]:

@@ -55,12 +55,17 @@ def look(names: Collection[str] = ()) -> Look:
     )
 
 
-def claimed_per_s(before: Look | None, now: Look, name: str) -> float | None:
-    """Sequences claimed a second; None if the ring was not there before, or was another one."""
+def frames_per_s(before: Look | None, now: Look, name: str) -> float | None:
+    """Frames a second of the producers that are there; None if the ring was not there before, or
+    was another one."""
     old = _ring_before(before, now, name)
     if before is None or old is None:
         return None
-    return max(0, now.rings[name].cursor - old.cursor) / _elapsed_s(before, now)
+    known = {_key(peer): peer.frames for peer in old.producers}
+    published = sum(
+        max(0, peer.frames - known.get(_key(peer), 0)) for peer in now.rings[name].producers
+    )
+    return published / _elapsed_s(before, now)
 
 
 def peer_per_s(
@@ -71,7 +76,7 @@ def peer_per_s(
     if before is None or old_ring is None:
         return None
     elapsed_s = _elapsed_s(before, now)
-    old = next((p for p in old_ring.peers if _same(p, peer)), None)
+    old = next((p for p in old_ring.peers if _key(p) == _key(peer)), None)
     if old is None or peer.frames < old.frames or peer.lost < old.lost:
         return None
     return (peer.frames - old.frames) / elapsed_s, (peer.lost - old.lost) / elapsed_s
@@ -99,11 +104,6 @@ def _elapsed_s(before: Look, now: Look) -> float:
     return max(now.at_s - before.at_s, 1e-9)
 
 
-def _same(old: PeerStats, new: PeerStats) -> bool:
+def _key(peer: PeerStats) -> tuple[object, ...]:
     """Numbers are used again, and pids too."""
-    return (old.number, old.role, old.pid, old.joined_ns) == (
-        new.number,
-        new.role,
-        new.pid,
-        new.joined_ns,
-    )
+    return peer.number, peer.role, peer.pid, peer.joined_ns

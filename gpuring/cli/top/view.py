@@ -14,7 +14,7 @@ from gpuring.printable import printable
 from gpuring.registry.stats import PeerStats, RingStats, SubscriptionStats
 
 from .lines import Line, single
-from .rates import NONE, Look, claimed_per_s, drops, peer_per_s, rate
+from .rates import NONE, Look, drops, frames_per_s, peer_per_s, rate
 
 RINGS = (
     *("RING", "OWNER", "MEMORY", "SYNC", "SLOTS", "SLOT", "CLAIMED", "1/S", "BYTES/S", "DROPPED"),
@@ -151,7 +151,7 @@ def _rings(
     for name, one in _in_order(before, now):
         if name in idle:
             continue
-        pace = claimed_per_s(before, now, name)
+        pace = frames_per_s(before, now, name)
         speed = NONE if pace is None else nbytes(round(pace * one.slot_nbytes))
         rows.append(
             (
