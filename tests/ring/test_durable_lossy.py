@@ -184,6 +184,25 @@ def test_what_was_dropped_while_nobody_read_it_is_told(name, lossless):
         assert found[-1][1] == 3
 
 
+@pytest.mark.parametrize("there", [True, False], ids=["there", "overwritten"])
+def test_what_was_dropped_before_it_read_is_not_told_when_it_comes_again(name, there):
+    """The last frame that it had says how much that was.  If it is overwritten, the next one says
+    it."""
+    with make(name) as ring, ring.producer() as producer:
+        ring.subscribe("other")
+        publish(producer, *range(SLOTS))
+        assert [producer.try_claim() for _ in range(3)] == [None] * 3
+        ring.unsubscribe("other")
+        publish(producer, 4)
+        with lossy(ring, durable=True) as reader:
+            publish(producer, 5)
+            assert read(reader, 1) == [(5, 0, False)]
+        publish(producer, *range(6, 6 + (1 if there else 2 * SLOTS)))
+        with lossy(ring) as reader:
+            ((value, lost, _),) = read(reader, 1)
+        assert lost == value - 6
+
+
 def test_what_it_has_not_read_of_a_ring_that_was_closed_is_told(name):
     with make(name) as ring, ring.producer() as producer:
         with lossy(ring, durable=True) as reader:
