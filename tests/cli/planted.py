@@ -19,11 +19,29 @@ from dataclasses import dataclass
 from typing import Any
 
 import gpuring
-from tests.helpers.processes import PATIENCE_S, Child, Pipe
+from tests.cli.processes import (
+    answers_in_parts,
+    asks,
+    asks_for_parts,
+    busy,
+    camera,
+    camera_with_a_reader,
+    creator,
+    holder,
+    imports,
+    is_connected,
+    keeper,
+    reader,
+    reads_on,
+    selects,
+    stage,
+    up,
+    writer,
+)
+from tests.helpers.processes import PATIENCE_S, Child
 from tests.helpers.rings import put, small_ring
 from tests.helpers.support import locked
 from tests.service import services
-from tests.service.parts import part
 
 Children = Callable[..., Child]
 
@@ -33,152 +51,6 @@ class Blame:
     reason: str
     pid: int | None = None
     subscription: str | None = None
-
-
-# ---- processes -----------------------------------------------------------------------------------
-
-
-def camera(pipe: Pipe, name: str) -> None:
-    with gpuring.attach(name) as ring, ring.producer(label="camera") as producer:
-        pipe.send()
-        while True:
-            producer.claim().publish()
-
-
-def camera_with_a_reader(pipe: Pipe, name: str) -> None:
-    with gpuring.attach(name) as ring, ring.consumer("own"):
-        camera(pipe, name)
-
-
-def creator(pipe: Pipe, name: str) -> None:
-    with small_ring(name) as ring, ring.producer(label="camera") as producer:
-        put(producer, 3)
-        pipe.send()
-        pipe.receive()
-
-
-def reader(pipe: Pipe, name: str, subscription: str) -> None:
-    with gpuring.attach(name) as ring, ring.consumer(subscription, label=subscription) as frames:
-        pipe.send()
-        for _ in frames:
-            pass
-
-
-def stage(pipe: Pipe, name: str, subscription: str, onto: str) -> None:
-    """Reads frames of one ring, and publishes each in another one."""
-    with (
-        gpuring.attach(name) as ring,
-        gpuring.attach(onto) as following,
-        ring.consumer(subscription, label=subscription) as frames,
-        following.producer(label=subscription) as producer,
-    ):
-        pipe.send()
-        for slot in frames:
-            with producer.claim() as copy:
-                copy.copy_from(slot.array)
-
-
-def reads_on(pipe: Pipe, name: str, subscription: str) -> None:
-    with (
-        gpuring.attach(name) as ring,
-        ring.consumer(subscription, label=subscription, reattach=True) as frames,
-    ):
-        pipe.send()
-        for _ in frames:
-            pass
-
-
-def selects(pipe: Pipe, name: str, other: str) -> None:
-    """Waits for frames of two rings at once, and for the next rings of their names."""
-    with (
-        gpuring.attach(name) as ring,
-        gpuring.attach(other) as another,
-        ring.consumer(label="both", reattach=True) as here,
-        another.consumer(label="both", reattach=True) as there,
-    ):
-        pipe.send()
-        while True:
-            for frames in gpuring.select([here, there]):
-                frames.acquire(0).release()
-
-
-def keeper(pipe: Pipe, name: str, subscription: str) -> None:
-    """Keeps a slot, and goes on reading."""
-    with gpuring.attach(name) as ring, ring.consumer(subscription, label=subscription) as frames:
-        pipe.send()
-        kept = frames.acquire()
-        while True:
-            frames.acquire().release()
-        del kept
-
-
-def holder(pipe: Pipe, name: str, subscription: str) -> None:
-    """Holds a frame, and does nothing more in the ring."""
-    with gpuring.attach(name) as ring, ring.consumer(subscription, label=subscription) as frames:
-        pipe.send()
-        with frames.acquire():
-            pipe.receive()
-
-
-def busy(pipe: Pipe, name: str, subscription: str) -> None:
-    """Joins and reads nothing, as a program that computes or stands at a breakpoint."""
-    with gpuring.attach(name) as ring, ring.consumer(subscription, label=subscription):
-        pipe.send()
-        while not pipe.told():
-            pass
-
-
-def writer(pipe: Pipe, name: str) -> None:
-    """Publishes, then claims and never publishes."""
-    with gpuring.attach(name) as ring, ring.producer(label="camera") as producer:
-        put(producer, 3)
-        with producer.claim():
-            pipe.send()
-            pipe.receive()
-
-
-def imports(pipe: Pipe, address: str, name: str) -> None:
-    from gpuring import bridge
-
-    with bridge.import_(address, name=name, slots=4, device="host"):
-        pipe.receive()
-
-
-def asks(pipe: Pipe, name: str) -> None:
-    with gpuring.connect(name, timeout=10, label="client") as client:
-        pipe.send()
-        services.send(client, 0).result()
-
-
-def is_connected(pipe: Pipe, name: str) -> None:
-    with gpuring.connect(name, timeout=10, label="client"):
-        pipe.send("up")
-        pipe.receive()
-
-
-def asks_for_parts(pipe: Pipe, name: str) -> None:
-    """Asks for an answer in parts, and does not read them."""
-    with gpuring.connect(name, timeout=10, parts=2, label="client") as client:
-        call = services.send(client, 0)
-        pipe.send()
-        pipe.receive()
-        del call
-
-
-def answers_in_parts(pipe: Pipe, name: str) -> None:
-    with services.serve(name, label="engine") as server:
-        pipe.send()
-        (call,) = server.take()
-        while True:
-            part(call, 0, None)
-
-
-# ---- what is planted -----------------------------------------------------------------------------
-
-
-def up(child: Child) -> Child:
-    child.receive()
-    return child
 
 
 @contextlib.contextmanager

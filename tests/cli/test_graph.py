@@ -15,7 +15,8 @@ from gpuring.cli.top import rates
 from gpuring.cli.top.dot import dot
 from gpuring.cli.top.graph import graph
 from gpuring.cli.top.rows import rows
-from tests.cli.planted import a_circle, a_full_ring_further_on, reader, up
+from tests.cli.planted import a_circle, a_full_ring_further_on
+from tests.cli.processes import reader, up
 from tests.cli.screen import Screen
 from tests.helpers.commands import DEADLINE_S, running
 from tests.helpers.rings import put, small_ring

@@ -25,7 +25,8 @@ from gpuring.registry import importers, segment, survey
 from gpuring.registry.jams import jams
 from gpuring.registry.stats import NO_SESSION_S
 from gpuring.registry.subscriptions import read_elsewhere
-from tests.cli.planted import PLANTED, Blame, a_bridge_whose_other_side_does_not_read, reader, up
+from tests.cli.planted import PLANTED, Blame, a_bridge_whose_other_side_does_not_read
+from tests.cli.processes import reader, up
 from tests.helpers.processes import PATIENCE_S, SOMEBODY
 from tests.helpers.rings import put, small_ring
 from tests.helpers.support import poll

@@ -15,7 +15,7 @@ pytest.importorskip("perfetto")
 
 import gpuring
 from gpuring.tracing.state import BEFORE
-from tests.cli.planted import camera, holder, up
+from tests.cli.processes import camera, holder, up
 from tests.helpers.processes import poll, sleeps
 from tests.helpers.rings import small_ring
 from tests.tracing.pipelines import paced, stalls, trace

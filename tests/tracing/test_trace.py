@@ -9,7 +9,7 @@ from itertools import pairwise
 import pytest
 
 import gpuring
-from tests.cli.planted import camera, holder, reader, stage, up
+from tests.cli.processes import camera, holder, reader, stage, up
 from tests.helpers.commands import DEADLINE_S, running
 from tests.helpers.commands import gpuring as command
 from tests.helpers.processes import poll
