@@ -73,8 +73,8 @@ class Tasks(_inbox.LoopTasks):
     async def turn_to_send(
         self, deadline: float, late: Callable[[str], Exception]
     ) -> AsyncIterator[None]:
-        """Lets one task after the other send, in the order in which they came.  Raises the error that
-        `late` makes; its argument says who sends meanwhile."""
+        """Lets one task after the other send, in the order in which they came.  Raises the error
+        that `late` makes; its argument says who sends meanwhile."""
         queue, mine = self._queue, Task(self._loop)
         queue.pop(mine.key, None)
         queue[mine.key] = mine
