@@ -113,8 +113,11 @@ static void go_to(GstElement *pipeline, GstState state) {
     printf("%s\n", gst_element_state_get_name(state));
 }
 
+/* It has to play first. GStreamer may leave a pipeline paused, with any sink, that is paused and played
+ * before its first frame. */
 static void flicker(GstElement *pipeline) {
     guint k;
+    gst_element_get_state(pipeline, NULL, NULL, GST_CLOCK_TIME_NONE);
     for (k = 0; k < 10000; k++) {
         gst_element_set_state(pipeline, GST_STATE_PAUSED);
         gst_element_set_state(pipeline, GST_STATE_PLAYING);
