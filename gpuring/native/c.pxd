@@ -1,5 +1,5 @@
 """What Cython has to know of core/*.h, host/*.h, device/*.h and memory/*.h.  Declarations only."""
-from libc.stdint cimport int64_t, intptr_t, uint8_t, uint32_t, uint64_t
+from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 cdef extern from "core/atomics.h" nogil:
     ctypedef uint64_t gr_word "gr_word"

@@ -4,7 +4,7 @@ from libc.errno cimport EINTR, errno
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
 
 from gpuring.native.c cimport *
-from gpuring.native.files cimport File, MappedFile, file_of, mapping_of
+from gpuring.native.files cimport file_of, mapping_of
 from gpuring.native.header cimport Header
 
 import os

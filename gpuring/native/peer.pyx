@@ -16,8 +16,6 @@ from posix.unistd cimport usleep
 
 from gpuring.native.blocked cimport give_back_lost, waits_for_itself, warn_of_itself
 from gpuring.native.c cimport *
-from gpuring.native.clock cimport deadline_of
-from gpuring.native.device cimport Device
 from gpuring.native.header cimport Header
 from gpuring.native.results cimport culprit_of
 

@@ -1,6 +1,6 @@
 """Durable subscriptions, which stay when their last member leaves or dies.  One Python call is one whole transition of the C library."""
 from cpython.exc cimport PyErr_SetFromErrno
-from libc.stdint cimport uint32_t, uint64_t
+from libc.stdint cimport uint64_t
 from libc.string cimport memcpy, memset
 
 from gpuring.native.c cimport *

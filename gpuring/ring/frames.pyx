@@ -7,7 +7,6 @@ from cpython.exc cimport PyErr_Fetch, PyErr_Restore, PyErr_WriteUnraisable
 from cpython.object cimport PyTypeObject, destructor
 from cpython.ref cimport PyObject
 
-from gpuring.ring.read_slot cimport ReadSlot
 
 from gpuring.errors import EndOfStream, FrameTorn
 from gpuring.ring.not_copyable import Unique

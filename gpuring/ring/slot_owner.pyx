@@ -12,7 +12,7 @@ from libc.stdint cimport uint32_t
 from gpuring.native.c cimport *
 from gpuring.native.peer cimport *
 from gpuring.native.signals cimport Dropped
-from gpuring.ring.slot cimport MAX_BATCH, Slot, closed
+from gpuring.ring.slot cimport Slot, closed
 from gpuring.ring.whose cimport is_free
 
 import numpy as np

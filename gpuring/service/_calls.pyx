@@ -8,7 +8,6 @@ from libc.stdint cimport uint64_t
 
 from gpuring.native.clock cimport seconds
 from gpuring.service._books cimport Entry
-from gpuring.service._envelopes cimport say
 from gpuring.service._inbox cimport Inbox
 from gpuring.service._sleepers cimport asyncio
 from gpuring.errors import RingClosed, RingError, RingTimeout

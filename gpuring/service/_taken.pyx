@@ -4,7 +4,6 @@ from libc.stdint cimport uint32_t, uint64_t
 from gpuring.native.c cimport *
 from gpuring.native.peer cimport *
 from gpuring.ring cimport inner
-from gpuring.ring.read_slot cimport ReadSlot
 from gpuring.ring.slot cimport Slot
 from gpuring.ring.write_slot cimport WriteSlot
 from gpuring.service._envelopes cimport *
