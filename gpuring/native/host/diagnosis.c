@@ -10,7 +10,8 @@
 
 /* ---- refusals -------------------------------------------------------------------------------- */
 
-const char *gh_over(enum gr_result result) {
+/* What has come to its end by this result. */
+static const char *over(enum gr_result result) {
     if (result == GR_CLOSED) return "it was closed, so no frames can be claimed any more";
     if (result == GR_PEER_LOST)
         return "everything was read, no producer is left, and one of them died";
@@ -69,14 +70,14 @@ static void add_dead_producers(struct gh_text *text, const struct gr_peer *peer)
     if (!any) gh_add(text, "a producer");
 }
 
-const char *gh_wanted(enum gh_verb verb) {
+static const char *wanted(enum gh_verb verb) {
     return verb == GH_CLAIM ? "free slot" : verb == GH_ACQUIRE ? "frame" : "new frame";
 }
 
 static gpuring_status blocked_verb(struct gh_text *text, const struct gr_peer *peer,
                                    enum gh_verb verb, double timeout_s,
                                    const struct gh_looks *looks) {
-    gh_add(text, "no %s", gh_wanted(verb));
+    gh_add(text, "no %s", wanted(verb));
     if (timeout_s > 0) gh_add(text, " within %g s", timeout_s);
     else if (timeout_s == 0) gh_add(text, " at once");
     gh_add(text, ": ");
@@ -107,17 +108,17 @@ gpuring_status gh_add_refused(struct gh_text *text, const char *name, const stru
                      "Join again");
         return GPURING_PEER_LOST;
     }
-    gh_add(text, "%s", gh_over(result));
+    gh_add(text, "%s", over(result));
     add_how_to_follow(text, name, peer->ring, verb);
     return status;
 }
 
 gpuring_status gh_add_resting(struct gh_text *text, const char *name, const struct gr_ring *ring,
                               enum gr_result result, enum gh_verb verb, double timeout_s) {
-    gh_add(text, "ring '%s': no %s ", name, gh_wanted(verb));
+    gh_add(text, "ring '%s': no %s ", name, wanted(verb));
     if (timeout_s > 0) gh_add(text, "within %g s", timeout_s);
     else gh_add(text, "at once");
-    gh_add(text, ": %s%s. Call again to go on waiting", gh_over(result),
+    gh_add(text, ": %s%s. Call again to go on waiting", over(result),
            gr_load_acquire(&ring->head->closed) ? " and no other ring has its name yet" : "");
     return verb == GH_CLAIM ? GPURING_FULL : GPURING_TIMEOUT;
 }

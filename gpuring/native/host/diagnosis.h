@@ -23,8 +23,5 @@ gpuring_status gh_add_cannot_join(struct gh_text *text, const char *name,
 /* Of any call. */
 gpuring_status gh_add_unusable(struct gh_text *text, const char *name, enum gr_result result);
 
-const char *gh_wanted(enum gh_verb verb);
-/* What has come to its end by this result. */
-const char *gh_over(enum gr_result result);
 /* Torn frames. released: they turned out torn after their release. Sorts them. */
 void gh_add_torn(struct gh_text *text, const char *name, uint64_t *seqs, size_t n, bool released);

@@ -19,7 +19,10 @@ static bool is_producer(const struct gr_ring *ring, uint32_t p) {
     return state_of(word) != GR_FREE && role_of(word) == GR_PRODUCER;
 }
 
-bool gh_waits_in_vain(const struct gr_ring *ring, uint32_t u) {
+/* Whether the end of the stream was reported to all members of a subscription, and none of them has
+ * asked for a frame since or follows restarts. A producer that waits for the subscription may then
+ * wait for ever. */
+static bool waits_in_vain(const struct gr_ring *ring, uint32_t u) {
     bool any = false;
     for (uint32_t p = 0; u < ring->max_subscriptions && p < ring->max_peers; p++) {
         if (!is_member(ring, p, u)) continue;
@@ -34,7 +37,7 @@ bool gh_waits_in_vain(const struct gr_ring *ring, uint32_t u) {
 
 bool gh_claims_in_vain(const struct gr_peer *me, int64_t *since_ns) {
     const struct gr_culprit *culprit = &me->last.culprit;
-    if (culprit->reason != GR_BY_SUBSCRIPTION || !gh_waits_in_vain(me->ring, culprit->subscription))
+    if (culprit->reason != GR_BY_SUBSCRIPTION || !waits_in_vain(me->ring, culprit->subscription))
         *since_ns = 0;
     else if (*since_ns == 0) *since_ns = gr_now_ns();
     return *since_ns != 0 && gr_now_ns() - *since_ns >= INT64_C(1000000000);
@@ -122,7 +125,7 @@ static bool is_left(const struct gr_ring *ring, uint32_t u) {
 /* Why perhaps no member of a subscription will ever take its next frame. */
 static void add_of_the_end(struct gh_text *text, const struct gr_ring *ring, uint32_t u) {
     if (is_left(ring, u)) gh_add(text, ". It is durable, and nobody reads it");
-    else if (gh_waits_in_vain(ring, u))
+    else if (waits_in_vain(ring, u))
         gh_add(text, ". Each of them has seen the end of the stream, and has asked for nothing "
                      "since");
 }
@@ -223,7 +226,7 @@ void gh_add_way_out(struct gh_text *text, const struct gr_ring *ring,
                      "is silent, the log of the exporter says so: start it again there, with the "
                      "command that `gpuring why` tells here, or wait until the exporter's patience "
                      "is over");
-    else if (untaken && gh_waits_in_vain(ring, u))
+    else if (untaken && waits_in_vain(ring, u))
         gh_add(text, ". If several producers make the stream, say how many when the ring is "
                      "created (`producers`). A consumer with `reattach` waits for the next one");
 }

@@ -5,12 +5,8 @@
 #include "error.h"
 #include "text.h"
 
-/* Whether the end of the stream was reported to all members of a subscription, and none of them has
- * asked for a frame since or follows restarts. A producer that waits for the subscription may then
- * wait for ever. */
-bool gh_waits_in_vain(const struct gr_ring *ring, uint32_t u);
-/* Whether a claim has waited for such a subscription for a second. A reader that was about to ask
- * again has done so by then. *since_ns: 0 when the wait begins. */
+/* Whether a claim has waited for a second for a subscription that it may wait for for ever. A reader
+ * that was about to ask again has done so by then. *since_ns: 0 when the wait begins. */
 bool gh_claims_in_vain(const struct gr_peer *me, int64_t *since_ns);
 
 /* Whether a peer is of this process. A pid alone does not say so: in each of two containers it may

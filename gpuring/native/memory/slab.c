@@ -43,7 +43,8 @@ void gm_enlist(struct gm_slab *slab) {
     pthread_mutex_unlock(&list_lock);
 }
 
-struct gm_slab *gm_get(struct gm_slab *slab) {
+/* Counts one more user. */
+static struct gm_slab *get(struct gm_slab *slab) {
     pthread_mutex_lock(&list_lock);
     slab->users++;
     pthread_mutex_unlock(&list_lock);
@@ -280,7 +281,7 @@ static gpuring_status open_new(struct gm_slab *slab, const struct gm_wanted *wan
     if (status != GPURING_OK) return status;
     if (!gm_enter(slab->driver, slab->device, &refusal))
         return cannot_open(slab, wanted, &refusal, error);
-    const bool done = is_reached(here, slab) ? reach(slab, gm_get(here), owner, &refusal)
+    const bool done = is_reached(here, slab) ? reach(slab, get(here), owner, &refusal)
                                              : open_as(slab, wanted, &refusal);
     gm_leave(slab->driver);
     if (!done) {

@@ -52,8 +52,6 @@ gpuring_status gm_open(struct gd_driver *driver, int device, const struct gm_wan
 /* The address of the memory. Virtual memory has one address for reading only, and one for
  * writing. */
 gpuring_status gm_view(struct gm_slab *slab, bool writable, uint64_t *ptr, gpuring_error *error);
-/* Counts one more user. */
-struct gm_slab *gm_get(struct gm_slab *slab);
 /* NULL is fine. */
 void gm_put(struct gm_slab *slab);
 
