@@ -5,8 +5,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import faulthandler
 import gc
+import inspect
 import os
 import secrets
 import signal
@@ -247,6 +249,16 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skips tests that are marked `gpu` where there is none."""
     if item.get_closest_marker("gpu") and (reason := gpu_missing()):
         pytest.skip(reason)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Runs a test that is a coroutine, in a loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    arguments = inspect.signature(pyfuncitem.obj).parameters
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in arguments}))
+    return True
 
 
 @pytest.hookimpl(wrapper=True)

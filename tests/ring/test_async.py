@@ -63,105 +63,95 @@ def test_frames_come_in_order_until_the_end_of_the_stream(place, name, children)
         assert waiters(ring) == 0
 
 
-def test_other_tasks_run_while_one_waits_and_while_one_never_has_to(ring):
+async def test_other_tasks_run_while_one_waits_and_while_one_never_has_to(ring):
     """The tasks of two busy rings and a third task take turns, although none ever has to wait for a
     frame."""
+    ticks = 0
 
-    async def main() -> None:
-        ticks = 0
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0)
+            ticks += 1
 
-        async def tick() -> None:
-            nonlocal ticks
-            while True:
-                await asyncio.sleep(0)
-                ticks += 1
-
-        ticker = asyncio.create_task(tick())
-        with ring.producer() as producer, ring.consumer() as consumer:
-            while ticks <= 10:
-                (await producer.claim_async()).publish()
-                (await consumer.acquire_async()).release()
-            ticks, task = 0, asyncio.create_task(consumer.acquire_async())
-            while ticks <= 10:
-                await asyncio.sleep(0)
-            assert not task.done()
-            put(producer)
-            (await task).release()
-            with pytest.raises(gpuring.RingTimeout, match=r"no frame within 0\.1 s"):
-                await consumer.acquire_async(0.1)
-        ticker.cancel()
-
-    asyncio.run(main())
+    ticker = asyncio.create_task(tick())
+    with ring.producer() as producer, ring.consumer() as consumer:
+        while ticks <= 10:
+            (await producer.claim_async()).publish()
+            (await consumer.acquire_async()).release()
+        ticks, task = 0, asyncio.create_task(consumer.acquire_async())
+        while ticks <= 10:
+            await asyncio.sleep(0)
+        assert not task.done()
+        put(producer)
+        (await task).release()
+        with pytest.raises(gpuring.RingTimeout, match=r"no frame within 0\.1 s"):
+            await consumer.acquire_async(0.1)
+    ticker.cancel()
 
 
-def test_a_loop_gives_each_frame_back_when_it_moves_on_and_when_it_is_left(ring):
+async def test_a_loop_gives_each_frame_back_when_it_moves_on_and_when_it_is_left(ring):
     async def fail_at_the_first(consumer: gpuring.Consumer) -> None:
         async for _ in consumer:
             raise ZeroDivisionError
 
-    async def main() -> None:
-        with ring.producer() as producer, ring.consumer() as consumer:
-            put(producer, 4)
-            before = None
-            async for slot in consumer:
-                if before is not None:
-                    assert consumer._peer.holding() == [(slot.index, slot.seq)]
-                before = slot.seq
-                if slot.seq == 6:
-                    break
-            assert consumer._peer.holding() == []
-            with pytest.raises(ZeroDivisionError):
-                await fail_at_the_first(consumer)
-            assert consumer._peer.holding() == []
-            put(producer)
-            async for slot in consumer:
-                slot.release()  # by hand
+    with ring.producer() as producer, ring.consumer() as consumer:
+        put(producer, 4)
+        before = None
+        async for slot in consumer:
+            if before is not None:
+                assert consumer._peer.holding() == [(slot.index, slot.seq)]
+            before = slot.seq
+            if slot.seq == 6:
                 break
-            with pytest.raises(gpuring.RingTimeout):
-                await consumer.acquire_async(0)
-
-    asyncio.run(main())
+        assert consumer._peer.holding() == []
+        with pytest.raises(ZeroDivisionError):
+            await fail_at_the_first(consumer)
+        assert consumer._peer.holding() == []
+        put(producer)
+        async for slot in consumer:
+            slot.release()  # by hand
+            break
+        with pytest.raises(gpuring.RingTimeout):
+            await consumer.acquire_async(0)
 
 
 @pytest.mark.parametrize("how", ["cancel", "timeout", "close"])
 @pytest.mark.parametrize("verb", ["acquire_async", "claim_async"])
-def test_a_wait_that_is_given_up_leaves_nothing(ring, verb, how):
-    async def main() -> None:
-        producer, consumer = ring.producer(), ring.consumer()
-        actor = consumer
+async def test_a_wait_that_is_given_up_leaves_nothing(ring, verb, how):
+    producer, consumer = ring.producer(), ring.consumer()
+    actor = consumer
+    if verb == "claim_async":
+        put(producer, 4)
+        actor = producer
+    held = actor._peer.holding()
+    task = asyncio.create_task(getattr(actor, verb)(0.05 if how == "timeout" else None))
+    while waiters(ring) != 1:
+        await asyncio.sleep(0.001)
+    with pytest.raises(RuntimeError, match="task"):
+        await getattr(actor, verb)(0)
+    if how == "cancel":
+        task.cancel()
+    if how == "close":
+        actor.close()
+    with pytest.raises(
+        {
+            "cancel": asyncio.CancelledError,
+            "timeout": gpuring.RingTimeout,
+            "close": gpuring.RingClosed,
+        }[how]
+    ):
+        await task
+    assert waiters(ring) == 0
+    if how != "close":
+        assert actor._peer.holding() == held
         if verb == "claim_async":
-            put(producer, 4)
-            actor = producer
-        held = actor._peer.holding()
-        task = asyncio.create_task(getattr(actor, verb)(0.05 if how == "timeout" else None))
-        while waiters(ring) != 1:
-            await asyncio.sleep(0.001)
-        with pytest.raises(RuntimeError, match="task"):
-            await getattr(actor, verb)(0)
-        if how == "cancel":
-            task.cancel()
-        if how == "close":
-            actor.close()
-        with pytest.raises(
-            {
-                "cancel": asyncio.CancelledError,
-                "timeout": gpuring.RingTimeout,
-                "close": gpuring.RingClosed,
-            }[how]
-        ):
-            await task
-        assert waiters(ring) == 0
-        if how != "close":
-            assert actor._peer.holding() == held
-            if verb == "claim_async":
-                consumer.acquire(0).release()
-            else:
-                put(producer)
-            rung = bells(ring)
-            with await getattr(actor, verb)(0):
-                assert bells(ring) == rung  # no bell is rung if nobody waits
-
-    asyncio.run(main())
+            consumer.acquire(0).release()
+        else:
+            put(producer)
+        rung = bells(ring)
+        with await getattr(actor, verb)(0):
+            assert bells(ring) == rung  # no bell is rung if nobody waits
 
 
 def test_cancelled_at_random_moments_nothing_is_lost_or_held(ring):
@@ -201,7 +191,7 @@ def test_cancelled_at_random_moments_nothing_is_lost_or_held(ring):
 
 
 @pytest.mark.slow
-def test_no_wake_up_is_lost(name, children):
+async def test_no_wake_up_is_lost(name, children):
     names = [f"{name}-{k}" for k in range(2)]
     rings = [small_ring(each) for each in names]
     late = 0
@@ -212,31 +202,25 @@ def test_no_wake_up_is_lost(name, children):
             late += time.monotonic() - began[0] > 0.045
             began[0] = time.monotonic()
 
-    async def main() -> None:
-        await asyncio.gather(*(read(consumer) for consumer in consumers))
-
     consumers = [ring.consumer() for ring in rings]
     child = children(publish_at_random, names, ROUNDS, 2)
     child.send()
     for ring in rings:
         poll(lambda ring=ring: raw_verbs.has_producer(ring._header))
     began = [time.monotonic()]
-    asyncio.run(main())
+    await asyncio.gather(*(read(consumer) for consumer in consumers))
     assert late < ROUNDS / 100, f"{late} of {ROUNDS} woke at the end of a slice"
     child.result()
     for ring in rings:
         ring.close()
 
 
-def test_who_waits_sleeps(ring):
-    async def main() -> None:
-        with ring.producer(), ring.consumer() as consumer:
-            wall, cpu = time.monotonic(), time.process_time()
-            with pytest.raises(gpuring.RingTimeout):
-                await consumer.acquire_async(0.3)
-            assert time.process_time() - cpu < (time.monotonic() - wall) / 5
-
-    asyncio.run(main())
+async def test_who_waits_sleeps(ring):
+    with ring.producer(), ring.consumer() as consumer:
+        wall, cpu = time.monotonic(), time.process_time()
+        with pytest.raises(gpuring.RingTimeout):
+            await consumer.acquire_async(0.3)
+        assert time.process_time() - cpu < (time.monotonic() - wall) / 5
 
 
 def test_a_producer_that_is_killed_ends_the_loop(place, name, children):

@@ -4,8 +4,35 @@ from __future__ import annotations
 
 import pytest
 
+import gpuring
+from tests.service.services import serve
+
 
 @pytest.fixture
 def no_slices(monkeypatch):
     """Makes slices so long that a wait ends in time only if it is woken."""
     monkeypatch.setattr("gpuring.service._inbox.SLICE_S", 60)
+
+
+@pytest.fixture
+def slots():
+    return 8
+
+
+@pytest.fixture
+def calls():
+    return 8
+
+
+@pytest.fixture
+def server(name, slots):
+    """An engine of this process."""
+    with serve(name, slots=slots) as server:
+        yield server
+
+
+@pytest.fixture
+def client(name, server, calls):
+    """A client of this process, of that engine."""
+    with gpuring.connect(name, calls=calls) as client:
+        yield client

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
-import gpuring
 from tests.helpers.arrays import array_of, assign
 from tests.helpers.processes import PATIENCE_S
 from tests.service import services
-from tests.service.services import answer, check, serve
-
-
-def run(name, main, calls=8, **terms):
-    """Runs `main` in a loop, with an engine and a client of this process."""
-    with serve(name, **terms) as server, gpuring.connect(name, calls=calls) as client:
-        asyncio.run(main(server, client))
+from tests.service.services import answer, check
 
 
 async def soon(what):

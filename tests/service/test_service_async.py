@@ -18,7 +18,7 @@ from tests.helpers.processes import PATIENCE_S
 from tests.helpers.promise import promise
 from tests.helpers.rings import bells, waiters
 from tests.service import services
-from tests.service.in_loops import ask, ask_here, finish, run, send_async, settled, soon
+from tests.service.in_loops import ask, ask_here, finish, send_async, settled, soon
 from tests.service.services import answer, check, engine, holder, send, serve, up
 from tests.service.test_service_locks import watched
 
@@ -29,35 +29,36 @@ assert watched  # a fixture
 
 
 @pytest.mark.slow
-def test_many_tasks_share_a_client_that_has_room_for_few_calls(name, place, children, watched):
-    async def main():
-        ticks = 0
-
-        async def tick():
-            nonlocal ticks
-            while True:
-                await asyncio.sleep(0)
-                ticks += 1
-
-        async def several(client, n):
-            for k in range(n, n + 5):
-                await ask(client, k, place)
-
-        ticker = asyncio.create_task(tick())
-        with gpuring.connect(name, calls=6, timeout=10) as client:
-            await asyncio.gather(*(several(client, 10 * n) for n in range(40)))
-            assert (client.in_flight, client.late) == (0, 0)
-            assert waiters(client._mailbox._ring) == 0
-        ticker.cancel()
-        assert ticks > 200 / 6, "the loop was blocked"  # one for each 6 calls
-
+async def test_many_tasks_share_a_client_that_has_room_for_few_calls(
+    name, place, children, watched
+):
     worker = up(children(engine, name, place))
-    asyncio.run(main())
+    ticks = 0
+
+    async def tick():
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0)
+            ticks += 1
+
+    async def several(client, n):
+        for k in range(n, n + 5):
+            await ask(client, k, place)
+
+    ticker = asyncio.create_task(tick())
+    with gpuring.connect(name, calls=6, timeout=10) as client:
+        await asyncio.gather(*(several(client, 10 * n) for n in range(40)))
+        assert (client.in_flight, client.late) == (0, 0)
+        assert waiters(client._mailbox._ring) == 0
+    ticker.cancel()
+    assert ticks > 200 / 6, "the loop was blocked"  # one for each 6 calls
     worker.send()
     assert worker.result()["answered"] == 200
 
 
-def test_tasks_that_are_answered_together_ring_no_bell_when_they_go_on(name, no_slices):
+async def test_tasks_that_are_answered_together_ring_no_bell_when_they_go_on(
+    no_slices, server, client
+):
     """The loop arms its bell when all of them have run, because their releases would ring an armed
     bell."""
 
@@ -67,42 +68,38 @@ def test_tasks_that_are_answered_together_ring_no_bell_when_they_go_on(name, no_
             with await call:
                 seen.append(bells(client._mailbox._ring))
 
-    async def main(server, client):
-        running = [asyncio.create_task(several(client)) for _ in range(8)]
-        for _ in range(3):
-            await settled()
-            seen.clear()
-            for call in server.take(8, max_wait_s=0, timeout=10):
-                answer(call)
-            while len(seen) < 8:
-                await asyncio.sleep(0)
-            await settled()
-            rung.append(bells(client._mailbox._ring) - seen[0])
-        await soon(asyncio.gather(*running))
-
     seen, rung = [], []
-    run(name, main, calls=8)
+    running = [asyncio.create_task(several(client)) for _ in range(8)]
+    for _ in range(3):
+        await settled()
+        seen.clear()
+        for call in server.take(8, max_wait_s=0, timeout=10):
+            answer(call)
+        while len(seen) < 8:
+            await asyncio.sleep(0)
+        await settled()
+        rung.append(bells(client._mailbox._ring) - seen[0])
+    await soon(asyncio.gather(*running))
     assert rung == [0, 0, 0]
 
 
-def test_a_loop_in_which_nobody_waits_for_an_answer_is_left_alone(name, no_slices, monkeypatch):
-    async def main(server, client):
-        waits = asyncio.create_task(ask(client, 0))
-        await settled()
-        answer(server.take(timeout=10)[0])
-        await soon(waits)
-        answered = len(heard)
-        await settled()
-        assert len(heard) == answered
-        (tasks,) = client._mailbox._loops.values()
-        descriptor = tasks._reader.fileno()
-        client.close()
-        await settled()
-        assert not asyncio.get_running_loop().remove_reader(descriptor)
-
+async def test_a_loop_in_which_nobody_waits_for_an_answer_is_left_alone(
+    no_slices, server, client, monkeypatch
+):
     heard, hear = [], tasks.Tasks._hear
     monkeypatch.setattr(tasks.Tasks, "_hear", lambda self: (heard.append(1), hear(self)))
-    run(name, main)
+    waits = asyncio.create_task(ask(client, 0))
+    await settled()
+    answer(server.take(timeout=10)[0])
+    await soon(waits)
+    answered = len(heard)
+    await settled()
+    assert len(heard) == answered
+    (mine,) = client._mailbox._loops.values()
+    descriptor = mine._reader.fileno()
+    client.close()
+    await settled()
+    assert not asyncio.get_running_loop().remove_reader(descriptor)
 
 
 def test_a_client_that_is_dropped_leaves_while_the_loop_runs(name):
@@ -127,20 +124,16 @@ def test_a_client_that_is_dropped_leaves_while_the_loop_runs(name):
 
 
 @pytest.mark.parametrize("order", ["0 1 2", "2 1 0", "1 2 0", "01 2"])
-def test_a_task_that_is_done_hands_the_listening_on(name, no_slices, order):
+async def test_a_task_that_is_done_hands_the_listening_on(no_slices, server, client, order):
     """The listener receives the answers of two tasks at once, and makes the second task the next
     listener."""
-
-    async def main(server, client):
-        waits = [asyncio.create_task(finish(client, k, send(client, k))) for k in range(3)]
-        await settled()
-        taken = server.take(3, timeout=10)
-        for several in order.split():
-            for k in several:
-                answer(taken[int(k)])
-            await soon(asyncio.gather(*(waits[int(k)] for k in several)))
-
-    run(name, main)
+    waits = [asyncio.create_task(finish(client, k, send(client, k))) for k in range(3)]
+    await settled()
+    taken = server.take(3, timeout=10)
+    for several in order.split():
+        for k in several:
+            answer(taken[int(k)])
+        await soon(asyncio.gather(*(waits[int(k)] for k in several)))
 
 
 @promise(
@@ -148,142 +141,125 @@ def test_a_task_that_is_done_hands_the_listening_on(name, no_slices, order):
     "If a task is cancelled, for example because a visitor hangs up, its call is cancelled, too.",
 )
 @pytest.mark.parametrize("cancelled", [0, 1])
-def test_who_is_cancelled_cancels_the_call_and_hands_the_listening_on(name, no_slices, cancelled):
-    async def main(server, client):
-        calls = [send(client, k) for k in range(2)]
-        waits = [asyncio.create_task(finish(client, k, call)) for k, call in enumerate(calls)]
-        await settled()
-        waits[cancelled].cancel()
-        await settled()
-        assert waits[cancelled].cancelled()
-        with pytest.raises(gpuring.RingError, match="was cancelled"):
-            calls[cancelled].result(0)
-        for call in server.take(2, timeout=10):
-            answer(call)
-        await soon(waits[1 - cancelled])
-        await ask_here(server, client, 7)  # the client comes upon the answer to discard
-        assert (client.in_flight, client.late) == (0, 1)
-
-    run(name, main, calls=2)
-
-
-def test_an_answer_whose_task_is_cancelled_in_the_same_turn_is_released(name):
-    async def main(server, client):
-        calls = [send(client, k) for k in range(2)]
-        wait = asyncio.create_task(calls[0].result_async())
-        await settled()
-        first, second = server.take(2, timeout=10)
-        answer(first)
-        other = asyncio.create_task(finish(client, 1, calls[1]))  # receives both answers
-        await asyncio.sleep(0)
-        assert calls[0].done
-        wait.cancel()
-        await asyncio.gather(wait, return_exceptions=True)
-        assert wait.cancelled()
-        answer(second)
-        await soon(other)
-        assert client.in_flight == 0
-
-    run(name, main)
+@pytest.mark.parametrize("calls", [2])
+async def test_who_is_cancelled_cancels_the_call_and_hands_the_listening_on(
+    no_slices, server, client, cancelled
+):
+    calls = [send(client, k) for k in range(2)]
+    waits = [asyncio.create_task(finish(client, k, call)) for k, call in enumerate(calls)]
+    await settled()
+    waits[cancelled].cancel()
+    await settled()
+    assert waits[cancelled].cancelled()
+    with pytest.raises(gpuring.RingError, match="was cancelled"):
+        calls[cancelled].result(0)
+    for call in server.take(2, timeout=10):
+        answer(call)
+    await soon(waits[1 - cancelled])
+    await ask_here(server, client, 7)  # the client comes upon the answer to discard
+    assert (client.in_flight, client.late) == (0, 1)
 
 
-def test_time_is_up(name):
-    async def main(server, client):
-        call = send(client, 0)
-        with pytest.raises(gpuring.RingTimeout, match=r"no answer within 0\.02 s; given up"):
-            await call.result_async(0.02)
-        assert waiters(client._mailbox._ring) == 0, "its bell is still armed"
-        with pytest.raises(gpuring.RingTimeout):
-            await send(client, 1).result_async(0)
-        with pytest.raises(gpuring.RingTimeout):  # the engine passes over both calls
-            server.take(2, timeout=0)
-        await ask_here(server, client, 2)
-        assert (client.in_flight, client.late) == (0, 2)
+async def test_an_answer_whose_task_is_cancelled_in_the_same_turn_is_released(server, client):
+    calls = [send(client, k) for k in range(2)]
+    wait = asyncio.create_task(calls[0].result_async())
+    await settled()
+    first, second = server.take(2, timeout=10)
+    answer(first)
+    other = asyncio.create_task(finish(client, 1, calls[1]))  # receives both answers
+    await asyncio.sleep(0)
+    assert calls[0].done
+    wait.cancel()
+    await asyncio.gather(wait, return_exceptions=True)
+    assert wait.cancelled()
+    answer(second)
+    await soon(other)
+    assert client.in_flight == 0
 
-    run(name, main)
+
+async def test_time_is_up(server, client):
+    call = send(client, 0)
+    with pytest.raises(gpuring.RingTimeout, match=r"no answer within 0\.02 s; given up"):
+        await call.result_async(0.02)
+    assert waiters(client._mailbox._ring) == 0, "its bell is still armed"
+    with pytest.raises(gpuring.RingTimeout):
+        await send(client, 1).result_async(0)
+    with pytest.raises(gpuring.RingTimeout):  # the engine passes over both calls
+        server.take(2, timeout=0)
+    await ask_here(server, client, 2)
+    assert (client.in_flight, client.late) == (0, 2)
 
 
 @promise(
     "services.md", "Tasks use `request_async`, `result_async` (or `await call`) and `call_async`:"
 )
-def test_a_call_can_be_awaited_and_made_in_one_line(name, children):
-    async def main():
-        with gpuring.connect(name, timeout=10) as client:
-            with await client.call_async(services.whole(7), timeout=PATIENCE_S) as slot:
-                assert (slot.array == services.answer_of(7)).all()
-            with await send(client, 3) as slot:
-                check(client, 3, slot)
-
+async def test_a_call_can_be_awaited_and_made_in_one_line(name, children):
     worker = up(children(engine, name))
-    asyncio.run(main())
+    with gpuring.connect(name, timeout=10) as client:
+        with await client.call_async(services.whole(7), timeout=PATIENCE_S) as slot:
+            assert (slot.array == services.answer_of(7)).all()
+        with await send(client, 3) as slot:
+            check(client, 3, slot)
     worker.send()
     assert worker.result()["answered"] == 2
 
 
-def test_a_call_that_begins_while_others_have_just_ended_is_heard_of(name, no_slices):
-    async def main(server, client):
-        async def twice(k):
-            await finish(client, k, send(client, k))
-            await finish(client, k + 10, send(client, k + 10))
+async def test_a_call_that_begins_while_others_have_just_ended_is_heard_of(
+    no_slices, server, client
+):
+    async def twice(k):
+        await finish(client, k, send(client, k))
+        await finish(client, k + 10, send(client, k + 10))
 
-        waits = [asyncio.create_task(twice(k)) for k in range(3)]
-        for _ in range(2):
-            for call in await asyncio.to_thread(server.take, 3, PATIENCE_S, PATIENCE_S):
-                answer(call)
-        await soon(asyncio.gather(*waits))
-
-    run(name, main)
-
-
-def test_an_answer_that_comes_just_before_a_task_sleeps(name, no_slices, monkeypatch):
-    async def main(server, client):
-        call = send(client, 0)
-        (taken,) = server.take(timeout=10)
-        pump = client._mailbox.pump
-
-        def early(*args):
-            monkeypatch.setattr(client._mailbox, "pump", pump)
-            assert not pump(*args)
-            answer(taken)
-            assert pump(call, time.monotonic() + PATIENCE_S)
-            return False
-
-        monkeypatch.setattr(client._mailbox, "pump", early)
-        await soon(finish(client, 0, call))
-
-    run(name, main)
+    waits = [asyncio.create_task(twice(k)) for k in range(3)]
+    for _ in range(2):
+        for call in await asyncio.to_thread(server.take, 3, PATIENCE_S, PATIENCE_S):
+            answer(call)
+    await soon(asyncio.gather(*waits))
 
 
-def test_what_a_loop_cannot_receive_is_told_to_a_task(name, no_slices, monkeypatch):
-    async def main(server, client):
-        call = send(client, 0)
-        wait = asyncio.create_task(call.result_async())
-        await settled()
+async def test_an_answer_that_comes_just_before_a_task_sleeps(
+    no_slices, server, client, monkeypatch
+):
+    call = send(client, 0)
+    (taken,) = server.take(timeout=10)
+    pump = client._mailbox.pump
 
-        def torn(*_):
-            raise gpuring.FrameTorn("earlier", (0,))
+    def early(*args):
+        monkeypatch.setattr(client._mailbox, "pump", pump)
+        assert not pump(*args)
+        answer(taken)
+        assert pump(call, time.monotonic() + PATIENCE_S)
+        return False
 
-        with monkeypatch.context() as patched:
-            patched.setattr(client._mailbox, "receive", torn)
-            answer(server.take(timeout=10)[0])
-            with pytest.raises(gpuring.FrameTorn, match="earlier"):
-                await soon(wait)
-        await soon(finish(client, 0, call))
-
-    run(name, main)
+    monkeypatch.setattr(client._mailbox, "pump", early)
+    await soon(finish(client, 0, call))
 
 
-def test_two_tasks_may_wait_for_one_call(name):
-    async def main(server, client):
-        call = send(client, 0)
-        waits = [asyncio.create_task(call.result_async()) for _ in range(2)]
-        await settled()
+async def test_what_a_loop_cannot_receive_is_told_to_a_task(no_slices, server, client, monkeypatch):
+    call = send(client, 0)
+    wait = asyncio.create_task(call.result_async())
+    await settled()
+
+    def torn(*_):
+        raise gpuring.FrameTorn("earlier", (0,))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(client._mailbox, "receive", torn)
         answer(server.take(timeout=10)[0])
-        first, second = await soon(asyncio.gather(*waits))
-        assert first is second
-        first.release()
+        with pytest.raises(gpuring.FrameTorn, match="earlier"):
+            await soon(wait)
+    await soon(finish(client, 0, call))
 
-    run(name, main)
+
+async def test_two_tasks_may_wait_for_one_call(server, client):
+    call = send(client, 0)
+    waits = [asyncio.create_task(call.result_async()) for _ in range(2)]
+    await settled()
+    answer(server.take(timeout=10)[0])
+    first, second = await soon(asyncio.gather(*waits))
+    assert first is second
+    first.release()
 
 
 # ---- beside threads and other loops ------------------------------------------------------------
@@ -295,25 +271,24 @@ def test_two_tasks_may_wait_for_one_call(name):
     "own tasks.",
 )
 @pytest.mark.parametrize("first", ["thread", "task"])
-def test_a_thread_and_a_task_hand_the_receiving_to_each_other(name, no_slices, first):
-    async def main(server, client):
-        calls = {who: send(client, k) for k, who in enumerate(("thread", "task"))}
-        waits = {}
-        for who in (first, *({"thread", "task"} - {first})):
-            if who == "task":
-                waits[who] = asyncio.create_task(finish(client, 1, calls[who]))
-            else:
-                result = asyncio.to_thread(services.finish, client, 0, calls[who])
-                waits[who] = asyncio.create_task(result)
-                while not services.receives(client):
-                    await asyncio.sleep(0)
-            await settled()
-        taken = dict(zip(("thread", "task"), server.take(2, timeout=10), strict=True))
-        for who in (first, *({"thread", "task"} - {first})):
-            answer(taken[who])
-            await soon(waits[who])
-
-    run(name, main)
+async def test_a_thread_and_a_task_hand_the_receiving_to_each_other(
+    no_slices, server, client, first
+):
+    calls = {who: send(client, k) for k, who in enumerate(("thread", "task"))}
+    waits = {}
+    for who in (first, *({"thread", "task"} - {first})):
+        if who == "task":
+            waits[who] = asyncio.create_task(finish(client, 1, calls[who]))
+        else:
+            result = asyncio.to_thread(services.finish, client, 0, calls[who])
+            waits[who] = asyncio.create_task(result)
+            while not services.receives(client):
+                await asyncio.sleep(0)
+        await settled()
+    taken = dict(zip(("thread", "task"), server.take(2, timeout=10), strict=True))
+    for who in (first, *({"thread", "task"} - {first})):
+        answer(taken[who])
+        await soon(waits[who])
 
 
 @promise(
@@ -355,17 +330,15 @@ def test_tasks_of_several_loops_and_threads_share_a_client(name, children, watch
 
 
 @pytest.mark.slow
-def test_closing_a_client_wakes_its_tasks(name, no_slices, watched):
-    async def main(server, client):
-        waits = [asyncio.create_task(send(client, k).result_async()) for k in range(2)]
-        waits += [asyncio.create_task(client.request_async()) for _ in range(2)]
-        await settled()
-        await asyncio.to_thread(client.close)
-        for wait in waits:
-            with pytest.raises(gpuring.RingClosed):
-                await soon(wait)
-
-    run(name, main, calls=2)
+@pytest.mark.parametrize("calls", [2])
+async def test_closing_a_client_wakes_its_tasks(no_slices, watched, server, client):
+    waits = [asyncio.create_task(send(client, k).result_async()) for k in range(2)]
+    waits += [asyncio.create_task(client.request_async()) for _ in range(2)]
+    await settled()
+    await asyncio.to_thread(client.close)
+    for wait in waits:
+        with pytest.raises(gpuring.RingClosed):
+            await soon(wait)
 
 
 def test_an_engine_that_dies_fails_what_is_awaited(name, children):

@@ -44,31 +44,27 @@ def test_asyncio(streams):
     assert asyncio.run(main()) == [(1, 1), (2, 2)]
 
 
-def test_asyncio_times_out_and_gives_way(streams):
+async def test_asyncio_times_out_and_gives_way(streams):
     both = streams()
+    ticks = 0
 
-    async def main() -> None:
-        ticks = 0
+    async def tick() -> None:
+        nonlocal ticks
+        while True:
+            await asyncio.sleep(0)
+            ticks += 1
 
-        async def tick() -> None:
-            nonlocal ticks
-            while True:
-                await asyncio.sleep(0)
-                ticks += 1
-
-        ticker = asyncio.ensure_future(tick())
-        aligned = both.align("pts", timeout=0.05)
-        k = 0
-        while ticks <= 10:
-            both.put(0, k)
-            both.put(1, k)
-            assert pts(await anext(aligned)) == (k, k)
-            k += 1
-        with pytest.raises(gpuring.RingTimeout):
-            await anext(aligned)
-        ticker.cancel()
-
-    asyncio.run(main())
+    ticker = asyncio.ensure_future(tick())
+    aligned = both.align("pts", timeout=0.05)
+    k = 0
+    while ticks <= 10:
+        both.put(0, k)
+        both.put(1, k)
+        assert pts(await anext(aligned)) == (k, k)
+        k += 1
+    with pytest.raises(gpuring.RingTimeout):
+        await anext(aligned)
+    ticker.cancel()
 
 
 @pytest.mark.slow

@@ -89,28 +89,24 @@ def test_a_part_that_waits_hears_that_its_call_was_cancelled(pair):
         join()
 
 
-def test_a_task_that_is_cancelled_cancels_its_call(pair):
+async def test_a_task_that_is_cancelled_cancels_its_call(pair):
     server, client = pair
+    call = send(client, 0)
+    taken = take(server)
 
-    async def main():
-        call = send(client, 0)
-        taken = take(server)
+    async def reads():
+        async for _ in call.parts():
+            pass
 
-        async def reads():
-            async for _ in call.parts():
-                pass
-
-        task = asyncio.create_task(reads())
-        part(taken, 0)
-        while not call._handed:
-            await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-        assert taken.cancelled
-        taken.end()
-
-    asyncio.run(main())
+    task = asyncio.create_task(reads())
+    part(taken, 0)
+    while not call._handed:
+        await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert taken.cancelled
+    taken.end()
 
 
 @promise(
