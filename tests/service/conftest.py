@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 
 import gpuring
@@ -36,3 +38,27 @@ def client(name, server, calls):
     """A client of this process, of that engine."""
     with gpuring.connect(name, calls=calls) as client:
         yield client
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Makes slices short, so that waits soon look again."""
+    monkeypatch.setattr("gpuring.service._inbox.SLICE_S", 0.005)
+    gc.collect()
+    gc.freeze()  # the collector runs often, and skips what is there by now
+
+
+@pytest.fixture
+def replaced(name):
+    """A function that has a service take the place of the one before."""
+    servers = []
+
+    def replace(**options):
+        servers.append(serve(name, replace=True, **options))
+        for server in servers[-2:-1]:
+            server.close()
+        return servers[-1]
+
+    yield replace
+    for server in servers:
+        server.close()

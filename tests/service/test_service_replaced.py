@@ -32,22 +32,6 @@ from tests.service.services import (
 )
 
 
-@pytest.fixture
-def replaced(name):
-    """A function that has a service take the place of the one before."""
-    servers = []
-
-    def replace(**options):
-        servers.append(serve(name, replace=True, **options))
-        for server in servers[-2:-1]:
-            server.close()
-        return servers[-1]
-
-    yield replace
-    for server in servers:
-        server.close()
-
-
 def finish_in(former, k, call):
     """The answer to request k, which the client has sent in a former service."""
     with call.result(PATIENCE_S) as slot:

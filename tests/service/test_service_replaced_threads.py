@@ -18,9 +18,7 @@ from tests.helpers.support import poll, segments_of
 from tests.service.in_loops import ask_here as ask_here_async
 from tests.service.in_loops import send_async, settled, soon
 from tests.service.services import answer, ask_here, engine, finish, in_thread, send, serve, up
-from tests.service.test_service_replaced import finish_in, replaced
-
-assert replaced  # a fixture
+from tests.service.test_service_replaced import finish_in
 
 
 @pytest.mark.slow(keep=1)

@@ -33,14 +33,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:coroutine .* was never awaited:R
 
 
 @pytest.fixture
-def quick(monkeypatch):
-    """Makes slices short, so that waits soon look again."""
-    monkeypatch.setattr("gpuring.service._inbox.SLICE_S", 0.005)
-    gc.collect()
-    gc.freeze()  # the collector runs often, and skips what is there by now
-
-
-@pytest.fixture
 def served(name, quick):
     """A service with an engine in another thread."""
     over = threading.Event()

@@ -11,9 +11,6 @@ from tests.helpers.rings import readable
 from tests.helpers.support import poll
 from tests.service.parts import last, part, read, take, value
 from tests.service.services import ask_here, in_thread, receives, send, serve
-from tests.service.test_service_signals import quick
-
-assert quick  # a fixture
 
 
 @promise(

@@ -18,9 +18,6 @@ from tests.helpers.support import poll
 from tests.ring.test_interrupt import InterruptOfALoop
 from tests.service.parts import part, read, take, value
 from tests.service.services import ask_here, in_thread, send, serve, up
-from tests.service.test_service_signals import quick
-
-assert quick  # a fixture
 
 
 @pytest.mark.slow
