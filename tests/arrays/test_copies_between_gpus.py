@@ -97,9 +97,7 @@ def torch(request: pytest.FixtureRequest, driven: Gpu, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize("on", [None, 0x77, streams.PER_THREAD], ids=["host", "gpu", "per-thread"])
-def test_tensors_of_another_gpu_are_copied_and_torch_has_the_same_gpu_afterwards(
-    torch: Torch, on: int | None
-) -> None:
+def test_tensors_of_another_gpu_are_copied_and_torch_has_the_same_gpu_afterwards(torch, on):
     """`on`: the stream of the copy.  None: the frame is in host memory."""
     before = torch.current(), list(torch.driver.stack)
     tensor = sys.modules["torch"].Tensor
@@ -113,7 +111,7 @@ def test_tensors_of_another_gpu_are_copied_and_torch_has_the_same_gpu_afterwards
     assert (torch.current(), torch.driver.stack) == before
 
 
-def test_an_array_is_asked_for_where_its_gpu_is_current(driven: Gpu) -> None:
+def test_an_array_is_asked_for_where_its_gpu_is_current(driven):
     """CuPy orders the stream behind its own current stream of the current GPU."""
     asked = []
 
@@ -127,9 +125,7 @@ def test_an_array_is_asked_for_where_its_gpu_is_current(driven: Gpu) -> None:
     assert driven.device == HOME
 
 
-def test_cupys_stream_of_another_gpu_is_that_of_this_gpu(
-    driven: Gpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cupys_stream_of_another_gpu_is_that_of_this_gpu(driven, monkeypatch):
     cupy = driven.cupy()
     cupy.cuda.get_current_stream = lambda: SimpleNamespace(ptr=0x70 + driven.device)
     monkeypatch.setitem(sys.modules, "cupy", cupy)

@@ -117,7 +117,7 @@ def test_a_burst_becomes_microseconds_of_each_side():
         ("wake", "wake-up", {}),
     ],
 )
-def test_latencies(what: str, name: str, setting: dict[str, Any]):
+def test_latencies(what, name, setting):
     (figure,) = floor.figures_of({**LINE, "what": what, "us": [12.0, 13.0, 14.0]}, COMMON)
     assert (figure.group, figure.name, figure.unit) == ("latency", name, "µs")
     assert figure.setting == {**setting, "mps": False}
@@ -140,7 +140,7 @@ def test_every_option_that_is_asked_for_is_one_the_program_knows():
     assert {"device", "deadline"} <= known
 
 
-def test_without_nvcc_one_figure_says_what_to_do(monkeypatch: pytest.MonkeyPatch):
+def test_without_nvcc_one_figure_says_what_to_do(monkeypatch):
     monkeypatch.setattr(floor, "find_nvcc", lambda _environment: None)
     (figure,) = floor.run(settings(), Crew())
     assert figure.values is None
@@ -148,7 +148,7 @@ def test_without_nvcc_one_figure_says_what_to_do(monkeypatch: pytest.MonkeyPatch
     assert "CUDA_HOME" in figure.skipped
 
 
-def test_nvcc_is_found_under_cuda_home(tmp_path: Path):
+def test_nvcc_is_found_under_cuda_home(tmp_path):
     nvcc = tmp_path / "bin" / "nvcc"
     nvcc.parent.mkdir()
     nvcc.write_text("#!/bin/sh\n")
@@ -158,7 +158,7 @@ def test_nvcc_is_found_under_cuda_home(tmp_path: Path):
     assert floor.find_nvcc(environment) == nvcc
 
 
-def test_a_compiler_that_fails_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_compiler_that_fails_is_quoted(monkeypatch, tmp_path):
     nvcc = program(tmp_path, "sys.exit('floor.cu(1): error: no such thing')")
     monkeypatch.setattr(floor, "find_nvcc", lambda _environment: nvcc)
     (figure,) = floor.run(settings(), Crew())
@@ -166,9 +166,7 @@ def test_a_compiler_that_fails_is_quoted(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert "no such thing" in figure.skipped
 
 
-def test_what_was_whole_is_kept_when_the_program_fails(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-):
+def test_what_was_whole_is_kept_when_the_program_fails(monkeypatch, tmp_path):
     fake = program(
         tmp_path,
         f"print({json.dumps(THROUGHPUT)!r})\n"
@@ -184,7 +182,7 @@ def test_what_was_whole_is_kept_when_the_program_fails(
     assert "cudaMalloc: no memory" in failed.skipped
 
 
-def test_a_program_that_hangs_is_killed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+def test_a_program_that_hangs_is_killed(monkeypatch, tmp_path):
     monkeypatch.setattr(floor, "DEADLINE_S", 0)
     monkeypatch.setattr(floor, "GRACE_S", 0.2)
     fake = program(tmp_path, "time.sleep(1000)")

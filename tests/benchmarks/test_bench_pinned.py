@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ PATIENCE_S = 100
 
 
 @pytest.mark.slow
-def test_it_measures_the_ring_beside_plain_copies(tmp_path: Path) -> None:
+def test_it_measures_the_ring_beside_plain_copies(tmp_path):
     out = tmp_path / "figures.json"
     command = ["-m", "bench.pinned", "--host", "--rounds", "2", "--json", str(out)]
     done = subprocess.run(
@@ -54,7 +53,7 @@ def films_wrongly(pipe: Pipe, which: str, *args: Any) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["whole", "ends"])
-def test_a_wrong_byte_is_no_result(name: str, monkeypatch: pytest.MonkeyPatch, which: str) -> None:
+def test_a_wrong_byte_is_no_result(name, monkeypatch, which):
     real = Crew.start
 
     def start(crew: Crew, role: Any, *args: Any, **options: Any) -> Any:

@@ -12,7 +12,7 @@ from tests.helpers.commands import module
 
 
 @pytest.mark.slow
-def test_the_steps_come_in_order(tmp_path: Path) -> None:
+def test_the_steps_come_in_order(tmp_path):
     found = tmp_path / "steps.json"
     before = set(Path("/dev/shm").iterdir())
     options = ["--memory", "host", "memfd", "--rounds", "2", "--parallel", "2", "--json", found]

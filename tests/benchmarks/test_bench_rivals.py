@@ -117,7 +117,7 @@ def hasty_outlet(directory: str, work: Any) -> Outlet:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", HOST)
-def test_a_rival_in_host_memory_is_measured(name: str, crew: Crew) -> None:
+def test_a_rival_in_host_memory_is_measured(name, crew):
     figures = measured(installed(RIVALS[name]), crew)
     assert [figure.skipped for figure in figures if figure.skipped] == []
     small = {"memory": "host", "slots": 8, "consumers": 1, "lossless": True, "nbytes": 4096}
@@ -143,7 +143,7 @@ def test_a_rival_in_host_memory_is_measured(name: str, crew: Crew) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("name", GPU)
-def test_a_rival_on_the_gpu_is_measured_or_found_wrong(name: str, crew: Crew) -> None:
+def test_a_rival_on_the_gpu_is_measured_or_found_wrong(name, crew):
     figures = list(measure(installed(RIVALS[name]), QUICK, crew))
     skipped = [figure.skipped for figure in figures if figure.skipped]
     assert all(why.startswith("wrong data: ") for why in skipped), skipped
@@ -152,7 +152,7 @@ def test_a_rival_on_the_gpu_is_measured_or_found_wrong(name: str, crew: Crew) ->
 
 @pytest.mark.gpu
 @pytest.mark.parametrize("end", [{"inlet": hasty_inlet}, {"outlet": hasty_outlet}], ids=list)
-def test_an_end_that_does_not_wait_is_found_wrong(end: dict[str, Any], crew: Crew) -> None:
+def test_an_end_that_does_not_wait_is_found_wrong(end, crew):
     (figure,) = measure(replace(installed(RIVALS["pyzmq + events"]), **end), QUICK, crew)
     assert figure.skipped.startswith("wrong data: ")
 
@@ -160,7 +160,7 @@ def test_an_end_that_does_not_wait_is_found_wrong(end: dict[str, Any], crew: Cre
 @pytest.mark.slow
 @pytest.mark.parametrize("work", [Forgetful, LastWord])
 @pytest.mark.parametrize("name", HOST)
-def test_wrong_data_gives_no_figure(name: str, work: type[HostWork], crew: Crew) -> None:
+def test_wrong_data_gives_no_figure(name, work, crew):
     figures = measured(replace(installed(RIVALS[name]), work=work), crew)
     assert len(figures) == 1
     assert figures[0].values is None
@@ -168,7 +168,7 @@ def test_wrong_data_gives_no_figure(name: str, work: type[HostWork], crew: Crew)
     assert "before the clock ran" in figures[0].skipped
 
 
-def test_words_that_go_wrong_while_measuring_are_found(crew: Crew) -> None:
+def test_words_that_go_wrong_while_measuring_are_found(crew):
     with pair(RIVALS["multiprocessing.Queue"], crew) as (a, b):
         ordered(a, "set_terms", Terms(words=512))
         ordered(b, "set_terms", Terms(words=511))
@@ -184,7 +184,7 @@ def test_words_that_go_wrong_while_measuring_are_found(crew: Crew) -> None:
         assert ordered(b, "wrong") == 0
 
 
-def test_what_is_not_installed_is_named(crew: Crew) -> None:
+def test_what_is_not_installed_is_named(crew):
     rival = replace(RIVALS["iceoryx2"], needs=(("no_such_package.inner", "no-such-package"),))
     (figure,) = measure(rival, QUICK, crew)
     assert (figure.program, figure.values) == ("iceoryx2", None)
@@ -193,13 +193,13 @@ def test_what_is_not_installed_is_named(crew: Crew) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["multiprocessing.Queue", "iceoryx2"])
-def test_a_rival_that_cannot_start_says_why(name: str, crew: Crew) -> None:
+def test_a_rival_that_cannot_start_says_why(name, crew):
     (figure,) = measure(replace(installed(RIVALS[name]), work=Absent), QUICK, crew)
     assert figure.skipped == "failed: OSError: no such device"
 
 
 @pytest.mark.slow
-def test_a_player_that_dies_ends_the_peer_at_once(crew: Crew) -> None:
+def test_a_player_that_dies_ends_the_peer_at_once(crew):
     rival = replace(RIVALS["multiprocessing.Queue"], inlet=DiesInlet)
     (figure,) = measure(rival, QUICK, crew)
     assert figure.skipped.startswith("failed: ")
@@ -207,7 +207,7 @@ def test_a_player_that_dies_ends_the_peer_at_once(crew: Crew) -> None:
 
 
 @pytest.mark.slow
-def test_no_player_is_left(crew: Crew) -> None:
+def test_no_player_is_left(crew):
     seen: list[int] = []
 
     def disobeyed() -> None:
@@ -223,9 +223,7 @@ def test_no_player_is_left(crew: Crew) -> None:
             os.kill(pid, 0)
 
 
-def test_every_peer_is_named_once_and_runs_or_says_why(
-    crew: Crew, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_every_peer_is_named_once_and_runs_or_says_why(crew, monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with_mps = list(rivals.run(SimpleNamespace(quick=True, mps=True), crew))
     assert [figure.program for figure in with_mps] == [
@@ -240,7 +238,7 @@ def test_every_peer_is_named_once_and_runs_or_says_why(
     assert all(figure.setting["mps"] is True for figure in with_mps)
 
 
-def test_the_whole_of_a_large_frame_is_compared() -> None:
+def test_the_whole_of_a_large_frame_is_compared():
     work = HostWork()
     work.terms = Terms(nbytes=6 << 20, words=(6 << 20) // 8)
     frame = np.empty(work.terms.words, np.uint64)

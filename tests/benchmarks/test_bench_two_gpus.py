@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,7 +19,7 @@ PATIENCE_S = 100
 
 
 @pytest.mark.slow
-def test_frames_are_taken_in_each_way(tmp_path: Path) -> None:
+def test_frames_are_taken_in_each_way(tmp_path):
     out = tmp_path / "figures.json"
     command = ["-m", "bench.two_gpus", "--host", "--rounds", "2", "--json", str(out)]
     done = subprocess.run(
@@ -49,7 +48,7 @@ def write_wrongly(pipe: Pipe, *args: Any) -> None:
 
 
 @pytest.mark.slow
-def test_a_wrong_word_is_no_result(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_word_is_no_result(name, monkeypatch):
     monkeypatch.setattr(two_gpus, "write", write_wrongly)
     monkeypatch.setattr(two_gpus, "ring_name", lambda: name)
     with Crew() as crew, pytest.raises(RoleFailed, match="20 words were wrong"):

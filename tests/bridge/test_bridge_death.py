@@ -12,7 +12,6 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ import pytest
 import gpuring
 from gpuring import native
 from gpuring.errors import EndOfStream, PeerLost, RingFull
-from tests.helpers.support import Child, Pipe, locked, poll
+from tests.helpers.support import Pipe, locked, poll
 
 zmq = pytest.importorskip("zmq")
 
@@ -213,9 +212,7 @@ def produce(pipe: Pipe, near: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_killed_producer_is_a_lost_one_over_there(
-    near, far, children: Callable[..., Child], caplog
-):
+def test_a_killed_producer_is_a_lost_one_over_there(near, far, children, caplog):
     """The log says that the worker has not ended by itself."""
     caplog.set_level("INFO", "gpuring.bridge")
     with (

@@ -76,9 +76,7 @@ def check(session: Session, seq: int) -> None:
 @pytest.mark.parametrize(
     "nbytes", [1, 65537, 6 * MIB + 3, pytest.param(64 * MIB, marks=pytest.mark.slow)]
 )
-def test_a_frame_arrives_as_it_was_sent_and_nothing_beside_it(
-    session: Callable[..., Session], nbytes: int
-) -> None:
+def test_a_frame_arrives_as_it_was_sent_and_nothing_beside_it(session, nbytes):
     over = session(2, nbytes + 64, near_slots=2)
     beside = over.memory.part(1, 0, nbytes + 64)
     beside[:] = b"\xa5" * (nbytes + 64)
@@ -92,9 +90,7 @@ def test_a_frame_arrives_as_it_was_sent_and_nothing_beside_it(
     over.end()
 
 
-def test_frames_of_many_lengths_come_into_the_slots_that_were_claimed(
-    session: Callable[..., Session],
-) -> None:
+def test_frames_of_many_lengths_come_into_the_slots_that_were_claimed(session):
     over = session(5, 1 << 17, near_slots=5)
     lengths = [1 << 17, 1, 4097, 1 << 17, 65536, 3, 1 << 16, 99999]
     for seq, nbytes in enumerate(lengths, 10):
@@ -107,9 +103,7 @@ def test_frames_of_many_lengths_come_into_the_slots_that_were_claimed(
 
 
 @pytest.mark.slow
-def test_several_frames_are_in_flight_and_each_is_told_once(
-    session: Callable[..., Session],
-) -> None:
+def test_several_frames_are_in_flight_and_each_is_told_once(session):
     over = session(8, MIB, near_slots=8)
     free, seq, frames = list(range(8)), 0, 200
     taken = 0
@@ -130,9 +124,7 @@ def test_several_frames_are_in_flight_and_each_is_told_once(
 
 
 @pytest.mark.slow(keep=1)
-def test_a_session_closes_with_frames_in_flight_and_nothing_is_written_later(
-    session: Callable[..., Session],
-) -> None:
+def test_a_session_closes_with_frames_in_flight_and_nothing_is_written_later(session):
     """The slots are used again after close, while the near end still sends."""
     over = session(4, 8 * MIB, near_slots=4)
     over.send(0, 0, 8 * MIB)
@@ -150,7 +142,7 @@ def test_a_session_closes_with_frames_in_flight_and_nothing_is_written_later(
 
 
 @pytest.mark.slow(keep=1)
-def test_a_session_closes_in_the_middle_of_a_frame(session: Callable[..., Session]) -> None:
+def test_a_session_closes_in_the_middle_of_a_frame(session):
     """The end of the slot is used again when its beginning has just come."""
     nbytes = 64 * MIB
     over = session(1, nbytes, near_slots=1)
@@ -167,9 +159,7 @@ def test_a_session_closes_in_the_middle_of_a_frame(session: Callable[..., Sessio
 
 
 @pytest.mark.slow
-def test_a_new_session_over_the_same_slots_has_only_its_own_frames(
-    session: Callable[..., Session],
-) -> None:
+def test_a_new_session_over_the_same_slots_has_only_its_own_frames(session):
     first = session(4, 4 * MIB)
     for seq in range(4):
         first.send(seq, seq, 4 * MIB)
@@ -187,7 +177,7 @@ def test_a_new_session_over_the_same_slots_has_only_its_own_frames(
 
 
 @pytest.mark.slow
-def test_the_near_end_dies_with_frames_in_flight(session: Callable[..., Session]) -> None:
+def test_the_near_end_dies_with_frames_in_flight(session):
     over = session(4, 16 * MIB)
     if over.child is None:
         pytest.skip("this engine has no other process")
@@ -207,7 +197,7 @@ def test_the_near_end_dies_with_frames_in_flight(session: Callable[..., Session]
     after.end()
 
 
-def test_closing_is_always_possible(name: str) -> None:
+def test_closing_is_always_possible(name):
     memory = slab(2, 4096)
     for end in (engine(name).receiver(memory), engine(name).sender(memory, None)):
         end.close()
@@ -218,7 +208,7 @@ def test_closing_is_always_possible(name: str) -> None:
     receiver.close()
 
 
-def test_a_closed_end_leaves_nothing_open(name: str) -> None:
+def test_a_closed_end_leaves_nothing_open(name):
     """A session of NIXL has sockets and descriptors of its own, which end with it."""
     memory = slab(2, 4096)
 
@@ -237,7 +227,7 @@ def test_a_closed_end_leaves_nothing_open(name: str) -> None:
 @pytest.mark.parametrize(
     "offer", [b"rubbish", b"{}\n", b'{"pointer": 1}\nx', b"\xff\xfe\n", b"[" * 5000]
 )
-def test_an_offer_that_cannot_be_read_is_an_error(name: str, offer: bytes) -> None:
+def test_an_offer_that_cannot_be_read_is_an_error(name, offer):
     sender = engine(name).sender(slab(2, 4096), None)
     with pytest.raises(EngineError):
         sender.open(offer)
@@ -245,7 +235,7 @@ def test_an_offer_that_cannot_be_read_is_an_error(name: str, offer: bytes) -> No
 
 
 @pytest.mark.slow(keep=1)
-def test_an_idle_end_has_nothing_to_poll(session: Callable[..., Session]) -> None:
+def test_an_idle_end_has_nothing_to_poll(session):
     over = session()
     over.send(1, 1, 100)
     over.until(lambda: over.published)
@@ -260,9 +250,7 @@ def test_an_idle_end_has_nothing_to_poll(session: Callable[..., Session]) -> Non
 
 
 @pytest.mark.parametrize("name", ["nixl"])
-def test_the_far_end_waits_for_a_near_end_that_was_stopped(
-    name: str, session: Callable[..., Session], caplog: pytest.LogCaptureFixture
-) -> None:
+def test_the_far_end_waits_for_a_near_end_that_was_stopped(name, session, caplog):
     """UCX writes into the far process without its help, also when the near one is continued."""
     usable(name)
     over = session(4, 8 * MIB)
@@ -289,9 +277,7 @@ def test_the_far_end_waits_for_a_near_end_that_was_stopped(
 
 
 @pytest.mark.parametrize("name", ["nixl"])
-def test_a_near_end_that_is_idle_hears_that_the_far_end_has_closed(
-    name: str, session: Callable[..., Session]
-) -> None:
+def test_a_near_end_that_is_idle_hears_that_the_far_end_has_closed(name, session):
     usable(name)
     over = session()
     over.send(1, 1, 100)
@@ -301,7 +287,7 @@ def test_a_near_end_that_is_idle_hears_that_the_far_end_has_closed(
         over.until(lambda: False)
 
 
-def test_the_hold_on_far_slots_ends_with_the_near_process(children: Callable[..., Any]) -> None:
+def test_the_hold_on_far_slots_ends_with_the_near_process(children):
     permits = WritePermits()
     child = children(hold_and_wait, permits.name)
     poll(lambda: permits.admit() or child.pipe.poll())
@@ -320,7 +306,7 @@ def hold_and_wait(pipe: Any, name: str) -> None:
     pipe.receive()
 
 
-def test_a_hold_that_comes_too_late_is_never_admitted() -> None:
+def test_a_hold_that_comes_too_late_is_never_admitted():
     permits = WritePermits()
     late = WritePermit(permits.name)
     permits._listener.close()
@@ -332,7 +318,7 @@ def test_a_hold_that_comes_too_late_is_never_admitted() -> None:
     late.let_go()
 
 
-def test_only_one_near_end_holds_the_slots() -> None:
+def test_only_one_near_end_holds_the_slots():
     permits = WritePermits()
     one, other = WritePermit(permits.name), WritePermit(permits.name)
     permits.admit()
@@ -348,9 +334,7 @@ def wait_for_the_end(pipe: Any) -> None:
     pipe.receive()
 
 
-def test_a_worker_ends_when_the_dead_have_left_too_much_memory_mapped_in_it(
-    children: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_worker_ends_when_the_dead_have_left_too_much_memory_mapped_in_it(children, monkeypatch):
     """Each of the dead leaves 600 MiB, and more than 1,024 MiB are too much."""
     monkeypatch.setattr(mapped_memory, "_alive", {})
     monkeypatch.setattr(mapped_memory, "_left", 0)
@@ -371,9 +355,7 @@ def test_a_worker_ends_when_the_dead_have_left_too_much_memory_mapped_in_it(
 
 
 @pytest.mark.parametrize("name", ["nixl with bounce buffers"], indirect=True)
-def test_frames_wait_for_a_place_in_the_buffer_beside_the_near_ring(
-    session: Callable[..., Session], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_frames_wait_for_a_place_in_the_buffer_beside_the_near_ring(session, monkeypatch):
     """The buffer has room for four frames."""
     monkeypatch.setenv("UCX_TLS", "tcp,cuda_copy")  # otherwise a frame arrives while it is sent
     nbytes = 33 * MIB
@@ -389,9 +371,7 @@ def test_frames_wait_for_a_place_in_the_buffer_beside_the_near_ring(
 
 
 @pytest.mark.parametrize("name", ["nixl with bounce buffers"], indirect=True)
-def test_the_buffer_beside_the_far_ring_has_room_for_what_is_in_flight(
-    session: Callable[..., Session],
-) -> None:
+def test_the_buffer_beside_the_far_ring_has_room_for_what_is_in_flight(session):
     over = session(memory=slab(9, 1 << 16, window=2))
     for seq in range(40):
         over.send(seq, seq % 9, 1 << 16)
@@ -406,7 +386,7 @@ def test_the_buffer_beside_the_far_ring_has_room_for_what_is_in_flight(
 # ---- which engine ------------------------------------------------------------------------------
 
 
-def test_nixl_suits_one_host_and_rdma_and_no_plain_network() -> None:
+def test_nixl_suits_one_host_and_rdma_and_no_plain_network():
     memory = slab(2, 4096)
     one = {"host": "a", "spaces": [1, 2], "rdma": []}
     assert nixl.suits(one, one, memory) == (True, "both sides are on one host")
@@ -425,9 +405,7 @@ def test_nixl_suits_one_host_and_rdma_and_no_plain_network() -> None:
     assert nixl.suits({}, other, memory)[0] is False, "what comes over the network may be anything"
 
 
-def test_nixl_suits_a_gpu_if_there_is_memory_for_a_bounce_buffer(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_nixl_suits_a_gpu_if_there_is_memory_for_a_bounce_buffer(monkeypatch):
     """Here CUDA shares no memory with other processes, like that of an importer's worker."""
     one: dict[str, Any] = {"host": "a", "spaces": [1, 2], "rdma": []}
     asked: list[tuple[int, int]] = []
@@ -447,7 +425,7 @@ def test_nixl_suits_a_gpu_if_there_is_memory_for_a_bounce_buffer(
     assert nixl.suits(one, one, memory) == (False, "there is no memory")
 
 
-def test_rdma_devices_are_read_from_sys(tmp_path: Path) -> None:
+def test_rdma_devices_are_read_from_sys(tmp_path):
     assert rdma_devices.look(tmp_path) == ()
     port = tmp_path / "class/infiniband/mlx5_0/ports/1"
     port.mkdir(parents=True)

@@ -77,9 +77,7 @@ def whole(far: Far) -> list[bool]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", wire.POLICIES[:2])
-def test_an_importer_that_was_given_up_gets_no_bytes_of_later_frames(
-    name: str, policy: str
-) -> None:
+def test_an_importer_that_was_given_up_gets_no_bytes_of_later_frames(name, policy):
     """The exporter ends the session, and gives the slots back.  The importer goes on reading."""
     for silence_s in (0.1, 2.0, 20.0):  # a busy machine may be too slow for the first
         with slow_importer(name, policy, timeout=silence_s, patience=0) as (out, ring, far):
@@ -101,9 +99,7 @@ def is_listening(address: str) -> bool:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", wire.POLICIES[:2])
-def test_an_exporter_that_ends_sends_nothing_from_slots_that_it_gave_back(
-    name: str, policy: str
-) -> None:
+def test_an_exporter_that_ends_sends_nothing_from_slots_that_it_gave_back(name, policy):
     """Most of the bytes are sent after the exporter has stopped waiting for the importer."""
     with slow_importer(name, policy) as (out, _, far):
         address = out.address
@@ -119,7 +115,7 @@ def test_an_exporter_that_ends_sends_nothing_from_slots_that_it_gave_back(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", wire.POLICIES[1:])
-def test_lossy_importers_that_take_nothing_leave_half_of_the_slots(name: str, policy: str) -> None:
+def test_lossy_importers_that_take_nothing_leave_half_of_the_slots(name, policy):
     """The importers give many credits, and acknowledge nothing."""
     said = [0, 0]
     with (
@@ -163,9 +159,7 @@ def put(producer: gpuring.Producer, frames: int) -> None:
 
 
 @pytest.mark.slow
-def test_what_an_importer_says_in_an_earlier_session_is_not_heard(
-    exported: tuple[Far, gpuring.Ring],
-) -> None:
+def test_what_an_importer_says_in_an_earlier_session_is_not_heard(exported):
     far, ring = exported
     with ring.producer() as producer:
         far.begin(1, 8)
@@ -175,9 +169,7 @@ def test_what_an_importer_says_in_an_earlier_session_is_not_heard(
         assert far.heard(wire.Frame, wire.Bye).to_seq == 8
 
 
-def test_the_end_comes_after_all_frames_that_are_sent_again(
-    exported: tuple[Far, gpuring.Ring],
-) -> None:
+def test_the_end_comes_after_all_frames_that_are_sent_again(exported):
     """The importer gives fewer credits than in the session before."""
     far, ring = exported
     with ring.producer() as producer:
@@ -193,7 +185,7 @@ def test_the_end_comes_after_all_frames_that_are_sent_again(
     assert again == first
 
 
-def test_nobody_is_waited_for_longer_than_the_patience(name: str) -> None:
+def test_nobody_is_waited_for_longer_than_the_patience(name):
     """Otherwise an importer could ask for it, and hold up the producers for as long as it likes."""
     with (
         gpuring.create(name, slots=4, shape=4, dtype="i8", device="host"),
@@ -206,9 +198,7 @@ def test_nobody_is_waited_for_longer_than_the_patience(name: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_frame_that_has_arrived_is_not_lost_when_the_exporter_did_not_hear_of_it(
-    name: str,
-) -> None:
+def test_a_frame_that_has_arrived_is_not_lost_when_the_exporter_did_not_hear_of_it(name):
     """The importer's worker dies with the frame.  The next worker gets it again, and passes over
     it."""
     with (
@@ -234,9 +224,7 @@ def test_a_frame_that_has_arrived_is_not_lost_when_the_exporter_did_not_hear_of_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("policy", wire.POLICIES)
-def test_what_was_lost_while_there_was_no_exporter_counts_though_its_worker_dies(
-    name: str, policy: str
-) -> None:
+def test_what_was_lost_while_there_was_no_exporter_counts_though_its_worker_dies(name, policy):
     """The worker dies before it has sent a frame, so the next worker has to know the count.  What
     producers abandon later is not lost to a lossless importer."""
     with (
@@ -276,8 +264,8 @@ def test_what_was_lost_while_there_was_no_exporter_counts_though_its_worker_dies
 @pytest.mark.slow
 @pytest.mark.parametrize(("policy", "times"), [("lossless", 2), ("lossy", 1)])
 def test_what_only_replaced_rings_had_counts_until_a_frame_of_the_new_one_has_arrived(
-    name: str, policy: str, times: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    name, policy, times, monkeypatch
+):
     """Each time the worker dies before it has sent a frame.  The supervisor has counted what was
     lost, and keeps the count.  Only three frames of the first ring had arrived."""
     monkeypatch.setattr(supervisor, "_QUICK_S", 0.0)  # no rest before another worker
@@ -323,9 +311,7 @@ def test_what_only_replaced_rings_had_counts_until_a_frame_of_the_new_one_has_ar
 
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("told", [False, True])
-def test_what_a_lossy_importer_lost_with_its_session_counts_though_the_ring_is_replaced(
-    name: str, told: bool
-) -> None:
+def test_what_a_lossy_importer_lost_with_its_session_counts_though_the_ring_is_replaced(name, told):
     """The importer has the first of three frames when its session ends.  The stream ends before
     that or after it."""
     options: dict[str, Any] = {"slots": 8, "shape": 4, "dtype": "i8", "device": "host"}
@@ -358,7 +344,7 @@ def test_what_a_lossy_importer_lost_with_its_session_counts_though_the_ring_is_r
             assert (said.seq, said.lost) == (8, 2)
 
 
-def test_an_importer_that_has_said_more_than_was_heard_can_be_hung_up_on(name: str) -> None:
+def test_an_importer_that_has_said_more_than_was_heard_can_be_hung_up_on(name):
     """Most bytes for the importer wait in the exporter.  So does what it has sent after the wrong
     message."""
     with (

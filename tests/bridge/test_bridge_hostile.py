@@ -251,7 +251,7 @@ ATTACKS: list[Callable[[Served], None]] = [
 
 
 @pytest.mark.slow
-def test_an_exporter_goes_on_serving(served: Served) -> None:
+def test_an_exporter_goes_on_serving(served):
     """All attacks are in one test, because each start of a bridge takes seconds on a busy
     machine."""
     files, memory_mib = served.files(), most_mib(served.exporter.pid)

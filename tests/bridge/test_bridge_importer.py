@@ -15,7 +15,7 @@ import pytest
 import gpuring
 from gpuring.errors import RingError
 from gpuring.ring import inner
-from tests.helpers.support import Child, Pipe, create_far, poll
+from tests.helpers.support import Pipe, create_far, poll
 
 pytest.importorskip("zmq")
 
@@ -56,7 +56,7 @@ def word(frames: gpuring.Consumer) -> int:
         return int(slot.array[0])
 
 
-def test_an_end_and_a_new_beginning_that_come_together(near: Near, name: str) -> None:
+def test_an_end_and_a_new_beginning_that_come_together(near, name):
     """Earlier credits are void.  The far side says from where on they count again."""
     with importing(near, name) as frames:
         near.say(wire.Begin())
@@ -70,7 +70,7 @@ def test_an_end_and_a_new_beginning_that_come_together(near: Near, name: str) ->
         assert word(frames) == 2
 
 
-def test_a_beginning_before_the_first_end_is_not_answered(near: Near, name: str) -> None:
+def test_a_beginning_before_the_first_end_is_not_answered(near, name):
     """A stream may end while the engine is being opened.  Then both come together, and only what
     follows the end is answered."""
     with importing(near, name, stopped=(wire.Begin(), wire.End(died=False))) as frames:
@@ -82,7 +82,7 @@ def test_a_beginning_before_the_first_end_is_not_answered(near: Near, name: str)
         assert word(frames) == 1
 
 
-def test_what_belongs_to_another_session_is_not_heard(near: Near, name: str) -> None:
+def test_what_belongs_to_another_session_is_not_heard(near, name):
     with importing(near, name) as frames:
         near.say(wire.Begin())
         credits = near.heard(wire.Flow).credits
@@ -94,9 +94,7 @@ def test_what_belongs_to_another_session_is_not_heard(near: Near, name: str) -> 
             flow = near.heard(wire.Flow)
 
 
-def test_what_was_published_is_acknowledged_though_there_is_no_new_credit(
-    near: Near, name: str
-) -> None:
+def test_what_was_published_is_acknowledged_though_there_is_no_new_credit(near, name):
     """The reader keeps all slots, so at last there is none to be claimed."""
     with importing(near, name):
         near.say(wire.Begin())
@@ -115,7 +113,7 @@ def credits_of(said: list[wire.Message]) -> list[int]:
     return [each for flow in said if isinstance(flow, wire.Flow) for each in flow.credits]
 
 
-def test_credits_are_within_the_window_that_engines_may_rely_on(name: str) -> None:
+def test_credits_are_within_the_window_that_engines_may_rely_on(name):
     """The other producer takes three sequences between those of the importer."""
     said: list[wire.Message] = []
     with (
@@ -152,8 +150,8 @@ def leave(pipe: Pipe, name: str, *seqs: int) -> None:
 
 
 def test_an_importer_that_makes_another_ring_counts_all_sequences_since_the_last_one(
-    near: Near, name: str, children: Callable[..., Child]
-) -> None:
+    near, name, children
+):
     """The session in which the ring is made ends before a frame has come.  What the exporter has
     given up by then counts with the first frame of the next session."""
     before = children(leave, name, 5)
@@ -174,8 +172,8 @@ def test_an_importer_that_makes_another_ring_counts_all_sequences_since_the_last
 
 
 def test_an_importer_asks_how_far_the_ring_had_come_when_nobody_fills_it_any_more(
-    near: Near, name: str, children: Callable[..., Child], monkeypatch: pytest.MonkeyPatch
-) -> None:
+    near, name, children, monkeypatch
+):
     """The importer before goes on during the first look at the header, and is killed then."""
     before = children(leave, name, 5, 6)
     before.receive()
@@ -197,9 +195,7 @@ def test_an_importer_asks_how_far_the_ring_had_come_when_nobody_fills_it_any_mor
 
 
 @pytest.mark.slow
-def test_an_importer_rests_longer_and_longer_if_each_session_ends_at_once(
-    near: Near, name: str
-) -> None:
+def test_an_importer_rests_longer_and_longer_if_each_session_ends_at_once(near, name):
     """An exporter whose engine fails still answers."""
     with bridge.import_(f"{near.address}/x", name=name, device="host", timeout=WAIT_S):
         near.welcome()
@@ -214,9 +210,7 @@ def test_an_importer_rests_longer_and_longer_if_each_session_ends_at_once(
 
 
 @pytest.mark.slow
-def test_an_importer_gives_up_though_it_is_welcomed_if_each_session_ends_at_once(
-    near: Near, name: str
-) -> None:
+def test_an_importer_gives_up_though_it_is_welcomed_if_each_session_ends_at_once(near, name):
     where = f"{near.address}/x"
     with bridge.import_(where, name=name, device="host", timeout=WAIT_S, give_up=1) as into:
 
@@ -270,7 +264,7 @@ WRONG: list[tuple[str, Said]] = [
 
 
 @pytest.mark.slow
-def test_an_exporter_that_breaks_a_rule_is_hung_up_on(near: Near, name: str) -> None:
+def test_an_exporter_that_breaks_a_rule_is_hung_up_on(near, name):
     """Frames that were right may be published, and the next session goes on behind them."""
     with importing(near, name) as frames:
         for why, wrong in WRONG:
@@ -284,9 +278,7 @@ def test_an_exporter_that_breaks_a_rule_is_hung_up_on(near: Near, name: str) -> 
         assert [word(frames) for _ in range(2 if there else 1)] == ([2, 3] if there else [3])
 
 
-def test_a_ring_that_was_asked_for_twice_is_joined_once(
-    near: Near, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_ring_that_was_asked_for_twice_is_joined_once(near, name, monkeypatch):
     """As if the first session was lost while the supervisor made the ring."""
     asked_for, asked = Import._asked_for, list[dict[str, Any]]()
 

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 import gpuring
-from tests.helpers.support import Child, Pipe, poll
+from tests.helpers.support import Pipe, poll
 
 pytest.importorskip("zmq")
 
@@ -142,7 +142,7 @@ def create_and_put(pipe: Pipe, near: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("exporter", ["lives", "dies"])
 def test_what_only_the_ring_of_a_creator_that_was_killed_had_comes_or_counts(
-    near, far, children: Callable[..., Child], exporter
+    near, far, children, exporter
 ):
     """A command that was killed whole leaves nobody who could still read it."""
     with contextlib.ExitStack() as stack:

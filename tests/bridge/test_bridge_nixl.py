@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -42,9 +41,7 @@ def connected(into: Any, *, but: tuple[int, int] = (0, 0)) -> tuple[int, int]:
     [{"UCX_TLS": "all"}, {"UCX_TLS": "tcp,cuda_copy"}, {}],
     ids=["all", "tcp", "bounce buffers"],
 )
-def test_each_frame_comes_once_over_kills_of_both_workers(
-    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, environment: dict[str, str]
-) -> None:
+def test_each_frame_comes_once_over_kills_of_both_workers(name, monkeypatch, tmp_path, environment):
     for variable, value in environment.items():
         monkeypatch.setenv(variable, value)
     if not environment:

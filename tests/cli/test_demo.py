@@ -47,12 +47,12 @@ def litter(pid: int) -> list[Path]:
 
 
 @pytest.mark.slow
-def test_host_run_passes_and_writes_everything(tmp_path: Path) -> None:
+def test_host_run_passes_and_writes_everything(tmp_path):
     _run_and_check(tmp_path, "host", "host")
 
 
 @pytest.mark.gpu
-def test_gpu_run_passes_and_writes_everything(tmp_path: Path) -> None:
+def test_gpu_run_passes_and_writes_everything(tmp_path):
     if frameworks.cupy() is None:
         pytest.importorskip("torch", reason="neither CuPy nor torch is there to compute")
     _run_and_check(tmp_path, "cuda", kinds.choose("auto", 0)[0])
@@ -94,7 +94,7 @@ def _run_and_check(out: Path, device: str, memory: str) -> None:
 
 
 @pytest.mark.slow
-def test_loops_and_pace(tmp_path: Path) -> None:
+def test_loops_and_pace(tmp_path):
     result = demo(
         *("--device", "host", "--seconds", 0.4, "--loops", 3, "--fps", 100, "--slots", 2),
         *("--out", tmp_path),
@@ -106,7 +106,7 @@ def test_loops_and_pace(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_plays_at_the_rate_of_the_video_unless_told_otherwise(tmp_path: Path) -> None:
+def test_it_plays_at_the_rate_of_the_video_unless_told_otherwise(tmp_path):
     result = demo("--device", "host", "--seconds", 1, "--out", tmp_path)
     assert result.returncode == 0, result.stdout + result.stderr
     assert "pace: 25 frames/s, the video's own rate\n" in result.stdout
@@ -115,7 +115,7 @@ def test_it_plays_at_the_rate_of_the_video_unless_told_otherwise(tmp_path: Path)
     assert producer["frames_per_s"] <= 25
 
 
-def test_a_late_first_frame_is_not_made_up_for(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_first_frame_is_not_made_up_for(name, monkeypatch):
     clock = [100.0]
 
     def go_on(seconds: float) -> None:
@@ -136,7 +136,7 @@ def test_a_late_first_frame_is_not_made_up_for(name: str, monkeypatch: pytest.Mo
     assert report.frames_per_s == pytest.approx(25)
 
 
-def test_whoever_speaks_puts_the_time_out_off() -> None:
+def test_whoever_speaks_puts_the_time_out_off():
     """A run may take longer than --timeout, which limits only silence."""
     part = Mock(next=lambda: (False, Progress(1, 0, [])))
     hearing = Hearing({"producer": part}, 50.0)
@@ -147,7 +147,7 @@ def test_whoever_speaks_puts_the_time_out_off() -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGTERM])
-def test_interrupt_leaves_nothing_behind(tmp_path: Path, stop: signal.Signals) -> None:
+def test_interrupt_leaves_nothing_behind(tmp_path, stop):
     with _started(tmp_path) as process:
         children = _children(process.pid)
         if stop == signal.SIGINT:
@@ -164,7 +164,7 @@ def test_interrupt_leaves_nothing_behind(tmp_path: Path, stop: signal.Signals) -
 
 @pytest.mark.slow
 @pytest.mark.parametrize("role", ["producer", "consumer"])
-def test_a_killed_process_fails_the_run(tmp_path: Path, role: str) -> None:
+def test_a_killed_process_fails_the_run(tmp_path, role):
     with _started(tmp_path) as process:
         with gpuring.attach(f"demo-{process.pid}") as ring:
             victim = next(peer.pid for peer in ring.stats().peers if peer.role == role)
@@ -177,7 +177,7 @@ def test_a_killed_process_fails_the_run(tmp_path: Path, role: str) -> None:
 
 
 @pytest.mark.slow
-def test_time_is_up(tmp_path: Path) -> None:
+def test_time_is_up(tmp_path):
     result = demo(
         *("--device", "host", "--fps", 0.01, "--timeout", 4, "--out", tmp_path, "--plain")
     )
@@ -186,7 +186,7 @@ def test_time_is_up(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_file_that_is_no_video(tmp_path: Path) -> None:
+def test_a_file_that_is_no_video(tmp_path):
     text = tmp_path / "notes.mp4"
     text.write_text("no video\n")
     for path in (text, tmp_path / "absent.mp4"):

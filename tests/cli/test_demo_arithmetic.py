@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,7 @@ from gpuring.cli.demo.arrays import Arrays, NumPy, Torch
 NUMPY = NumPy()
 
 
-def test_checksum_sees_every_byte_and_their_order() -> None:
+def test_checksum_sees_every_byte_and_their_order():
     # 105 bytes: 13 words and 1
     image = np.random.default_rng(1).integers(0, 256, (5, 7, 3), np.uint8)
     weight = arithmetic.weights(image.nbytes, NUMPY)
@@ -31,7 +30,7 @@ def test_checksum_sees_every_byte_and_their_order() -> None:
     assert len(sums) == 1 + 105 + 12
 
 
-def test_sobel_against_its_definition() -> None:
+def test_sobel_against_its_definition():
     y = np.random.default_rng(2).integers(0, 256, (6, 9), np.uint8)
     kernel = np.array([[-1, 0, 1], [-2, 0, 2], [-1, 0, 1]])
     want = np.empty((4, 7), int)
@@ -42,7 +41,7 @@ def test_sobel_against_its_definition() -> None:
     assert np.array_equal(arithmetic.sobel(y, NUMPY), np.minimum(want, 255))
 
 
-def test_frame_measure_against_its_definition() -> None:
+def test_frame_measure_against_its_definition():
     frames = np.random.default_rng(3).integers(0, 256, (2, 4, 6, 3), np.uint8)
     measure = arithmetic.FrameMeasure((4, 6, 3), NUMPY)
     rows = [measure(frame).tolist() for frame in frames]
@@ -52,7 +51,7 @@ def test_frame_measure_against_its_definition() -> None:
     assert rows[1][arithmetic.MOTION] == np.abs(luma[1] - luma[0]).sum()
 
 
-def test_thumbnail_is_the_mean_of_boxes() -> None:
+def test_thumbnail_is_the_mean_of_boxes():
     image = np.arange(8 * 13, dtype=np.uint8).reshape(8, 13)
     small = arithmetic.thumbnail(image, 3, NUMPY)
     assert small.shape == (2, 3)
@@ -79,7 +78,7 @@ def of_cupy() -> Arrays:
         pytest.param(of_cupy, marks=pytest.mark.gpu),
     ],
 )
-def test_other_libraries_and_a_gpu_give_the_same_bits(other: Callable[[], Arrays]) -> None:
+def test_other_libraries_and_a_gpu_give_the_same_bits(other):
     shape = (37, 53, 3)  # an odd number of bytes
     frames = np.random.default_rng(4).integers(0, 256, (2, *shape), np.uint8)
     found: list[list[Any]] = []

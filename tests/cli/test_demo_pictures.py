@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 from xml.etree import ElementTree
 
 import numpy as np
@@ -22,7 +21,7 @@ from gpuring.cli.demo.records import Outcome, Report
 
 
 @pytest.mark.parametrize(("least_us", "most_us"), [(210, 480), (600, 4_000), (3, 700_000)])
-def test_latencies_are_labelled_in_plain_units(tmp_path: Path, least_us: int, most_us: int) -> None:
+def test_latencies_are_labelled_in_plain_units(tmp_path, least_us, most_us):
     """A logarithmic axis is often labelled with powers, such as 4 × 10²."""
     at = np.arange(20)
 

@@ -75,12 +75,12 @@ def falsified(report: Report, row: int, column: int) -> Report:
     return replace(report, values=values)
 
 
-def test_a_faultless_run_passes(truth: verdict.Reference, crew: Crew) -> None:
+def test_a_faultless_run_passes(truth, crew):
     checks = judge(truth, crew)
     assert all(check.passed for check in checks.values()), checks
 
 
-def test_the_viewer_may_have_lost_one_sequence(truth: verdict.Reference, crew: Crew) -> None:
+def test_the_viewer_may_have_lost_one_sequence(truth, crew):
     crew["viewer"] = pick(crew["viewer"], slice(0, 1))
     crew["viewer"].lost[:] = 1
     told = judge(truth, crew)["viewer"].detail
@@ -134,16 +134,14 @@ FAULTS: list[tuple[str, str, Spoil, str]] = [
 @pytest.mark.parametrize(
     ("report", "who", "spoil", "said"), FAULTS, ids=[f"{f[0]}: {f[3]}" for f in FAULTS]
 )
-def test_each_fault_is_reported(
-    truth: verdict.Reference, crew: Crew, report: str, who: str, spoil: Spoil, said: str
-) -> None:
+def test_each_fault_is_reported(truth, crew, report, who, spoil, said):
     crew[report] = spoil(crew[report])
     check = judge(truth, crew)[who]
     assert not check.passed
     assert said in check.detail
 
 
-def test_a_run_in_which_nothing_was_seen_fails(truth: verdict.Reference, crew: Crew) -> None:
+def test_a_run_in_which_nothing_was_seen_fails(truth, crew):
     empty = {name: pick(report, slice(0, 0)) for name, report in crew.items()}
     checks = judge(truth, empty)
     assert not checks["producer"].passed
@@ -167,9 +165,7 @@ def outcome_of(crew: Crew) -> Outcome:
 
 
 @pytest.mark.parametrize("width", [60, 120])
-def test_the_table_fits_and_cuts_nothing_off(
-    crew: Crew, width: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_table_fits_and_cuts_nothing_off(crew, width, monkeypatch):
     monkeypatch.setenv("COLUMNS", str(width))
     shown = str(table.final(outcome_of(crew)))
     assert "…" not in shown, shown

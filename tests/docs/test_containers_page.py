@@ -6,13 +6,11 @@ import contextlib
 import functools
 import io
 import re
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from tests import ROOT
-from tests.helpers.processes import Child
 from tests.helpers.support import Pipe, poll
 from tests.registry.containers import cleans, obey, shared_memory, start
 
@@ -25,7 +23,7 @@ PROGRAMS, POD = yaml.safe_load_all(MANIFEST[1])
 LINES = 20
 
 
-def test_both_containers_have_the_rings_and_the_programs() -> None:
+def test_both_containers_have_the_rings_and_the_programs():
     volumes = {each["name"]: each for each in POD["spec"]["volumes"]}
     assert volumes["rings"]["emptyDir"]["medium"] == "Memory"
     assert volumes["programs"]["configMap"]["name"] == PROGRAMS["metadata"]["name"]
@@ -60,7 +58,7 @@ def runs(pipe: Pipe, program: str) -> None:
 
 
 @pytest.mark.slow
-def test_the_programs_of_the_pod_run(children: Callable[..., Child]) -> None:
+def test_the_programs_of_the_pod_run(children):
     with shared_memory() as shm:
         container = functools.partial(start, children, shm, False)
         camera, watch = (container(runs, program) for program in PROGRAMS["data"].values())

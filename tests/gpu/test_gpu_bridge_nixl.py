@@ -153,9 +153,7 @@ def connected(into: bridge.Import) -> bool:
 
 
 @pytest.mark.parametrize("engine", ["auto", "nixl"])
-def test_frames_go_from_gpu_to_gpu(
-    name: str, kind: str, gpus: tuple[int, int], engine: str
-) -> None:
+def test_frames_go_from_gpu_to_gpu(name, kind, gpus, engine):
     with stream(name, kind, gpus, engine) as over:
         if engine == "auto":
             assert over.engine.startswith("nixl (both sides are on one host, with a bounce")
@@ -166,9 +164,7 @@ def test_frames_go_from_gpu_to_gpu(
         wait()
 
 
-def test_workers_that_are_killed_with_transfers_in_flight_cost_no_frame(
-    name: str, kind: str, gpus: tuple[int, int]
-) -> None:
+def test_workers_that_are_killed_with_transfers_in_flight_cost_no_frame(name, kind, gpus):
     """The reader goes on reading when they are killed, so frames are on their way."""
     kills = {100: "out", 200: "into", 300: "out", 400: "into"}
     with stream(name, kind, gpus, "auto") as over:

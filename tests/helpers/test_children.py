@@ -8,7 +8,6 @@ import socket
 import subprocess
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -24,7 +23,7 @@ def variable(pipe: Pipe) -> str | None:
 
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("method", ["forkserver", "spawn"])
-def test_a_child_has_our_environment(children: Any, monkeypatch: Any, method: str) -> None:
+def test_a_child_has_our_environment(children, monkeypatch, method):
     monkeypatch.delenv("GPURING_TEST", raising=False)
     assert children(variable, method=method).result() is None
     monkeypatch.setenv("GPURING_TEST", "1")  # the server of forks is there by now
@@ -46,7 +45,7 @@ def _open_files(pid: int) -> list[str]:
 
 
 @pytest.mark.gpu
-def test_the_server_that_forks_children_has_not_started_cuda(children: Any, name: str) -> None:
+def test_the_server_that_forks_children_has_not_started_cuda(children, name):
     with gpuring.create(name, slots=2, shape=8, dtype="u1", device="cuda"):
         assert any("nvidia" in file for file in _open_files(os.getpid()))
         assert children(attaches, name).result() == "cuda"
@@ -82,11 +81,11 @@ def has_few_descriptors_beside_a_thread(_pipe: Pipe) -> None:
             thread.join()
 
 
-def test_no_descriptor_is_left_beside_a_thread_that_accepts(children: Any) -> None:
+def test_no_descriptor_is_left_beside_a_thread_that_accepts(children):
     children(has_few_descriptors_beside_a_thread).result()
 
 
-def test_a_wait_for_what_a_program_does_ends_with_the_program(tmp_path: Path) -> None:
+def test_a_wait_for_what_a_program_does_ends_with_the_program(tmp_path):
     made = tmp_path / "made"
     with subprocess.Popen(["touch", made], text=True) as program:
         until(made.exists, program)
@@ -94,7 +93,7 @@ def test_a_wait_for_what_a_program_does_ends_with_the_program(tmp_path: Path) ->
             until((tmp_path / "other").exists, program)
 
 
-def test_a_program_that_does_not_say_what_is_waited_for_is_killed(monkeypatch: Any) -> None:
+def test_a_program_that_does_not_say_what_is_waited_for_is_killed(monkeypatch):
     monkeypatch.setattr(commands, "DEADLINE_S", 0.01)
     silent = subprocess.Popen(["sleep", "60"], stderr=subprocess.PIPE, text=True)
     with silent, pytest.raises(AssertionError, match="without 'ready', or was killed"):

@@ -9,7 +9,7 @@ import ctypes
 import gc
 import importlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,9 +56,7 @@ def add_torch(monkeypatch: pytest.MonkeyPatch, **compiled: Any) -> None:
     monkeypatch.setitem(sys.modules, "torch._C", SimpleNamespace(**usual | compiled))
 
 
-def test_cupy_says_what_is_current_also_where_torch_is(
-    driven: Gpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_cupy_says_what_is_current_also_where_torch_is(driven, monkeypatch):
     add_cupy(monkeypatch)
     add_torch(monkeypatch, _cuda_getDevice=lambda: 1)
     assert frameworks.current_device() == 0
@@ -67,25 +65,21 @@ def test_cupy_says_what_is_current_also_where_torch_is(
     assert streams.current(1) == OF_CUPY
 
 
-def test_torch_says_it_where_there_is_no_cupy_also_if_it_comes_later(
-    driven: Gpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_torch_says_it_where_there_is_no_cupy_also_if_it_comes_later(driven, monkeypatch):
     current, _ = frameworks.current_stream(1)
     assert (frameworks.current_device(), current()) == (1, OF_DRIVER)
     add_torch(monkeypatch)
     assert (frameworks.current_device(), current()) == (0, OF_TORCH + 1)
 
 
-def test_a_torch_that_has_no_cuda_or_does_not_use_it_says_nothing(
-    driven: Gpu, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_torch_that_has_no_cuda_or_does_not_use_it_says_nothing(driven, monkeypatch):
     add_torch(monkeypatch, initialized=False)
     assert frameworks.current_device() == 1
     monkeypatch.setitem(sys.modules, "torch._C", SimpleNamespace())
     assert (frameworks.current_device(), streams.current(0)) == (1, OF_DRIVER)
 
 
-def test_without_a_context_the_current_gpu_is_the_first(driven: Gpu) -> None:
+def test_without_a_context_the_current_gpu_is_the_first(driven):
     driven.CALLS = Gpu.CALLS | {"cuCtxGetDevice": lambda *_: 201}  # type: ignore[misc]
     assert gpus.current_device() is None
     assert frameworks.current_device() == 0
@@ -107,11 +101,8 @@ def cannot_be_imported(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_a_cupy_that_is_broken_is_an_error_and_torch_does_not_take_its_place(
-    driven: Gpu,
-    monkeypatch: pytest.MonkeyPatch,
-    breaks: Callable[[pytest.MonkeyPatch], None],
-    says: str,
-) -> None:
+    driven, monkeypatch, breaks, says
+):
     add_torch(monkeypatch)
     breaks(monkeypatch)
     with pytest.raises(DeviceError, match=says):
@@ -122,7 +113,7 @@ def refuses() -> int:
     raise RuntimeError("cudaErrorInsufficientDriver: CUDA driver version is insufficient")
 
 
-def test_the_context_before_is_current_again_also_after_an_error(driven: Gpu) -> None:
+def test_the_context_before_is_current_again_also_after_an_error(driven):
     within = []
 
     def fails() -> None:
@@ -135,7 +126,7 @@ def test_the_context_before_is_current_again_also_after_an_error(driven: Gpu) ->
     assert driven.stack == [1]
 
 
-def test_rows_at_a_pitch_are_copied_as_cuda_h_has_it(driven: Gpu) -> None:
+def test_rows_at_a_pitch_are_copied_as_cuda_h_has_it(driven):
     """CUDA_MEMCPY2D has eight words for each side, and the driver reads the device pointers among
     them."""
     seen: list[tuple[int, ...]] = []
@@ -155,7 +146,7 @@ def test_rows_at_a_pitch_are_copied_as_cuda_h_has_it(driven: Gpu) -> None:
     copying._kept.clear()
 
 
-def test_events_and_streams_are_given_back_on_their_device(driven: Gpu) -> None:
+def test_events_and_streams_are_given_back_on_their_device(driven):
     made = [Event(gpus.gpu(0)), Stream(gpus.gpu(0))]
     driven.called.clear()
     made.clear()

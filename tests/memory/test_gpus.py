@@ -30,9 +30,7 @@ def driven(monkeypatch: pytest.MonkeyPatch) -> Iterator[fake_gpu.Gpu]:
     fake_gpu.forget()
 
 
-def test_after_a_ctrl_c_at_any_place_the_context_before_is_current_again(
-    driven: fake_gpu.Gpu,
-) -> None:
+def test_after_a_ctrl_c_at_any_place_the_context_before_is_current_again(driven):
     for interrupt in interrupts():
         with interrupt:
             enters(gpus.gpu(0))
@@ -57,16 +55,14 @@ CALLS: dict[str, Callable[[Gpu], object]] = {
 
 
 @pytest.mark.parametrize("what", CALLS)
-def test_a_ctrl_c_during_the_push_of_a_context_is_followed_by_its_pop(what: str) -> None:
+def test_a_ctrl_c_during_the_push_of_a_context_is_followed_by_its_pop(what):
     gpu = Gpu(0, raw_verbs.interrupting_driver())
     with pytest.raises(KeyboardInterrupt):
         CALLS[what](gpu)
     assert raw_verbs.pushed_contexts() == 0
 
 
-def test_the_gpu_of_an_array_can_be_asked_for_where_no_context_is_current(
-    driven: fake_gpu.Gpu,
-) -> None:
+def test_the_gpu_of_an_array_can_be_asked_for_where_no_context_is_current(driven):
     def asked(gpu: fake_gpu.Gpu, out: int, *_: object) -> int:
         fake_gpu.put(out, ctypes.c_int, 1)
         return 0 if len(gpu.stack) > 1 else 201  # CUDA_ERROR_INVALID_CONTEXT

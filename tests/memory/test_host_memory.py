@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable
 from typing import Any
 
 import gpuring
 from tests.helpers import raw_verbs
-from tests.helpers.processes import Child, Pipe, open_files, replaces_its_files
+from tests.helpers.processes import Pipe, open_files, replaces_its_files
 from tests.helpers.rings import small_ring
 from tests.helpers.support import peek
 
@@ -27,15 +26,13 @@ def closes_rings(pipe: Pipe, name: str) -> set[int]:
     return set(mine) - set(open_files())
 
 
-def test_who_has_closed_everything_loses_no_file_of_its_own_with_a_ring(
-    name: str, children: Callable[..., Child]
-) -> None:
+def test_who_has_closed_everything_loses_no_file_of_its_own_with_a_ring(name, children):
     with small_ring(name):
         assert children(closes_rings, name).result() == set()
     gpuring.clean()
 
 
-def test_nothing_is_promised_for_what_a_cpu_has_done(name: str) -> None:
+def test_nothing_is_promised_for_what_a_cpu_has_done(name):
     """So no claim and no acquire has to read such a word, which another process has just
     written."""
     with small_ring(name) as ring, ring.producer() as producer, ring.consumer() as frames:

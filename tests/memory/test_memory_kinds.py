@@ -56,7 +56,7 @@ def close(memory: CudaMemory, *, others: bool = False) -> list[str]:
     return ended
 
 
-def test_the_creator_gives_back_all_that_it_has(gpu: Gpu, kind: str) -> None:
+def test_the_creator_gives_back_all_that_it_has(gpu, kind):
     memory = create(kind)
     assert (memory.descriptor >= 0) is (kind != "ipc")
     array = memory.array(1, FIELD, (NBYTES,), writable=True)
@@ -70,7 +70,7 @@ def test_the_creator_gives_back_all_that_it_has(gpu: Gpu, kind: str) -> None:
     assert (gpu.has, gpu.open_fds(), ended) == ({}, 0, ["ended"])
 
 
-def test_the_creator_keeps_what_may_not_be_freed_while_others_have_it(gpu: Gpu, kind: str) -> None:
+def test_the_creator_keeps_what_may_not_be_freed_while_others_have_it(gpu, kind):
     memory = create(kind)
     assert close(memory, others=True) == ["ended"]
     del memory
@@ -79,7 +79,7 @@ def test_the_creator_keeps_what_may_not_be_freed_while_others_have_it(gpu: Gpu, 
     assert gpu.open_fds() == (kind == "pool")
 
 
-def test_whoever_attaches_in_the_creators_process_has_the_same_memory(gpu: Gpu, kind: str) -> None:
+def test_whoever_attaches_in_the_creators_process_has_the_same_memory(gpu, kind):
     memory = create(kind)
     again = attach(kind, memory, gpu)
     assert again.descriptor == memory.descriptor
@@ -93,7 +93,7 @@ def test_whoever_attaches_in_the_creators_process_has_the_same_memory(gpu: Gpu, 
     assert (gpu.has, gpu.open_fds()) == ({}, 0)
 
 
-def test_only_the_creators_own_handle_decides_that_the_memory_goes(gpu: Gpu, kind: str) -> None:
+def test_only_the_creators_own_handle_decides_that_the_memory_goes(gpu, kind):
     memory = create(kind)
     close(attach(kind, memory, gpu), others=False)
     close(memory, others=True)
@@ -102,7 +102,7 @@ def test_only_the_creators_own_handle_decides_that_the_memory_goes(gpu: Gpu, kin
     assert gpu.kept() == ([] if kind == "vmm" else ["allocated"])
 
 
-def test_under_another_gpu_the_same_memory_is_reached(gpu: Gpu, kind: str) -> None:
+def test_under_another_gpu_the_same_memory_is_reached(gpu, kind):
     memory = create(kind)
     other = attach(kind, memory, gpu, device=1)
     array = other.array(0, FIELD, (NBYTES,), writable=False)
@@ -116,7 +116,7 @@ def test_under_another_gpu_the_same_memory_is_reached(gpu: Gpu, kind: str) -> No
     assert (gpu.has, gpu.open_fds()) == ({}, 0)
 
 
-def test_who_has_no_such_memory_opens_it_once(gpu: Gpu, kind: str) -> None:
+def test_who_has_no_such_memory_opens_it_once(gpu, kind):
     first = opened(kind, gpu)
     second = attach(kind, first, gpu)
     arrays = [each.array(0, FIELD, (NBYTES,), writable=False) for each in (first, second)]
@@ -137,8 +137,8 @@ def waits_for_a_mutex(thread: int) -> bool:
 
 @pytest.mark.parametrize("kind", ["vmm", "pool"])
 def test_memory_that_is_given_back_before_another_thread_has_opened_it_is_fetched(
-    gpu: Gpu, kind: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    gpu, kind, monkeypatch
+):
     """The other thread waits for a thread that opens another ring."""
     is_inside, may_go_on, threads = threading.Event(), threading.Event(), []
 
@@ -168,7 +168,7 @@ def test_memory_that_is_given_back_before_another_thread_has_opened_it_is_fetche
         close(each, others=True)
 
 
-def test_the_error_says_what_to_do_where_there_is_no_room(gpu: Gpu, kind: str) -> None:
+def test_the_error_says_what_to_do_where_there_is_no_room(gpu, kind):
     gpu.full = True
     with pytest.raises(DeviceError, match="allocating 4 MiB for the slots on GPU 0") as caught:
         create(kind)
@@ -179,7 +179,7 @@ def test_the_error_says_what_to_do_where_there_is_no_room(gpu: Gpu, kind: str) -
     assert (gpu.has, gpu.open_fds()) == ({}, 0)
 
 
-def test_a_size_that_does_not_fit_the_slots_is_refused(gpu: Gpu) -> None:
+def test_a_size_that_does_not_fit_the_slots_is_refused(gpu):
     memory = create("vmm")
     with pytest.raises(RingIncompatible, match="its memory has 4194303 bytes, not 4 × 1048576"):
         attach("vmm", memory, gpu, handle=(4194303).to_bytes(64, "little"))

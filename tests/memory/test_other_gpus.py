@@ -28,17 +28,13 @@ def owner_of(gpu: fake_gpu.Gpu, device: int, wanted: bytes) -> int:
     return owner
 
 
-def test_the_owner_is_this_gpu_or_one_that_it_can_reach(
-    gpu: fake_gpu.Gpu, reach: set[tuple[int, int]]
-) -> None:
+def test_the_owner_is_this_gpu_or_one_that_it_can_reach(gpu, reach):
     assert owner_of(gpu, 1, UUIDS[1]) == 1
     reach.add((0, 2))
     assert owner_of(gpu, 0, UUIDS[2]) == 2
 
 
-def test_without_peer_access_the_error_says_where_to_attach(
-    gpu: fake_gpu.Gpu, reach: set[tuple[int, int]]
-) -> None:
+def test_without_peer_access_the_error_says_where_to_attach(gpu, reach):
     reach.add((2, 0))  # access in that direction does not help
     with pytest.raises(DeviceError) as caught:
         owner_of(gpu, 0, UUIDS[2])
@@ -51,9 +47,7 @@ def test_without_peer_access_the_error_says_where_to_attach(
     assert said.endswith("with slot.copy_to(out)")
 
 
-def test_a_gpu_that_cannot_be_seen_has_to_be_made_visible(
-    gpu: fake_gpu.Gpu, reach: set[tuple[int, int]]
-) -> None:
+def test_a_gpu_that_cannot_be_seen_has_to_be_made_visible(gpu, reach):
     with pytest.raises(DeviceError, match="which cannot be seen from GPU 1") as caught:
         owner_of(gpu, 1, uuid.UUID(int=9).bytes)
     assert "Make that GPU visible to this process" in str(caught.value)

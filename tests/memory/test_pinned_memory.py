@@ -10,7 +10,6 @@ import gc
 import os
 import pickle
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,10 +22,10 @@ from gpuring.memory.pinned import PinnedMemory, RegisteredMemory
 from gpuring.registry import segment
 from gpuring.ring import inner, ordering
 from gpuring.slot_layout import Field
-from tests.helpers.processes import Child, Pipe, open_files
+from tests.helpers.processes import Pipe, open_files
 from tests.helpers.promise import promise
 from tests.helpers.support import segments_of
-from tests.memory.fake_gpu import Gpu, GpuArray
+from tests.memory.fake_gpu import GpuArray
 
 FIELD = Field("array", (5,), np.dtype("i4"), 0)
 FRAME = np.arange(5, dtype="i4")
@@ -54,9 +53,7 @@ def host(name: str) -> PinnedMemory:
     "A process that uses a pinned ring by the CPU never touches CUDA.",
 )
 @pytest.mark.parametrize("device", [None, "host"])
-def test_without_a_device_nobody_asks_for_a_gpu(
-    name: str, device: str | None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_a_device_nobody_asks_for_a_gpu(name, device, monkeypatch):
     monkeypatch.setitem(sys.modules, "cupy", None)
     monkeypatch.setattr(cuda, "Driver", None)
     with make(name, device=device) as ring, gpuring.attach(name, device=device) as other:
@@ -72,7 +69,7 @@ def test_without_a_device_nobody_asks_for_a_gpu(
     assert segments_of(name) == []
 
 
-def test_what_a_pinned_ring_cannot_have(name: str) -> None:
+def test_what_a_pinned_ring_cannot_have(name):
     with pytest.raises(ValueError, match='a pinned ring has sync="timeline"'):
         make(name, sync="event")
     with pytest.raises(ValueError, match="cannot be an array on a GPU"):
@@ -89,9 +86,7 @@ def creates(pipe: Pipe, name: str) -> None:
 
 
 @promise("failure.md", "New processes can attach as to a host ring.")
-def test_others_attach_after_the_death_of_the_creator(
-    name: str, children: Callable[..., Child]
-) -> None:
+def test_others_attach_after_the_death_of_the_creator(name, children):
     creator = children(creates, name)
     creator.receive()
     with gpuring.attach(name) as first:
@@ -109,7 +104,7 @@ def test_others_attach_after_the_death_of_the_creator(
 # ---- registered ----------------------------------------------------------------------------------
 
 
-def test_the_arrays_of_a_gpu_are_over_the_slots(gpu: Gpu, host: PinnedMemory) -> None:
+def test_the_arrays_of_a_gpu_are_over_the_slots(gpu, host):
     numpy = host.array(1, FIELD, (5,), writable=True)
     memory = host.under("cuda:1")
     assert isinstance(memory, RegisteredMemory)
@@ -131,9 +126,7 @@ def test_the_arrays_of_a_gpu_are_over_the_slots(gpu: Gpu, host: PinnedMemory) ->
 
 
 @pytest.mark.parametrize("refused", [0, 304])
-def test_everybody_offers_the_segment_and_with_it_the_pidfd(
-    gpu: Gpu, host: PinnedMemory, refused: int
-) -> None:
+def test_everybody_offers_the_segment_and_with_it_the_pidfd(gpu, host, refused):
     """Only from the pidfd do peers in other pid namespaces learn that somebody's copies have
     ended."""
     assert "/dev/shm" in open_files()[host.descriptor]
@@ -145,7 +138,7 @@ def test_everybody_offers_the_segment_and_with_it_the_pidfd(
     assert memory.descriptor == -1
 
 
-def test_a_gpu_that_is_not_there_is_refused_and_nothing_is_left(gpu: Gpu, name: str) -> None:
+def test_a_gpu_that_is_not_there_is_refused_and_nothing_is_left(gpu, name):
     with pytest.raises(DeviceError, match="there is no GPU 7"):
         make(name, device="cuda:7")
     with pytest.raises(ValueError, match="device must be"):
@@ -173,9 +166,7 @@ def no_device(*_: object) -> None:
     "warning says so when it is attached, and each copy to or from the GPU is waited for.",
 )
 @pytest.mark.parametrize("what", ["slots", "header", "timeline"])
-def test_where_registration_is_refused_copies_are_waited_for(
-    gpu: Gpu, name: str, monkeypatch: pytest.MonkeyPatch, what: str
-) -> None:
+def test_where_registration_is_refused_copies_are_waited_for(gpu, name, monkeypatch, what):
     if what == "slots":
         gpu.refuses_to_register = 304
     elif what == "timeline":
@@ -212,7 +203,7 @@ def test_where_registration_is_refused_copies_are_waited_for(
 
 
 @pytest.mark.filterwarnings("ignore:.*not registered:RuntimeWarning")
-def test_who_follows_or_is_spawned_uses_the_next_ring_as_before(gpu: Gpu, name: str) -> None:
+def test_who_follows_or_is_spawned_uses_the_next_ring_as_before(gpu, name):
     gpu.refuses_to_register = 304
     camera = make(name)
     with gpuring.attach(name, device="cuda:1") as ring, pickle.loads(pickle.dumps(ring)) as same:
@@ -230,7 +221,7 @@ def test_who_follows_or_is_spawned_uses_the_next_ring_as_before(gpu: Gpu, name: 
                 assert inner.memory(consumer.ring).device == 1
 
 
-def test_a_host_ring_takes_and_gives_arrays_of_a_gpu(gpu: Gpu, name: str) -> None:
+def test_a_host_ring_takes_and_gives_arrays_of_a_gpu(gpu, name):
     with (
         gpuring.create(name, slots=2, shape=5, dtype="i4", device="host") as ring,
         ring.producer() as producer,

@@ -10,7 +10,7 @@ import ctypes
 import functools
 import gc
 import mmap
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from itertools import count
 
@@ -62,7 +62,7 @@ OF_EACH_KIND = pytest.mark.parametrize("kind", KINDS)
 
 @OF_EACH_KIND
 @GETS
-def test_a_ctrl_c_leaves_nothing(gpu: Gpu, kind: str, gets: Callable[..., CudaMemory]) -> None:
+def test_a_ctrl_c_leaves_nothing(gpu, kind, gets):
     for interrupt in interrupts():
         memory = None
         with interrupt:
@@ -74,9 +74,7 @@ def test_a_ctrl_c_leaves_nothing(gpu: Gpu, kind: str, gets: Callable[..., CudaMe
 
 @OF_EACH_KIND
 @GETS
-def test_a_driver_that_refuses_any_call_leaves_nothing(
-    gpu: Gpu, kind: str, gets: Callable[..., CudaMemory]
-) -> None:
+def test_a_driver_that_refuses_any_call_leaves_nothing(gpu, kind, gets):
     memory = None
     for calls in count():
         gpu.refuses = calls
@@ -91,7 +89,7 @@ def test_a_driver_that_refuses_any_call_leaves_nothing(
     assert left(gpu) == ({}, 0)
 
 
-def test_a_ctrl_c_while_memory_of_the_package_is_made_leaves_nothing(gpu: Gpu) -> None:
+def test_a_ctrl_c_while_memory_of_the_package_is_made_leaves_nothing(gpu):
     for interrupt in interrupts():
         memory = None
         with interrupt:
@@ -131,9 +129,7 @@ def adopt(given: Given, ring: str = "cam0") -> CudaMemory:
 
 
 @pytest.mark.parametrize("of", ["virtual", "plain"])
-def test_memory_that_a_ring_has_is_not_given_to_a_second_one(
-    gpu: Gpu, of: str, request: pytest.FixtureRequest
-) -> None:
+def test_memory_that_a_ring_has_is_not_given_to_a_second_one(gpu, of, request):
     given = request.getfixturevalue(of)
     memory = adopt(given)
     array = memory.array(0, FIELD, FIELD.shape, writable=True)
@@ -149,7 +145,7 @@ def test_memory_that_a_ring_has_is_not_given_to_a_second_one(
     assert left(gpu) == ({}, 0)
 
 
-def test_a_ctrl_c_while_memory_is_adopted_leaves_nothing(gpu: Gpu, virtual: Given) -> None:
+def test_a_ctrl_c_while_memory_is_adopted_leaves_nothing(gpu, virtual):
     for interrupt in interrupts():
         memory = None
         with interrupt:
@@ -167,7 +163,7 @@ def slots() -> PinnedMemory:
     return PinnedMemory(mmap.mmap(-1, SLOTS * 4096), 4096)
 
 
-def test_a_ctrl_c_while_slots_are_registered_leaves_nothing(gpu: Gpu, slots: PinnedMemory) -> None:
+def test_a_ctrl_c_while_slots_are_registered_leaves_nothing(gpu, slots):
     for interrupt in interrupts():
         memory = None
         with interrupt:
@@ -177,7 +173,7 @@ def test_a_ctrl_c_while_slots_are_registered_leaves_nothing(gpu: Gpu, slots: Pin
         assert left(gpu) == ({}, 0), interrupt.where
 
 
-def test_a_driver_that_registers_half_of_it_leaves_nothing(gpu: Gpu, slots: PinnedMemory) -> None:
+def test_a_driver_that_registers_half_of_it_leaves_nothing(gpu, slots):
     for calls in count():
         gpu.refuses = calls
         memory = slots.under(0)

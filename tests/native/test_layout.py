@@ -16,7 +16,6 @@ from tests.helpers import raw_verbs
 from tests.helpers.compiled import CC, needs_compiler
 from tests.helpers.layout import FIELDS, HEADER, SIZES, TABLES
 from tests.helpers.promise import promise
-from tests.helpers.support import Segment
 
 TEXT = fields.PAGE.read_text()
 LAYOUT, WORDS, LOCKS = (
@@ -110,7 +109,7 @@ def test_every_documented_phase_is_the_cores(table):
     assert numbers == {phase: n for n, phase in enumerate(phases)}
 
 
-def test_the_documented_tables_are_where_they_are(segment: type[Segment]):
+def test_the_documented_tables_are_where_they_are(segment):
     """The tables are where support.py computes them from the document's element sizes and
     alignments."""
     elements = {row[0]: row[2] for row in rows(LAYOUT) if row[0] in TABLES and len(row) == 3}

@@ -14,14 +14,14 @@ def header(name: str) -> File:
     return File(segment.path_of(segment.header_name(name)), os.O_RDWR)
 
 
-def test_who_traces_a_ring_keeps_nobody_from_settling_what_is_owed(name: str) -> None:
+def test_who_traces_a_ring_keeps_nobody_from_settling_what_is_owed(name):
     with small_ring(name), header(name) as file, header(name) as another:
         tracer = Tracer(file.fd)
         assert locks.lock(another.fd, locks.SETTLING_BYTE, 0.0)
         tracer.off()
 
 
-def test_a_lock_of_another_process_is_seen_and_ends_with_its_descriptor(name: str) -> None:
+def test_a_lock_of_another_process_is_seen_and_ends_with_its_descriptor(name):
     with small_ring(name), header(name) as file:
         with header(name) as another:
             assert locks.lock_name(another.fd)
@@ -33,7 +33,7 @@ def test_a_lock_of_another_process_is_seen_and_ends_with_its_descriptor(name: st
         assert locks.lock_name(file.fd)
 
 
-def test_a_lock_on_the_name_does_not_count_as_using_the_ring(name: str) -> None:
+def test_a_lock_on_the_name_does_not_count_as_using_the_ring(name):
     with small_ring(name) as ring, header(name) as file:
         assert locks.in_use(file.fd)
         ring._header.disown()  # as if its process were dead

@@ -15,7 +15,7 @@ import pytest
 import gpuring
 from gpuring import native
 from tests.helpers.rings import SMALL, publish_and_wait, publish_at_random, put, small_ring, waiters
-from tests.helpers.support import Pipe, Place, poll
+from tests.helpers.support import Pipe, poll
 
 ROUNDS = 10_000
 
@@ -201,7 +201,7 @@ def test_as_many_rings_as_the_kernel_takes_and_no_more(segment):
 # ---- death ---------------------------------------------------------------------------------------
 
 
-def test_a_producer_that_is_killed_is_an_answer(place: Place, pair, children):
+def test_a_producer_that_is_killed_is_an_answer(place, pair, children):
     consumers = [ring.consumer() for ring in pair]
     child = children(publish_and_wait, pair[1].name, 1)
     child.receive()

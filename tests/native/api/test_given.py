@@ -5,13 +5,9 @@ The drivers are those of test_gpu.py.  What only a made-up one refuses has the f
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 
 from tests.helpers.support import poll, segments_of
-from tests.native.api.gpu_peer import Peer
 from tests.native.api.gpu_rings import MEMORY, SHAPE, _is_supported, c, name, publishes
 from tests.native.api.puppet import Puppet
 from tests.native.api.test_gpu_refused import held, refuses
@@ -35,9 +31,7 @@ def allocates(program: Puppet, of: str, nbytes: int = NBYTES) -> None:
 
 
 @OF_EACH
-def test_a_ring_lies_in_memory_of_the_program(
-    name: str, c: Callable[[], Puppet], python: Callable[[], Peer], of: str, kind: str
-) -> None:
+def test_a_ring_lies_in_memory_of_the_program(name, c, python, of, kind):
     """The memory may not be freed before nobody has the ring any more."""
     program, peer = c(), python()
     allocates(program, of)
@@ -73,9 +67,7 @@ def test_a_ring_lies_in_memory_of_the_program(
     ],
     ids=["a part", "the begin", "small"],
 )
-def test_memory_that_cannot_have_the_slots_is_refused(
-    name: str, c: Callable[[], Puppet], nbytes: int, give: tuple[int, int], status: str, told: str
-) -> None:
+def test_memory_that_cannot_have_the_slots_is_refused(name, c, nbytes, give, status, told):
     program = c()
     allocates(program, "plain", nbytes)
     program.ok("give", *give)
@@ -99,9 +91,7 @@ def test_memory_that_cannot_have_the_slots_is_refused(
     ],
     ids=["no memory", "another GPU", "no GPU", "nothing", "another kind"],
 )
-def test_what_cannot_be_given_is_refused(
-    name: str, c: Callable[[], Puppet], under: tuple[int, int], give: Any, told: str
-) -> None:
+def test_what_cannot_be_given_is_refused(name, c, under, give, told):
     program = c()
     allocates(program, "plain")
     program.ok("under", *under, 0, 0)
@@ -113,9 +103,7 @@ def test_what_cannot_be_given_is_refused(
 
 
 @OF_EACH
-def test_memory_that_a_ring_has_is_not_given_to_a_second_one(
-    name: str, c: Callable[[], Puppet], of: str, kind: str
-) -> None:
+def test_memory_that_a_ring_has_is_not_given_to_a_second_one(name, c, of, kind):
     program = c()
     allocates(program, of)
     program.ok("give", 0, NBYTES)
@@ -134,9 +122,7 @@ def test_memory_that_a_ring_has_is_not_given_to_a_second_one(
     ],
     ids=KINDS,
 )
-def test_a_refused_call_leaves_the_memory_of_the_program_alone(
-    name: str, c: Callable[[], Puppet], of: str, calls: tuple[str, ...]
-) -> None:
+def test_a_refused_call_leaves_the_memory_of_the_program_alone(name, c, of, calls):
     program = c()
     allocates(program, of)
     program.ok("give", 0, NBYTES)

@@ -7,8 +7,6 @@ is held has work pending until the puppet is told to go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from tests.helpers.support import poll, segments_of
@@ -20,7 +18,6 @@ from tests.native.api.gpu_rings import (
     SHAPE,
     SYNC,
     TIMELINE,
-    Calls,
     _is_supported,
     attach,
     c,
@@ -56,9 +53,7 @@ def still_reads_a_frame_of(peer: Peer, program: Puppet) -> None:
 
 @pytest.mark.slow(keep=2)
 @OF_EACH
-def test_python_reads_what_the_stream_of_c_has_written(
-    name: str, c: Callable[[], Puppet], python: Callable[[], Peer], kind: str, sync: str
-) -> None:
+def test_python_reads_what_the_stream_of_c_has_written(name, c, python, kind, sync):
     program, peer = c(), python()
     create(program, name, kind, sync)
     told = peer("attach", name)
@@ -82,9 +77,7 @@ def test_python_reads_what_the_stream_of_c_has_written(
 
 @pytest.mark.slow(keep=2)
 @OF_EACH
-def test_the_stream_of_c_reads_what_python_has_written(
-    name: str, c: Callable[[], Puppet], python: Callable[[], Peer], kind: str, sync: str
-) -> None:
+def test_the_stream_of_c_reads_what_python_has_written(name, c, python, kind, sync):
     program, peer = c(), python()
     peer("create", name, device="cuda", memory=kind, sync=sync)
     attach(program, name)
@@ -103,9 +96,7 @@ def test_the_stream_of_c_reads_what_python_has_written(
 
 @pytest.mark.slow(keep=2)
 @OF_EACH
-def test_a_producer_does_not_overwrite_what_a_stream_of_c_still_reads(
-    name: str, c: Callable[[], Puppet], python: Callable[[], Peer], kind: str, sync: str
-) -> None:
+def test_a_producer_does_not_overwrite_what_a_stream_of_c_still_reads(name, c, python, kind, sync):
     program, peer = c(), python()
     peer("create", name, device="cuda", memory=kind, sync=sync)
     attach(program, name)
@@ -126,9 +117,7 @@ def test_a_producer_does_not_overwrite_what_a_stream_of_c_still_reads(
 
 @pytest.mark.slow(keep=2)
 @OF_EACH
-def test_a_slot_that_is_used_on_a_second_stream_waits_for_it_too(
-    name: str, c: Callable[[], Puppet], kind: str, sync: str
-) -> None:
+def test_a_slot_that_is_used_on_a_second_stream_waits_for_it_too(name, c, kind, sync):
     program = c()
     create(program, name, kind, sync)
     program.ok("produce", "-")
@@ -152,9 +141,7 @@ def test_a_slot_that_is_used_on_a_second_stream_waits_for_it_too(
     program.ok("detach")
 
 
-def test_a_pinned_ring_has_peers_by_the_cpu_and_on_gpus(
-    name: str, c: Callable[[], Puppet], python: Callable[[], Peer]
-) -> None:
+def test_a_pinned_ring_has_peers_by_the_cpu_and_on_gpus(name, c, python):
     program, peer = c(), python()
     program.ok("under", MEMORY["pinned"], -1, 0, 0)
     program.ok("create", name, 4, 0o600, *SHAPE)
@@ -184,9 +171,7 @@ def test_a_pinned_ring_has_peers_by_the_cpu_and_on_gpus(
 
 @pytest.mark.slow
 @TIMELINE
-def test_a_frame_of_c_that_its_gpu_had_not_written_is_torn(
-    name: str, c: Callable[[], Puppet], python: Callable[[], Peer], kind: str, sync: str
-) -> None:
+def test_a_frame_of_c_that_its_gpu_had_not_written_is_torn(name, c, python, kind, sync):
     program, peer = c(), python()
     peer("create", name, device="cuda", memory=kind, sync=sync)
     attach(program, name)
@@ -203,9 +188,7 @@ def test_a_frame_of_c_that_its_gpu_had_not_written_is_torn(
 
 @pytest.mark.slow
 @TIMELINE
-def test_a_reader_in_c_that_dies_holds_up_nobody(
-    name: str, c: Callable[[], Puppet], python: Callable[[], Peer], kind: str, sync: str
-) -> None:
+def test_a_reader_in_c_that_dies_holds_up_nobody(name, c, python, kind, sync):
     program, peer = c(), python()
     peer("create", name, device="cuda", memory=kind, sync=sync)
     attach(program, name)
@@ -221,9 +204,7 @@ def test_a_reader_in_c_that_dies_holds_up_nobody(
 
 @pytest.mark.slow
 @TIMELINE
-def test_a_producer_in_python_that_dies_leaves_c_its_whole_frames(
-    name: str, c: Callable[[], Puppet], python: Callable[[], Peer], kind: str, sync: str
-) -> None:
+def test_a_producer_in_python_that_dies_leaves_c_its_whole_frames(name, c, python, kind, sync):
     program, peer = c(), python()
     create(program, name, kind, sync)
     peer("attach", name)
@@ -238,9 +219,7 @@ def test_a_producer_in_python_that_dies_leaves_c_its_whole_frames(
     assert program.refused("acquire", 0, 20 * 10**9, 0)[0] == "PEER_LOST"
 
 
-def test_nobody_new_opens_ipc_memory_when_its_creator_is_dead(
-    name: str, c: Callable[[], Puppet], driver: str
-) -> None:
+def test_nobody_new_opens_ipc_memory_when_its_creator_is_dead(name, c, driver):
     program, inside, late = c(), c(), c()
     create(program, name, "ipc")
     attach(inside, name)
@@ -252,9 +231,7 @@ def test_nobody_new_opens_ipc_memory_when_its_creator_is_dead(
 
 
 @pytest.mark.parametrize("kind", ["vmm", "pool"])
-def test_a_ring_by_descriptor_outlives_its_creator(
-    name: str, c: Callable[[], Puppet], python: Callable[[], Peer], kind: str
-) -> None:
+def test_a_ring_by_descriptor_outlives_its_creator(name, c, python, kind):
     program, inside, late = c(), c(), python()
     create(program, name, kind)
     attach(inside, name)
@@ -268,9 +245,7 @@ def test_a_ring_by_descriptor_outlives_its_creator(
     late("release")
 
 
-def test_memory_that_others_use_outlives_its_ring(
-    name: str, c: Callable[[], Puppet], python: Callable[[], Peer], driver: str, calls: Calls
-) -> None:
+def test_memory_that_others_use_outlives_its_ring(name, c, python, driver, calls):
     program, peer = c(), python()
     create(program, name, "ipc")
     peer("attach", name)

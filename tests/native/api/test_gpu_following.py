@@ -5,11 +5,8 @@ The driver is that of test_gpu.py.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
-from tests.native.api.gpu_peer import Peer
 from tests.native.api.gpu_rings import (
     MEMORY,
     OF_EACH,
@@ -54,9 +51,7 @@ def reads(program: Puppet, byte: int, *, restarted: bool) -> None:
 
 @pytest.mark.slow(keep=2)
 @OF_EACH
-def test_a_consumer_in_c_goes_on_in_the_next_ring_on_its_stream(
-    name: str, c: Callable[[], Puppet], kind: str, sync: str
-) -> None:
+def test_a_consumer_in_c_goes_on_in_the_next_ring_on_its_stream(name, c, kind, sync):
     camera, other, reader = c(), c(), c()
     create(camera, name, kind, sync)
     camera.ok("produce", "-", "-")
@@ -83,9 +78,7 @@ def test_a_consumer_in_c_goes_on_in_the_next_ring_on_its_stream(
 
 @pytest.mark.slow(keep=2)
 @OF_EACH
-def test_a_producer_in_c_goes_on_in_the_next_ring_on_its_stream(
-    name: str, c: Callable[[], Puppet], python: Callable[[], Peer], kind: str, sync: str
-) -> None:
+def test_a_producer_in_c_goes_on_in_the_next_ring_on_its_stream(name, c, python, kind, sync):
     program, first, second = c(), python(), python()
     for k, peer in enumerate((first, second)):
         peer("create", name, device="cuda", memory=kind, sync=sync, replace=True)
@@ -105,9 +98,7 @@ def test_a_producer_in_c_goes_on_in_the_next_ring_on_its_stream(
     second("close")
 
 
-def test_a_reader_in_c_goes_from_a_gpu_into_host_memory_and_back(
-    name: str, c: Callable[[], Puppet]
-) -> None:
+def test_a_reader_in_c_goes_from_a_gpu_into_host_memory_and_back(name, c):
     reader, on_host, *on_gpu = c(), c(), c(), c()
     create(on_gpu[0], name, "pinned")
     on_gpu[0].ok("produce", "-", "-")
@@ -131,9 +122,7 @@ def test_a_reader_in_c_goes_from_a_gpu_into_host_memory_and_back(
 
 
 @pytest.mark.parametrize("kind", ["vmm"])
-def test_who_reads_by_the_cpu_does_not_go_on_on_a_gpu(
-    name: str, c: Callable[[], Puppet], kind: str
-) -> None:
+def test_who_reads_by_the_cpu_does_not_go_on_on_a_gpu(name, c, kind):
     camera, other, reader = c(), c(), c()
     replace_on_host(camera, name)
     reader.ok("under", MEMORY["host"], CPU, 0, 0)
@@ -147,9 +136,7 @@ def test_who_reads_by_the_cpu_does_not_go_on_on_a_gpu(
 
 
 @pytest.mark.parametrize("kind", ["ipc", "vmm"])
-def test_a_durable_subscription_outlives_a_ring_on_a_gpu(
-    name: str, c: Callable[[], Puppet], kind: str
-) -> None:
+def test_a_durable_subscription_outlives_a_ring_on_a_gpu(name, c, kind):
     """A member that joins it in the next ring learns how many frames were lost between."""
     camera, other, reader = c(), c(), c()
     create(camera, name, kind)

@@ -53,9 +53,7 @@ def refuses(program: Puppet, *calls: str) -> None:
 # ---- no CUDA -------------------------------------------------------------------------------------
 
 
-def test_rings_that_the_cpu_uses_touch_no_cuda(
-    name: str, c: Puppet, calls: Callable[[int], list[tuple[str, int]]]
-) -> None:
+def test_rings_that_the_cpu_uses_touch_no_cuda(name, c, calls):
     for kind in ("host", "pinned"):
         c.ok("under", MEMORY[kind], -1, 0, 0)
         c.ok("create", name, 4, 0o600, *SHAPE)
@@ -72,9 +70,8 @@ def test_rings_that_the_cpu_uses_touch_no_cuda(
 
 
 def test_the_creator_of_a_ring_that_the_cpu_uses_goes_on_without_cuda(
-    name: str, c: Puppet, linked: Any, puppets: Callable[..., Puppet],
-    calls: Callable[[int], list[tuple[str, int]]],
-) -> None:  # fmt: skip
+    name, c, linked, puppets, calls
+):
     other = puppets(linked)
     for program in (c, other):
         program.ok("under", MEMORY["pinned"], -1, 0, 0)
@@ -93,10 +90,7 @@ def test_the_creator_of_a_ring_that_the_cpu_uses_goes_on_without_cuda(
         program.ok("detach")
 
 
-def test_without_a_driver_the_error_says_so(
-    name: str, linked: Any, puppets: Callable[..., Puppet], monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:  # fmt: skip
+def test_without_a_driver_the_error_says_so(name, linked, puppets, monkeypatch, tmp_path):
     (tmp_path / "libcuda.so.1").write_text("no library")
     monkeypatch.setenv("LD_LIBRARY_PATH", str(tmp_path))
     program = puppets(linked)
@@ -123,9 +117,7 @@ def test_without_a_driver_the_error_says_so(
         ((1, 0, 0, 0), ("a", "|S4", 4, ","), "INVALID", "cannot be an array on a GPU"),
     ],
 )
-def test_what_cannot_be_leaves_nothing(
-    name: str, c: Puppet, under: tuple[int, ...], fields: tuple[Any, ...], status: str, told: str
-) -> None:
+def test_what_cannot_be_leaves_nothing(name, c, under, fields, status, told):
     c.ok("under", *under)
     found, text = c.refused("create", name, 4, 0o600, *fields)
     assert (found, told in text) == (status, True), text
@@ -135,7 +127,7 @@ def test_what_cannot_be_leaves_nothing(
     c.end()
 
 
-def test_a_host_ring_takes_no_device_and_no_stream(name: str, c: Puppet) -> None:
+def test_a_host_ring_takes_no_device_and_no_stream(name, c):
     with gpuring.create(name, slots=4, shape=4, dtype="u1", device="host"):
         c.ok("under", 0, 0, 0, 0)
         status, text = c.refused("attach", name, 0)
@@ -159,9 +151,7 @@ def test_a_host_ring_takes_no_device_and_no_stream(name: str, c: Puppet) -> None
         (",18=1,", "ipc", ()),
     ],
 )
-def test_what_the_gpu_lacks_decides_the_kind(
-    name: str, c: Puppet, attributes: str, kind: str, made: tuple[str, ...]
-) -> None:
+def test_what_the_gpu_lacks_decides_the_kind(name, c, attributes, kind, made):
     c.ok("setenv", "FAKE_CUDA_ATTRIBUTES", attributes or ",")
     if made:
         create(c, name, kind)
@@ -174,9 +164,7 @@ def test_what_the_gpu_lacks_decides_the_kind(
         assert text.startswith(f'memory="{kind}": GPU 0 ')
 
 
-def test_without_a_timeline_auto_takes_events_and_the_gate_of_the_host(
-    name: str, c: Puppet
-) -> None:
+def test_without_a_timeline_auto_takes_events_and_the_gate_of_the_host(name, c):
     c.ok("setenv", "FAKE_CUDA_ATTRIBUTES", ",122=0,")
     create(c, name, "ipc")
     found = c.ok("info")
@@ -226,7 +214,7 @@ OPENING = {
 
 
 @pytest.mark.parametrize("kind", CREATING)
-def test_a_refused_call_of_create_leaves_nothing(name: str, c: Puppet, kind: str) -> None:
+def test_a_refused_call_of_create_leaves_nothing(name, c, kind):
     c.ok("under", MEMORY[kind], 0, 0, 0)
     for call in CREATING[kind]:
         refuses(c, call)
@@ -242,9 +230,7 @@ def test_a_refused_call_of_create_leaves_nothing(name: str, c: Puppet, kind: str
 
 
 @pytest.mark.parametrize("kind", OPENING)
-def test_a_refused_call_of_attach_leaves_nothing(
-    name: str, c: Puppet, linked: Any, puppets: Callable[..., Puppet], kind: str
-) -> None:
+def test_a_refused_call_of_attach_leaves_nothing(name, c, linked, puppets, kind):
     other = puppets(linked)
     create(c, name, kind)
     other.ok("under", 0, 0, 0, 0)
@@ -263,7 +249,7 @@ def test_a_refused_call_of_attach_leaves_nothing(
     c.end()
 
 
-def test_slots_that_cuda_does_not_register_are_used_by_the_cpu(name: str, c: Puppet) -> None:
+def test_slots_that_cuda_does_not_register_are_used_by_the_cpu(name, c):
     refuses(c, "cuMemHostRegister_v2")
     create(c, name, "pinned")
     found = c.ok("info")
@@ -281,9 +267,7 @@ def test_slots_that_cuda_does_not_register_are_used_by_the_cpu(name: str, c: Pup
     c.ok("detach")
 
 
-def test_a_stream_that_takes_nothing_is_told_and_the_claim_is_given_up(
-    name: str, c: Puppet
-) -> None:
+def test_a_stream_that_takes_nothing_is_told_and_the_claim_is_given_up(name, c):
     c.ok("gpu", 0)
     create(c, name, "ipc")
     c.ok("produce", "-")
@@ -307,9 +291,7 @@ def test_a_stream_that_takes_nothing_is_told_and_the_claim_is_given_up(
 # ---- in which order ------------------------------------------------------------------------------
 
 
-def test_the_waits_and_the_fence_writes_go_into_the_streams_of_the_calls(
-    name: str, c: Puppet, calls: Callable[[int], list[tuple[str, int]]]
-) -> None:
+def test_the_waits_and_the_fence_writes_go_into_the_streams_of_the_calls(name, c, calls):
     c.ok("gpu", 0)
     create(c, name, "ipc", "timeline")
     c.ok("produce", "-")
@@ -339,9 +321,7 @@ def test_the_waits_and_the_fence_writes_go_into_the_streams_of_the_calls(
     assert c.ok("seen", 2)["all"] == "1"
 
 
-def test_with_the_gate_of_the_host_no_stream_waits(
-    name: str, c: Puppet, calls: Callable[[int], list[tuple[str, int]]]
-) -> None:
+def test_with_the_gate_of_the_host_no_stream_waits(name, c, calls):
     c.ok("gpu", 0)
     create(c, name, "ipc", "timeline", "host")
     c.ok("produce", "-")
@@ -358,9 +338,7 @@ def test_with_the_gate_of_the_host_no_stream_waits(
     assert waits == [("cuStreamWaitValue64_v2", 0x1000)]  # the hold
 
 
-def test_a_consumer_in_c_cannot_write_virtual_memory(
-    name: str, c: Puppet, linked: Any, puppets: Callable[..., Puppet]
-) -> None:
+def test_a_consumer_in_c_cannot_write_virtual_memory(name, c, linked, puppets):
     create(c, name, "vmm")
     c.ok("gpu", 0)
     c.ok("produce", "-")
