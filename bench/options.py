@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Iterable
 
 from gpuring.cli.measure.options import add_device, add_from, add_json, add_spoil
-from gpuring.cli.options import count, positive
+from gpuring.cli.options import Parser, count, positive
 
 from .mps import MODES
 
@@ -18,9 +18,7 @@ __all__ = [
 
 def parser(prog: str, doc: str | None) -> argparse.ArgumentParser:
     """doc: the program's docstring, which --help shows as it is."""
-    return argparse.ArgumentParser(
-        prog=prog, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    return Parser(prog=prog, description=doc, formatter_class=argparse.RawDescriptionHelpFormatter)
 
 
 def add_mps(parser: argparse.ArgumentParser, default: str | None, help: str) -> None:

@@ -19,7 +19,7 @@ from bench.frontends import example, measure, ways
 from bench.frontends.transport import Setting
 from gpuring.cli.measure import stored
 from gpuring.cli.measure.card import machine_card
-from gpuring.cli.options import count, positive
+from gpuring.cli.options import Parser, count, positive
 
 PHOTOS = 3
 PARTS = ("photos", "frames", "http", "deaths")
@@ -31,7 +31,7 @@ PRELOADED = (
 
 
 def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(prog="python -m bench.frontends", description=__doc__)
+    options = Parser(prog="python -m bench.frontends", description=__doc__)
     add = options.add_argument
     add("--device", choices=("cuda", "host"), default="cuda")
     asked.add_mps(options, "off", "whether processes share the GPU through CUDA MPS (off)")
