@@ -44,7 +44,9 @@ class Parser(argparse.ArgumentParser):
 
 
 def _meant(word: str, known: Iterable[str]) -> str:
-    return "".join(f" (did you mean {each}?)" for each in get_close_matches(word, list(known), 1))
+    names = {each.lstrip("-"): each for each in known}
+    found = get_close_matches(word.lstrip("-"), names, 1)
+    return "".join(f" (did you mean {names[each]}?)" for each in found)
 
 
 class _Once(argparse.Action):
