@@ -1,18 +1,23 @@
-"""Options that several of these benchmarks have, and that `gpuring bench` does not have."""
+"""Options that several of these benchmarks have, and that `gpuring bench` does not have, and how
+these programs end."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterable
+import sys
+from collections.abc import Callable, Iterable
+from typing import NoReturn
 
 from gpuring.cli.measure.options import add_device, add_from, add_json, add_spoil
 from gpuring.cli.options import Parser, count, positive
+from gpuring.cli.trouble import CommandError
+from gpuring.errors import DeviceError
 
 from .mps import MODES
 
 __all__ = [
     "add_device", "add_from", "add_json", "add_mps", "add_only", "add_rounds", "add_seconds",
-    "add_spoil", "parser",
+    "add_spoil", "parser", "run",
 ]  # fmt: skip
 
 
@@ -43,3 +48,13 @@ def add_seconds(parser: argparse.ArgumentParser, default: float) -> None:
         "--seconds", type=positive, default=default, metavar="S",
         help=f"duration of each measurement (default: {default:g})",
     )  # fmt: skip
+
+
+def run(main: Callable[[], int | None]) -> NoReturn:
+    """Ends the program with what `main` returns, or with a sentence if it cannot do as asked."""
+    try:
+        sys.exit(main())
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except (CommandError, DeviceError) as error:
+        sys.exit(str(error))
