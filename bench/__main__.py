@@ -16,6 +16,7 @@ from pathlib import Path
 from gpuring.cli.bench import summary
 from gpuring.cli.measure import stored
 from gpuring.cli.measure.figures import line
+from gpuring.cli.options import Parser
 from gpuring.cli.trouble import CommandError
 from gpuring.errors import RingError
 
@@ -25,7 +26,7 @@ from .options import add_device, add_from, add_json, add_mps, add_only, add_spoi
 
 
 def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
+    options = Parser(prog="python -m bench", description=__doc__)
     options.add_argument("--quick", action="store_true", help="about a minute instead of eight")
     add_device(options)
     add_mps(

@@ -11,7 +11,6 @@ figure is of a burst of as many frames.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -24,7 +23,7 @@ from typing import Any, Literal
 import numpy as np
 
 import gpuring
-from bench import floor
+from bench import floor, options
 from gpuring.cli.measure.settings import ring_name
 
 QUANTILES = ("50", "99")
@@ -101,8 +100,8 @@ def by_floor(sync: str) -> Iterator[Way]:
     if nvcc is None:
         raise floor.FloorFailed(floor.NO_NVCC)
     of_burst = {"kernel": 0, "frames": 8000, "warmup": 400, "slots": LAP}
-    options: floor.Options = {"what": "burst", "sync": sync, **of_burst}
-    for line in floor.measure(floor.build(nvcc), options, os.environ):
+    asked: floor.Options = {"what": "burst", "sync": sync, **of_burst}
+    for line in floor.measure(floor.build(nvcc), asked, os.environ):
         for side in ("producer", "consumer"):
             sample = line[f"{side}_ns"]
             yield f"floor, {side}", [float(np.percentile(sample, float(q))) for q in QUANTILES]
@@ -117,7 +116,7 @@ def measure_gpu(program: Path, sync: Literal["event", "timeline"]) -> Iterator[W
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m bench.c_api")
+    parser = options.parser("python -m bench.c_api", __doc__)
     parser.add_argument("--gpu", action="store_true", help="on a GPU, with Python and the floor")
     on_gpu = parser.parse_args().gpu
     with tempfile.TemporaryDirectory() as folder:
@@ -141,4 +140,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    options.run(main)

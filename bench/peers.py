@@ -33,6 +33,7 @@ from gpuring.cli.measure.figures import VERIFICATION_FAILED, Distribution, Figur
 from gpuring.cli.measure.kernels import SOURCE as KERNELS
 from gpuring.cli.measure.patterns import pattern_for
 from gpuring.cli.measure.settings import FRAME_NBYTES, SLOTS, ring_name
+from gpuring.memory.cuda import device_for
 
 GROUP = "peers"
 STRIDE = 16
@@ -244,10 +245,12 @@ def main() -> int:
         which, name, seconds = args.role
         ROLES[which](name, float(seconds))
         return 0
+    if not args.host:
+        device_for(0)  # raises DeviceError
     on = (False,) if args.host else mps.modes(args.mps)
     run = figures(args.rounds, args.seconds, on, args.host)
     return stored.run(run, sys.argv[1:], args.json).status
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    options.run(main)

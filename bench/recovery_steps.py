@@ -28,7 +28,6 @@ the process is gone.  Containers need root.
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import functools
 import itertools
@@ -40,7 +39,6 @@ import secrets
 import select
 import signal
 import statistics
-import sys
 import threading
 import time
 from collections.abc import Callable
@@ -50,7 +48,10 @@ from typing import Any
 import numpy as np
 
 import gpuring
+from bench import options
 from gpuring.cli.measure.card import machine_card
+from gpuring.cli.options import count, positive, seconds
+from gpuring.memory.cuda import device_for
 from gpuring.native.snapshot import snapshot
 from tests.helpers import raw_verbs  # type: ignore[attr-defined]
 from tests.helpers.processes import Child, Pipe, poll
@@ -384,15 +385,18 @@ def clean(shm: str | None) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--memory", nargs="+", default=ON_GPU, choices=("host", "memfd", *ON_GPU))
-    parser.add_argument("--rounds", type=int, default=10, help="rounds of each combination, in all")
-    parser.add_argument("--parallel", type=int, nargs="+", default=[1, 6], help="trials at once")
-    parser.add_argument("--idle", type=float, default=0, help="seconds before each round")
-    parser.add_argument("--no-containers", action="store_true")
-    parser.add_argument("--seconds", type=float, default=80, help="nothing begins after that time")
-    parser.add_argument("--json", type=Path, help="write everything to this file")
+    parser = options.parser("python -m bench.recovery_steps", __doc__.splitlines()[0])
+    add = parser.add_argument
+    add("--memory", nargs="+", default=ON_GPU, choices=("host", "memfd", *ON_GPU))
+    add("--rounds", type=count, default=10, help="rounds of each combination, in all")
+    add("--parallel", type=count, nargs="+", default=[1, 6], help="trials at once")
+    add("--idle", type=seconds, default=0, help="seconds before each round")
+    add("--no-containers", action="store_true")
+    add("--seconds", type=positive, default=80, help="nothing begins after that time")
+    add("--json", type=Path, help="write everything to this file")
     args = parser.parse_args()
+    if {*args.memory} & {*ON_GPU}:
+        device_for(0)  # raises DeviceError
     began, results, left_out = time.monotonic(), [], []
     for inside, kind, trials in itertools.product((False, True), args.memory, args.parallel):
         if inside and (kind == "ipc" or args.no_containers):
@@ -420,4 +424,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    options.run(main)

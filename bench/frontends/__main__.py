@@ -7,7 +7,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import multiprocessing
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from multiprocessing import forkserver
@@ -19,7 +18,7 @@ from bench.frontends import example, measure, ways
 from bench.frontends.transport import Setting
 from gpuring.cli.measure import stored
 from gpuring.cli.measure.card import machine_card
-from gpuring.cli.options import count, positive
+from gpuring.cli.options import Parser, Refused, count, positive
 
 PHOTOS = 3
 PARTS = ("photos", "frames", "http", "deaths")
@@ -31,7 +30,7 @@ PRELOADED = (
 
 
 def parser() -> argparse.ArgumentParser:
-    options = argparse.ArgumentParser(prog="python -m bench.frontends", description=__doc__)
+    options = Parser(prog="python -m bench.frontends", description=__doc__)
     add = options.add_argument
     add("--device", choices=("cuda", "host"), default="cuda")
     asked.add_mps(options, "off", "whether processes share the GPU through CUDA MPS (off)")
@@ -57,8 +56,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     options = parser()
     args = options.parse_args(argv)
     try:
-        width, height = map(int, args.size.split("x"))
-    except ValueError:
+        width, height = map(count, args.size.split("x"))
+    except (ValueError, Refused):
         options.error("--size is WIDTHxHEIGHT, such as 1920x1080")
     if not args.no_deaths and min(args.workers, args.engines) < 2:
         options.error("to kill a worker and an engine takes two of each, or --no-deaths")
@@ -136,4 +135,4 @@ def line(record: dict[str, Any]) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    asked.run(main)

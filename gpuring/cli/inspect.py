@@ -242,9 +242,7 @@ def _peers(one: RingStats, whole: Service | None, width: int | None) -> str:
         for peer in one.peers
     ]
     right = ("PEER", "PID", "JOINED", "FRAMES", "LOST", "TORN", "GPU PENDING")
-    # A bridge has two peers of one subscription or of none, so what they are is not seen from that.
-    less = ("FRAMES", "LOST", "SUBSCRIPTION") if whole else ("LOST", "FRAMES")
-    drop = ("TORN", "JOINED", "GPU PENDING", *less, "LABEL")
+    drop = ("TORN", "JOINED", "GPU PENDING", "LOST", "FRAMES", "SUBSCRIPTION")
     shown = str(table(PEERS, rows, right=right, drop=drop, width=width))
     return (
         f"{shown}\n* of another pid namespace"

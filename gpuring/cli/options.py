@@ -6,6 +6,8 @@ import argparse
 import math
 import pwd
 import re
+from collections.abc import Iterable
+from difflib import get_close_matches
 from typing import Any
 
 from gpuring import arguments, native
@@ -15,12 +17,36 @@ Refused = argparse.ArgumentTypeError
 
 
 class Parser(argparse.ArgumentParser):
-    """An option that has one value is refused a second time.  argparse would forget the first."""
+    """It says which command or option a mistyped one may mean.
+
+    An option that has one value is refused a second time.  argparse would forget the first.
+    """
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         for action in (None, "store"):
             self.register("action", action, _Once)
+
+    def parse_known_args(self, *args: Any, **more: Any) -> Any:
+        """Refuses what it does not know.  The parser of all commands would not know its options."""
+        given, rest = super().parse_known_args(*args, **more)
+        if rest:
+            known = [option for action in self._actions for option in action.option_strings]
+            told = [word + _meant(word.split("=")[0], known) for word in rest]
+            self.error(f"unrecognized arguments: {' '.join(told)}")
+        return given, rest
+
+    def _check_value(self, action: argparse.Action, value: object) -> None:
+        known = action.choices or [value]
+        if value not in known and (meant := _meant(str(value), known)):
+            raise argparse.ArgumentError(action, f"invalid choice: {value!r}{meant}")
+        super()._check_value(action, value)
+
+
+def _meant(word: str, known: Iterable[str]) -> str:
+    names = {each.lstrip("-"): each for each in known}
+    found = get_close_matches(word.lstrip("-"), names, 1)
+    return "".join(f" (did you mean {names[each]}?)" for each in found)
 
 
 class _Once(argparse.Action):

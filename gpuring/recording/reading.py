@@ -43,6 +43,10 @@ class Recording:
         self._files = sorted(files, key=lambda file: file.start_ns)
         self._with_frames = [file for file in self._files if file.start_ns]
 
+    def __repr__(self) -> str:
+        counts = (f"{counts.frames} frames of {name!r}" for name, counts in self.counts.items())
+        return f"<Recording: {', '.join(counts) or 'no frames'}>"
+
     @property
     def rings(self) -> tuple[RecordedRing, ...]:
         """The rings that were recorded, in order of their first frames.  A ring that took the name

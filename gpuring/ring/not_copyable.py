@@ -12,7 +12,7 @@ class Unique:
 
     def __reduce_ex__(self, _protocol: SupportsIndex) -> NoReturn:
         raise TypeError(
-            f"a {type(self).__name__} cannot be copied or pickled: it stands for one claim, hold "
+            f"{type(self).__name__} cannot be copied or pickled: it stands for one claim, hold "
             "or membership of this process. Copy the arrays you want to keep; give another process "
             "the Ring, or its name, and let it join by itself"
         )

@@ -37,6 +37,12 @@ def test_the_table_has_medians_and_the_middle_half_of_differences(tmp_path):
     assert len(rows) == 6
 
 
+def test_a_file_without_results_is_refused_in_a_sentence(tmp_path):
+    done = commands.module("bench.tracing", "--from", tmp_path / "none")
+    assert done.returncode == 1
+    assert done.stderr == f"--from {tmp_path / 'none'}: No such file or directory\n"
+
+
 def test_frames_in_python_are_measured_off_and_on():
     with Crew() as crew:
         off, on, more = tracing.in_python(crew, 3, [tracing.HOST])

@@ -50,6 +50,10 @@ def parsed(monkeypatch, capsys):
         ((*KEEP, "--device", "gpu"), "--device: must be host, cuda or cuda:N, not 'gpu'"),
         (("tap", "x", "--out", "y", "--out", "z"), "--out: is given more than once, but takes one"),
         (("bridge", "export", "x", "--listen", "y", "--listen", "z"), "--listen: is given more"),
+        (("tpo",), "invalid choice: 'tpo' (did you mean top?)"),
+        (("bridge", "exprt"), "invalid choice: 'exprt' (did you mean export?)"),
+        (("top", "--onec"), "unrecognized arguments: --onec (did you mean --once?)"),
+        ((*KEEP, "--produces=2"), "--produces=2 (did you mean --producers?)"),
         (("doctor", "--device", "first"), "--device: must be cuda or cuda:N, not 'first'"),
     ],
 )

@@ -100,6 +100,22 @@ def test_engines_and_clients_are_shown_by_their_labels(name, children, command):
         call.cancel()
 
 
+def test_a_terminal_of_80_columns_shows_labels_beside_what_an_engine_holds(
+    name, command, monkeypatch
+):
+    monkeypatch.setenv("COLUMNS", "80")
+    with serve(name, label="rack 2") as server, gpuring.connect(name, label="camera 5") as client:
+        calls = [send(client, k) for k in range(4)]
+        taken = [server.take(1, timeout=10) for _ in calls]
+        assert all(taken)
+        text = command("inspect", name).stdout
+        (row,) = re.findall(r"engine +rack 2 .*", text)
+        assert "64 for " in row
+        assert "67 for " in text  # in a line below
+        assert re.search("client +camera 5 ", text)
+        assert max(map(len, text.splitlines())) <= 80
+
+
 def test_the_ring_of_answers_has_the_labels_of_both_sides(name):
     with serve(name, label="rack 2") as server, gpuring.connect(name, label="camera 5") as client:
         ask_here(server, client, 0)

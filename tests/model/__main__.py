@@ -14,6 +14,8 @@ def main():
     )
     parser.add_argument("names", nargs="*", help="only configurations and mutants with such a name")
     asked = parser.parse_args()
+    if unknown := {*asked.names} - {*CI, *LONG, *MUTANTS}:
+        parser.error(f"there is no {' and no '.join(sorted(unknown))}")
     failed = 0
 
     def tell(name, report, right):

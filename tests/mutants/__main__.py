@@ -22,6 +22,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from gpuring.cli.options import count
 from tests import ROOT
 from tests.mutants import Mutant, load
 from tests.mutants.copies import COMPILED, Copy, Run, commands_of, files_of
@@ -131,13 +132,13 @@ def _commit(root: Path) -> str:
 def main(arguments: list[str], root: Path = ROOT) -> int:
     commit = _commit(root)
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("--sample", type=int, metavar="N", help="runs a sample of N mutants")
+    parser.add_argument("--sample", type=count, metavar="N", help="runs a sample of N mutants")
     parser.add_argument("--seed", default=commit, help="chooses the sample (default: the commit)")
     parser.add_argument(
         "--only", default="", metavar="PATTERN", help="runs those with it in id, files or test"
     )
     parser.add_argument("--gpu", action="store_true", help="runs only those that need a GPU")
-    parser.add_argument("--jobs", type=int, default=len(os.sched_getaffinity(0)), metavar="J")
+    parser.add_argument("--jobs", type=count, default=len(os.sched_getaffinity(0)), metavar="J")
     parser.add_argument("--json", type=Path, metavar="FILE", help="writes the results into it, too")
     parser.add_argument("--list", action="store_true", help="lists the mutants, and runs nothing")
     options = parser.parse_args(arguments)

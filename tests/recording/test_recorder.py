@@ -154,6 +154,7 @@ def test_several_rings_in_one_file_in_order_of_their_times(name, tmp_path):
     assert values(recording) == [*range(10)]
     assert [frame.array.shape for frame in recording] == [(k + 1,) for k in order]
     assert {ring.name for ring in recording.rings} == {ring.name for ring in rings}
+    assert f"4 frames of {rings[0].name!r}, 3 frames of " in repr(recording)
     assert values(recording.frames([rings[2].name])) == [1, 2, 6]
 
 

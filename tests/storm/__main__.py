@@ -21,7 +21,7 @@ STORMS = {
 def main() -> int:
     if len(sys.argv) < 2 or sys.argv[1] not in STORMS:
         print(f"python -m tests.storm {'|'.join(STORMS)} [--help]")
-        return 2
+        return 0 if sys.argv[1:2] == ["--help"] else 2
     module, _, kind = STORMS[sys.argv[1]].rpartition(".")
     made = getattr(import_module(f"tests.storm.{module}"), kind)
     return harness.main(made, f"python -m tests.storm {sys.argv[1]}", sys.argv[2:])
