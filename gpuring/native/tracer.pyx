@@ -101,7 +101,7 @@ cdef class annotate:
     cdef char name[32]
 
     def __init__(self, str name not None):
-        cdef bytes encoded = name.encode()[:32].ljust(32, b"\0")
+        cdef bytes encoded = name.encode(errors="replace")[:32].ljust(32, b"\0")
         for k in range(32):
             self.name[k] = encoded[k]
 

@@ -14,7 +14,7 @@ def encode(label: str | None) -> bytes:
         return _program().encode(errors="replace")[: native.MAX_LABEL_NBYTES]
     if not isinstance(label, str):
         raise TypeError(f"label must be a str or None, not {type(label).__name__}")
-    encoded = label.encode()
+    encoded = label.encode(errors="surrogatepass")  # which is no UTF-8, and refused
     native.check_label(encoded)
     return encoded
 

@@ -32,7 +32,7 @@ def encode(name: str) -> bytes:
     """The name that a user has given, checked.  Raises TypeError, ValueError."""
     if not isinstance(name, str):
         raise TypeError(f"subscription must be a str or None, not {type(name).__name__}")
-    encoded = name.encode()
+    encoded = name.encode(errors="surrogatepass")  # which is no UTF-8, and refused
     native.check_subscription(encoded)
     return encoded
 

@@ -217,11 +217,15 @@ cdef class Calls:
             wake(for_room)
 
     def close(self, error):
-        """Ends every call.  `error` makes the error of each."""
+        """Ends every call.  `error` makes the error of each.  What has come and was not handed out goes with the client."""
+        cdef Entry call
         self.closed = True
         wake(list(self.for_room))
         for call in self.all():
-            self.end(call, error(call), False)
+            lost = error(call)
+            self.end(call, lost, False)
+            if call._error is None and call._left_over():
+                call._error = lost
 
     # ---- sleeping
 

@@ -105,7 +105,7 @@ cdef class InFlight(Entry):
             raise error
         answer = self._answer
         if answer is None or not self._has_answer():
-            raise self._was_closed() if self.calls.closed else RingError(f"{self._label()}: its answer was released")
+            raise RingError(f"{self._label()}: its answer was released")
         if self._mailbox.on_device:
             self._mailbox.order(answer, stream)
         return answer
@@ -115,8 +115,6 @@ cdef class InFlight(Entry):
         part = self._next_part()
         if self._error is not None and (part is None or self.calls.closed):
             raise self._error
-        if part is None and self.calls.closed and not self.last and not self.in_parts:
-            raise self._was_closed()  # the answer is gone with its client
         if part is None:
             return None
         if self.parts:

@@ -165,12 +165,13 @@ def test_own_slices_are_written_once_for_each_ring_that_is_traced(name):
             pass
         tracer = tracer_of(name)
         put(producer)
-        with gpuring.annotate("größer" * 9):
+        with gpuring.annotate("größer" * 9), gpuring.annotate("no UTF-8: \udce9"):
             put(producer)
         rows = np.frombuffer(tracer.read(producer._peer.number), np.uint64).reshape(-1, 8)
         kinds = [KINDS[int(row[2]) & 0xFFFFFFFF] for row in rows]
-        assert kinds == ["claim", "publish", "begin", "claim", "publish", "end"]
+        assert kinds == ["claim", "publish", "begin", "begin", "claim", "publish", "end", "end"]
         assert rows[2, 4:].tobytes() == ("größer" * 9).encode()[:32]
+        assert rows[3, 4:].tobytes().rstrip(b"\0") == b"no UTF-8: ?"
         tracer.off()
         with gpuring.annotate("not traced"):
             pass

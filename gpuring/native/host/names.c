@@ -41,6 +41,9 @@ static const char unnamed = '#';
 
 gpuring_status gh_check_subscription(const char *name, size_t nbytes, gpuring_error *error) {
     char shown[2 * GH_SUBSCRIPTION];
+    if (!gh_is_utf8(name, nbytes))
+        return gh_fail(error, GPURING_INVALID, "a subscription's name is UTF-8, and not '%s'",
+                       gh_printable(shown, sizeof shown, name, nbytes));
     if (nbytes == 0 || name[0] == unnamed || memchr(name, 0, nbytes))
         return gh_fail(error, GPURING_INVALID,
                        "'%s' cannot name a subscription ('#\xe2\x80\xa6' is for unnamed ones)",
@@ -63,8 +66,9 @@ gpuring_status gh_name_none(char name[GH_SUBSCRIPTION], gpuring_error *error) {
 
 gpuring_status gh_check_label(const char *label, size_t nbytes, gpuring_error *error) {
     char shown[2 * GH_LABEL];
-    if (nbytes <= GH_LABEL && !memchr(label, 0, nbytes)) return GPURING_OK;
+    if (nbytes <= GH_LABEL && !memchr(label, 0, nbytes) && gh_is_utf8(label, nbytes))
+        return GPURING_OK;
     return gh_fail(error, GPURING_INVALID,
-                   "a label has at most %d bytes and no zero byte, not '%s'", GH_LABEL,
+                   "a label has at most %d bytes of UTF-8 and no zero byte, not '%s'", GH_LABEL,
                    gh_printable(shown, sizeof shown, label, nbytes));
 }

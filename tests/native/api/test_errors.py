@@ -34,6 +34,24 @@ def test_a_name_that_no_ring_can_have_and_one_that_none_has(name, puppet):
     assert f"No ring or service named '{name}'" in text
 
 
+def test_a_subscription_and_a_label_are_utf_8(name, puppet):
+    """A program in Python could not name this subscription, and so could not end it."""
+    c = puppet()
+    with small_ring(name) as ring:
+        c.ok("attach", name, 0)
+        for refused, call in (
+            (c.refused("subscribe", "caf\udce9", 0, "", 0), lambda: ring.subscribe("caf\udce9")),
+            (c.refused("produce", "caf\udce9", ""), lambda: ring.producer(label="caf\udce9")),
+        ):
+            assert refused[0] == "INVALID"
+            with pytest.raises(ValueError, match=r"UTF-8.*not 'caf") as told:
+                call()
+            assert refused[1] == str(told.value).replace("\ufffd" * 3, "\ufffd")
+        assert ring.stats().peers == ring.stats().subscriptions == ()
+        c.ok("detach")
+        c.end()
+
+
 @pytest.mark.parametrize("timeout", [-2, -5, -(2**63)])
 def test_a_negative_timeout_is_none(name, puppet, timeout):
     c = puppet()

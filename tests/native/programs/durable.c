@@ -2,7 +2,7 @@
  * moment. A member that joins afterwards reads what is left. Each frame was either read or is
  * counted as lost, and no frame both.
  *
- * Usage: durable join|note|count|clear|tell|subscribe|acquire|latest. What happens, and where, is
+ * Usage: durable join|note|count|clear|tell|skip|subscribe|acquire|latest. What happens, and where, is
  * in the functions of these names.
  */
 #define _GNU_SOURCE
@@ -75,6 +75,14 @@ static void count_and_die(struct gr_ring *ring) { take_up_and_die(ring, "owed: c
 static void clear_and_die(struct gr_ring *ring) { take_up_and_die(ring, "owed: resume cleared"); }
 static void tell_and_die(struct gr_ring *ring) { take_up_and_die(ring, "join: loss counted"); }
 
+/* The frame that was to report the losses is torn, and nobody has seen it. */
+static void skip_and_die(struct gr_ring *ring) {
+    take_up_and_die(ring, "");
+    REQUIRE(gr_acquire(&reader) == GR_OK);
+    there = "release: done";
+    gr_skip_torn(&reader);
+}
+
 /* A subscription is announced, and a claim may not have seen that (H18). */
 static void subscribe_and_die(struct gr_ring *ring) {
     publish(2);
@@ -113,7 +121,7 @@ int main(int count, char **words) {
     const struct { const char *how; void (*dies)(struct gr_ring *); unsigned mode; bool exact; } all[] = {
         {"join", NULL, GR_LOSSY, false}, {"note", note_and_die, GR_LOSSY, true},
         {"count", count_and_die, GR_LOSSY, true}, {"clear", clear_and_die, GR_LOSSY, true},
-        {"tell", tell_and_die, GR_LOSSY, true}, {"subscribe", subscribe_and_die, GR_LOSSLESS, false},
+        {"tell", tell_and_die, GR_LOSSY, true}, {"skip", skip_and_die, GR_LOSSY, true}, {"subscribe", subscribe_and_die, GR_LOSSLESS, false},
         {"acquire", acquire_and_die, GR_LOSSY, false}, {"latest", latest_and_die, GR_LOSSY, false}};
     const unsigned ways = sizeof all / sizeof *all;
     unsigned k = 0;
@@ -138,7 +146,7 @@ int main(int count, char **words) {
     } else join(attach(fd));
 
     struct gr_sub *sub = &ring->sub[reader.self.u];
-    uint64_t had = 0, begins = all[k].mode == GR_LOSSLESS ? SLOTS + 1 : SLOTS, every = gr_frontier(ring) - begins;
+    uint64_t had = all[k].dies == skip_and_die /* the torn one */, begins = all[k].mode == GR_LOSSLESS ? SLOTS + 1 : SLOTS, every = gr_frontier(ring) - begins;
     gr_close(ring);
     for (; gr_acquire(&reader) == GR_OK; had++) release();
     const uint64_t told = gr_load_relaxed(&ring->peer[reader.self.number].lost), lost = gr_load_relaxed(&sub->lost);

@@ -184,6 +184,30 @@ def test_a_call_that_is_cancelled_behind_its_end_is_not_whole(pair, ending):
     assert client.in_flight == 0
 
 
+@pytest.mark.parametrize("ending", ["end", "last"])
+@pytest.mark.parametrize("had", [0, 1, 2])
+def test_a_client_that_is_closed_behind_the_end_has_not_had_the_whole_answer(pair, ending, had):
+    """The loop over the parts only ends as if complete where it has had all of them."""
+    server, client = pair
+    call = send(client, 0)
+    taken = take(server)
+    part(taken, 0)
+    if ending == "end":
+        part(taken, 1)
+        taken.end()
+    else:
+        last(taken, 1)
+    parts = call.parts(PATIENCE_S)
+    got = read(parts, had)
+    assert parts.ready
+    client.close()
+    if had == 2:
+        assert got + read(parts) == [0, 1]
+        return
+    with pytest.raises(gpuring.RingClosed, match="this client was closed"):
+        next(parts)
+
+
 def test_a_ctrl_c_that_comes_when_parts_are_dropped_is_not_lost(pair):
     """No line of Python runs in their destructor, so the handler runs behind it."""
     server, client = pair
