@@ -26,6 +26,7 @@ PAGES = {
     "limits.md": ROOT / "docs" / "limits.md",
     "failure.md": ROOT / "docs" / "failure.md",
     "services.md": ROOT / "docs" / "services.md",
+    "parts.md": ROOT / "docs" / "parts.md",
     "trust.md": ROOT / "docs" / "trust.md",
     "abi.md": ROOT / "docs" / "abi.md",
     "architecture.md": ROOT / "docs" / "architecture.md",
