@@ -220,8 +220,8 @@ def test_a_producer_in_the_ring_of_a_dead_creator_is_closed_out_by_the_next_one(
 
 @promise(
     "failure.md",
-    "A ring that lives is replaced only by `create(..., replace=True)`, and with `replace=False` "
-    "no ring is replaced.",
+    "A ring whose creator lives is replaced only by `create(..., replace=True)`, and with "
+    "`replace=False` no ring is replaced.",
 )
 def test_replace_false_refuses_the_ring_of_the_dead_too(name, children):
     camera = children(owns_and_publishes, name, [1])

@@ -157,8 +157,8 @@ def test_incompatible_means_damaged_and_is_not_waited_for(name, kind):
 
 @promise(
     "failure.md",
-    "A ring that lives is replaced only by `create(..., replace=True)`, and with `replace=False` "
-    "no ring is replaced.",
+    "A ring whose creator lives is replaced only by `create(..., replace=True)`, and with "
+    "`replace=False` no ring is replaced.",
 )
 def test_a_name_is_taken(name):
     with gpuring.create(name, **OPTIONS, device="host") as ring:

@@ -132,8 +132,7 @@ def test_by_default_a_ring_is_one_users(name, children):
 @promise(
     "trust.md",
     "Peers of a ring trust each other.",
-    "Whoever may open the files of a ring can do anything to it. All peers map the header for "
-    "reading and writing, and may map the slots in the same way.",
+    "All peers map the header for reading and writing, and may map the slots in the same way.",
     "**A user who may write the files** (for example with mode 0666) can be a peer. They can hand "
     "out wrong frames, make claims void or take them, mark frames as torn, and block everybody.",
 )
