@@ -9,6 +9,7 @@ from typing import Any
 BOOSTS = {
     "failure.md": 2.5,
     "index.md": 2.0,
+    "trust.md": 2.0,
     "examples/": 0.5,
     "api/": 0.5,
     "decisions/": 0.3,

@@ -31,11 +31,11 @@ def table() -> str:
 
 def page() -> str:
     """docs/abi.md with the table and the version as they should be."""
-    before, head, behind = PAGE.read_text().partition(_HEAD)
-    assert head, f"{PAGE} has no such table"
     version = re.search(r"GR_VERSION = (\d+)", HEADER.read_text())
     assert version
-    behind = re.sub(r"^VERSION = \d+$", f"VERSION = {version[1]}", behind, flags=re.MULTILINE)
+    text = re.sub(r"^VERSION = \d+$", f"VERSION = {version[1]}", PAGE.read_text(), flags=re.M)
+    before, head, behind = text.partition(_HEAD)
+    assert head, f"{PAGE} has no such table"
     return before + table() + re.sub(r"\A(\|.*\n)*", "", behind)
 
 

@@ -26,9 +26,20 @@ PAGES = {
     "limits.md": ROOT / "docs" / "limits.md",
     "failure.md": ROOT / "docs" / "failure.md",
     "services.md": ROOT / "docs" / "services.md",
+    "parts.md": ROOT / "docs" / "parts.md",
+    "trust.md": ROOT / "docs" / "trust.md",
     "abi.md": ROOT / "docs" / "abi.md",
+    "architecture.md": ROOT / "docs" / "architecture.md",
+    "containers.md": ROOT / "docs" / "containers.md",
+    "streams.md": ROOT / "docs" / "streams.md",
 }
-SECTIONS = {"limits.md": "Limits", "abi.md": "Stability"}
+SECTIONS = {
+    "limits.md": "Limits",
+    "abi.md": "Stability",
+    "architecture.md": "When a death is noticed",
+    "containers.md": "Who is cleared when it dies",
+    "streams.md": "Which calls wait for a GPU",
+}
 """Of these pages only one section."""
 
 _BOLD = re.compile(r"\*\*[^*]+\*\*")

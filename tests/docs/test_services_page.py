@@ -1,4 +1,4 @@
-"""The programs of docs/services.md run as they stand there."""
+"""The programs of docs/services.md and docs/parts.md run as they stand there."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_function_for_each_batch(code, engine, name):
     assert process.wait(PATIENCE_S) == 0
 
 
-@block("services.md", 3)
+@block("services.md", 7)
 @pytest.mark.slow
 def test_several_services(code, engine, name):
     reply = "for call in calls: call.reply(model(call.array))"
@@ -80,7 +80,7 @@ def test_several_services(code, engine, name):
     assert process.wait(PATIENCE_S) == 143
 
 
-@block("services.md", 4, 5)
+@block("parts.md", 0, 1)
 def test_parts(code, name, capsys):
     at = code.index("# worker")
     service = f"{name}.generate"
@@ -117,20 +117,20 @@ def answered(service: str) -> Iterator[Any]:
         answering.join()
 
 
-@block("services.md", 6)
+@block("services.md", 3)
 def test_a_call_of_asyncio(code, name):
     with answered(f"{name}.classify") as (_, client):
         assert run(code, client=client, image=IMAGE)["call"].done
 
 
-@block("services.md", 7)
+@block("services.md", 4)
 def test_a_request_that_may_be_dropped(code, name):
     with answered(f"{name}.classify") as (_, client):
         client.call(IMAGE, timeout=PATIENCE_S).release()
         assert run(code, client=client)["slot"] is not None
 
 
-@block("services.md", 8)
+@block("services.md", 5)
 def test_a_keeper(code, name, handlers):
     def run_engines() -> None:
         with gpuring.serve(f"{name}.classify", timeout=30) as server:
@@ -139,7 +139,7 @@ def test_a_keeper(code, name, handlers):
     run(code, run_engines=run_engines, SHAPES=SERVICE | {"device": "host"})
 
 
-@block("services.md", 9)
+@block("services.md", 6)
 def test_metrics_of_an_engine(code, name):
     pytest.importorskip("prometheus_client", reason="gpuring.service.prometheus needs it")
     with gpuring.serve(f"{name}.classify", **SERVICE, device="host") as server:

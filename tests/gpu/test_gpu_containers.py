@@ -96,7 +96,8 @@ def on_gpu(pipe, name, memory=None):
 
 
 @promise(
-    "failure.md", "Peers hand their pidfds over in rings whose slots are handed on by a descriptor."
+    "containers.md",
+    'With `"vmm"`, `"pool"` and `"pinned"` peers hand their pidfds over.',
 )
 @pytest.mark.parametrize(("memory", "kind"), [("auto", "vmm"), ("pool", "pool")])
 def test_a_ring_goes_on_in_containers_when_its_processes_are_killed(

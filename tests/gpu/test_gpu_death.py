@@ -179,8 +179,8 @@ def hold_one(pipe, name):
 
 @promise(
     "failure.md",
-    "They go to another member with `slot.redelivered` set, which is the default. With "
-    "`redeliver=False` they are dropped.",
+    "The frames that it held go to another member with `slot.redelivered` set, which is the "
+    "default. With `redeliver=False` they are dropped.",
 )
 def test_a_members_frame_goes_to_another_member(safe, name, children, request):
     kernels = tools()
@@ -223,8 +223,9 @@ def create_and_wait(pipe, name, safe):
 )
 @promise(
     "failure.md",
-    "Those inside go on, because the driver keeps the memory while any process has it open. Nobody "
-    "new can attach: `attach` raises `PeerLost`.",
+    "Those inside go on in every ring.",
+    "cannot: `attach` raises `PeerLost`. The driver keeps the memory while any process has it "
+    "open.",
 )
 def test_those_inside_finish_after_the_creators_death(safe, name, children):
     kernels = tools()

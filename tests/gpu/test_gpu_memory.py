@@ -139,6 +139,9 @@ def write(pipe, name, way):
 @promise(
     "failure.md",
     "Its CUDA context is lost. The frame is as it was, and the others go on.",
+)
+@promise(
+    "trust.md",
     'On a GPU a consumer can write into its arrays with `memory="ipc"` and `"pool"`, which have no '
     'read-only mapping. With `"vmm"` it cannot. That keeps a consumer from writing by mistake.',
 )
@@ -206,10 +209,11 @@ def told(child):
 )
 @promise(
     "failure.md",
-    "Those inside go on, because the driver keeps the memory while any process has it open. Nobody "
-    "new can attach: `attach` raises `PeerLost`.",
-    "Those inside go on. Others can attach as long as a process that has joined lives, and find "
-    "the frames. After that `attach` raises `PeerLost`.",
+    "Those inside go on in every ring.",
+    "cannot: `attach` raises `PeerLost`. The driver keeps the memory while any process has it "
+    "open.",
+    "can attach as long as a process that has joined lives, and find the frames. After that "
+    "`attach` raises `PeerLost`, and the memory is free.",
 )
 @pytest.mark.parametrize("inside", [0, 1, 2])
 def test_who_may_join_after_the_creators_death(name, kind, inside, children):
@@ -259,7 +263,13 @@ def nothing_left(name, epoch):
     return not segments_of(name) and not Path(f"/dev/shm/gpuring+{epoch}").exists()
 
 
-@promise("failure.md", "The memory is free. The next start or `gpuring clean` removes the names.")
+@promise(
+    "failure.md",
+    "can attach as long as a process that has joined lives, and find the frames. After that "
+    "`attach` raises `PeerLost`, and the memory is free.",
+    "It removes rings whose processes are all dead, slots that have no ring, and sockets of the "
+    "dead.",
+)
 @pytest.mark.parametrize("kind", sorted(kinds.OUTLIVE.intersection(kinds.ON_GPU)), indirect=True)
 def test_nothing_is_left_when_everybody_was_killed(name, kind, children):
     for batch in range(ROUNDS // BATCH):

@@ -81,7 +81,7 @@ def read(pipe, name, order, held):
 
 
 @promise(
-    "failure.md",
+    "streams.md",
     "With gate `stream` no claim and no acquire waits for a GPU, because the wait goes into the "
     "stream.",
 )

@@ -165,10 +165,9 @@ def finish_and_vanish(pipe, name, unread):
 
 @promise(
     "failure.md",
-    'The frames are read as usual. With `sync="event"` one may be called torn, as described below.',
-    "A finished frame is called torn in three cases only.",
-    "So frames that were read and released long before are not called torn when the process of "
-    "their producer ends.",
+    "The frames are read as usual, with [three exceptions](#torn-frames).",
+    "A finished frame is called torn in three cases only:",
+    "It also asks its own, so frames that were read and released long before are not called torn.",
 )
 @pytest.mark.parametrize("place", [{"gate": "stream"}, {"gate": "host"}], ids=["stream", "host"])
 @pytest.mark.parametrize("synchronise", [True, False])

@@ -58,9 +58,12 @@ def kill_and_wait(pipe, name, pid):
 
 
 @promise(
-    "failure.md",
+    "architecture.md",
     "Each process holds file locks in the rings that it has joined. The kernel drops them when the "
     "process dies, and the others notice that.",
+)
+@promise(
+    "failure.md",
     "The watchdog is native, so it works while the main thread is inside a CUDA call.",
 )
 def test_the_dead_are_cleared_while_the_main_thread_holds_the_gil(name, children):
@@ -171,8 +174,8 @@ def test_one_descriptor_watches_over_all_peers_of_a_process(name, children):
 
 @promise(
     "failure.md",
-    "They go to another member with `slot.redelivered` set, which is the default. With "
-    "`redeliver=False` they are dropped.",
+    "The frames that it held go to another member with `slot.redelivered` set, which is the "
+    "default. With `redeliver=False` they are dropped.",
 )
 @pytest.mark.parametrize("redeliver", [True, False])
 def test_a_dead_members_frame_is_redelivered_or_dropped(name, children, redeliver):

@@ -27,7 +27,7 @@ def publishes_and_claims(pipe, name, place):
 @promise(
     "failure.md",
     "The sequence becomes void. Readers pass over it.",
-    'The frames are read as usual. With `sync="event"` one may be called torn, as described below.',
+    "The frames are read as usual, with [three exceptions](#torn-frames).",
 )
 @pytest.mark.parametrize(
     "place", [HOST, pytest.param(ON_GPU[0], marks=pytest.mark.gpu)], ids=lambda place: place.name

@@ -29,10 +29,10 @@ pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + RUN_S)]
 
 @promise(
     "failure.md",
-    "The promise is that **if a process is killed, at any instruction, the others go on**. No "
-    "reader gets a torn frame without being told.",
+    "If a process is killed, at any instruction, **the others go on**. No reader gets a torn frame "
+    "without being told.",
     "A reader of a torn frame is always told.",
-    "A finished frame is called torn in three cases only.",
+    "A finished frame is called torn in three cases only:",
 )
 @pytest.mark.slow
 def test_whoever_dies_wherever_streams_go_on_and_torn_frames_are_told_exactly(tmp_path):

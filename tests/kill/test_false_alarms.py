@@ -16,8 +16,8 @@ from tests.kill.test_torn import OnGpu, consumer_of, get, make_ring, pay, produc
 
 @promise(
     "failure.md",
-    "First, another peer has taken the place of its producer in the ring, and died with GPU work "
-    "pending on the same slot before the consumer looked.",
+    "Another peer has taken the place of its producer in the ring, and died with GPU work pending "
+    "on the same slot before the consumer looked.",
 )
 @pytest.mark.parametrize("later", ["had work pending", "had none"])
 def test_a_later_owner_of_the_number_died_with_work_pending_on_the_slot(segment, later):
@@ -52,9 +52,9 @@ def dies(ring, producer):
 
 @promise(
     "failure.md",
-    'The frames are read as usual. With `sync="event"` one may be called torn, as described below.',
-    "Second, with `sync=\"event\"`, the consumer's process had never found that producer's work on "
-    "that slot pending before the death, for example because it joined afterwards.",
+    "The frames are read as usual, with [three exceptions](#torn-frames).",
+    "With `sync=\"event\"`, the consumer's process had never found that producer's work on that "
+    "slot pending before the death, for example because it joined afterwards.",
 )
 @pytest.mark.parametrize("how", ["it had met it", "it had not looked", "it joined afterwards"])
 def test_the_readers_process_had_never_found_that_producers_work_pending(segment, how):
@@ -78,7 +78,7 @@ def test_the_readers_process_had_never_found_that_producers_work_pending(segment
 
 @promise(
     "failure.md",
-    "Third, with `sync=\"event\"`, another peer has taken the producer's place, and the consumer's "
+    "With `sync=\"event\"`, another peer has taken the producer's place, and the consumer's "
     "process has met pending work of that peer since.",
 )
 @pytest.mark.parametrize("met", [True, False])

@@ -125,9 +125,9 @@ def follows(pipe, name, form, last):
 
 @promise(
     "failure.md",
-    "A consumer of `ring.consumer(reattach=True)` goes on after all of these, in whatever form it "
-    "waits: in a loop, with `acquire`, `latest` and batches, with `gpuring.select` and "
-    "`gpuring.align`, in asyncio, and in other event loops at its `fileno()`.",
+    "It goes on in the new ring, in whatever form it waits: in a loop, with `acquire`, `latest` "
+    "and batches, with `gpuring.select` and `gpuring.align`, in asyncio, and in other event loops "
+    "at its `fileno()`.",
 )
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("form", FORMS)
@@ -200,9 +200,8 @@ def owns_and_reads(pipe, name, count):
 
 @promise(
     "failure.md",
-    "A producer that did not create the ring goes on if it has joined with "
-    "`ring.producer(reattach=True)`. It publishes in the old ring until that is closed, and moves "
-    "to the next one with its next claim.",
+    "It publishes in the old ring until that is closed, and moves to the next one with its next "
+    "claim.",
 )
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
@@ -238,8 +237,8 @@ def test_a_producer_goes_on_in_the_ring_that_its_creator_has_made_again(name, ch
 
 @promise(
     "failure.md",
-    "For a program that does not follow, `PeerLost` and `EndOfStream` say when there is a "
-    "new ring of that name, and how to go on there.",
+    "Without it, `PeerLost` and `EndOfStream` say when there is a new ring of that name, and how "
+    "to go on there.",
 )
 def test_who_does_not_follow_is_told_of_the_new_ring_in_the_same_words(name, children):
     camera = children(owns_and_publishes, name, [1])

@@ -29,8 +29,11 @@ def matrix(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @promise(
     "failure.md",
-    "The promise is that **if a process is killed, at any instruction, the others go on**.",
-    "Another process does it again. Every step can be repeated.",
+    "If a process is killed, at any instruction, **the others go on**.",
+    "If a process dies while it clears another one, another process does that work again.",
+)
+@promise(
+    "architecture.md",
     "The other is that a newcomer was killed in the middle of its join.",
     "A waiting thread may also be late by one such interval if the process that should wake it "
     "cannot be cleared. That is so if a process without a producer or a consumer is killed in the "
@@ -54,9 +57,10 @@ WITHOUT_LONG_TICKS: list[Edit] = [
 
 
 @promise(
-    "failure.md",
-    "A watchdog also learns of newcomers in time, because a join wakes everybody who sleeps at "
-    "the ring, and a thread that is about to sleep tells its watchdog who has joined.",
+    "architecture.md",
+    "A watchdog sleeps at the pidfds of all others, and learns of newcomers in time, because a "
+    "join wakes everybody who sleeps at the ring, and a thread that is about to sleep tells its "
+    "watchdog who has joined.",
 )
 @pytest.mark.slow
 def test_no_death_waits_for_the_tick_of_a_watchdog(tmp_path):

@@ -123,9 +123,8 @@ def ring(name):
 
 @promise(
     "failure.md",
-    "If a process ends with the end of its script, by `sys.exit` or by an error that nobody "
-    "catches, it leaves its rings cleanly.",
-    "If it was the last producer, readers get `EndOfStream`.",
+    "clean. Open slots are abandoned or released. If it was the last producer, readers get "
+    "`EndOfStream`.",
 )
 @pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("how", IN_ORDER)
@@ -139,8 +138,8 @@ def test_an_end_in_order_is_the_end_of_the_stream(ring, how):
 
 @promise(
     "failure.md",
-    "`gpuring.exit_on_sigterm()` sets one: then SIGTERM raises SystemExit in the main thread, and "
-    "the process leaves cleanly with status 143.",
+    "clean, with status 143: SystemExit is raised in the main thread. If the signal comes again "
+    "while rings are being closed, they are still closed.",
 )
 @pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("where", SIGTERM)
@@ -171,7 +170,8 @@ os.kill(os.getpid(), 15)
 
 @promise(
     "failure.md",
-    "If the signal comes again while rings are being closed at the end, they are still closed.",
+    "clean, with status 143: SystemExit is raised in the main thread. If the signal comes again "
+    "while rings are being closed, they are still closed.",
 )
 def test_a_sigterm_that_comes_while_rings_are_closed_leaves_none(name):
     done = python(CLOSES, name)
@@ -186,7 +186,11 @@ def test_only_the_main_thread_is_told_of_sigterm():
     assert "call it at the beginning of the program" in str(refused)
 
 
-@promise("failure.md", "Open slots are abandoned or released.")
+@promise(
+    "failure.md",
+    "clean. Open slots are abandoned or released. If it was the last producer, readers get "
+    "`EndOfStream`.",
+)
 def test_what_is_open_at_the_end_is_abandoned_or_released(ring):
     """A death would void the claim and give the frame to another member."""
     with ring.producer() as producer, ring.consumer("x") as other:
@@ -227,8 +231,7 @@ while not mine.ring.stats().peers[0].waiting:
 
 @promise(
     "failure.md",
-    "Daemon threads that are inside a call then get `RingClosed`, as if another thread had closed "
-    "the producer or the consumer.",
+    "Daemon threads that are inside a call then get `RingClosed`, and Python prints that error.",
 )
 def test_a_daemon_thread_in_a_call_gets_ringclosed(ring):
     done = python(DAEMON, ring.name)
@@ -237,8 +240,7 @@ def test_a_daemon_thread_in_a_call_gets_ringclosed(ring):
 
 @promise(
     "failure.md",
-    "`os._exit`, SIGKILL or a signal without a handler is a death, as in the table above. SIGTERM "
-    "is such a signal unless you set a handler.",
+    "`os._exit`, SIGKILL, or a signal without a handler, such as SIGTERM by default | a death",
 )
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("how", AS_A_DEATH)
@@ -281,8 +283,7 @@ def ends_in_order(ring, program, method, gives=""):
 
 @promise(
     "failure.md",
-    "A child of `multiprocessing` that returns from its function also leaves cleanly, with every "
-    "start method.",
+    "a child of `multiprocessing` that returns from its function | clean, with every start method",
 )
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])
@@ -311,8 +312,8 @@ def child(name):
 
 @promise(
     "failure.md",
-    "Before its rings are closed, Python waits for all threads that are not daemons, in a child of "
-    "`multiprocessing` as well.",
+    "**Threads.** Before its rings are closed, Python waits for all threads that are not daemons, "
+    "in a child of `multiprocessing` as well.",
 )
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("method", ["fork", "forkserver", "spawn"])

@@ -56,10 +56,10 @@ def records(pipe, name, last):
 
 @promise(
     "failure.md",
-    "A consumer of `ring.consumer(reattach=True)` goes on after all of these, in whatever form it "
-    "waits: in a loop, with `acquire`, `latest` and batches, with `gpuring.select` and "
-    "`gpuring.align`, in asyncio, and in other event loops at its `fileno()`.",
-    "The first frame after a restart has `slot.restarted`.",
+    "It goes on in the new ring, in whatever form it waits: in a loop, with `acquire`, `latest` "
+    "and batches, with `gpuring.select` and `gpuring.align`, in asyncio, and in other event loops "
+    "at its `fileno()`.",
+    "The first frame of a consumer after a restart has `slot.restarted`.",
     "Sequences start over with a new ring.",
 )
 @pytest.mark.slow
@@ -82,9 +82,9 @@ def test_a_loop_goes_on_over_the_death_of_who_owns_the_ring(name, children):
 
 @promise(
     "failure.md",
-    "A consumer of `ring.consumer(reattach=True)` goes on after all of these, in whatever form it "
-    "waits: in a loop, with `acquire`, `latest` and batches, with `gpuring.select` and "
-    "`gpuring.align`, in asyncio, and in other event loops at its `fileno()`.",
+    "It goes on in the new ring, in whatever form it waits: in a loop, with `acquire`, `latest` "
+    "and batches, with `gpuring.select` and `gpuring.align`, in asyncio, and in other event loops "
+    "at its `fileno()`.",
 )
 def test_a_loop_goes_on_over_a_ring_that_replaces_a_living_one(name, children):
     with gpuring.create(name, **OPTIONS) as ring:
@@ -102,11 +102,10 @@ def test_a_loop_goes_on_over_a_ring_that_replaces_a_living_one(name, children):
 
 @promise(
     "failure.md",
-    "Without `reattach=True` a producer attaches again after a restart and calls "
-    "`ring.producer()`.",
-    "A consumer of `ring.consumer(reattach=True)` goes on after all of these, in whatever form it "
-    "waits: in a loop, with `acquire`, `latest` and batches, with `gpuring.select` and "
-    "`gpuring.align`, in asyncio, and in other event loops at its `fileno()`.",
+    "It gets `RingClosed`, attaches again and calls `ring.producer()`.",
+    "It goes on in the new ring, in whatever form it waits: in a loop, with `acquire`, `latest` "
+    "and batches, with `gpuring.select` and `gpuring.align`, in asyncio, and in other event loops "
+    "at its `fileno()`.",
 )
 def test_a_loop_goes_on_over_the_death_of_a_producer(name, children):
     with gpuring.create(name, **OPTIONS):
@@ -136,7 +135,9 @@ def watches(pipe, name, newest, last):
 
 @promise(
     "failure.md",
-    "It also goes on if it has joined the old ring after the creator's death.",
+    "It goes on in the new ring, in whatever form it waits: in a loop, with `acquire`, `latest` "
+    "and batches, with `gpuring.select` and `gpuring.align`, in asyncio, and in other event loops "
+    "at its `fileno()`.",
 )
 @pytest.mark.slow(keep=2)
 @pytest.mark.parametrize("between", [True, False])
@@ -172,9 +173,8 @@ def ends(camera, how):
 )
 @promise(
     "failure.md",
-    "If a process that created a ring was killed, start it again with the same call. `create` "
-    "replaces a ring whose creator is dead. Consumers that are still in the old ring read what is "
-    "there and get `EndOfStream`.",
+    "Start it again with the same call: `create` replaces a ring whose creator is dead.",
+    "It reads what is there and gets `EndOfStream`.",
 )
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_camera_starts_again_though_a_reader_is_still_in_its_ring(name, children, how):
@@ -198,9 +198,9 @@ def test_a_camera_starts_again_though_a_reader_is_still_in_its_ring(name, childr
 
 @promise(
     "failure.md",
-    "Other producers that are still in it get `RingClosed`. If any of several programs may create "
-    "the ring and the others are to go on with it, pass `replace=False` and attach after "
-    "`RingExists`.",
+    "It gets `RingClosed`, attaches again and calls `ring.producer()`.",
+    "So if any of several programs may create the ring and the others are to go on with it, pass "
+    "`replace=False` and attach after `RingExists`.",
 )
 def test_a_producer_in_the_ring_of_a_dead_creator_is_closed_out_by_the_next_one(name, children):
     """The creator decides.  With replace=False it goes on with the ring instead."""
@@ -218,7 +218,11 @@ def test_a_producer_in_the_ring_of_a_dead_creator_is_closed_out_by_the_next_one(
             works(ring)
 
 
-@promise("failure.md", "With `replace=False` no ring is replaced.")
+@promise(
+    "failure.md",
+    "A ring whose creator lives is replaced only by `create(..., replace=True)`, and with "
+    "`replace=False` no ring is replaced.",
+)
 def test_replace_false_refuses_the_ring_of_the_dead_too(name, children):
     camera = children(owns_and_publishes, name, [1])
     camera.receive()
@@ -247,9 +251,9 @@ def damaged(name):
 
 @promise(
     "failure.md",
-    "`create` also replaces a damaged ring, or one of another version of gpuring, when no "
-    "process uses it. While a process uses it, `create` raises `RingExists`, because that "
-    "process could not learn that its ring has ended.",
+    "A damaged ring, or one of another version of gpuring, is replaced when no process uses it. "
+    "While a process uses it, `create` raises `RingExists`, because that process could not learn "
+    "that its ring has ended.",
 )
 @pytest.mark.parametrize("change", [of_another_version, damaged])
 def test_what_cannot_be_read_makes_way_when_nobody_uses_it(name, children, change):
@@ -282,7 +286,10 @@ def test_who_attached_before_a_ring_was_replaced_is_told_to_attach_again(name, r
     old.close()
 
 
-@promise("failure.md", "That closes the old ring, and its readers read what is left in it.")
+@promise(
+    "failure.md",
+    "It reads what is there and gets `EndOfStream`.",
+)
 def test_readers_drain_a_ring_that_was_replaced(name):
     with (
         gpuring.create(name, **OPTIONS) as old,
@@ -325,8 +332,7 @@ def works(ring):
 @promise(
     "failure.md",
     "Nothing is left behind that would keep a later start from working.",
-    "If all processes of a ring were killed with `kill -9`, start them again, or run `gpuring "
-    "clean`.",
+    "Start the programs again, or run `gpuring clean`.",
 )
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("replace", [None, True])
@@ -339,8 +345,7 @@ def test_after_the_death_of_everybody_a_new_ring_replaces_the_old_one(name, chil
 
 @promise(
     "failure.md",
-    "If all processes of a ring were killed with `kill -9`, start them again, or run `gpuring "
-    "clean`.",
+    "Start the programs again, or run `gpuring clean`.",
 )
 @pytest.mark.slow
 def test_after_the_death_of_everybody_clean_removes_the_ring(name, children):
@@ -363,8 +368,8 @@ def keeper(name, **more):
 @promise("limits.md", "`gpuring keep` creates a ring in a process that does nothing else.")
 @promise(
     "failure.md",
-    "If a ring is to outlive its producers, let `gpuring keep NAME …` create it.",
-    "A keeper that was killed is started again like any other creator.",
+    "a ring that outlives its producers | `gpuring keep NAME …` creates it",
+    "A keeper (`gpuring keep`) that was killed is started again like any other creator.",
 )
 def test_a_kept_ring_outlives_its_producers_and_a_keeper_that_was_killed_starts_again(
     name, children

@@ -183,7 +183,11 @@ def test_a_stopped_reader_of_a_lossless_subscription_gates_though_it_holds_nothi
         assert child.result() == SLOTS
 
 
-@promise("failure.md", "`gpuring inspect`, `top` and `ls` say that it is stopped.")
+@promise(
+    "failure.md",
+    "`gpuring inspect`, `top` and `ls` say that it is stopped, and so do the errors of those that "
+    "have waited for it until a time-out.",
+)
 @pytest.mark.parametrize("width", [80, 300])
 def test_the_tools_say_who_is_stopped(name, children, width, capsys, monkeypatch):
     """They do so in a narrow terminal, too, where top leaves out columns."""
@@ -225,7 +229,8 @@ def produces(pipe, name):
 
 @promise(
     "failure.md",
-    "The errors of those that have waited for it until a time-out say so, too.",
+    "`gpuring inspect`, `top` and `ls` say that it is stopped, and so do the errors of those that "
+    "have waited for it until a time-out.",
 )
 def test_who_waits_for_a_frame_is_told_that_the_producer_is_stopped(name, children):
     with small_ring(name) as ring, ring.consumer() as reader, ring.producer():

@@ -207,8 +207,7 @@ event_only = pytest.mark.parametrize("ring", ["event"], indirect=True)
 
 @promise(
     "failure.md",
-    "After a death the consumer asks two events: its own, which comes after the frame on its "
-    "stream, and the producer's.",
+    "It also asks its own, so frames that were read and released long before are not called torn.",
 )
 @event_only
 @pytest.mark.parametrize("whose", ["reader", "producer"])

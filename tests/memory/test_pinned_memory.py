@@ -85,7 +85,11 @@ def creates(pipe: Pipe, name: str) -> None:
     pipe.receive()
 
 
-@promise("failure.md", "New processes can attach as to a host ring.")
+@promise(
+    "failure.md",
+    "a host ring or a pinned ring | can attach as long as somebody is inside. The last one to "
+    "leave removes the names.",
+)
 def test_others_attach_after_the_death_of_the_creator(name, children):
     creator = children(creates, name)
     creator.receive()
@@ -162,8 +166,8 @@ def no_device(*_: object) -> None:
 
 @promise(
     "failure.md",
-    "If CUDA does not register the slots of a pinned ring, the ring works anyway. One "
-    "warning says so when it is attached, and each copy to or from the GPU is waited for.",
+    "If CUDA does not register the slots, the ring works anyway. One warning says so when it is "
+    "attached, and each copy to or from the GPU is waited for.",
 )
 @pytest.mark.parametrize("what", ["slots", "header", "timeline"])
 def test_where_registration_is_refused_copies_are_waited_for(gpu, name, monkeypatch, what):

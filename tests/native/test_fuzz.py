@@ -38,7 +38,7 @@ def figures_of(place: Path, name: str, inputs: int) -> dict[str, Any]:
 
 
 @promise(
-    "failure.md",
+    "trust.md",
     "Everything that is read from a header at attach is copied and checked against its range and "
     "the real size of the file. Only the checked copy is used. Sequences, owners and shapes that "
     "are read later are checked before they are used as an index.",
@@ -53,7 +53,10 @@ def test_no_word_makes_the_core_crash_or_hang_or_leave_its_tables(tmp_path):
     assert figures["attached"] > CI_INPUTS // 10  # many get past the checks of attach
 
 
-@promise("failure.md", "That holds nobody else up.")
+@promise(
+    "trust.md",
+    "That holds nobody else up.",
+)
 @needs_compiler
 @pytest.mark.slow
 @pytest.mark.deadline(300)

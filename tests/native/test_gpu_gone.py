@@ -30,6 +30,9 @@ def started(segment, children, kind):
 @promise(
     "failure.md",
     "They are cleared as in a host ring, and peers with a GPU as in a GPU ring.",
+)
+@promise(
+    "architecture.md",
     "On a GPU the pidfd of the process must also say that the process and its GPU work are gone.",
     "Two things may be noticed only by these looks. One is that a peer has lost its locks although "
     "its process lives, which happens if a program closes all its descriptors.",
@@ -55,7 +58,7 @@ def test_on_a_gpu_nobody_is_cleared_before_the_process_is_gone(segment, children
     "cleared.",
 )
 @promise(
-    "failure.md",
+    "containers.md",
     "So peers of a GPU ring in different containers clear each other only if they have handed "
     "their pidfds to each other, or if the containers share a pid namespace (`--pid=host`, "
     "`--pid=container:…`). `gpuring inspect` shows the dead as dead, even if nobody can clear "
@@ -82,7 +85,7 @@ def test_on_a_gpu_the_dead_of_another_pid_namespace_are_never_cleared(segment, c
 
 
 @promise(
-    "failure.md",
+    "architecture.md",
     "Peers in another pid namespace are looked at every 20 ms, unless they have handed their pidfd "
     "over.",
 )

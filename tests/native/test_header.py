@@ -102,7 +102,7 @@ OUT_OF_RANGE = [
 
 
 @promise(
-    "failure.md",
+    "trust.md",
     "Everything that is read from a header at attach is copied and checked against its range and "
     "the real size of the file. Only the checked copy is used.",
 )
@@ -199,7 +199,10 @@ _json = st.recursive(
 )  # fmt: skip
 
 
-@promise("failure.md", "The description of a slot is JSON.")
+@promise(
+    "trust.md",
+    "The description of a slot is JSON.",
+)
 @settings(max_examples=300, deadline=None)
 @given(
     text=st.binary(max_size=64)
@@ -250,7 +253,10 @@ def spec_at(name: str) -> tuple[int, bytes]:
     return at, data[at:].rstrip(b"\0")
 
 
-@promise("failure.md", "A file that is damaged, or is no ring, gives `RingIncompatible`.")
+@promise(
+    "trust.md",
+    "A file that is damaged, or is no ring, gives `RingIncompatible`.",
+)
 @pytest.mark.parametrize(
     "change",
     [
@@ -306,7 +312,8 @@ def test_an_incompatible_ring_says_why_and_what_to_do(name):
 
 
 @promise(
-    "failure.md", "It takes only slots that have the owner, the size and the epoch of the header."
+    "trust.md",
+    "It takes only slots that have the owner, the size and the epoch of the header.",
 )
 def test_slots_that_are_gone_or_of_another_size(name):
     with gpuring.create(name, slots=2, shape=4, dtype="u1", device="host"):
@@ -321,7 +328,8 @@ def test_slots_that_are_gone_or_of_another_size(name):
 
 
 @promise(
-    "failure.md", "It takes only slots that have the owner, the size and the epoch of the header."
+    "trust.md",
+    "It takes only slots that have the owner, the size and the epoch of the header.",
 )
 @pytest.mark.skipif(os.geteuid() != 0, reason="giving a segment to another user needs root")
 @pytest.mark.parametrize("theirs", ["slots", "header"])

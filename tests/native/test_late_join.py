@@ -39,9 +39,9 @@ def joins(place: Path, how: str, seconds: int, *edits: Edit) -> CompletedProcess
 
 
 @promise(
-    "failure.md",
-    "A thread also does so when it polls and finds nothing, and before it waits for GPU "
-    "work or lets a stream wait.",
+    "architecture.md",
+    "A thread also does so when it polls and finds nothing, and before it waits for GPU work or "
+    "lets a stream wait.",
 )
 @pytest.mark.parametrize("how", TELLS)
 def test_the_watchdog_knows_who_is_waited_for(how, tmp_path):

@@ -203,7 +203,7 @@ def test_a_number_whose_byte_is_locked_is_not_given_out(segment):
 
 
 @promise(
-    "failure.md",
+    "architecture.md",
     "Each process holds file locks in the rings that it has joined. The kernel drops them when the "
     "process dies, and the others notice that.",
 )

@@ -65,8 +65,8 @@ def test_ls_and_clean_pass_over_foreign_files(name):
 
 @promise(
     "failure.md",
-    "`gpuring clean` removes rings whose processes are all dead, slots that have no ring, and "
-    "sockets of the dead.",
+    "It removes rings whose processes are all dead, slots that have no ring, and sockets of the "
+    "dead.",
 )
 def test_clean_removes_what_the_dead_left_and_keeps_the_living(name, children):
     with gpuring.create(f"{name}-mine", **OPTIONS):

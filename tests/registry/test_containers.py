@@ -102,7 +102,7 @@ def test_a_ring_goes_on_without_its_creator_in_another_container(container, name
 
 
 @promise(
-    "failure.md",
+    "containers.md",
     "A process does so before it joins, so it is cleared even if it is killed as soon as it has "
     "joined.",
 )
@@ -126,7 +126,8 @@ def test_who_is_left_alone_right_after_its_join_clears_its_maker(container, name
 
 
 @promise(
-    "failure.md", "Peers hand their pidfds over in rings whose slots are handed on by a descriptor."
+    "containers.md",
+    'With `"vmm"`, `"pool"` and `"pinned"` peers hand their pidfds over.',
 )
 def test_everybody_has_the_pidfds_of_all_others(container, name):
     """That is true also of processes that did not hand over the slots.  So the last one left clears
@@ -164,7 +165,10 @@ def on_pinned_memory(pipe: Pipe, name: str, make: bool, gpu: bool) -> None:
 kept: list[object] = []
 
 
-@promise("failure.md", "In a pinned ring they do so, too.")
+@promise(
+    "containers.md",
+    'With `"vmm"`, `"pool"` and `"pinned"` peers hand their pidfds over.',
+)
 @pytest.mark.parametrize("creator", ["camera", "model"])
 def test_a_camera_clears_a_model_of_another_container(container, name, creator):
     """Only the model's pidfd says that its copies have ended."""
@@ -213,8 +217,13 @@ def in_host_memory(pipe: Pipe, name: str, make: bool) -> None:
 
 
 @promise(
+    "containers.md",
+    "Host rings need only the shared `/dev/shm`: the kernel drops the file locks of the dead in "
+    "every namespace.",
+)
+@promise(
     "failure.md",
-    "Host rings need only the shared `/dev/shm` ([more on containers](containers.md)).",
+    "Host rings need only a common `/dev/shm`.",
 )
 def test_a_host_ring_needs_no_socket(container, name):
     """On host memory the locks show every death, in any namespace."""

@@ -50,10 +50,10 @@ LEAVES = ("it closes the ring", "its program ends", "it drops the ring")
 
 @promise(
     "failure.md",
-    "Those inside go on. Others can attach as long as somebody is inside. The last one to leave "
-    "removes the names.",
-    "If the creator of a ring is dead, the last process that leaves the ring cleanly takes its "
-    "names out of `/dev/shm`.",
+    "Those inside go on in every ring.",
+    "can attach as long as somebody is inside. The last one to leave removes the names.",
+    "**Names.** If the creator of a ring is dead, the last process that leaves the ring cleanly "
+    "takes its names out of `/dev/shm`.",
 )
 @pytest.mark.parametrize("how", LEAVES)
 def test_the_last_one_takes_the_names_of_the_dead_away(name, children, how):
@@ -109,10 +109,10 @@ def test_who_is_killed_leaves_the_names_to_those_that_come_later(name, children)
 
 @promise(
     "failure.md",
-    "It does not do so for the ring that a bridge has made, because the importer goes on "
-    "with that ring when it is started again.",
-    "A ring with durable subscriptions keeps its name when its creator closes it or dies, "
-    "and the next ring of that name takes them over.",
+    "The names of a ring that a bridge has made also stay, because the importer goes on with that "
+    "ring.",
+    "**Durable subscriptions.** Their ring keeps its name when its creator closes it or dies, and "
+    "the next ring of that name takes them over.",
 )
 @pytest.mark.parametrize("what", ["of a bridge", "with a durable subscription"])
 def test_a_ring_that_others_want_to_go_on_with_keeps_its_names(name, children, what):

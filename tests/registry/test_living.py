@@ -24,7 +24,7 @@ def dead(name, children):
 @promise(
     "failure.md",
     "`attach` with a timeout waits for a ring that lives: its creator lives, or a producer is in "
-    "it. If there is only a ring of the dead, it raises `PeerLost` in the end, which says so.",
+    "it. If there is only a ring of the dead, it raises `PeerLost` in the end.",
 )
 def test_a_ring_of_the_dead_is_not_what_was_waited_for(name, dead):
     with pytest.raises(

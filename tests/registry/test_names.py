@@ -156,7 +156,9 @@ def test_incompatible_means_damaged_and_is_not_waited_for(name, kind):
 
 
 @promise(
-    "failure.md", "A ring whose creator lives is replaced only by `create(..., replace=True)`."
+    "failure.md",
+    "A ring whose creator lives is replaced only by `create(..., replace=True)`, and with "
+    "`replace=False` no ring is replaced.",
 )
 def test_a_name_is_taken(name):
     with gpuring.create(name, **OPTIONS, device="host") as ring:
@@ -234,7 +236,10 @@ def test_a_ring_that_is_forgotten_warns_and_is_closed(name):
     assert segments_of(name) == []
 
 
-@promise("failure.md", "With `GPURING_DEBUG=1` the warning itself always names that line.")
+@promise(
+    "failure.md",
+    "With `GPURING_DEBUG=1` it always names the line where the object was made.",
+)
 def test_a_consumer_that_is_dropped_warns_and_leaves(name, monkeypatch):
     """Otherwise producers would wait for ever, because it is lossless and nobody can read its
     frames."""
@@ -260,7 +265,7 @@ def test_a_consumer_that_is_dropped_warns_and_leaves(name, monkeypatch):
 @promise(
     "failure.md",
     "A producer or a consumer that is dropped without `close()` leaves the ring, and what it had "
-    "claimed or held is given back. A `ResourceWarning` says so.",
+    "claimed or held is given back. A `ResourceWarning` says so, which `python -X dev` shows.",
 )
 def test_whatever_is_dropped_leaves_at_once(name):
     """It leaves without the garbage collector, also with an open claim or hold."""

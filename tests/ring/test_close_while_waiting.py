@@ -258,9 +258,8 @@ def closed_by_another(ring):
 
 @promise(
     "failure.md",
-    "If a producer or its ring is closed before the block of a claimed slot has ended, by another "
-    "thread or at the end of the process, the frame is not published. The block, `publish` and "
-    "every look at the slot then raise `RingClosed`.",
+    "If a producer or its ring is closed before the block of a claimed slot has ended, the frame "
+    "is not published. The block, `publish` and every look at the slot then raise `RingClosed`.",
 )
 @pytest.mark.parametrize("many", [False, True], ids=["slot", "batch"])
 @pytest.mark.parametrize("by_hand", [False, True])

@@ -170,7 +170,7 @@ def test_a_claimed_slot_is_poisoned(ring, place):
 
 
 @promise(
-    "failure.md",
+    "streams.md",
     "In debug mode each hand-over waits for the slot's stream, and then looks behind the end of "
     "the slot.",
 )

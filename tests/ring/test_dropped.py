@@ -233,8 +233,7 @@ def test_a_ring_that_is_dropped_at_a_ctrl_c_leaves_nothing(name):
 @promise(
     "failure.md",
     "If another process keeps the membership lock, for example because it is stopped, the thread "
-    "that drops the producer or consumer does not wait. The watchdog of its own process leaves for "
-    "it as soon as the lock is free.",
+    "does not wait. The watchdog of its own process leaves for it as soon as the lock is free.",
 )
 @PEERS
 def test_who_drops_waits_for_nobody_and_the_watchdog_leaves(name, ring, make):

@@ -178,8 +178,8 @@ def test_a_ring_whose_subscriptions_are_refused_is_not_there(name, options, erro
 
 @promise(
     "failure.md",
-    "A ring with durable subscriptions keeps its name when its creator closes it or dies, and the "
-    "next ring of that name takes them over.",
+    "**Durable subscriptions.** Their ring keeps its name when its creator closes it or dies, and "
+    "the next ring of that name takes them over.",
     "The slots of a ring that was closed go.",
     "`ring.unsubscribe` and `gpuring clean` end such subscriptions.",
 )

@@ -354,8 +354,8 @@ def reads(pipe, name, how):
 
 @promise(
     "failure.md",
-    "If SIGTERM ends a reader of a lossless durable subscription in this way, the frame "
-    "that it holds comes again.",
+    "**The frame in hand.** If SIGTERM ends a reader of a lossless durable subscription in this "
+    "way, the frame that it holds comes again.",
 )
 @pytest.mark.parametrize(
     "how", [loops, loops_over_batches, loops_in_asyncio, loops_over_tuples, keeps_the_slot]

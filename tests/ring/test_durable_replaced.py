@@ -73,8 +73,8 @@ def kill(child):
 
 @promise(
     "failure.md",
-    "What it does not read is counted for the next member that joins the subscription "
-    "after the last member of the replaced ring has gone.",
+    "What it does not read is counted for the next member that joins after the last member of the "
+    "replaced ring has gone.",
     "If a member lives when its ring is replaced, it can still read what is left there.",
     "Until then a small file in `/dev/shm` keeps the count.",
 )

@@ -51,7 +51,10 @@ def test_a_claim_that_waits_ends_when_its_producer_is_closed(name):
         assert isinstance(claimed(), gpuring.RingClosed)
 
 
-@promise("failure.md", "A producer of the creator itself never moves: its ring is its own.")
+@promise(
+    "failure.md",
+    "It never moves: its ring is its own.",
+)
 def test_the_creators_own_producer_does_not_follow_who_took_its_name(name):
     with (
         gpuring.create(name, **OPTIONS) as ring,
@@ -223,8 +226,8 @@ def test_align_moves_when_what_it_holds_was_handed_out(name, stack):
 
 @promise(
     "failure.md",
-    "With `reattach=True` the end of a stream is no answer: a call whose time is up raises "
-    "`RingTimeout`, and the next one goes on waiting.",
+    "With `reattach=True` a consumer never gets the end of the stream: a call whose time is up "
+    "raises `RingTimeout`, and the next one goes on waiting.",
 )
 def test_a_call_whose_time_is_up_may_be_made_again(name):
     with (

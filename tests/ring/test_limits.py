@@ -82,7 +82,7 @@ def test_64_kib_of_metadata_and_no_more(name):
 
 
 @promise(
-    "failure.md",
+    "architecture.md",
     "A watchdog also looks by itself, 20 ms after a join at first. While nobody joins, the "
     "interval grows to a second. A waiting call also looks by itself, after 50 ms at first. In a "
     "long wait the interval grows to a second.",
@@ -115,7 +115,10 @@ def attaches_as_nobody(_pipe, name, owner):
 
 
 @promise("limits.md", "By default only one user may attach, because the mode of the files is 0600.")
-@promise("failure.md", "The owner and the mode of the ring's files decide who can be a peer.")
+@promise(
+    "trust.md",
+    "The owner and the mode of the ring's files decide who can be a peer.",
+)
 @pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
 def test_by_default_a_ring_is_one_users(name, children):
     with gpuring.create(name, **SMALL):
@@ -127,9 +130,9 @@ def test_by_default_a_ring_is_one_users(name, children):
 
 @promise("limits.md", "Peers trust each other: whoever may attach may write every slot.")
 @promise(
-    "failure.md",
-    "Peers of a ring trust each other. All of them map the header for reading and writing, and may "
-    "map the slots in the same way.",
+    "trust.md",
+    "Peers of a ring trust each other.",
+    "All peers map the header for reading and writing, and may map the slots in the same way.",
     "**A user who may write the files** (for example with mode 0666) can be a peer. They can hand "
     "out wrong frames, make claims void or take them, mark frames as torn, and block everybody.",
 )
@@ -144,7 +147,10 @@ def test_who_may_attach_may_write_every_slot(name, children):
 # ---- what is read from shared memory -----------------------------------------------------------
 
 
-@promise("failure.md", "Nothing pickled is ever read from shared memory.")
+@promise(
+    "trust.md",
+    "Nothing pickled is ever read from shared memory.",
+)
 def test_nothing_of_the_package_can_unpickle():
     """The only exceptions are the batches of a DataLoader, which come through torch's pipes."""
     package = Path(gpuring.__file__).parent
@@ -156,7 +162,10 @@ def test_nothing_of_the_package_can_unpickle():
         assert not re.search(unpickles, path.read_text(), re.M), path
 
 
-@promise("failure.md", "Metadata is the raw bytes of a dtype without objects.")
+@promise(
+    "trust.md",
+    "Metadata is the raw bytes of a dtype without objects.",
+)
 def test_metadata_has_no_objects(name):
     with pytest.raises(ValueError, match="Python objects"):
         gpuring.create(name, **SMALL, meta=[("a", "O")])

@@ -62,7 +62,11 @@ def test_where_calls_come_one_at_a_time_nothing_is_waited_for(fixed, each):
     assert engine.patience.max_wait_s == 0
 
 
-@promise("services.md", "It waits only if it expects more calls.")
+@promise(
+    "services.md",
+    "It waits only if it expects more calls, and for at most a quarter of the fixed cost of a "
+    "batch, which is the time that a batch takes however few calls it has.",
+)
 def test_an_engine_does_not_begin_a_batch_of_one_while_seven_more_are_about_to_come():
     """There are eight clients.  Each asks again when it was answered, a little after the client
     before it."""
@@ -74,8 +78,8 @@ def test_an_engine_does_not_begin_a_batch_of_one_while_seven_more_are_about_to_c
 
 @promise(
     "services.md",
-    "It then waits for at most a quarter of the fixed cost of a batch, which is the time that a "
-    "batch takes however few calls it has.",
+    "It waits only if it expects more calls, and for at most a quarter of the fixed cost of a "
+    "batch, which is the time that a batch takes however few calls it has.",
 )
 def test_a_batch_waits_for_a_quarter_of_what_it_costs_beside_its_calls_at_most():
     engine = Engine(4 * MS, MS, clients=8, pause=1000, spread=MS // 2)

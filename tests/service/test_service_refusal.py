@@ -206,7 +206,7 @@ def test_a_full_ring_says_so_at_once_or_waits(name):
 
 
 @promise(
-    "services.md",
+    "parts.md",
     "A call that was cancelled is yours until you end it, as any other: by `call.part()`, "
     "`call.fail()` or an answer. While a variable has it and nobody ends it, it holds the slot of "
     "its request, and a lap later no client can send. `RingFull` then names the call, and the "

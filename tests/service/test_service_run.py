@@ -109,8 +109,8 @@ def worker(pipe: Pipe, name: str) -> dict[str, int]:
 
 @promise(
     "services.md",
-    'After SIGTERM the engine answers the batch that it has, and `run` returns "SIGTERM". Other '
-    "engines get the calls that are left.",
+    "SIGTERM, which only a `run` in the main thread sees | answers the batch that it has, and "
+    'returns "SIGTERM" | get the calls that are left',
 )
 def test_sigterm_ends_an_engine_when_its_batch_is_answered(name, children):
     with serve(name, engine=False), gpuring.connect(name) as client, gpuring.serve(name) as other:
@@ -141,7 +141,10 @@ def test_sigterm_ends_an_engine_that_waits(name, children):
         assert engine.result()["taken"] == 0
 
 
-@promise("services.md", "After a Ctrl-C another engine gets the batch as well.")
+@promise(
+    "services.md",
+    "Ctrl-C | raises `KeyboardInterrupt` | get the batch as well",
+)
 def test_ctrl_c_gives_the_batch_to_another_engine(name, children):
     with serve(name, engine=False), gpuring.connect(name) as client, gpuring.serve(name) as other:
         engine = up(children(worker, name))
@@ -159,8 +162,8 @@ def test_ctrl_c_gives_the_batch_to_another_engine(name, children):
 
 @promise(
     "services.md",
-    "`server.stop()` does the same as SIGTERM, from any thread and from the function. Then `run` "
-    'returns "stopped".',
+    "`server.stop()`, from any thread and from the function | answers the batch that it has, and "
+    'returns "stopped" | get the calls that are left',
 )
 def test_stop_ends_the_run_from_a_thread_from_the_function_or_before_it(name):
     with serve(name) as server, gpuring.connect(name) as client:
@@ -186,8 +189,8 @@ def test_stop_ends_the_run_from_a_thread_from_the_function_or_before_it(name):
 
 @promise(
     "services.md",
-    "Only a `run` in the main thread sees SIGTERM. When `run` has returned, SIGTERM does what it "
-    "did before.",
+    "SIGTERM, which only a `run` in the main thread sees",
+    "When `run` has returned, SIGTERM does what it did before.",
 )
 def test_a_run_outside_of_the_main_thread_leaves_sigterm_alone(name):
     handler, seen = signal.getsignal(signal.SIGTERM), []
@@ -265,8 +268,8 @@ def test_engines_that_are_replaced_under_load_lose_no_call(name, children):
 
 @promise(
     "services.md",
-    '`run` then returns "closed" in the other engines as well, so a supervisor has to start all of '
-    "them again.",
+    'the service is closed | returns "closed" | return "closed" as well, so a supervisor has to '
+    "start all of them again",
 )
 def test_a_service_that_is_closed_ends_the_run(name):
     keeper = serve(name, engine=False)

@@ -64,8 +64,8 @@ def no_device(*_):
 
 @promise(
     "failure.md",
-    "If CUDA does not register the slots of a pinned ring, the ring works anyway. One "
-    "warning says so when it is attached, and each copy to or from the GPU is waited for.",
+    "If CUDA does not register the slots, the ring works anyway. One warning says so when it is "
+    "attached, and each copy to or from the GPU is waited for.",
 )
 @pytest.mark.parametrize("what", ["slots", "header", "timeline"])
 def test_where_registration_is_refused_copies_are_waited_for(name, monkeypatch, what):

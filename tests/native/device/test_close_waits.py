@@ -14,7 +14,7 @@ KINDS = pytest.mark.parametrize("kind", ["timeline", "event"])
 
 
 @promise(
-    "failure.md",
+    "streams.md",
     "`close()` of a producer or a consumer waits until the GPU has done all work that this peer "
     "promised.",
 )
@@ -47,7 +47,7 @@ def test_close_waits_until_the_gpu_has_done_what_was_promised(rig, kind, gate, r
 
 
 @promise(
-    "failure.md",
+    "streams.md",
     "`close()` of a ring with a timeline waits for all work of its process on that GPU.",
 )
 def test_close_of_a_ring_with_a_timeline_waits_for_all_work_of_its_process(rig):

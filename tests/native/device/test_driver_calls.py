@@ -30,7 +30,7 @@ def test_one_wait_and_one_write_for_one_frame(rig):
 
 
 @promise(
-    "failure.md",
+    "streams.md",
     "With gate `stream` no claim and no acquire waits for a GPU, because the wait goes into the "
     "stream.",
 )

@@ -119,7 +119,7 @@ def is_settled(ring, promised, stream):
 
 
 @promise(
-    "failure.md",
+    "streams.md",
     "If the driver refuses to record the end of the work on a slot, the call waits until the "
     "streams that used the slot are idle.",
 )

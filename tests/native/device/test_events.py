@@ -30,7 +30,7 @@ def elsewhere(rig):
 
 @promise(
     "failure.md",
-    'An event raises no word in the header, so with `sync="event"` a process has to ask the event.',
+    'With `sync="event"` a process has to ask the producer\'s event for that.',
     "An event that is already complete needs no wait.",
 )
 def test_pending_events_are_waited_for_and_complete_ones_raise_their_fence(rig):

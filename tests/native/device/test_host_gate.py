@@ -17,6 +17,7 @@ from tests.helpers.promise import promise
 from tests.helpers.rig import held_by
 
 
+@promise("streams.md", "With gate `host` they make their own thread wait.")
 @promise(
     "failure.md",
     "There is none, because no stream waits for another process. The call itself goes on, or "

@@ -47,7 +47,10 @@ def refused_publish(ring, stream):
     assert producer._peer.holding() == []
 
 
-@promise("failure.md", "The slot can be given up only then.")
+@promise(
+    "streams.md",
+    "The slot can be given up only then.",
+)
 @pytest.mark.parametrize("error", [0, 700])
 def test_the_work_of_a_destroyed_stream_is_awaited_before_its_slot_is_given_up(ring, error):
     """The handle of a destroyed stream cannot be used any more, but its work goes on."""

@@ -27,7 +27,7 @@ def consulted(ring, consumer, own):
 
 
 @promise(
-    "failure.md",
+    "streams.md",
     "Before that, the call may look at the fences for some tens of microseconds, but only while "
     "its own GPU work is pending anyway.",
 )
@@ -43,7 +43,7 @@ def test_a_look_is_as_long_as_the_protocol_says():
 
 
 @promise(
-    "failure.md",
+    "streams.md",
     "Before that, the call may look at the fences for some tens of microseconds, but only while "
     "its own GPU work is pending anyway.",
 )
@@ -65,7 +65,10 @@ def test_while_nothing_of_ours_is_pending_a_wait_is_enqueued_at_once(rig):
     assert event_of(consumer, 1) in ring.driver.queries
 
 
-@promise("failure.md", "With `timeout=0` it does not look at all.")
+@promise(
+    "streams.md",
+    "With `timeout=0` it does not look at all.",
+)
 def test_a_call_that_may_not_block_has_no_patience(rig):
     ring = rig("event", slots=8)
     producer, consumer = ring.producer(), ring.consumer()

@@ -47,7 +47,7 @@ def test_a_message_has_the_words_that_the_page_says(ring):
 
 
 @promise(
-    "failure.md",
+    "trust.md",
     "Where slots are handed on, they get the slots. They can connect as often as they like, and "
     "say whatever they like. That holds nobody else up.",
 )
@@ -188,7 +188,7 @@ def connects(pipe: Pipe, path: str, times: int, kept: int) -> int:
 
 
 @promise(
-    "failure.md",
+    "trust.md",
     "Where slots are handed on, they get the slots. They can connect as often as they like, and "
     "say whatever they like. That holds nobody else up.",
 )

@@ -121,7 +121,7 @@ def test_who_asks_does_not_wait_for_a_close(ring, children, lingering, way):
 
 
 @promise(
-    "failure.md",
+    "trust.md",
     "A thread of its own closes them, so this holds up neither the watchdog, nor who attaches, nor "
     "who closes the ring.",
 )
@@ -158,7 +158,7 @@ def test_nobody_connects_to_who_has_left(ring):
 
 
 @promise(
-    "failure.md",
+    "trust.md",
     "The descriptors that they send may take long to close. A thread of its own closes them, so "
     "this holds up neither the watchdog, nor who attaches, nor who closes the ring.",
 )
@@ -182,7 +182,8 @@ def test_who_sends_what_takes_long_to_close_holds_nobody_up(
 
 
 @promise(
-    "failure.md", "While a close lasts, the process answers 64 others, and then the next ones wait."
+    "trust.md",
+    "While a close lasts, the process answers 64 others, and then the next ones wait.",
 )
 def test_while_a_close_lasts_the_next_ones_are_answered_up_to_a_number(
     ring, children, stopped, lingering

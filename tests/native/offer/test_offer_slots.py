@@ -32,9 +32,10 @@ from tests.native.offer import (
 
 @promise(
     "failure.md",
-    "Some kinds of memory are mapped by a descriptor, which each "
-    "process that has it hands to those that attach. So such a ring takes new peers after the "
-    "death of its creator, as long as a process that has joined it lives.",
+    'With `"vmm"` and `"pool"` each process that has the memory hands it on by a descriptor '
+    "([how](abi.md#handing-descriptors-on)).",
+    "can attach as long as a process that has joined lives, and find the frames. After that "
+    "`attach` raises `PeerLost`, and the memory is free.",
 )
 def test_the_slots_go_from_process_to_process_and_outlive_their_maker(ring, children):
     fd = slots(b"from me!")
@@ -67,7 +68,7 @@ def test_who_asks_first_need_not_offer(ring, children):
 
 @promise(
     "failure.md",
-    "The watchdog of a process hands them on, also while the main thread is inside a CUDA call.",
+    "Its watchdog does that, also while the main thread is inside a CUDA call.",
 )
 def test_the_offerer_may_be_in_a_call_that_does_not_return(ring, children):
     offers(ring)
@@ -131,7 +132,11 @@ def test_an_offer_without_descriptors_leaves_nothing(ring, children):
     assert not left
 
 
-@promise("failure.md", "If no process has the descriptor, `attach` raises `PeerLost`.")
+@promise(
+    "failure.md",
+    "can attach as long as a process that has joined lives, and find the frames. After that "
+    "`attach` raises `PeerLost`, and the memory is free.",
+)
 def test_nobody_has_it(ring, children):
     kind, told = children(refused, ring.path, PATIENCE_S).result()
     assert kind == "PeerLost"
@@ -141,9 +146,9 @@ def test_nobody_has_it(ring, children):
 
 @promise(
     "failure.md",
-    "A stopped process hands nothing on. That holds nobody up, because all processes are asked at "
-    "the same time.",
-    "If none answers in time, it raises `RingTimeout`.",
+    "A stopped process hands nothing on, but that holds nobody up, because all are asked at the "
+    "same time.",
+    "If none answers in time, `attach` raises `RingTimeout`.",
 )
 def test_who_has_it_is_stopped(ring, children):
     native.offer(ring.creator, fd := slots(b"12345678"))

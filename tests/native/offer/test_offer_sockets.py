@@ -33,7 +33,9 @@ from tests.native.offer import (
 
 
 @promise(
-    "failure.md", 'Rings with `memory="ipc"` have no descriptor, so their peers hand nothing over.'
+    "containers.md",
+    'With `"ipc"` peers hand nothing over, so those in other pid namespaces are never cleared, '
+    "and hold others up as if they lived.",
 )
 def test_without_an_offer_there_is_no_socket(ring):
     ring.producer()
@@ -167,8 +169,8 @@ def test_a_child_that_is_forked_while_a_socket_is_closed_does_not_keep_it(ring, 
 
 @promise(
     "failure.md",
-    "`gpuring clean` removes rings whose processes are all dead, slots that have no ring, and "
-    "sockets of the dead.",
+    "It removes rings whose processes are all dead, slots that have no ring, and sockets of the "
+    "dead.",
 )
 def test_clean_removes_sockets_at_which_nobody_listens(ring, children):
     """It removes them also where there is no header any more, and leaves all other files alone."""

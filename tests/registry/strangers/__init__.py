@@ -1,5 +1,5 @@
 """Tests with another user of this host, the stranger, who has no right on our rings.  Like
-everybody, he may create names in /dev/shm.  docs/failure.md ("Threat model") lists what he may
+everybody, he may create names in /dev/shm.  docs/trust.md lists what he may
 try."""
 
 from __future__ import annotations

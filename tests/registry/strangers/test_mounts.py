@@ -88,7 +88,7 @@ def create_where_it_is_full(pipe, name, what):
 
 
 @promise(
-    "failure.md",
+    "trust.md",
     "They can use up the memory of `/dev/shm`, or the number of files that it may have. `create` "
     "then says which of them ran out, and leaves nothing behind.",
 )

@@ -1,4 +1,4 @@
-"""Threat model (docs/failure.md): things that are no ring are passed over or named as what they
+"""Threat model (docs/trust.md): things that are no ring are passed over or named as what they
 are, and nobody maps a stranger's file unasked."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def odd(name, stranger):
 
 
 @promise(
-    "failure.md",
+    "trust.md",
     "A file that is no ring is passed over, or the error says what it is, whatever its name. This "
     "holds for links, loops, directories, fifos, sockets, devices, files with several names, and "
     "empty, huge or damaged files.",
@@ -61,7 +61,7 @@ def test_every_tool_goes_past_odd_names(name, odd, tool):
 
 
 @promise(
-    "failure.md",
+    "trust.md",
     "A file that is no ring is passed over, or the error says what it is, whatever its name. This "
     "holds for links, loops, directories, fifos, sockets, devices, files with several names, and "
     "empty, huge or damaged files.",
@@ -96,7 +96,7 @@ def test_metrics_and_ls_count_what_they_cannot_read(odd):
 
 
 @promise(
-    "failure.md",
+    "trust.md",
     "Nothing of theirs is closed or removed, not even by root.",
     "They can take a name before you do. Then `create` raises `RingExists`.",
 )
@@ -141,7 +141,10 @@ def test_engines_tidy_past_odd_names(name, stranger):
         assert segments_of(name) == before
 
 
-@promise("failure.md", "No process maps a file of theirs without being asked to.")
+@promise(
+    "trust.md",
+    "No process maps a file of theirs without being asked to.",
+)
 @pytest.mark.slow
 def test_slots_of_a_stranger_are_never_mapped_or_removed(name, stranger):
     """Everybody can read the epoch of a ring in the name of its slots."""
@@ -173,7 +176,7 @@ WILD = [b"\xff\xfe", b"\x1b[2J", b"a\nb", b" ", b"+", b"a+b", b"x" * 200, "ä".e
 
 
 @promise(
-    "failure.md",
+    "trust.md",
     "A file that is no ring is passed over, or the error says what it is, whatever its name. This "
     "holds for links, loops, directories, fifos, sockets, devices, files with several names, and "
     "empty, huge or damaged files.",
@@ -203,7 +206,7 @@ MANY = 10_000
 
 
 @promise(
-    "failure.md",
+    "trust.md",
     "The more names they put there, the longer a look takes. With ten thousand names everything "
     "still works.",
 )
@@ -308,10 +311,10 @@ def looks(_pipe, name, ring, rounds):
 
 
 @promise(
-    "failure.md",
-    "No process maps a file of theirs without being asked to. `ls`, `inspect`, `top`, "
-    "`metrics`, `doctor` and `clean` read copies of headers, and so do engines that clear "
-    "what the dead have left. So a file that shrinks meanwhile does no harm.",
+    "trust.md",
+    "No process maps a file of theirs without being asked to. `ls`, `inspect`, `top`, `metrics`, "
+    "`doctor` and `clean` read copies of headers, and so do engines that clear what the dead have "
+    "left. So a file that shrinks meanwhile does no harm.",
 )
 @pytest.mark.slow
 def test_a_file_whose_size_changes_harms_nobody_who_looks(name, stranger, children):
@@ -328,7 +331,10 @@ def test_a_file_whose_size_changes_harms_nobody_who_looks(name, stranger, childr
     assert min(seen["whole"], seen["not whole"]) > 0
 
 
-@promise("failure.md", "So a file that shrinks meanwhile does no harm.")
+@promise(
+    "trust.md",
+    "So a file that shrinks meanwhile does no harm.",
+)
 def test_a_file_that_ends_while_it_is_read(name, monkeypatch):
     """The file is cut between the look at its size and the read of a page."""
     read = native.Header.read
@@ -364,7 +370,10 @@ def test_a_file_that_ends_while_it_is_read(name, monkeypatch):
         path.unlink()
 
 
-@promise("failure.md", "The tests in `tests/registry/strangers` act as another user.")
+@promise(
+    "trust.md",
+    "The tests in `tests/registry/strangers` act as another user.",
+)
 def test_the_stranger_is_one(stranger):
     assert stranger(who).result() == (NOBODY, NOBODY)
 

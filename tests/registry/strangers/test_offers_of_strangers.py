@@ -66,7 +66,8 @@ def seen_at(_pipe: Pipe, where: str, at: str) -> dict[str, str]:
 
 
 @promise(
-    "failure.md", "They cannot connect to the sockets at which slots are handed on, or remove them."
+    "trust.md",
+    "They cannot connect to the sockets at which slots are handed on, or remove them.",
 )
 @pytest.mark.parametrize("mode", [0o600, 0o640, 0o644])
 def test_who_may_not_write_the_header_gets_no_slots(ring, children, stranger, mode):
@@ -148,7 +149,10 @@ def fetches(_pipe: Pipe, path: str) -> str:
     return outcome(lambda: native.fetch(opened(path), PATIENCE_S))
 
 
-@promise("failure.md", "Slots that they offer are never taken.")
+@promise(
+    "trust.md",
+    "Slots that they offer are never taken.",
+)
 @pytest.mark.parametrize("mode", [0o600, 0o660])
 def test_slots_of_a_stranger_are_never_taken(ring, children, stranger, mode):
     os.fchmod(ring.fd, mode)

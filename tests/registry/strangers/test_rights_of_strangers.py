@@ -1,4 +1,4 @@
-"""Threat model (docs/failure.md): who may not open a ring's files, who may read and who may write
+"""Threat model (docs/trust.md): who may not open a ring's files, who may read and who may write
 them."""
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def lock_the_directory(pipe):
 
 
 @promise(
-    "failure.md",
+    "trust.md",
     "There is no lock that they can take and that others wait for, because names change under a "
     "lock on the ring's own file.",
 )
@@ -90,10 +90,10 @@ def tries(_pipe, name, entries):
 
 
 @promise(
-    "failure.md",
+    "trust.md",
     "The owner and the mode of the ring's files decide who can be a peer.",
-    "**Another user who may not open the ring's files** (mode 0600, the default) can do nothing "
-    "to the ring.",
+    "**Another user who may not open the ring's files** (mode 0600, the default) can do nothing to "
+    "the ring.",
     "They cannot read, write, lock or truncate the files. They cannot remove or rename them "
     "either, because `/dev/shm` is sticky. `attach`, `create(replace=True)` and `unlink` refuse "
     "them before anything is changed, and `clean` passes over the ring.",
@@ -153,6 +153,9 @@ def make_and_keep(pipe, name, mode):
 @promise(
     "failure.md",
     "Nobody can replace a ring of another user.",
+)
+@promise(
+    "trust.md",
     "`attach` takes only rings of your own user and of root, unless `owner=` says otherwise.",
     "Nothing of theirs is closed or removed, not even by root.",
 )
@@ -218,6 +221,9 @@ def make_and_die(pipe, name):
 @promise(
     "failure.md",
     "Nobody can replace a ring of another user.",
+)
+@promise(
+    "trust.md",
     "Nothing of theirs is closed or removed, not even by root.",
 )
 def test_root_too_leaves_dead_rings_of_others_alone(name, stranger):
@@ -235,7 +241,10 @@ def test_root_too_leaves_dead_rings_of_others_alone(name, stranger):
 # ---- with the right to write (mode 0666) -------------------------------------------------------
 
 
-@promise("failure.md", "They cannot replace or remove a ring of another user.")
+@promise(
+    "trust.md",
+    "They cannot replace or remove a ring of another user.",
+)
 def test_who_may_write_cannot_replace_a_ring_that_is_anothers(name, stranger):
     """The owner is checked before the ring is closed."""
     with gpuring.create(name, **OPTIONS, mode=0o666) as ring, ring.consumer() as reader:
@@ -264,7 +273,7 @@ def hold_byte(pipe, name, byte, kind):
 
 
 @promise(
-    "failure.md",
+    "trust.md",
     "They can also take locks that others wait for. Then joins time out after 5 s, `close` takes 2 "
     "s longer, and the dead look alive.",
 )
@@ -285,9 +294,9 @@ def test_who_may_read_can_hold_up_a_close_for_seconds_and_no_tidying(name, stran
 
 
 @promise(
-    "failure.md",
-    "They can also take locks that others wait for. Then joins time out after 5 s, `close` takes "
-    "2 s longer, and the dead look alive.",
+    "trust.md",
+    "They can also take locks that others wait for. Then joins time out after 5 s, `close` takes 2 "
+    "s longer, and the dead look alive.",
 )
 @pytest.mark.slow
 def test_who_may_read_can_hold_up_joins(name, stranger):
@@ -335,7 +344,7 @@ def trusts(pipe, name):
 
 
 @promise(
-    "failure.md",
+    "trust.md",
     "**The owner of a ring that you attach to** with `owner=` can do all of this to you, at any "
     "time.",
 )

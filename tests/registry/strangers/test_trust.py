@@ -24,7 +24,7 @@ def reads(_pipe, name):
 
 
 @promise(
-    "failure.md",
+    "trust.md",
     "**A user who may read the files but not write them** (mode 0644) cannot join, because a peer "
     "has to write. They can see every frame and all metadata.",
 )
@@ -41,7 +41,7 @@ def test_who_may_only_read_cannot_join_and_sees_everything(name, stranger):
 
 
 @promise(
-    "failure.md",
+    "trust.md",
     "They can also take locks that others wait for. Then joins time out after 5 s, `close` takes 2 "
     "s longer, and the dead look alive.",
 )
@@ -68,7 +68,7 @@ def attaches(_pipe, name):
 
 
 @promise(
-    "failure.md",
+    "trust.md",
     "`attach` takes only rings of your own user and of root, unless `owner=` says otherwise.",
     "Rings of root need no `owner=`, because root could harm you without a ring as well.",
 )
@@ -89,7 +89,7 @@ def sleeps(pipe, name):
 
 
 @promise(
-    "failure.md",
+    "trust.md",
     "They can truncate the files. That ends each process that has them mapped (SIGBUS), even while "
     "the process sleeps, because its watchdog reads the header.",
     "**Another process of the same user** can do all of this to every ring of the user, and can "

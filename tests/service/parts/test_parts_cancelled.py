@@ -46,12 +46,11 @@ def end_the_block(call):
 
 
 @promise(
-    "services.md",
-    "**Cancelling.** A client that leaves the loop before the end cancels the call. "
-    "`call.cancel()` cancels it, too, and so does a part that has not come within "
-    "`timeout` seconds. The engine sees `call.cancelled`, which it can ask as often as it "
-    "likes. `call.part()` raises `CallCancelled`, also while it waits, and the call is "
-    "over then.",
+    "parts.md",
+    "A client that leaves the loop before the end cancels the call. `call.cancel()` cancels it, "
+    "too, and so does a part that has not come within `timeout` seconds. The engine sees "
+    "`call.cancelled`, which it can ask as often as it likes. `call.part()` raises "
+    "`CallCancelled`, also while it waits, and the call is over then.",
 )
 @pytest.mark.parametrize("leave", [leave_the_loop, leave_the_loop_of_a_task, cancel, end_the_block])
 def test_who_leaves_before_the_end_cancels_the_call_and_its_engine_sees_it(pair, leave):
@@ -74,7 +73,7 @@ def test_who_leaves_before_the_end_cancels_the_call_and_its_engine_sees_it(pair,
 
 
 @promise(
-    "services.md",
+    "parts.md",
     "`call.part()` raises `CallCancelled`, also while it waits, and the call is over then.",
 )
 def test_a_part_that_waits_hears_that_its_call_was_cancelled(pair):
@@ -110,9 +109,9 @@ async def test_a_task_that_is_cancelled_cancels_its_call(pair):
 
 
 @promise(
-    "services.md",
-    "`call.cancel()` cancels it, too, and so does a part that has not come within "
-    "`timeout` seconds.",
+    "parts.md",
+    "`call.cancel()` cancels it, too, and so does a part that has not come within `timeout` "
+    "seconds.",
 )
 def test_a_part_that_does_not_come_in_time_ends_the_call(pair):
     server, client = pair

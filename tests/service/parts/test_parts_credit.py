@@ -14,10 +14,10 @@ from tests.service.services import ask_here, in_thread, receives, send, serve
 
 
 @promise(
-    "services.md",
-    "**A client that reads slowly.** `connect(parts=8)` gives each call room for 8 parts that were "
-    "sent and not released. If there is none left, `call.part(timeout=0)` raises `RingFull` at "
-    "once, and `call.part()` waits. The engine can go on with other calls, and nothing is dropped.",
+    "parts.md",
+    "`connect(parts=8)` gives each call room for 8 parts that were sent and not released. If there "
+    "is none left, `call.part(timeout=0)` raises `RingFull` at once, and `call.part()` waits. The "
+    "engine can go on with other calls, and nothing is dropped.",
 )
 def test_a_client_that_does_not_read_is_told_to_its_engine_alone(pair):
     server, client = pair
@@ -47,7 +47,7 @@ def test_a_client_that_does_not_read_is_told_to_its_engine_alone(pair):
 
 
 @promise(
-    "services.md",
+    "parts.md",
     "If there is none left, `call.part(timeout=0)` raises `RingFull` at once, and `call.part()` "
     "waits.",
 )
@@ -82,7 +82,10 @@ def test_all_calls_of_a_client_have_all_their_parts_and_none_is_overwritten(pair
     assert (client.late, server.counts.undelivered) == (0, 0)
 
 
-@promise("services.md", "A call is open until all of its parts are released.")
+@promise(
+    "parts.md",
+    "A call is open until all of its parts are released.",
+)
 def test_a_call_needs_its_room_until_its_parts_are_released(name):
     with serve(name) as server, gpuring.connect(name, calls=1, parts=2) as client:
         call = send(client, 0)
@@ -98,7 +101,10 @@ def test_a_call_needs_its_room_until_its_parts_are_released(name):
         ask_here(server, client, 1)
 
 
-@promise("services.md", "`parts.ready` says whether the loop would wait.")
+@promise(
+    "parts.md",
+    "`parts.ready` says whether the loop would wait.",
+)
 def test_parts_are_a_way_to_look_without_waiting(pair):
     server, client = pair
     call = send(client, 0)
@@ -138,7 +144,10 @@ def test_a_client_is_readable_though_another_thread_has_received_the_part(pair):
     assert read(slow) == []
 
 
-@promise("services.md", "`client.fileno()` is readable when a part may have come.")
+@promise(
+    "parts.md",
+    "`client.fileno()` is readable when a part may have come.",
+)
 def test_a_client_is_readable_when_a_part_has_come(pair):
     server, client = pair
     call = send(client, 0)

@@ -34,9 +34,7 @@ def streamer(pipe, name, n, more=0):
 
 
 @promise(
-    "services.md",
-    "**Death.** If the engine dies or leaves when a part was taken, the loop raises `PeerLost` "
-    "after the parts that have come. No other engine begins such a call again.",
+    "parts.md",
     "the loop raises `PeerLost` after the parts that have come; no other engine gets the call",
 )
 @pytest.mark.parametrize("leaves", [False, True])
@@ -85,9 +83,9 @@ def test_what_another_engine_begins_again_behind_parts_that_were_taken_is_not_ha
 
 
 @promise(
-    "services.md",
-    "If no part was taken, another engine gives the answer from its beginning.",
-    "another engine gives the answer from its beginning",
+    "parts.md",
+    "another engine gives the answer from its beginning, also while the client waits to send "
+    "another request",
 )
 def test_if_nobody_has_taken_a_part_another_engine_gives_them_from_the_first(name, children):
     """The parts of the new engine are not counted with those of the dead one, which are still in
@@ -144,7 +142,7 @@ def dies_after_its_end(pipe, name, n):
 
 
 @promise(
-    "services.md",
+    "parts.md",
     "the parts are whole; the next engine gets `CallCancelled` when it sends them again",
 )
 def test_a_stream_that_is_whole_is_not_begun_again(name, children):
@@ -168,7 +166,7 @@ def test_a_stream_that_is_whole_is_not_begun_again(name, children):
 
 
 @promise(
-    "services.md",
+    "parts.md",
     "It also does so when the client has died or left.",
     "`call.part()` raises `CallCancelled`",
 )
@@ -194,7 +192,10 @@ def dies_waiting(pipe, name):
         del call
 
 
-@promise("services.md", "It also does so when the client has died or left.")
+@promise(
+    "parts.md",
+    "It also does so when the client has died or left.",
+)
 def test_an_engine_hears_that_its_client_has_left(name):
     with serve(name) as server:
         client = gpuring.connect(name, parts=2)
@@ -275,7 +276,8 @@ def test_torn_parts_that_nobody_has_taken_come_again_from_another_engine(name, c
 
 
 @promise(
-    "services.md", "A part that is missing, because it is torn, ends the loop with `PeerLost`, too."
+    "parts.md",
+    "A part that is missing, because it is torn, ends the loop with `PeerLost`, too.",
 )
 def test_a_torn_part_behind_one_that_was_taken_ends_the_stream(name, children):
     with serve(name, engine=False), gpuring.connect(name, parts=3) as client:
@@ -307,7 +309,11 @@ def test_parts_that_were_received_before_their_engine_left_are_not_the_first(nam
         assert client.in_flight == 0
 
 
-@promise("services.md", "It also does so while the client waits to send another request.")
+@promise(
+    "parts.md",
+    "another engine gives the answer from its beginning, also while the client waits to send "
+    "another request",
+)
 @pytest.mark.slow
 def test_a_client_that_waits_for_a_slot_forgets_the_parts_of_a_dead_engine(name, children):
     """Another engine waits for their room, and has the slot that the client waits for."""

@@ -16,7 +16,7 @@ from tests.service.services import ask_here, content, in_thread, send, serve
 
 
 @promise(
-    "services.md",
+    "parts.md",
     "The client gets the parts in the order in which they were sent. An engine ends the call with "
     "`call.end()`, or with `call.answer()`, which is the last part then.",
 )
@@ -61,7 +61,10 @@ def test_each_part_is_what_its_engine_wrote_wherever_it_is(name, place):
         join()
 
 
-@promise("services.md", "To `call.parts()` an answer as a whole is the only part.")
+@promise(
+    "parts.md",
+    "To `call.parts()` an answer as a whole is the only part.",
+)
 def test_a_whole_answer_is_the_only_part(pair):
     server, client = pair
     call = send(client, 0)
@@ -77,7 +80,7 @@ def test_an_answer_may_have_no_part_at_all(pair):
 
 
 @promise(
-    "services.md",
+    "parts.md",
     "It may also fail the call: the client gets the parts that were sent, and then `CallFailed`.",
 )
 def test_parts_that_have_come_are_handed_out_before_a_failure(pair):
@@ -94,7 +97,8 @@ def test_parts_that_have_come_are_handed_out_before_a_failure(pair):
 
 
 @promise(
-    "services.md", "If parts come to `call.result()`, it raises `RingError`, and the call is over."
+    "parts.md",
+    "If parts come to `call.result()`, it raises `RingError`, and the call is over.",
 )
 @pytest.mark.parametrize("early", [False, True])
 def test_a_result_is_no_place_for_parts_and_says_so(pair, early):
@@ -112,7 +116,7 @@ def test_a_result_is_no_place_for_parts_and_says_so(pair, early):
 
 
 @promise(
-    "services.md",
+    "parts.md",
     "By default `parts` is 0. Then `call.part()` and `call.end()` raise `RingError`, and "
     "`call.window` is 0.",
 )
@@ -131,7 +135,10 @@ def test_a_client_without_room_for_parts_gets_none(name):
         assert read(call) == [0]
 
 
-@promise("services.md", "Answers have a ring of `calls × (1 + parts) + 4` slots then.")
+@promise(
+    "parts.md",
+    "Answers have a ring of `calls × (1 + parts) + 4` slots then.",
+)
 @pytest.mark.parametrize("parts", [-1, 128, 1.5, None])
 def test_a_client_has_room_for_as_many_parts_as_a_ring_has_slots(name, parts):
     with serve(name):
@@ -141,7 +148,10 @@ def test_a_client_has_room_for_as_many_parts_as_a_ring_has_slots(name, parts):
             gpuring.connect(name, calls=8, parts=parts)
 
 
-@promise("services.md", "A call has one part at a time that is being written.")
+@promise(
+    "parts.md",
+    "A call has one part at a time that is being written.",
+)
 def test_one_part_is_written_at_a_time(pair):
     server, client = pair
     call = send(client, 0)

@@ -82,6 +82,9 @@ def test_an_interrupted_loop_of_a_task_gives_its_call_up(name):
 @promise(
     "services.md",
     "To answer calls later, call `take` without `with`: then no block fails them.",
+)
+@promise(
+    "parts.md",
     "Several threads and tasks may take parts of different calls at the same time.",
 )
 def test_threads_and_tasks_take_parts_of_one_client(name, children):
