@@ -292,7 +292,7 @@ def _end_batch(self: Any, kind: Any = None, *_: object) -> None:
 def watched_slots(kind: Any) -> Any:
     """The same kind of slot, watched."""
     members: dict[str, Any] = {"__module__": kind.__module__, "__doc__": kind.__doc__}
-    if not kind._writable:
+    if hasattr(kind, "release"):
         members |= {"_verbs": ("acquired", "released"), "_undo": kind.release}
         members |= {"release": _giving_back(kind.release), "__exit__": _end_read}
         members["_goes_back"] = _going_back(kind._goes_back)

@@ -56,11 +56,6 @@ cdef class ReadSlot(Slot):
         """
         self._finish()
 
-    @property
-    def publish(self):
-        """Raises AttributeError: it is a producer who publishes."""
-        raise AttributeError("a frame that was acquired is for reading: release() it")
-
     cdef int _finish(self) except -1:
         cdef gd_call call
         cdef int result

@@ -54,11 +54,6 @@ cdef class WriteSlot(Slot):
         """
         self._finish(ABANDON, "abandon")
 
-    @property
-    def release(self):
-        """Raises AttributeError: it is a reader who releases."""
-        raise AttributeError("a slot that was claimed is for writing: publish() or abandon() it")
-
     cdef int _finish(self, verb which, str name) except -1:
         cdef gd_call call
         cdef int result

@@ -213,17 +213,3 @@ def test_a_slot_cannot_be_looped_over(ring):
         pytest.raises(TypeError, match=r"a slot is one frame .* call latest"),
     ):
         list(slot)
-
-
-def test_the_verb_of_the_other_kind_of_slot_is_answered_with_its_own(ring):
-    with ring.producer() as producer, ring.consumer("c") as consumer:
-        with (
-            producer.claim(0) as slot,
-            pytest.raises(AttributeError, match=r"is for writing: publish\(\) or abandon\(\) it"),
-        ):
-            slot.release()
-        with (
-            consumer.acquire(0) as slot,
-            pytest.raises(AttributeError, match=r"is for reading: release\(\) it"),
-        ):
-            slot.publish()
