@@ -11,6 +11,7 @@ import pytest
 
 from gpuring import native
 from gpuring.native.snapshot import SLOT_PHASES, TAKE_PHASES
+from tests import ROOT
 from tests.docs import fields
 from tests.helpers import raw_verbs
 from tests.helpers.compiled import CC, needs_compiler
@@ -39,6 +40,12 @@ def constants() -> dict[str, int]:
 def test_every_field_stands_where_the_document_says():
     """Written by `python -m tests.docs.fields`, from layout.h."""
     assert fields.page() == TEXT
+
+
+def test_the_changelog_names_the_layout_version():
+    """docs/abi.md says that it does."""
+    changelog = " ".join((ROOT / "CHANGELOG.md").read_text().split())
+    assert f"The layout of headers has version {native.VERSION}," in changelog
 
 
 @needs_compiler

@@ -7,13 +7,14 @@ import gc
 import pytest
 
 import gpuring
+from tests.helpers.processes import PATIENCE_S
 from tests.service.services import serve
 
 
 @pytest.fixture
 def no_slices(monkeypatch):
     """Makes slices so long that a wait ends in time only if it is woken."""
-    monkeypatch.setattr("gpuring.service._inbox.SLICE_S", 60)
+    monkeypatch.setattr("gpuring.service._inbox.SLICE_S", 10 * PATIENCE_S)
 
 
 @pytest.fixture

@@ -67,9 +67,8 @@ def test_threads_wait_in_turn_for_a_slot(name, watched):
             services.finish(client, k, call)
 
 
-def test_a_thread_that_is_done_hands_the_receiving_on(name, monkeypatch):
+def test_a_thread_that_is_done_hands_the_receiving_on(name, no_slices):
     """One thread receives for all.  The others are not forgotten when its own answer has come."""
-    monkeypatch.setattr("gpuring.service._inbox.SLICE_S", 60)  # they are woken, and do not poll
     with serve(name) as server, gpuring.connect(name) as client:
         calls = [send(client, k) for k in range(3)]
         waits = [in_thread(call.result, 15) for call in calls]
@@ -79,10 +78,9 @@ def test_a_thread_that_is_done_hands_the_receiving_on(name, monkeypatch):
             check(client, k, waits[k]())
 
 
-def test_who_ends_an_answer_twice_does_not_end_that_of_another_call(name, monkeypatch):
+def test_who_ends_an_answer_twice_does_not_end_that_of_another_call(name, no_slices):
     """The thread that receives has the same slot again, but does not run yet, because it needs the
     GIL."""
-    monkeypatch.setattr("gpuring.service._inbox.SLICE_S", 60)
     with serve(name) as server, gpuring.connect(name, calls=3) as client, one_thread_at_a_time():
         answers, met = client._mailbox._ring, False
         while not met:
