@@ -57,6 +57,6 @@ def whose(owner: int | None) -> int | None:
     if owner is None:
         return None
     owner = integer(owner, "owner", "the id of a user, an int, or None")
-    if owner < 0:
-        raise ValueError(f"owner must be the id of a user, 0 or more, not {owner}")
+    if not 0 <= owner < 2**32:
+        raise ValueError(f"owner must be the id of a user, from 0 to {2**32 - 1}, not {owner}")
     return owner

@@ -5,7 +5,6 @@ A peer that goes on over restarts keeps these terms, and joins the next ring of 
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -101,7 +100,7 @@ def patience_ns(patience: float | None) -> int:
     if patience is None:
         return 0
     given = native.seconds(patience, "patience")
-    return FOREVER_NS if math.isinf(given) else max(1, round(given * 1e9))
+    return FOREVER_NS if given > 9e9 else max(1, round(given * 1e9))
 
 
 def checked_start(start: Literal["next", "oldest"] | int) -> Literal["next", "oldest"] | int:

@@ -178,7 +178,7 @@ def is_an_importer_that_breaks_the_rules(served: Served) -> None:
         [wire.Open("nixl", 4, b"\xff" * 1000)],
         [wire.Open("zmq", 4), wire.Open("zmq", 4)],
         [wire.Open("zmq", 4), flow],
-        [wire.Open("zmq", 1000), flow, flow],
+        [wire.Open("zmq", 1024), flow, wire.Flow(0, (1,))],
         [wire.Open("zmq", 4), wire.Flow(1 << 40, ())],
         [wire.Data(1, 0, b"x")],
         [wire.Frame(1, 1, 1, 0, 0, ())],

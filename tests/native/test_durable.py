@@ -18,7 +18,8 @@ def program(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "how", ["join", "note", "count", "clear", "tell", "skip", "subscribe", "acquire", "latest"]
+    "how",
+    ["join", "note", "count", "give", "clear", "tell", "skip", "subscribe", "acquire", "latest"],
 )
 def test_each_frame_is_read_or_counted(program, how):
     done = run(program, how, timeout=RUN_S + 10)

@@ -123,11 +123,13 @@ def test_a_half_done_reap_is_repeated(segment):
     assert b.acquire() == 4
 
 
-def test_a_sleeper_that_died_is_no_waiter_any_more(segment):
+@pytest.mark.parametrize(("waiting", "waiters"), [(1, 1), (2, 1), (3, 2), (4, 0)])
+def test_a_sleeper_that_died_is_no_waiter_any_more(segment, waiting, waiters):
+    """It may sleep, have armed a descriptor, or both.  Other bits mean nothing."""
     ring = segment()
     reader = ring.consumer()
-    ring.poke("peer", "waiting", 1, reader.number)
-    ring.poke("head", "waiters", 1)
+    ring.poke("peer", "waiting", waiting, reader.number)
+    ring.poke("head", "waiters", waiters)
     reader.die()
     ring.reap()
     assert ring.peek("head", "waiters") == 0

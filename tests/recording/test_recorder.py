@@ -14,6 +14,7 @@ pytest.importorskip("mcap")
 
 from gpuring.recording import read
 from gpuring.recording.files import Files
+from gpuring.recording.message import RecordedRing
 from gpuring.recording.recorder import Recorder, Source
 from tests.helpers.processes import in_thread
 from tests.helpers.support import tear
@@ -133,6 +134,15 @@ def test_torn_frames_are_left_out_and_counted(ring, tmp_path):
     (tmp_path / "run.mcap").write_bytes(whole[:-1])  # a later cut keeps the counts
     cut = read(tmp_path / "run.mcap")
     assert (cut.complete, cut.counts[ring.name].torn) == (False, 2)
+
+
+def test_what_was_torn_after_a_split_is_counted_in_the_next_file(ring, tmp_path):
+    files = Files(tmp_path / "run.mcap")
+    for torn in (1, 2):
+        files.add_torn(RecordedRing.of(ring), torn)
+        files.finish()
+    assert [read(path).counts[ring.name].torn for path in files.written] == [1, 2]
+    assert read(*files.written).counts[ring.name].torn == 3
 
 
 def test_several_rings_in_one_file_in_order_of_their_times(name, tmp_path):

@@ -120,9 +120,26 @@ def test_of_several_deaths_all_are_named_that_are_remembered(name, children):
         assert shown.count(f"(c, pid {victim.pid}) died; it held nothing") == 7
 
 
-def dies(pipe, name, labels):
+def test_a_death_is_told_that_is_not_remembered_any_more(name, children):
+    """So many readers have died since."""
+    with make(name, producers=2) as ring, ring.producer(), ring.consumer(deaths=True) as told:
+        victim = children(dies, name, ["a"], 8)
+        victim.receive()
+        victim.kill()
+        poll(lambda: ring.stats().reaps == 9)
+        assert {each.role for each in ring.stats().deaths} == {"consumer"}
+        with pytest.raises(gpuring.ProducerDied, match="': a producer died"):
+            told.acquire(0)
+        with pytest.raises(gpuring.RingTimeout):
+            told.acquire(0)
+
+
+def dies(pipe, name, labels, readers=1):
     ring = gpuring.attach(name)
-    peers = [ring.producer(label=label) for label in labels], ring.consumer(label="reader")
+    peers = (
+        [ring.producer(label=label) for label in labels],
+        [ring.consumer("readers", label="reader") for _ in range(readers)],
+    )
     pipe.send()
     pipe.receive()
     del peers

@@ -2,7 +2,7 @@
  * moment. A member that joins afterwards reads what is left. Each frame was either read or is
  * counted as lost, and no frame both.
  *
- * Usage: durable join|note|count|clear|tell|skip|subscribe|acquire|latest. What happens, and where, is
+ * Usage: durable join|note|count|give|clear|tell|skip|subscribe|acquire|latest. What happens, and where, is
  * in the functions of these names.
  */
 #define _GNU_SOURCE
@@ -21,6 +21,7 @@ static const char name[GR_NAME_WORDS * 8] = "x";
 static struct gr_peer producer, reader;
 static const char *here = "", *there = ""; /* here frames are published, and there it is killed */
 static int frames;                         /* that are published `here` */
+static uint64_t patience_ns;               /* 0: for ever */
 
 static void publish(int n) {
     const char *before = here;
@@ -40,7 +41,7 @@ void gr_fault(const char *point) {
 }
 
 static void subscribe(struct gr_ring *ring, unsigned mode) {
-    const struct gr_terms terms = {.mode = mode, .from = GR_START_OLDEST};
+    const struct gr_terms terms = {.mode = mode, .from = GR_START_OLDEST, .patience_ns = patience_ns};
     REQUIRE(gr_subscribe(ring, name, &terms) == GR_OK);
 }
 
@@ -72,6 +73,8 @@ static void take_up_and_die(struct gr_ring *ring, const char *point) {
 }
 static void note_and_die(struct gr_ring *ring) { take_up_and_die(ring, "subscription taken up"); }
 static void count_and_die(struct gr_ring *ring) { take_up_and_die(ring, "owed: counted"); }
+/* The next who looks gives the subscription up. */
+static void count_and_give_up(struct gr_ring *ring) { patience_ns = 1, take_up_and_die(ring, "owed: counted"); }
 static void clear_and_die(struct gr_ring *ring) { take_up_and_die(ring, "owed: resume cleared"); }
 static void tell_and_die(struct gr_ring *ring) { take_up_and_die(ring, "join: loss counted"); }
 
@@ -120,7 +123,7 @@ static struct gr_ring *attach(int fd) {
 int main(int count, char **words) {
     const struct { const char *how; void (*dies)(struct gr_ring *); unsigned mode; bool exact; } all[] = {
         {"join", NULL, GR_LOSSY, false}, {"note", note_and_die, GR_LOSSY, true},
-        {"count", count_and_die, GR_LOSSY, true}, {"clear", clear_and_die, GR_LOSSY, true},
+        {"count", count_and_die, GR_LOSSY, true}, {"give", count_and_give_up, GR_LOSSY, true}, {"clear", clear_and_die, GR_LOSSY, true},
         {"tell", tell_and_die, GR_LOSSY, true}, {"skip", skip_and_die, GR_LOSSY, true}, {"subscribe", subscribe_and_die, GR_LOSSLESS, false},
         {"acquire", acquire_and_die, GR_LOSSY, false}, {"latest", latest_and_die, GR_LOSSY, false}};
     const unsigned ways = sizeof all / sizeof *all;

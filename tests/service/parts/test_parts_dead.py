@@ -118,6 +118,7 @@ def test_parts_of_a_dead_engine_that_nobody_has_taken_are_forgotten(name, childr
         engine = up(children(streamer, name, 3))
         call = send(client, 0)
         assert engine.receive() == "sent"
+        assert call.wait(PATIENCE_S)  # the parts are here
         engine.kill()
         poll(lambda: client._mailbox._ring._header.reap() or client._mailbox._ring._header.reaps)
         parts = call.parts(PATIENCE_S)
