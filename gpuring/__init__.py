@@ -35,7 +35,16 @@ from gpuring.errors import (
     StaleViewWarning,
     TooManyPeers,
 )
-from gpuring.native import annotate
+
+try:
+    from gpuring.native import annotate
+except ModuleNotFoundError as error:
+    if not (error.name or "").startswith("gpuring."):
+        raise
+    raise ImportError(
+        f"{error.name} is not built. Python has found the sources of gpuring in {__path__[0]}: "
+        "start it in another folder, or build them there with `pip install -e .`"
+    ) from error
 from gpuring.registry.directory import unlink
 from gpuring.registry.leftovers import clean
 from gpuring.registry.survey import ls

@@ -49,6 +49,16 @@ def tracked() -> list[Path]:
     return [Path(line) for line in run("git", "ls-files", cwd=ROOT).splitlines()]
 
 
+def test_sources_that_were_not_built_say_so(tmp_path):
+    """Python finds them first where it is started in a clone, whatever is installed."""
+    shutil.copytree(ROOT / "gpuring", tmp_path / "gpuring", ignore=lambda _, names: {
+        name for name in names if not name.endswith(".py") and "." in name
+    })  # fmt: skip
+    said = run(sys.executable, "-c", "import gpuring", cwd=tmp_path, status=1)
+    assert re.search(r"ImportError: .* is not built.*pip install -e \.", said), said
+    assert str(tmp_path / "gpuring") in said
+
+
 def test_the_flags_of_whoever_builds_come_last(tmp_path):
     """The builds below use -O0, with which they take half the time."""
     if shutil.which("cmake") is None or shutil.which("ninja") is None:

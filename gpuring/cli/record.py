@@ -79,6 +79,8 @@ def run(args: argparse.Namespace) -> int:
         raise ValueError("--patience is for --durable")
     if len({*args.names}) < len(args.names):
         raise ValueError("a ring is named twice")
+    if args.out.is_dir():
+        raise ValueError(f"{args.out} is a folder: name a file in it, such as run.mcap")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     if args.timeout:
         say_who_is_waited_for(args.command, args.names)

@@ -95,6 +95,8 @@ class Recording:
         The iterator raises OSError, and RingError where a file is damaged.  Raises ValueError if
         there is no ring of such a name.
         """
+        if isinstance(names, str):
+            raise TypeError(f"names must be several names, such as [{names!r}]")
         known = {ring.name for ring in self.rings}
         if names is not None and (unknown := sorted({*names} - known)):
             has = ", ".join(sorted(known)) or "none"

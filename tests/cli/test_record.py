@@ -166,6 +166,8 @@ def test_what_cannot_be_is_said_in_one_line(name, tmp_path, command, monkeypatch
             (("record", name, name, "--out", path), 2, "named twice"),
             (("record", name, "--out", path, "--patience", 5), 2, "--durable"),
             (("record", name, "--out", tmp_path / "no" / "run.mcap"), 1, "No such file"),
+            (("record", name, "--out", tmp_path), 2, f"{tmp_path} is a folder"),
+            (("record", name, "--out", "."), 2, ". is a folder"),
             (("replay", tmp_path / "none.mcap"), 1, "No such file"),
             (("replay", path), 1, "has no frames"),
             (("replay", path, "--as", "other=x"), 2, "no ring 'other'"),

@@ -219,6 +219,8 @@ def test_frames_of_a_time(name, tmp_path, monkeypatch):
         list(recording)
     with pytest.raises(ValueError, match="no ring 'other'"):
         recording.frames(["other"])
+    with pytest.raises(TypeError, match="names must be several names"):
+        recording.frames(name)
 
 
 def test_what_is_no_recording(tmp_path, monkeypatch):

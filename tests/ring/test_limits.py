@@ -63,6 +63,26 @@ def test_250_peers_and_250_subscriptions_and_no_more(name):
             gpuring.create(name, **SMALL, **wrong)
 
 
+@promise(
+    "limits.md",
+    "By default it has room for 32 peers and 16 subscriptions.",
+    "`max_peers=` and `max_subscriptions=` of `create` change that.",
+)
+def test_32_peers_and_16_subscriptions_by_default(name):
+    with gpuring.create(name, **SMALL) as ring:
+        readers = [ring.consumer() for _ in range(16)]
+        with pytest.raises(gpuring.TooManyPeers, match=r"16 subscriptions.*`max_subscriptions`"):
+            ring.consumer()
+        producers = [ring.producer() for _ in range(32 - len(readers))]
+        with pytest.raises(gpuring.TooManyPeers, match=r"32 entries.*`max_peers`"):
+            ring.producer()
+        assert len(readers + producers) == 32
+    with gpuring.create(name, **SMALL, max_peers=33, max_subscriptions=17) as ring:
+        readers = [ring.consumer() for _ in range(17)]
+        producers = [ring.producer() for _ in range(33 - len(readers))]
+        assert len(readers + producers) == 33
+
+
 @promise("limits.md", "A frame has at most 64 KiB of metadata.")
 def test_64_kib_of_metadata_and_no_more(name):
     most = np.dtype([("bytes", "u1", 2**16)])
