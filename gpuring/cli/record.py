@@ -117,7 +117,7 @@ def run(args: argparse.Namespace) -> int:
         except RingError:
             raise  # a RingTimeout is an OSError, too
         except OSError as error:
-            path, why = files.written[-1], error.strerror or error
+            path, why = error.filename or files.written[-1], error.strerror or error
             raise CommandError(f"{path} cannot be written: {why}") from error
     for line in _summary(files, recorder):
         complain(f"gpuring record: {line}")

@@ -31,6 +31,11 @@ def run(args: argparse.Namespace) -> int:
         ring = gpuring.attach(args.name, owner=args.owner)
     except gpuring.RingNotFound:
         if not _has_ended_it_in_a_closed_ring(args):
+            if _is_closed(args.name):
+                raise CommandError(
+                    f"ring {args.name!r}, which was closed, has no subscription "
+                    f"{args.subscription!r}"
+                ) from None
             raise
         print(f"subscription {args.subscription} of {args.name}, which was closed, has ended")
         return 0
@@ -55,4 +60,10 @@ def run(args: argparse.Namespace) -> int:
 def _has_ended_it_in_a_closed_ring(args: argparse.Namespace) -> bool:
     with contextlib.suppress(native.Missing):
         return directory.unsubscribe_closed(args.name, encode(args.subscription))
+    return False
+
+
+def _is_closed(name: str) -> bool:
+    with contextlib.suppress(gpuring.RingError, OSError):
+        return directory.read(name).closed
     return False

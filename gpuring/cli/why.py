@@ -118,9 +118,8 @@ WORDS = {
     "no creator": (
         "The process that created ring {ring} is dead, the ring has no producer, and readers have "
         "waited {since}",
-        "{again}. Readers with `reattach=True` go on in its new ring, and all others have to be "
-        "started again. If it fails because the ring exists, end the readers first, and remove the "
-        "ring with {clean}",
+        "{again}. Readers with `reattach=True` go on then, and all others have to be started again"
+        "{exists}",
     ),
     "dead ring": (
         "All processes of ring {ring} are dead, and nothing has happened there {since}",
@@ -268,6 +267,10 @@ def _filled(words: str, end: Culprit) -> str:
         again="Start the program again that created it"
         if end.command is None
         else f"Start `{end.command}` again, with PORT and the options as before",
+        exists=f". If it fails because the ring exists, end the readers first, and remove the ring "
+        f"with {_cleaning(end.ring)}"
+        if end.command is None
+        else "",
     )
 
 
@@ -281,6 +284,9 @@ def _cleaning(ring: str) -> str:
 
 def _then(end: Culprit) -> str:
     """What happens if its process is ended."""
+    if end.durable:
+        name = printable(end.subscription or "")
+        return f"producers wait for the next reader of subscription '{name}'"
     if not end.alone:
         return "the others go on without it"
     if end.peers[0].role == "consumer":

@@ -64,12 +64,18 @@ class Files:
                 break
             except FileExistsError:
                 continue
-        self.written.append(path)
         self._channels: dict[RecordedRing, int] = {}
         self._counts: defaultdict[RecordedRing, RecordedCounts] = defaultdict(RecordedCounts)
         self._writer = Writer(self._file, _NEVER, self._compression)
-        self._writer.start()
-        self._writer.flush()
+        try:
+            self._writer.start()
+            self._writer.flush()
+        except OSError as error:  # each start of a recorder would leave an empty file
+            with contextlib.suppress(OSError):
+                self._file.close()
+            path.unlink()
+            raise OSError(error.errno, error.strerror, str(path)) from None
+        self.written.append(path)
         self._began_s = time.monotonic()
         self._pending_nbytes, self._pending_s = 0, math.inf
 

@@ -145,6 +145,14 @@ def test_a_ring_that_is_not_there_is_said_so(name, command):
     assert done.stdout == ""
 
 
+def test_rings_that_cannot_be_read_are_named(name):
+    with small_ring(name):
+        seen = replace(rates.look([name]), rings={}, jams=(), unreadable={name: "damaged"})
+    lines = [line.text for line in rows(graph(None, seen))]
+    assert f"{name} cannot be read: damaged" in lines
+    assert "No rings" not in lines
+
+
 def test_a_key_of_top_shows_the_graph(name, children):
     screen = Screen()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "20"}

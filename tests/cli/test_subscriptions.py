@@ -61,7 +61,9 @@ def test_a_subscription_of_a_closed_ring_ends_and_the_others_stay(name, command)
         pass
     done = command("unsubscribe", name, "rec")
     assert done.stdout == f"subscription rec of {name}, which was closed, has ended\n"
-    assert command("unsubscribe", name, "rec").returncode == 1
+    again = command("unsubscribe", name, "rec")
+    assert again.returncode == 1
+    assert f"ring '{name}', which was closed, has no subscription 'rec'" in again.stderr
     assert segments_of(name) == [f"gpuring.{name}"]
     why = f"{name} was closed, and keeps its name for the durable subscription other."
     assert why in " ".join(command("ls").stdout.split())

@@ -115,6 +115,14 @@ def test_who_is_not_the_only_producer_can_be_ended(name, children):
         assert "), the others go on without it." in advice(jam.culprits[0])
 
 
+def test_producers_wait_for_the_next_reader_of_a_durable_subscription(name, children):
+    with PLANTED["a_stopped_reader"](children, name), gpuring.attach(name) as ring:
+        ring.subscribe("recorder")
+        (jam,) = poll(lambda: jams(look(name)))
+        then = "producers wait for the next reader of subscription 'recorder'"
+        assert f"), {then}." in advice(jam.culprits[0])
+
+
 def test_the_command_that_it_tells_to_type_does_it(name, command, monkeypatch):
     """Names of subscriptions may have spaces.  Those of bridges have some."""
     monkeypatch.setenv("COLUMNS", "80")
@@ -382,6 +390,8 @@ def test_the_command_that_starts_an_importer_again_is_told_on_both_hosts(name, c
         for seen, more in ((far, " --slots 4 --device host`"), (name, "`")):
             (end,) = poll(lambda: commanded(seen))  # noqa: B023
             assert f"{wanted}{more}" in advice(end)
+            if seen == far:  # it goes on there, so that nobody has to remove the ring
+                assert "gpuring clean" not in advice(end)
 
 
 def test_a_name_that_was_cut_off_is_not_told_in_a_command():

@@ -113,6 +113,19 @@ def test_a_disk_that_is_full(ring, tmp_path, durable):
     assert not ring.stats().subscriptions
 
 
+def test_a_disk_that_is_full_before_it_begins_gets_no_empty_file(tmp_path):
+    """A supervisor starts the recorder again and again."""
+    path, limits = tmp_path / "run.mcap", resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="File too large") as refused:
+            Files(path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert refused.value.filename == str(path)
+    assert [*tmp_path.iterdir()] == []
+
+
 def test_torn_frames_are_left_out_and_counted(ring, tmp_path):
     """Some are passed over.  The producer of another one dies while that is copied."""
     with Source(ring.name) as source, ring.producer() as producer:

@@ -152,7 +152,7 @@ def _check_unused(name: str) -> None:
 def _in_use(name: str) -> RingExists:
     return RingExists(
         f"ring {name!r} exists on this host and is in use. If that is another importer, "
-        "one is enough; otherwise choose another name (`name`, or --as of the command)"
+        "one is enough; otherwise choose another name, which --as of the command gives"
     )
 
 

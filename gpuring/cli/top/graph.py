@@ -49,6 +49,8 @@ class Graph:
     stuck: frozenset[str]
     """The rings in which somebody waits for one of them."""
     jams: tuple[Jam, ...]
+    unreadable: dict[str, str]
+    """The rings that are not drawn, and why."""
 
     def of_ring(self, name: str, *, writes: bool) -> Iterator[Edge]:
         return (each for each in self.edges if each.ring == name and each.writes == writes)
@@ -83,6 +85,7 @@ def graph(before: Look | None, now: Look) -> Graph:
         ),
         stuck=frozenset(step.ring for step in steps),
         jams=touched,
+        unreadable=now.unreadable,
     )
 
 

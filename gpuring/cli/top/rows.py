@@ -10,6 +10,7 @@ cam0: 4 slots, full, 0.0/s
 from __future__ import annotations
 
 from gpuring.cli.inspect import peer_state
+from gpuring.cli.owners import explained
 from gpuring.cli.text import wrap
 from gpuring.cli.why import blamed, brief
 from gpuring.printable import printable
@@ -25,7 +26,8 @@ _DEEPEST = 5
 def rows(whole: Graph, width: int | None = None) -> list[Line]:
     """What is stuck is red, and marked with "!" where there are no colours.  Who is to blame is
     marked with "!!"."""
-    lines: list[Line] = [] if whole.rings else [Line("No rings")]
+    lines = [Line(wrap(text, width, "  ")) for text in explained(whole.unreadable)]
+    lines += [] if whole.rings or lines else [Line("No rings")]
     for jam in whole.jams:
         lines.append(Line(wrap(brief(jam), width, "  "), "bold red"))
         lines += [Line(wrap(f"!! {blamed(end)}", width, "   "), "red") for end in jam.culprits]

@@ -152,7 +152,8 @@ class _Chain:
             command = importers.of_near_ring(last.ring, last.subscription)
         who = reason, last.ring, last.subscription, last.seq, peers, last.age_s
         alone = self._waits.is_alone(last.ring, peers[0])
-        return Jam(path, (Culprit(*who, command=command, alone=alone),))
+        durable = self._waits.is_last_reader(last.ring, peers[0])
+        return Jam(path, (Culprit(*who, command=command, alone=alone, durable=durable),))
 
 
 def _reason(step: Step, peer: PeerStats) -> str:

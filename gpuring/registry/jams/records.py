@@ -67,6 +67,8 @@ class Culprit:
     alone: bool = False
     """Whether nobody goes on without it: no other process fills that ring, or takes calls of that
     service."""
+    durable: bool = False
+    """Whether producers wait for its subscription, which nobody else reads, without it as well."""
 
 
 @dataclass(frozen=True)

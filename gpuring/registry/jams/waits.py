@@ -285,6 +285,15 @@ class Waits:
         same = (each for each in one.peers if each.role == peer.role and each.alive)
         return all(key_of(each) == key_of(peer) or _keeps_only(one, each) for each in same)
 
+    def is_last_reader(self, ring: str, peer: PeerStats) -> bool:
+        """Whether only its process reads a durable subscription for which producers wait."""
+        one = self.rings[ring]
+        sub = _subscription(one, peer.subscription)
+        if sub is None or not sub.durable or not sub.lossless:
+            return False
+        members = (each for each in one.peers if each.number in sub.members and each.alive)
+        return all(key_of(each) == key_of(peer) for each in members)
+
     def patience_left_s(self, ring: str, subscription: str) -> float | None:
         """In how many seconds producers go on without a durable subscription that nobody reads."""
         sub = _subscription(self.rings[ring], subscription)
