@@ -376,8 +376,8 @@ gpuring_status gpuring_claim(gpuring_producer *producer, int64_t timeout_ns, gpu
  * counts the frame as dropped. Readers see that in slot.lost of the next frame. */
 gpuring_status gpuring_try_claim(gpuring_producer *producer, gpuring_slot *slot,
                                  gpuring_error *error);
-/* Sets the shape of a frame that is smaller than the slot. Call it before the publish. The ring
- * must have only one field. */
+/* Sets the shape of a frame that is smaller than the slot, also in *slot. Call it before the
+ * publish. The ring must have only one field. */
 gpuring_status gpuring_set_shape(gpuring_producer *producer, gpuring_slot *slot,
                                  uint32_t dimensions, const uint64_t *shape,
                                  gpuring_error *error);

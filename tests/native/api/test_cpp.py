@@ -48,11 +48,18 @@ int main(int, char **argv) {
     if (frames.acquire(gpuring::milliseconds(1))) return 1;
     {
         auto slot = producer.claim();
+        if (slot->shape() != std::vector<std::uint64_t>{3}) return 7;
+        slot->set_shape({1, 2});
+        if (slot->shape() != std::vector<std::uint64_t>{1, 2}) return 8;
+        if (slot->array<float>().size() != 2) return 10;
+        slot.reset(); // and abandon
+        slot = producer.claim();
         slot->array<float>()[2] = 5;
         slot->publish();
-        producer.claim(); // and abandon
     }
-    if (frames.next()->array<float>()[2] != 5) return 2;
+    const auto frame = frames.next();
+    if (frame->array<float>()[2] != 5) return 2;
+    if (frame->shape() != std::vector<std::uint64_t>{3}) return 9;
     try {
         frames.latest();
         return 3;
