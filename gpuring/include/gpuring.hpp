@@ -30,6 +30,11 @@
 #include <utility>
 #include <vector>
 
+#if __cplusplus >= 202002L
+#include <span>
+#include <version>
+#endif
+
 #include "gpuring.h"
 
 namespace gpuring {
@@ -417,3 +422,9 @@ private:
 };
 
 } // namespace gpuring
+
+#ifdef __cpp_lib_ranges
+/* A std::span can be made from what array() returns. */
+template <class T>
+inline constexpr bool std::ranges::enable_borrowed_range<gpuring::Span<T>> = true;
+#endif

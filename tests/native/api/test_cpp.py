@@ -83,6 +83,26 @@ def test_objects_of_cpp_leave_the_ring_when_they_go(name, tmp_path):
     assert segments_of(name) == []
 
 
+SPANS = """
+#include <gpuring.hpp>
+void gray(const gpuring::WriteSlot &to, const gpuring::ReadSlot &from);
+void gray(const gpuring::WriteSlot &to, const gpuring::ReadSlot &from) {
+    std::span<float> written = to.array<float>();
+    std::span read{from.array<float>()};
+    written[0] = read[0];
+}
+"""
+
+
+@pytest.mark.parametrize("compiler", ["g++", "clang++"])
+def test_an_array_of_cpp_is_given_to_a_span(compiler, tmp_path):
+    if shutil.which(compiler) is None:
+        pytest.skip("no such compiler")
+    (tmp_path / "it.cpp").write_text(SPANS)
+    command = [compiler, "-std=c++20", *STRICT, "-fsyntax-only", *config.cflags()]
+    subprocess.run([*command, tmp_path / "it.cpp"], check=True, timeout=60)
+
+
 TWICE = """
 #include <gpuring.hpp>
 template <class Verb> static bool is_refused(Verb verb) {
