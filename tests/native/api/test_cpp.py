@@ -162,6 +162,21 @@ int main(int, char **argv) {
     gpuring_subscribe_options keeps = GPURING_SUBSCRIBE_OPTIONS;
     keeps.patience_ns = -5;
     told([&] { ring.subscribe("rec", keeps); });
+    gpuring_field field = GPURING_FIELD;
+    gpuring_create_options makes = GPURING_CREATE_OPTIONS;
+    const auto create = [&] { gpuring::Ring::create(std::string(argv[1]) + ".new", makes); };
+    makes.field_count = 1;
+    told(create);
+    makes.fields = &field;
+    told(create);
+    field.name = "left";
+    told(create);
+    field.dtype = "float32";
+    told(create);
+    field.dtype = "f4", field.dimensions = 9;
+    told(create);
+    field.dimensions = 0, makes.meta = &field; // meta_count is 0
+    told(create);
 }
 """
 
@@ -180,7 +195,15 @@ def test_options_that_mean_nothing_are_refused_by_their_names(name, tmp_path):
         f"spin_ns is -3, {spin}",
         f"patience_ns is -4, {patience}",
         f"patience_ns is -5, {patience}",
+        "`fields` is NULL, and `field_count` is not 0",
+        "fields[0]: its name is missing or is not UTF-8",
+        "field 'left': its dtype is missing or is not UTF-8",
+        "field 'left': there is no such dtype as 'float32'. "
+        'Write "|u1" for uint8, and "<f4" for float32',
+        "field 'left' has at most 8 dimensions, not 9",
+        "accepted",
     ]
+    assert segments_of(f"{name}.new") == []
 
 
 MOVES = """
