@@ -43,7 +43,8 @@ extern "C" {
 #endif
 
 /* The version of this header, which rises with each addition. gpuring_api_version() returns the
- * version of the library. */
+ * version of the library. If that is lower, the library ignores the members that it does not
+ * know. */
 #define GPURING_API_VERSION 1
 uint32_t gpuring_api_version(void);
 
@@ -276,7 +277,9 @@ gpuring_status gpuring_unlink(const char *name, gpuring_error *error);
 /* ---- durable subscriptions ------------------------------------------------------------------- */
 
 #define GPURING_START_NEXT INT64_C(-1)   /* the next frame to be claimed */
-#define GPURING_START_OLDEST INT64_C(-2) /* the oldest one that is still there */
+/* The oldest frame that is still there. In a full ring it is the second one, because the next claim
+ * overwrites the oldest. */
+#define GPURING_START_OLDEST INT64_C(-2)
 
 typedef struct gpuring_subscribe_options {
     size_t size;
@@ -326,9 +329,8 @@ typedef struct gpuring_slot {
     uint32_t dimensions;
     uint64_t shape[GPURING_MAX_DIMENSIONS];
     /* The rest is set in slots of consumers only. */
-    /* How many sequences were passed over before this one. These are frames that were lost, and
-     * sequences that carried no frame, because a claim was abandoned, or because a lossy consumer
-     * still held the slot. */
+    /* How many frames were lost before this one. A lossy consumer also counts sequences that
+     * carried no frame, because a claim was abandoned, or because the slot was still held. */
     uint64_t lost;
     uint32_t producer;    /* the number of the peer that has written the frame */
     bool redelivered;     /* a member, maybe this one, had the frame before */
