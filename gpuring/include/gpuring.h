@@ -402,8 +402,8 @@ gpuring_status gpuring_publish_many(gpuring_producer *producer, gpuring_slot *sl
 
 typedef struct gpuring_consumer_options {
     size_t size;
-    /* The members of a subscription share its frames. NULL: a subscription for this consumer
-     * alone. */
+    /* The members of a subscription share its frames. Its name is UTF-8, in at most 64 bytes. NULL: a
+     * subscription for this consumer alone. */
     const char *subscription;
     int64_t start;  /* where a new subscription begins: GPURING_START_…, or a sequence */
     bool lossy;     /* producers do not wait for it, and slot.lost counts what it has missed */

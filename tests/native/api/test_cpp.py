@@ -162,6 +162,7 @@ int main(int, char **argv) {
     gpuring_subscribe_options keeps = GPURING_SUBSCRIBE_OPTIONS;
     keeps.patience_ns = -5;
     told([&] { ring.subscribe("rec", keeps); });
+    told([&] { ring.subscribe("\\xe9"); });
     gpuring_field field = GPURING_FIELD;
     gpuring_create_options makes = GPURING_CREATE_OPTIONS;
     const auto create = [&] { gpuring::Ring::create(std::string(argv[1]) + ".new", makes); };
@@ -195,6 +196,7 @@ def test_options_that_mean_nothing_are_refused_by_their_names(name, tmp_path):
         f"spin_ns is -3, {spin}",
         f"patience_ns is -4, {patience}",
         f"patience_ns is -5, {patience}",
+        "a subscription's name is UTF-8, and '\ufffd' is not",
         "`fields` is NULL, and `field_count` is not 0",
         "fields[0]: its name is missing or is not UTF-8",
         "field 'left': its dtype is missing or is not UTF-8",
