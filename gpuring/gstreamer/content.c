@@ -30,6 +30,12 @@ gboolean content_take(Content *content, const Reader *reader, const gchar *name,
     Layout layout;
     const Slots slots = {reader->ring, content->field};
     if (!slots_have_field(&slots, error)) return FALSE;
+    if (content->timebase[0] && !reader->metadata.pts.nbytes) {
+        tell(error, GPURING_INVALID,
+             "ring '%s': timebase= gives the unit of `pts`, and its metadata has no `pts` of dtype <i8",
+             name);
+        return FALSE;
+    }
     gchar *text = metadata_caps(&reader->metadata, slot);
     GstCaps *caps = *text ? gst_caps_from_string(text)
                           : layout_guess(&slots, slot, content->given);

@@ -43,7 +43,8 @@ extern "C" {
 #endif
 
 /* The version of this header, which rises with each addition. gpuring_api_version() returns the
- * version of the library. */
+ * version of the library. If that is lower, the library ignores the members that it does not
+ * know. */
 #define GPURING_API_VERSION 1
 uint32_t gpuring_api_version(void);
 
@@ -276,7 +277,9 @@ gpuring_status gpuring_unlink(const char *name, gpuring_error *error);
 /* ---- durable subscriptions ------------------------------------------------------------------- */
 
 #define GPURING_START_NEXT INT64_C(-1)   /* the next frame to be claimed */
-#define GPURING_START_OLDEST INT64_C(-2) /* the oldest one that is still there */
+/* The oldest frame that is still there. In a full ring it is the second one, because the next claim
+ * overwrites the oldest. */
+#define GPURING_START_OLDEST INT64_C(-2)
 
 typedef struct gpuring_subscribe_options {
     size_t size;
@@ -326,9 +329,8 @@ typedef struct gpuring_slot {
     uint32_t dimensions;
     uint64_t shape[GPURING_MAX_DIMENSIONS];
     /* The rest is set in slots of consumers only. */
-    /* How many sequences were passed over before this one. These are frames that were lost, and
-     * sequences that carried no frame, because a claim was abandoned, or because a lossy consumer
-     * still held the slot. */
+    /* How many frames were lost before this one. A lossy consumer also counts sequences that
+     * carried no frame, because a claim was abandoned, or because the slot was still held. */
     uint64_t lost;
     uint32_t producer;    /* the number of the peer that has written the frame */
     bool redelivered;     /* a member, maybe this one, had the frame before */
@@ -376,8 +378,8 @@ gpuring_status gpuring_claim(gpuring_producer *producer, int64_t timeout_ns, gpu
  * counts the frame as dropped. Readers see that in slot.lost of the next frame. */
 gpuring_status gpuring_try_claim(gpuring_producer *producer, gpuring_slot *slot,
                                  gpuring_error *error);
-/* Sets the shape of a frame that is smaller than the slot. Call it before the publish. The ring
- * must have only one field. */
+/* Sets the shape of a frame that is smaller than the slot, also in *slot. Call it before the
+ * publish. The ring must have only one field. */
 gpuring_status gpuring_set_shape(gpuring_producer *producer, gpuring_slot *slot,
                                  uint32_t dimensions, const uint64_t *shape,
                                  gpuring_error *error);
@@ -400,8 +402,8 @@ gpuring_status gpuring_publish_many(gpuring_producer *producer, gpuring_slot *sl
 
 typedef struct gpuring_consumer_options {
     size_t size;
-    /* The members of a subscription share its frames. NULL: a subscription for this consumer
-     * alone. */
+    /* The members of a subscription share its frames. Its name is UTF-8, in at most 64 bytes. NULL: a
+     * subscription for this consumer alone. */
     const char *subscription;
     int64_t start;  /* where a new subscription begins: GPURING_START_…, or a sequence */
     bool lossy;     /* producers do not wait for it, and slot.lost counts what it has missed */

@@ -30,6 +30,11 @@
 #include <utility>
 #include <vector>
 
+#if __cplusplus >= 202002L
+#include <span>
+#include <version>
+#endif
+
 #include "gpuring.h"
 
 namespace gpuring {
@@ -177,8 +182,11 @@ public:
     /* The same bytes for the CPU; NULL if only a GPU can reach them. */
     Byte *host() const noexcept { return static_cast<Byte *>(slot_.host); }
     bool mapped() const noexcept { return slot_.mapped; }
-    std::vector<std::uint64_t> shape() const {
-        return {slot_.shape, slot_.shape + slot_.dimensions};
+    /* The shape of the frame. A frame that fills the slot has that of the field. */
+    std::vector<std::uint64_t> shape(const std::string &name = "array") const {
+        if (slot_.dimensions) return {slot_.shape, slot_.shape + slot_.dimensions};
+        const gpuring_field field = ring_.field(name);
+        return {field.shape, field.shape + field.dimensions};
     }
 
     /* The elements of a field, as type T. They lie where data() points: on a GPU only kernels may
@@ -414,3 +422,9 @@ private:
 };
 
 } // namespace gpuring
+
+#ifdef __cpp_lib_ranges
+/* A std::span can be made from what array() returns. */
+template <class T>
+inline constexpr bool std::ranges::enable_borrowed_range<gpuring::Span<T>> = true;
+#endif

@@ -36,9 +36,9 @@ cdef class ReadSlot(Slot):
         came too late for.  If the subscription has several members, the first one of them that
         comes counts these.
 
-        Void sequences (abandoned claims, slots that a lossy consumer still held) may be among them,
-        because they cannot be distinguished from lost frames any more.  For the first frame that a
-        consumer gets, losses on the way into this ring are not known.
+        If this consumer is lossy, void sequences (abandoned claims, slots that a lossy consumer still
+        held) may be among them, because they cannot be distinguished from lost frames any more.
+        For the first frame that a consumer gets, losses on the way into this ring are not known.
         """
         return self.use.lost + self.use.upstream
 

@@ -27,16 +27,32 @@ static uint32_t named(const gpuring_field *meta, uint32_t count) {
     return n;
 }
 
-static gpuring_status check_dtypes(const gpuring_field *fields, uint32_t count,
-                                   gpuring_error *error) {
+static bool is_utf8(const char *text) { return gh_is_utf8(text, strlen(text)); }
+
+/* of: "fields" or "meta", the member of the options that has them */
+static gpuring_status check_given(const char *of, const gpuring_field *fields, uint32_t count,
+                                  gpuring_error *error) {
     char order;
+    if (!count) return GPURING_OK;
+    if (!fields)
+        return gh_fail(error, GPURING_INVALID, "`%s` is NULL, and `%s_count` is not 0", of,
+                       *of == 'f' ? "field" : of);
+    NEED_SIZE(fields, shape, "GPURING_FIELD", error);
     for (uint32_t k = 0; k < count; k++) {
         const gpuring_field *field = gh_field_of(fields, k);
-        if (field->name && field->dtype && *field->dtype != '[' &&
-            !gh_order_of(field->dtype, &order))
+        if (!field->name || !is_utf8(field->name))
+            return gh_fail(error, GPURING_INVALID, "%s[%u]: its name is missing or is not UTF-8",
+                           of, (unsigned)k);
+        if (!field->dtype || !is_utf8(field->dtype))
             return gh_fail(error, GPURING_INVALID,
-                           "field '%s': there is no such dtype as '%s'. Write it as NumPy does, such as "
-                           "\"|u1\" or \"<f4\"",
+                           "field '%s': its dtype is missing or is not UTF-8", field->name);
+        if (field->dimensions > GPURING_MAX_DIMENSIONS)
+            return gh_fail(error, GPURING_INVALID, "field '%s' has at most %d dimensions, not %u",
+                           field->name, GPURING_MAX_DIMENSIONS, (unsigned)field->dimensions);
+        if (*field->dtype != '[' && !gh_order_of(field->dtype, &order))
+            return gh_fail(error, GPURING_INVALID,
+                           "field '%s': there is no such dtype as '%s'. Write \"|u1\" for uint8, and "
+                           "\"<f4\" for float32",
                            field->name, field->dtype);
     }
     return GPURING_OK;
@@ -61,21 +77,15 @@ static gpuring_status describe(gpuring_ring *ring, const gpuring_create_options 
         return gh_fail(error, GPURING_INVALID,
                        "ring '%s': a slot needs at least one field. `fields` and `field_count` say which",
                        ring->name);
-    if (!options->fields != !options->field_count || !options->meta != !options->meta_count ||
-        !HAS_SIZE(options->fields, shape) ||
-        (options->meta_count && !HAS_SIZE(options->meta, shape)) ||
-        !gh_describe(&text, options->fields, options->field_count, options->meta,
-                     options->meta_count))
-        return gh_fail(error, GPURING_INVALID,
-                       "ring '%s': each field has its size, a name and a dtype in UTF-8, and at most "
-                       "%d dimensions",
-                       ring->name, GPURING_MAX_DIMENSIONS);
+    gpuring_status status = check_given("fields", options->fields, options->field_count, error);
+    if (status == GPURING_OK)
+        status = check_given("meta", options->meta, options->meta_count, error);
+    if (status != GPURING_OK) return status;
+    gh_describe(&text, options->fields, options->field_count, options->meta, options->meta_count);
     if (text.nbytes + 1 >= room)
         return gh_fail(error, GPURING_INVALID,
                        "ring '%s': its fields take more than %zu bytes as JSON", ring->name, room);
-    gpuring_status status = check_dtypes(options->fields, options->field_count, error);
-    if (status == GPURING_OK) status = check_dtypes(options->meta, options->meta_count, error);
-    if (status == GPURING_OK) status = check_shapes(options->fields, options->field_count, error);
+    status = check_shapes(options->fields, options->field_count, error);
     if (status != GPURING_OK) return status;
     status = gh_read_spec(json, text.nbytes, &ring->spec, error);
     if (status == GPURING_INCOMPATIBLE)

@@ -106,8 +106,8 @@ static inline int64_t deadline_of(int64_t timeout_ns) {
 #define NEED_TIMEOUT(timeout_ns, error)                                                            \
     if ((timeout_ns) < 0 && (timeout_ns) != GPURING_FOREVER)                                       \
     return gh_fail(error, GPURING_INVALID,                                                         \
-                   "a timeout of %lld ns is none: 0 does not wait, and of those below it only "    \
-                   "GPURING_FOREVER is one",                                                       \
+                   "a timeout cannot be %lld ns: 0 does not wait, and GPURING_FOREVER waits for "  \
+                   "ever",                                                                         \
                    (long long)(timeout_ns))
 
 /* Of those below 0 only `only`, which has a meaning of its own. */

@@ -99,6 +99,10 @@ gpuring_status gpuring_set_shape(gpuring_producer *producer, gpuring_slot *slot,
     struct gd_use *use = &end->peer.use[slot->number];
     use->ndim = dimensions;
     memcpy(use->shape, shape, dimensions * sizeof *shape);
+    if (HAS_SIZE(slot, shape)) {
+        slot->dimensions = dimensions;
+        memcpy(slot->shape, shape, dimensions * sizeof *shape);
+    }
     return GPURING_OK;
 }
 

@@ -22,7 +22,7 @@ bool gh_take(struct gh_json *json, char c) {
 }
 
 bool gh_expect(struct gh_json *json, char c) {
-    return gh_take(json, c) || gh_wrong(json, "it is none of our JSON");
+    return gh_take(json, c) || gh_wrong(json, "its JSON is not valid");
 }
 
 bool gh_more(struct gh_json *json, char close, bool first) {
@@ -130,7 +130,7 @@ static bool skip_word(struct gh_json *json) {
     static const char chars[] = "+-.0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
     const char *begin = json->at;
     while (json->at < json->end && *json->at && strchr(chars, *json->at)) json->at++;
-    return json->at > begin || gh_wrong(json, "it is none of our JSON");
+    return json->at > begin || gh_wrong(json, "its JSON is not valid");
 }
 
 bool gh_skip(struct gh_json *json) {

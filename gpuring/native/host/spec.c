@@ -246,7 +246,7 @@ static bool read_null(struct gh_json *json) {
 static bool read_meta(struct reader *reader) {
     struct gh_json *json = &reader->json;
     struct gh_spec *spec = reader->spec;
-    if (gh_peek(json) == 'n') return read_null(json) || gh_wrong(json, "it is none of our JSON");
+    if (gh_peek(json) == 'n') return read_null(json) || gh_wrong(json, "its JSON is not valid");
     if (!read_structure(reader, 0, true, &spec->meta_nbytes)) return false;
     if (!spec->meta_fields) return gh_wrong(json, "the metadata has no fields");
     return spec->meta_nbytes <= GR_MAX_META || gh_wrong(json, "metadata has at most 65536 bytes");

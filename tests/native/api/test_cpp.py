@@ -48,11 +48,18 @@ int main(int, char **argv) {
     if (frames.acquire(gpuring::milliseconds(1))) return 1;
     {
         auto slot = producer.claim();
+        if (slot->shape() != std::vector<std::uint64_t>{3}) return 7;
+        slot->set_shape({1, 2});
+        if (slot->shape() != std::vector<std::uint64_t>{1, 2}) return 8;
+        if (slot->array<float>().size() != 2) return 10;
+        slot.reset(); // and abandon
+        slot = producer.claim();
         slot->array<float>()[2] = 5;
         slot->publish();
-        producer.claim(); // and abandon
     }
-    if (frames.next()->array<float>()[2] != 5) return 2;
+    const auto frame = frames.next();
+    if (frame->array<float>()[2] != 5) return 2;
+    if (frame->shape() != std::vector<std::uint64_t>{3}) return 9;
     try {
         frames.latest();
         return 3;
@@ -74,6 +81,26 @@ int main(int, char **argv) {
 def test_objects_of_cpp_leave_the_ring_when_they_go(name, tmp_path):
     assert run_cpp(CREATES, name, tmp_path) == 0
     assert segments_of(name) == []
+
+
+SPANS = """
+#include <gpuring.hpp>
+void gray(const gpuring::WriteSlot &to, const gpuring::ReadSlot &from);
+void gray(const gpuring::WriteSlot &to, const gpuring::ReadSlot &from) {
+    std::span<float> written = to.array<float>();
+    std::span read{from.array<float>()};
+    written[0] = read[0];
+}
+"""
+
+
+@pytest.mark.parametrize("compiler", ["g++", "clang++"])
+def test_an_array_of_cpp_is_given_to_a_span(compiler, tmp_path):
+    if shutil.which(compiler) is None:
+        pytest.skip("no such compiler")
+    (tmp_path / "it.cpp").write_text(SPANS)
+    command = [compiler, "-std=c++20", *STRICT, "-fsyntax-only", *config.cflags()]
+    subprocess.run([*command, tmp_path / "it.cpp"], check=True, timeout=60)
 
 
 TWICE = """
@@ -135,6 +162,22 @@ int main(int, char **argv) {
     gpuring_subscribe_options keeps = GPURING_SUBSCRIBE_OPTIONS;
     keeps.patience_ns = -5;
     told([&] { ring.subscribe("rec", keeps); });
+    told([&] { ring.subscribe("\\xe9"); });
+    gpuring_field field = GPURING_FIELD;
+    gpuring_create_options makes = GPURING_CREATE_OPTIONS;
+    const auto create = [&] { gpuring::Ring::create(std::string(argv[1]) + ".new", makes); };
+    makes.field_count = 1;
+    told(create);
+    makes.fields = &field;
+    told(create);
+    field.name = "left";
+    told(create);
+    field.dtype = "float32";
+    told(create);
+    field.dtype = "f4", field.dimensions = 9;
+    told(create);
+    field.dimensions = 0, makes.meta = &field; // meta_count is 0
+    told(create);
 }
 """
 
@@ -153,7 +196,16 @@ def test_options_that_mean_nothing_are_refused_by_their_names(name, tmp_path):
         f"spin_ns is -3, {spin}",
         f"patience_ns is -4, {patience}",
         f"patience_ns is -5, {patience}",
+        "a subscription's name is UTF-8, and '\ufffd' is not",
+        "`fields` is NULL, and `field_count` is not 0",
+        "fields[0]: its name is missing or is not UTF-8",
+        "field 'left': its dtype is missing or is not UTF-8",
+        "field 'left': there is no such dtype as 'float32'. "
+        'Write "|u1" for uint8, and "<f4" for float32',
+        "field 'left' has at most 8 dimensions, not 9",
+        "accepted",
     ]
+    assert segments_of(f"{name}.new") == []
 
 
 MOVES = """

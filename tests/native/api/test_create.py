@@ -196,6 +196,7 @@ def test_a_program_that_ends_without_a_close_has_died(name, puppet):
         ((4, 0o600, *IMAGE, "box", '[["x","<f4"]]],["b","<f4"', ","), "more than one structure"),
         ((4, 0o600, "a", "|u1", ",", "a", "|u1", ","), "field 'a': two fields have one name"),
         ((4, 0o600, "a", "|u1", 2**44, ","), "field 'a': a slot has at most 1 TiB"),
+        ((4, 0o600, "a", "[('x','<f4')]", ","), "field 'a': its JSON is not valid"),
     ],
 )
 def test_what_is_wrong_leaves_nothing(name, puppet, arguments, told):

@@ -66,7 +66,7 @@ def test_a_negative_timeout_is_none(name, puppet, timeout):
         ):
             status, text = c.refused(*verb)
             assert status == "INVALID"
-            assert text.startswith(f"a timeout of {timeout} ns is none")
+            assert text.startswith(f"a timeout cannot be {timeout} ns")
         c.leaves()
 
 
