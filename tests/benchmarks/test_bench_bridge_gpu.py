@@ -4,19 +4,18 @@ memory."""
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 
 import pytest
+
+from tests.helpers.commands import module
 
 
 @pytest.mark.slow
 def test_it_carries_and_checks_frames_and_survives_kills(tmp_path):
     pytest.importorskip("zmq", reason="bridges need pyzmq")
     out = tmp_path / "out.json"
-    command = ["-m", "bench.bridge_gpu", "--host", "--seconds", "0.1", "--only", "zmq"]
-    command = [sys.executable, *command, "--json", str(out)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=110, check=False)
+    options = ["--host", "--seconds", 0.1, "--only", "zmq", "--json", out]
+    done = module("bench.bridge_gpu", *options, timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(out.read_text())
     for name in ("bridge, host → host, zmq, beside raw sockets", "kills, host → host, zmq"):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import numpy as np
@@ -14,6 +12,7 @@ from bench import pinned
 from gpuring.cli.measure import stored
 from gpuring.cli.measure.crew import Crew, Pipe, RoleFailed
 from tests import ROOT
+from tests.helpers.commands import module
 
 PATIENCE_S = 100
 
@@ -21,11 +20,8 @@ PATIENCE_S = 100
 @pytest.mark.slow
 def test_it_measures_the_ring_beside_plain_copies(tmp_path):
     out = tmp_path / "figures.json"
-    command = ["-m", "bench.pinned", "--host", "--rounds", "2", "--json", str(out)]
-    done = subprocess.run(
-        [sys.executable, *command],
-        check=False, capture_output=True, text=True, timeout=PATIENCE_S, cwd=ROOT,
-    )  # fmt: skip
+    options = ["--host", "--rounds", 2, "--json", out]
+    done = module("bench.pinned", *options, timeout=PATIENCE_S, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     run = stored.load(out)
     who = ("gpuring", *pinned.BESIDE)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from typing import Any
 
 import pytest
@@ -14,6 +12,7 @@ from gpuring.cli.measure import stored
 from gpuring.cli.measure.crew import Crew, Pipe, RoleFailed
 from gpuring.cli.measure.patterns import HostPattern
 from tests import ROOT
+from tests.helpers.commands import module
 
 PATIENCE_S = 100
 
@@ -21,11 +20,8 @@ PATIENCE_S = 100
 @pytest.mark.slow
 def test_frames_are_taken_in_each_way(tmp_path):
     out = tmp_path / "figures.json"
-    command = ["-m", "bench.two_gpus", "--host", "--rounds", "2", "--json", str(out)]
-    done = subprocess.run(
-        [sys.executable, *command],
-        check=False, capture_output=True, text=True, timeout=PATIENCE_S, cwd=ROOT,
-    )  # fmt: skip
+    options = ["--host", "--rounds", 2, "--json", out]
+    done = module("bench.two_gpus", *options, timeout=PATIENCE_S, cwd=ROOT)
     assert done.returncode == 0, done.stderr
     run = stored.load(out)
     assert run.machine["cpu"]
