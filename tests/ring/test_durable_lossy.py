@@ -184,6 +184,20 @@ def test_what_was_dropped_while_nobody_read_it_is_told(name, lossless):
         assert found[-1][1] == 3
 
 
+@pytest.mark.parametrize("lossless", [True, False])
+def test_what_was_dropped_before_it_was_made_is_not_told(name, lossless):
+    with make(name) as ring, ring.producer() as producer:
+        ring.subscribe("other")
+        publish(producer, *range(SLOTS))
+        assert [producer.try_claim() for _ in range(3)] == [None] * 3
+        ring.subscribe("rec", lossless=lossless)
+        assert producer.try_claim() is None
+        ring.unsubscribe("other")
+        publish(producer, 4)
+        with ring.consumer("rec", lossless=lossless) as reader:
+            assert read(reader, 1) == [(4, 1, False)]
+
+
 @pytest.mark.parametrize("there", [True, False], ids=["there", "overwritten"])
 def test_what_was_dropped_before_it_read_is_not_told_when_it_comes_again(name, there):
     """The last frame that it had says how much that was.  If it is overwritten, the next one says

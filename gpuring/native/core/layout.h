@@ -206,7 +206,8 @@ struct gr_sub {
     /* durable: 0; 1: rings that had this name earlier may still owe it something; else the part of
      * an epoch that says which of them is being settled */
     gr_word earlier;
-    uint64_t reserved[3];
+    gr_word dropped; /* `head.dropped` at its making. Writer: under LOCK, before `word` */
+    uint64_t reserved[2];
 };
 
 /* Writer: under LOCK, before `word`. */

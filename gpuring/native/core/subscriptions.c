@@ -99,6 +99,7 @@ void gr_begin_subscription(struct gr_ring *ring, uint32_t u, const char name[GR_
     gr_store_relaxed(&sub->unread_ns, durable ? now : 0);
     gr_store_relaxed(&sub->resume, durable ? s : 0);
     gr_store_relaxed(&sub->owed, 0);
+    gr_store_relaxed(&sub->dropped, gr_load_relaxed(&ring->head->dropped));
     owe_earlier(sub, terms);
     atomic_fetch_or_explicit(&ring->head->sub_mask[u / 64], bit_of(u), memory_order_seq_cst);
     GR_FAULT("join: masked");
@@ -192,11 +193,14 @@ static uint64_t unread(struct gr_ring *ring, uint32_t u) {
     return lost;
 }
 
-/* `lost_before` of the last frame that it has had, if that is still there, else of the next one. */
-static uint32_t dropped_at(const struct gr_ring *ring, uint64_t s) {
+/* `lost_before` of the last frame that it has had, if that is still there, else of the next one.
+ * What was dropped before the subscription was made is none of its losses. */
+static uint32_t dropped_at(const struct gr_ring *ring, uint32_t u, uint64_t s) {
     const uint64_t n = ring->slots;
     if (s <= n || seq_of(gr_load_acquire(&ring->slot[(s - 1) % n].word)) != s - 1) s++;
-    return gr_load_relaxed(&ring->slot[(s - 1) % n].lost_before);
+    const uint32_t last = gr_load_relaxed(&ring->slot[(s - 1) % n].lost_before);
+    const uint32_t made = (uint32_t)gr_load_relaxed(&ring->sub[u].dropped);
+    return (int32_t)(made - last) > 0 ? made : last;
 }
 
 /* ---- what is owed ---------------------------------------------------------------------------- */
@@ -278,7 +282,7 @@ bool gr_take_up(struct gr_ring *ring, struct gr_peer *me) {
     if (gr_load_relaxed(&sub->unread_ns)) {
         const uint64_t noted = gr_load_relaxed(&sub->resume);
         const uint64_t resume = first_missing(ring, u, gr_frontier(ring));
-        me->cursor.dropped = dropped_at(ring, resume);
+        me->cursor.dropped = dropped_at(ring, u, resume);
         again = (noted && start_of(word) >= noted) || mode_of(word) == GR_LOSSY;
         if (again) {
             gr_store_release(&sub->resume, resume);

@@ -43,7 +43,7 @@ struct head {
 };
 struct sub {
     word word, redo, lost, created_ns, name[8], far[4];
-    word patience_ns, unread_ns, resume, owed, earlier, unused[3];
+    word patience_ns, unread_ns, resume, owed, earlier, dropped, unused[2];
 };
 struct peer {
     word word, id, pid, start, pidns, joined_ns, waiting, ends, frames, lost, torn, asked_ns, gpu[2];

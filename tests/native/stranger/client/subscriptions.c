@@ -51,6 +51,7 @@ void begin_subscription(uint64_t v, const char *text, uint64_t policy, uint64_t 
     for (int k = 0; k < 4; k++) sub[v].far[k] = 0;
     sub[v].created_ns = now;
     sub[v].lost = sub[v].owed = sub[v].earlier = 0;
+    sub[v].dropped = head->dropped;
     sub[v].patience_ns = patience_ns;
     sub[v].unread_ns = policy & DURABLE ? now : 0;
     sub[v].resume = policy & DURABLE ? s : 0;
