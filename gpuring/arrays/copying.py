@@ -29,6 +29,8 @@ OUT = "array to copy to"
 
 _ON_HOST = (dlpack.DL_CPU, dlpack.DL_CUDA_HOST)
 _ON_GPU = (dlpack.DL_CUDA, dlpack.DL_CUDA_MANAGED)
+_KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}  # of DLPack
+_NUMPY_TAKES = "in host memory slot.array[...] = value"
 
 
 @dataclass
@@ -195,7 +197,8 @@ def _open(source: Any, stream: int | None, home: int | None, order: Order) -> _O
         viewed.read_only |= not hasattr(source, "__array_interface__")  # it may be a copy
         return viewed
     raise TypeError(
-        f"only arrays can be copied (DLPack, or an array interface), not {type(source).__name__}"
+        f"only arrays can be copied (DLPack, or an array interface), not {type(source).__name__}; "
+        f"{_NUMPY_TAKES} takes whatever NumPy does"
     )
 
 
@@ -264,14 +267,15 @@ def _check(ring: str, field: Field, frame: Any, other: _Other, what: str) -> Non
             * (what == "source" and field.name == ARRAY and _fits(other.shape, frame.shape))
         )
     if other.kind is not None:
-        if other.kind != kind_of(field):
-            raise TypeError(
-                f"ring {ring!r}: the frame is {field.extended or frame.dtype}, the {what} has "
-                f"DLPack type code {other.kind[0]} of {other.kind[1]} bits"
-            )
-    elif other.dtype != frame.dtype:
+        code, bits = other.kind
+        alike = other.kind == kind_of(field)
+        theirs = f"{_KINDS.get(code, f'DLPack type {code} of ')}{bits}"
+    else:
+        alike, theirs = other.dtype == frame.dtype, str(other.dtype)
+    if not alike:
         raise TypeError(
-            f"ring {ring!r}: the frame is {field.extended or frame.dtype}, the {what} {other.dtype}"
+            f"ring {ring!r}: the frame is {field.extended or frame.dtype}, the {what} {theirs}"
+            + f". copy_from converts nothing, and {_NUMPY_TAKES} does" * (what == "source")
         )
     if other.read_only and what != "source":
         raise ValueError(f"ring {ring!r}: the {what} is read-only")

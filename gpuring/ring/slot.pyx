@@ -142,6 +142,10 @@ cdef class Slot(Exported):
             raise self._has_no_meta()
         return self._meta
 
+    @meta.setter
+    def meta(self, value):
+        raise AttributeError('metadata is written in place: slot.meta["pts"] = value')
+
     cdef int _begin(self) except -1:
         """Called when the slot has been claimed or acquired."""
         self._seq = self.use.seq
@@ -167,7 +171,8 @@ cdef class Slot(Exported):
             raise RingClosed(f"{what} was given back when this {role} was closed")
         raise RingError(
             f"{what} is no longer yours; "
-            "a slot is valid from claim to publish and from acquire to release"
+            "a slot is valid from claim to publish and from acquire to release. "
+            "A loop over frames releases each one when it moves on"
         )
 
     def _only(self):
@@ -223,10 +228,10 @@ cdef class Slot(Exported):
 
     def __setitem__(self, name, value):
         """Raises TypeError: what a slot holds is written in place."""
-        raise TypeError(
-            f"a field of a slot is written in place: slot[{name!r}][...] = value, or "
-            f"slot.copy_from(value, field={name!r})"
-        )
+        how = f"slot[{name!r}][...] = value, or slot.copy_from(value, field={name!r})"
+        if ARRAY in self._fields:
+            how = "slot.array[...] = value, or slot.copy_from(value)"
+        raise TypeError(f"a field of a slot is written in place: {how}")
 
     def __iter__(self):
         """Raises TypeError: a slot is one frame, and a loop over it would ask for a field 0."""
@@ -255,7 +260,8 @@ cdef class Slot(Exported):
 
     def _has_no_field(self, name):
         names = ", ".join(map(repr, self._fields))
-        return KeyError(f"ring {self._ring!r} has no field {name!r}; its fields: {names}")
+        told = "; its elements are those of slot.array[...]" if ARRAY in self._fields else ""
+        return KeyError(f"ring {self._ring!r} has no field {name!r}; its fields: {names}{told}")
 
     def _exported(self):
         return self._exported_as(self._only())

@@ -49,7 +49,14 @@ cdef class InFlight(Entry):
         It raises FrameTorn, as Consumer.acquire does, if answers that were released earlier are
         torn.  After a FrameTorn or a Ctrl-C the call is still in flight.
         """
+        self._check_sent()
         return self._outcome_of(self._mailbox.wait(self, timeout, stream), timeout, stream)
+
+    cpdef int _check_sent(self) except -1:
+        """Raises RingError if the thread that has to send the request would wait for its answer."""
+        if self._sent_at < 0 and self._error is None and self._thread == PyThread_get_thread_ident():
+            raise RingError(f"{self._label()} has not been sent yet: its request is sent at the end of its block, or by publish()")
+        return 0
 
     def _give_up(self, error):
         """Ends the call with that error.  Its answer is discarded, now or when it comes."""
@@ -71,6 +78,7 @@ cdef class InFlight(Entry):
 
     async def _result_by(self, deadline, timeout, stream):
         """The answer when it has come.  `deadline` is a time.monotonic(), or None, and `timeout` is for the message."""
+        self._check_sent()
         cdef bint done = self.done()
         if not done:
             try:

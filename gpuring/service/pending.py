@@ -100,6 +100,7 @@ class PendingCall(InFlight, Unique):
 
         def _outcome_of(self, done: bool, timeout: float | None, stream: Any) -> Answer: ...
         def result(self, timeout: float | None = None, *, stream: Any = None) -> Answer: ...
+        def _check_sent(self) -> int: ...
 
     @property
     def number(self) -> int:
@@ -114,7 +115,9 @@ class PendingCall(InFlight, Unique):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits for the answer, a part of it that nobody takes, or the failure.  Returns False if
-        none has come within `timeout` seconds.  It may still come."""
+        none has come within `timeout` seconds.  It may still come.  Raises RingError before the
+        request is sent."""
+        self._check_sent()
         return self._mailbox.wait(self, timeout)
 
     async def result_async(self, timeout: float | None = None, *, stream: Any = None) -> Answer:
@@ -150,6 +153,7 @@ class PendingCall(InFlight, Unique):
         before are handed out first.  If no part had been taken, another engine gives the answer
         from its beginning.
         """
+        self._check_sent()
         return Parts(self, timeout, stream)
 
     def cancel(self) -> None:

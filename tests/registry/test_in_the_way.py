@@ -151,3 +151,16 @@ def test_who_waits_for_a_frame_is_told_that_nobody_writes(name):
                 reader.acquire(timeout)
         with ring.producer(), pytest.raises(gpuring.RingTimeout, match=r"published yet$"):
             reader.acquire(0)
+
+
+def test_who_waits_for_a_frame_is_told_who_keeps_the_ring_full(name):
+    with small_ring(name, SLOTS) as ring, ring.producer() as producer:
+        slow, fast = ring.consumer("slow"), ring.consumer("fast")
+        put(producer, SLOTS)
+        drain(fast)
+        told = r"published yet\. The ring is full: subscription 'slow' has not taken sequence"
+        with pytest.raises(gpuring.RingTimeout, match=told):
+            fast.acquire(0.001)
+        drain(slow)
+        with pytest.raises(gpuring.RingTimeout, match=r"published yet$"):
+            fast.acquire(0.001)

@@ -207,6 +207,45 @@ def test_a_smaller_frame_is_told_how_it_is_claimed(name, shape, helps):
     assert (f"claim(shape={shape})" in str(raised.value)) is helps
 
 
+@pytest.mark.parametrize(
+    ("source", "told"),
+    [
+        (np.zeros(4), r"the frame is uint8, the source float64\. "),
+        ([0, 0, 0, 0], "not list. "),
+        (0, "not int. "),
+    ],
+    ids=str,
+)
+def test_what_copy_from_does_not_take_is_told_how_it_is_written(name, source, told):
+    with (
+        gpuring.create(name, slots=2, shape=4, dtype="u1", device="host") as ring,
+        ring.producer() as producer,
+        producer.claim(0) as slot,
+        pytest.raises(TypeError, match=told + r".*slot\.array\[\.\.\.\] = "),
+    ):
+        slot.copy_from(source)
+
+
+def test_metadata_is_written_in_place(name):
+    with (
+        gpuring.create(
+            name, slots=2, shape=4, dtype="u1", meta=[("pts", "i8")], device="host"
+        ) as ring,
+        ring.producer() as producer,
+        producer.claim(0) as slot,
+        pytest.raises(AttributeError, match=r'slot\.meta\["pts"\] = value'),
+    ):
+        slot.meta = 7
+
+
+def test_the_elements_of_a_frame_are_those_of_its_array(ring):
+    with ring.producer() as producer, producer.claim(0) as slot:
+        with pytest.raises(KeyError, match=r"slot\.array\["):
+            slot[...]
+        with pytest.raises(TypeError, match=r"slot\.array\[\.\.\.\] = value"):
+            slot[...] = 0
+
+
 def test_a_slot_cannot_be_looped_over(ring):
     with (
         ring.producer() as producer,

@@ -10,7 +10,7 @@ import pytest
 
 import gpuring
 from tests.helpers.promise import promise
-from tests.service.services import answer, check, send, serve, whole
+from tests.service.services import answer, ask_here, check, send, serve, whole
 
 TIMES = {
     "request": lambda client, server, call, time: client.request(time),
@@ -73,6 +73,33 @@ def test_a_call_says_the_time_out_that_it_was_given(name):
             client.call(whole(0), timeout=0.01)
         with pytest.raises(gpuring.RingTimeout, match=r"no answer within 0\.01 s"):
             asyncio.run(client.call_async(whole(0), timeout=0.01))
+
+
+TAKES = {
+    "result": lambda call: call.result(0),
+    "result_async": lambda call: asyncio.run(call.result_async(0)),
+    "wait": lambda call: call.wait(0),
+    "parts": lambda call: next(call.parts(0)),
+    "parts, asynchronous": lambda call: asyncio.run(anext(call.parts(0))),
+}
+
+
+@pytest.mark.parametrize("take", TAKES)
+def test_nothing_answers_a_request_that_was_not_sent(name, take):
+    with serve(name) as server, gpuring.connect(name, parts=1) as client:
+        with client.request(10) as slot:
+            call = slot.call
+            with pytest.raises(gpuring.RingError, match=r"call 1 .* has not been sent .*block"):
+                TAKES[take](call)
+            assert not call.done
+        with server.take(timeout=10) as (taken,):
+            answer(taken)
+        call.result(10).release()
+        dropped = client.request(10)
+        with pytest.raises(gpuring.RingError, match="has not been sent"):
+            TAKES[take](dropped.call)
+        del dropped
+        ask_here(server, client, 2)  # engines do not wait for it
 
 
 def test_none_is_neither_a_request_nor_an_answer(name):

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
+import time
 import weakref
 
 import pytest
@@ -57,6 +58,8 @@ def client(rig):
 
 def calls_of(inbox, n):
     calls = [PendingCall(inbox, number, number, None) for number in range(1, n + 1)]
+    for call in calls:
+        call._sent_at = time.monotonic()
     inbox.calls.live.update({call.number: call for call in calls})
     return calls
 

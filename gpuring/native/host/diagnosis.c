@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/stat.h>
 
+#include "../core/claim.h"
 #include "names.h"
 
 /* ---- refusals -------------------------------------------------------------------------------- */
@@ -81,8 +82,17 @@ static gpuring_status blocked_verb(struct gh_text *text, const struct gr_peer *p
     if (timeout_s > 0) gh_add(text, " within %g s", timeout_s);
     else if (timeout_s == 0) gh_add(text, " at once");
     gh_add(text, ": ");
-    gh_add_in_the_way(text, peer->ring, &peer->last.culprit, looks);
-    gh_add_way_out(text, peer->ring, &peer->last.culprit);
+    const struct gr_culprit *culprit = &peer->last.culprit;
+    struct gr_culprit of_claim = {0};
+    uint64_t next;
+    gh_add_in_the_way(text, peer->ring, culprit, looks);
+    if (culprit->reason == GR_BY_NO_FRAME &&
+        gr_look_to_claim(peer, &next, &of_claim) == GR_BLOCKED) {
+        culprit = &of_claim;
+        gh_add(text, ". The ring is full: ");
+        gh_add_in_the_way(text, peer->ring, culprit, looks);
+    }
+    gh_add_way_out(text, peer->ring, culprit);
     return verb == GH_CLAIM ? GPURING_FULL : GPURING_TIMEOUT;
 }
 
