@@ -24,5 +24,5 @@ def test_the_steps_come_in_order(tmp_path):
         assert len(each["rounds"]) == 2
         for row in each["rounds"]:
             assert row["process"] > 0
-            assert 0 < row["cleared"] <= row["claimed"] <= row["verb"]
+            assert 0 < row["cleared"] <= row["claimed"] <= row["verb"] < 100_000
     assert not [path for path in set(Path("/dev/shm").iterdir()) - before if "steps-" in str(path)]
