@@ -84,7 +84,7 @@ def look(shm: Path = segment.SHM) -> Host:
     rings, unreadable = survey.all_rings()
     private = {name: None for name in unreadable if is_private(name)}
     alive = {peer.pid for one in rings for peer in one.peers if peer.alive}
-    alive |= {one.creator_pid for one in rings if one.creator_alive}
+    alive |= {one.creator_pid for one in rings if one.creator_alive and not one.taken_over}
     return Host(
         shm=_shm(shm),
         pid_namespace=Path("/proc/self/ns/pid").stat().st_ino,
