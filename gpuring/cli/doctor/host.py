@@ -187,7 +187,8 @@ def shm_size(host: Host) -> Finding:
         return Finding("fail", what, f"{found}, but it can hold no more files", fix)
     if shm.free_nbytes < LEAST_SHM_NBYTES:
         fix = (
-            "remove dead rings (gpuring clean NAME) and old files there (ls -lS /dev/shm); "
+            "remove what the dead have left (gpuring clean --dry-run names it) and old files there "
+            "(ls -lS /dev/shm); "
             f"{enlarge}"
         )
         return Finding("fail", what, f"full: {found}", fix)
