@@ -53,6 +53,7 @@ def describe(one: RingStats, width: int | None = None, chain: Jam | None = None)
     joinable = one.memory in ON_HOST or (one.memory in OUTLIVE and one.peers)
     dead = "dead" if joinable else "dead: nobody new can join"
     creator = "alive" if one.creator_alive else dead
+    creator = "dead: an importer that came later has taken it over" if one.taken_over else creator
     whole = service(one)
     head = [
         f"{'ring' if whole is None else 'service'} {one.name}: {counted(one.slots, 'slot')} of "

@@ -12,6 +12,7 @@ import gpuring
 from gpuring.cli.options import add_owner, positive
 from gpuring.cli.text import seconds
 from gpuring.cli.trouble import CommandError
+from gpuring.printable import printable
 from gpuring.registry.stats import SubscriptionStats
 
 
@@ -46,10 +47,10 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"ring {args.name!r} has no subscription {name!r} any more")
     kind = "lossless" if now.lossless else "lossy"
     if before is None:
-        done = f"subscribed {name} to {args.name}, {kind}, from sequence {now.start} on"
+        done = f"subscribed {printable(name)} to {args.name}, {kind}, from sequence {now.start} on"
     else:
         since = "was durable already" if before.durable else "is durable now"
-        done = f"subscription {name} of {args.name} {since}"
+        done = f"subscription {printable(name)} of {args.name} {since}"
     print(f"{done}; {_who_waits(now)}")
     return 0
 

@@ -16,6 +16,7 @@ from gpuring.cli.options import add_owner
 from gpuring.cli.subscribe import find
 from gpuring.cli.text import counted
 from gpuring.cli.trouble import CommandError
+from gpuring.printable import printable
 from gpuring.registry import directory
 from gpuring.registry.subscriptions import encode, is_read_elsewhere
 
@@ -27,6 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    named = printable(args.subscription)
     try:
         ring = gpuring.attach(args.name, owner=args.owner)
     except gpuring.RingNotFound:
@@ -37,7 +39,7 @@ def run(args: argparse.Namespace) -> int:
                     f"{args.subscription!r}"
                 ) from None
             raise
-        print(f"subscription {args.subscription} of {args.name}, which was closed, has ended")
+        print(f"subscription {named} of {args.name}, which was closed, has ended")
         return 0
     with ring:
         before = find(ring, args.subscription)
@@ -53,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         done = f"has ended, with {counted(before.untaken, 'frame')} that nobody has read for it"
     else:
         done = "has ended"
-    print(f"subscription {args.subscription} of {args.name} {done}")
+    print(f"subscription {named} of {args.name} {done}")
     return 0
 
 

@@ -279,6 +279,14 @@ class RingStats:
         return tuple(peer for peer in self.peers if peer.role == "producer")
 
     @property
+    def taken_over(self) -> bool:
+        """Whether its creator, the importer of a bridge, is dead, and another importer goes on with
+        the ring in its place."""
+        pids = {peer.pid for peer in self.producers}
+        went_on = self.link is not None and self.creator_alive and pids
+        return bool(went_on) and self.creator_pid not in pids
+
+    @property
     def is_service(self) -> bool:
         """Whether it is the ring of requests of a service."""
         return self.about is not None and "service" in self.about

@@ -10,6 +10,8 @@ import socket
 import pytest
 
 import gpuring
+from gpuring.cli.doctor import host
+from gpuring.cli.inspect import describe
 from gpuring.errors import RingError, RingExists
 from gpuring.ring import inner
 from tests.helpers.support import Pipe, create_far, open_files, poll, segments_of
@@ -52,6 +54,18 @@ def leave(pipe: Pipe, far: str) -> None:
         inner.set_link(ring, b"e" * 16, 5, 0)
         pipe.send()
         pipe.receive()
+
+
+def test_a_dead_creator_is_not_called_alive_where_an_importer_has_gone_on(far, children):
+    before = children(leave, far)
+    before.receive()
+    with gpuring.attach(far) as ring:
+        assert not ring.stats().taken_over
+        before.kill()
+        with bridge.import_("127.0.0.1:1/x", name=far, device="host"):
+            assert ring.stats().taken_over
+            assert f"by pid {before.pid} (dead: " in describe(ring.stats())
+            assert before.pid not in host.look().foreign_pids
 
 
 def test_nobody_takes_the_name_of_a_ring_in_which_an_importer_has_gone_on(far, children):

@@ -56,6 +56,14 @@ def test_who_unsubscribes_is_told_what_becomes_of_it(name, command):
         assert command("unsubscribe", name, "rec").returncode != 0
 
 
+def test_a_name_cannot_write_into_the_terminal(name, command):
+    with small_ring(name):
+        for verb in ("subscribe", "unsubscribe"):
+            told = command(verb, name, "red\x1b[31m").stdout
+            assert "red\\x1b[31m" in told
+            assert "\x1b" not in told
+
+
 def test_a_subscription_of_a_closed_ring_ends_and_the_others_stay(name, command):
     with small_ring(name, subscriptions=["rec", "other"]):
         pass

@@ -84,7 +84,7 @@ def look(shm: Path = segment.SHM) -> Host:
     rings, unreadable = survey.all_rings()
     private = {name: None for name in unreadable if is_private(name)}
     alive = {peer.pid for one in rings for peer in one.peers if peer.alive}
-    alive |= {one.creator_pid for one in rings if one.creator_alive}
+    alive |= {one.creator_pid for one in rings if one.creator_alive and not one.taken_over}
     return Host(
         shm=_shm(shm),
         pid_namespace=Path("/proc/self/ns/pid").stat().st_ino,
@@ -187,7 +187,8 @@ def shm_size(host: Host) -> Finding:
         return Finding("fail", what, f"{found}, but it can hold no more files", fix)
     if shm.free_nbytes < LEAST_SHM_NBYTES:
         fix = (
-            "remove dead rings (gpuring clean NAME) and old files there (ls -lS /dev/shm); "
+            "remove what the dead have left (gpuring clean --dry-run names it) and old files there "
+            "(ls -lS /dev/shm); "
             f"{enlarge}"
         )
         return Finding("fail", what, f"full: {found}", fix)
