@@ -160,7 +160,6 @@ def members(kind: Any) -> dict[str, Any]:
         value = vars(owner).get(name)
         spoken = not name.startswith("_") or name in ("__getitem__", "__iter__", "__aiter__")
         spoken = spoken and name not in of_tuple(kind)
-        spoken = spoken and not (value.__doc__ or "").startswith("Raises AttributeError")
         if ours and spoken and (callable(value) or inspect.isdatadescriptor(value)):
             found[name] = value
     return found
