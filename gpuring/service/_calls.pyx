@@ -78,7 +78,6 @@ cdef class InFlight(Entry):
 
     async def _result_by(self, deadline, timeout, stream):
         """The answer when it has come.  `deadline` is a time.monotonic(), or None, and `timeout` is for the message."""
-        self._check_sent()
         cdef bint done = self.done()
         if not done:
             try:

@@ -153,7 +153,6 @@ class PendingCall(InFlight, Unique):
         before are handed out first.  If no part had been taken, another engine gives the answer
         from its beginning.
         """
-        self._check_sent()
         return Parts(self, timeout, stream)
 
     def cancel(self) -> None:

@@ -77,10 +77,7 @@ def test_a_call_says_the_time_out_that_it_was_given(name):
 
 TAKES = {
     "result": lambda call: call.result(0),
-    "result_async": lambda call: asyncio.run(call.result_async(0)),
     "wait": lambda call: call.wait(0),
-    "parts": lambda call: next(call.parts(0)),
-    "parts, asynchronous": lambda call: asyncio.run(anext(call.parts(0))),
 }
 
 
@@ -100,6 +97,16 @@ def test_nothing_answers_a_request_that_was_not_sent(name, take):
             TAKES[take](dropped.call)
         del dropped
         ask_here(server, client, 2)  # engines do not wait for it
+
+
+def test_no_part_comes_of_a_request_that_was_not_sent(name):
+    with serve(name) as server, gpuring.connect(name, parts=1) as client:
+        with (
+            pytest.raises(gpuring.RingError, match="has not been sent"),
+            client.request(10) as slot,
+        ):
+            next(slot.call.parts(10))
+        ask_here(server, client, 1)
 
 
 def test_none_is_neither_a_request_nor_an_answer(name):
