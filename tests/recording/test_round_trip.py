@@ -223,6 +223,24 @@ def test_frames_of_a_time(name, tmp_path, monkeypatch):
         recording.frames(name)
 
 
+def test_a_time_begins_with_the_last_frame_of_a_file_and_ends_before_the_first_one(
+    name, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("gpuring.recording.files.CHUNK_NBYTES", 1)
+    with (
+        gpuring.create(name, slots=64, shape=2, dtype="i8", device="host") as ring,
+        Source(name) as source,
+        ring.producer() as producer,
+    ):
+        put(producer, range(5))
+        producer.close()
+        recording = record([source], tmp_path / "run.mcap", split_nbytes=1)
+    assert len(list(tmp_path.iterdir())) == 5
+    for k, time_ns in enumerate(frame.unix_ns for frame in recording):
+        assert values(recording.frames(start_ns=time_ns)) == [*range(k, 5)]
+        assert values(recording.frames(end_ns=time_ns)) == [*range(k)]
+
+
 def test_what_is_no_recording(tmp_path, monkeypatch):
     for text in ("no recording at all, but long enough", "no"):
         (tmp_path / "text").write_text(text)
