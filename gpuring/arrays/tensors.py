@@ -31,7 +31,9 @@ def empty(shape: tuple[int, ...], field: Field, device: int, stream: int | None)
             return cupy.empty(shape, field.dtype)
     torch = load_torch()
     raw = current(device) if stream is None else stream
-    with torch.cuda.stream(torch.cuda.ExternalStream(raw, device=device)):
+    # A block with a stream of another GPU than the current one would make a context on that one.
+    on_gpu = torch.cuda.device(device)
+    with on_gpu, torch.cuda.stream(torch.cuda.ExternalStream(raw, device=device)):
         return torch.empty(shape, dtype=dtype_of(field), device=f"cuda:{device}")
 
 

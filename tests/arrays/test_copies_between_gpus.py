@@ -13,7 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from gpuring.arrays import copying, streams
+from gpuring.arrays import copying, streams, tensors
 from gpuring.memory import frameworks
 from gpuring.native import dlpack
 from gpuring.slot_layout import ARRAY, Field
@@ -56,6 +56,14 @@ class Torch:
         if remembered is None:
             self.driver.stack[-1] = before
 
+    @contextlib.contextmanager
+    def stream(self, gpu: int) -> Iterator[None]:
+        """A stream that is not of the current GPU makes a context on it in the end."""
+        before = self.current()
+        yield
+        if before != gpu:
+            self.driver.stack[-1], self.remembered = before, None
+
 
 class Array:
     """An array on GPU OTHER.  Its memory is the host's."""
@@ -87,8 +95,15 @@ def torch(request: pytest.FixtureRequest, driven: Gpu, monkeypatch: pytest.Monke
                 raise BufferError("per-thread default stream is not supported.")
             return super().__dlpack__(**options)
 
-    cuda = SimpleNamespace(device=made.device, is_initialized=lambda: True)
-    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda, Tensor=Tensor))
+    cuda = SimpleNamespace(
+        device=made.device, is_initialized=lambda: True, stream=made.stream,
+        ExternalStream=lambda raw, device: device,
+    )  # fmt: skip
+    found = SimpleNamespace(
+        cuda=cuda, Tensor=Tensor, version=SimpleNamespace(cuda="13.0"), int32="int32",
+        empty=lambda shape, dtype, device: (shape, dtype, device),
+    )  # fmt: skip
+    monkeypatch.setitem(sys.modules, "torch", found)
     compiled = SimpleNamespace(
         _cuda_getDevice=made.current, _cuda_getCurrentRawStream=lambda device: 0
     )
@@ -108,6 +123,12 @@ def test_tensors_of_another_gpu_are_copied_and_torch_has_the_same_gpu_afterwards
     assert (slot == FRAME).all()
     copying.copy_out(frame, FIELD, tensor(out), **options)
     assert (out == FRAME).all()
+    assert (torch.current(), torch.driver.stack) == before
+
+
+def test_a_tensor_is_made_on_another_gpu_and_torch_has_the_same_gpu_afterwards(torch):
+    before = torch.current(), list(torch.driver.stack)
+    assert tensors.empty((4, 6), FIELD, OTHER, 0x77) == ((4, 6), "int32", f"cuda:{OTHER}")
     assert (torch.current(), torch.driver.stack) == before
 
 

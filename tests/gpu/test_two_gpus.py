@@ -271,6 +271,7 @@ def test_copies_from_another_gpu_wait_for_its_current_stream(name, beside):
                     latch.hold(beside)
                     kernels.stamp(source, slot.seq, beside)
                 slot.copy_from(source)
+            assert not latch.expired  # nothing has waited for the GPU
             assert not library.done(library.default_stream())
         assert wrong_words(consumer, 1, 0) == 0
         assert not latch.expired
