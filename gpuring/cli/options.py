@@ -44,7 +44,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def _meant(word: str, known: Iterable[str]) -> str:
-    names = {each.lstrip("-"): each for each in known}
+    names = {each.lstrip("-"): each for each in known if each != word}  # as behind --
     found = get_close_matches(word.lstrip("-"), names, 1)
     return "".join(f" (did you mean {names[each]}?)" for each in found)
 

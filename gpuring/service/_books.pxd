@@ -28,6 +28,8 @@ cdef class Entry:
     cdef readonly object _error
     cdef bint writing, releasing
     cdef readonly unsigned long _thread
+    cdef unsigned long in_block
+    """The thread that is in the block of its request, or 0."""
     cdef dict sleepers
     cdef Header header
     """Of the ring that has its request."""

@@ -47,14 +47,17 @@ cdef class InFlight(Entry):
         * RingError: the answer comes in parts, which only `parts` can take.
 
         It raises FrameTorn, as Consumer.acquire does, if answers that were released earlier are
-        torn.  After a FrameTorn or a Ctrl-C the call is still in flight.
+        torn.  After a FrameTorn or a Ctrl-C the call is still in flight, and after a RingTimeout
+        its request may still be sent if it was not.  In the block of its request it raises
+        RingError.
         """
         self._check_sent()
         return self._outcome_of(self._mailbox.wait(self, timeout, stream), timeout, stream)
 
     cpdef int _check_sent(self) except -1:
-        """Raises RingError if the thread that has to send the request would wait for its answer."""
-        if self._sent_at < 0 and self._error is None and self._thread == PyThread_get_thread_ident():
+        """Raises RingError if this thread would wait for the answer in the block of the request.  Without a block, another thread
+        may send it."""
+        if self._sent_at < 0 and self._error is None and self.in_block == PyThread_get_thread_ident():
             raise RingError(f"{self._label()} has not been sent yet: its request is sent at the end of its block, or by publish()")
         return 0
 
@@ -98,6 +101,8 @@ cdef class InFlight(Entry):
         if not done:
             if self.calls.closed:  # just now, and close has not come to this call yet
                 error = self._was_closed()
+            elif self._sent_at < 0:  # the call would keep the error, its traceback the slot, and engines would wait for that
+                raise RingTimeout(f"{self._label()}: its request was not sent within {seconds(timeout, "timeout"):g} s")
             else:
                 error = RingTimeout(f"{self._label()}: no answer within {seconds(timeout, "timeout"):g} s; given up")
             self.calls.end(self, error, False)

@@ -9,6 +9,7 @@ The turn to send is taken before the turn to receive (_books.pyx has more on bot
 """
 import threading
 
+from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport uint32_t, uint64_t
 
 from gpuring.service._books cimport Calls
@@ -244,6 +245,12 @@ cdef class SendsRequest(WriteSlot):
     """The verbs of a slot for a request."""
 
     cdef public object _call
+
+    def __enter__(self):
+        cdef InFlight call = target(self._call)
+        if call is not None:
+            call.in_block = PyThread_get_thread_ident()
+        return self
 
     def __exit__(self, kind, error, traceback):
         if self.use.open:

@@ -115,8 +115,8 @@ class PendingCall(InFlight, Unique):
 
     def wait(self, timeout: float | None = None) -> bool:
         """Waits for the answer, a part of it that nobody takes, or the failure.  Returns False if
-        none has come within `timeout` seconds.  It may still come.  Raises RingError before the
-        request is sent."""
+        none has come within `timeout` seconds.  It may still come.  Raises RingError in the block
+        of its request."""
         self._check_sent()
         return self._mailbox.wait(self, timeout)
 

@@ -53,6 +53,7 @@ def parsed(monkeypatch, capsys):
         (("tpo",), "invalid choice: 'tpo' (did you mean top?)"),
         (("bridge", "exprt"), "invalid choice: 'exprt' (did you mean export?)"),
         (("top", "--onec"), "unrecognized arguments: --onec (did you mean --once?)"),
+        (("inspect", "x", "--", "--json"), "unrecognized arguments: --json\n"),
         ((*KEEP, "--produces=2"), "--produces=2 (did you mean --producers?)"),
         (("doctor", "--device", "first"), "--device: must be cuda or cuda:N, not 'first'"),
     ],

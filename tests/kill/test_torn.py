@@ -236,6 +236,18 @@ def test_a_frame_whose_event_says_that_it_was_written_is_not_torn(ring, whose, r
 
 
 @event_only
+def test_who_was_taken_for_dead_is_told_of_torn_frames_too(ring):
+    """Whoever clears a reader raises its fences.  That does not say that its GPU work is done."""
+    reader, producer = consumer_of(ring), producer_of(ring)
+    seqs = producer.put(2)
+    get(reader, 2)
+    reader.dies()
+    producer.dies()
+    assert reader.peer.look_at_released()
+    assert reader.peer.take_torn() == seqs
+
+
+@event_only
 def test_the_event_of_the_next_owner_of_a_number_says_nothing_of_the_last_one(ring):
     reader, victim = consumer_of(ring), producer_of(ring)
     seqs = victim.put(2)

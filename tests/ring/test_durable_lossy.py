@@ -11,7 +11,7 @@ import pytest
 
 import gpuring
 from tests.helpers.rings import drain, publish
-from tests.helpers.support import poll
+from tests.helpers.support import poke, poll
 from tests.ring.test_durable import SLOTS, make, only, read
 
 
@@ -196,6 +196,25 @@ def test_what_was_dropped_before_it_was_made_is_not_told(name, lossless):
         publish(producer, 4)
         with ring.consumer("rec", lossless=lossless) as reader:
             assert read(reader, 1) == [(4, 1, False)]
+
+
+@pytest.mark.parametrize("lossless", [True, False])
+def test_drops_are_told_of_a_subscription_that_was_made_billions_of_drops_ago(name, lossless):
+    """Slots have their number modulo 2^32.  A camera that asks a full ring in a loop drops half of
+    that within hours."""
+    with make(name) as ring, ring.producer() as producer:
+        with ring.consumer("rec", durable=True, lossless=lossless) as reader:
+            poke(ring, "head", "dropped", 3 << 30)
+            publish(producer, 0)
+            read(reader, 1)
+        ring.subscribe("other")
+        publish(producer, *range(1, 1 + SLOTS))
+        assert [producer.try_claim() for _ in range(3)] == [None] * 3
+        ring.unsubscribe("other")
+        with ring.consumer("rec", lossless=lossless) as reader:
+            drain(reader)
+            publish(producer, 9)
+            assert read(reader, 1) == [(9, 3, False)]
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["there", "overwritten"])

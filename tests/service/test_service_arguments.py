@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import re
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import gpuring
 from tests.helpers.promise import promise
-from tests.service.services import answer, ask_here, check, send, serve, whole
+from tests.helpers.support import poll
+from tests.service.services import (
+    answer,
+    ask_here,
+    check,
+    content,
+    receives,
+    send,
+    serve,
+    whole,
+)
 
 TIMES = {
     "request": lambda client, server, call, time: client.request(time),
@@ -92,11 +103,39 @@ def test_nothing_answers_a_request_that_was_not_sent(name, take):
         with server.take(timeout=10) as (taken,):
             answer(taken)
         call.result(10).release()
-        dropped = client.request(10)
-        with pytest.raises(gpuring.RingError, match="has not been sent"):
-            TAKES[take](dropped.call)
-        del dropped
-        ask_here(server, client, 2)  # engines do not wait for it
+
+
+def test_a_request_that_nobody_sends_holds_nobody_up(name):
+    def forgets():
+        slot = client.request(10)
+        return slot.call.result(0.01)
+
+    with serve(name) as server, gpuring.connect(name) as client:
+        with pytest.raises(gpuring.RingTimeout, match=r"its request was not sent within 0\.01 s"):
+            forgets()
+        ask_here(server, client, 1)
+
+
+@pytest.mark.parametrize("take", ["result", "wait", "parts"])
+def test_who_has_handed_the_slot_to_another_thread_waits_until_that_has_sent_it(name, take):
+    with serve(name) as server, gpuring.connect(name, parts=1) as client:
+        slot = client.request(10)
+        call = slot.call
+
+        def send_and_answer():
+            slot.array[...] = content(client.id, 0)
+            poll(lambda: receives(client))  # it waits
+            slot.publish()
+            answer(server.take(timeout=10)[0])
+
+        with ThreadPoolExecutor() as pool:
+            sent = pool.submit(send_and_answer)
+            if take == "wait":
+                assert call.wait(10)
+            parts = call.parts(10) if take == "parts" else None
+            with call.result(10) if parts is None else next(parts) as got:
+                check(client, 0, got)
+            sent.result()
 
 
 def test_no_part_comes_of_a_request_that_was_not_sent(name):

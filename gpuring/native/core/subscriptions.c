@@ -199,8 +199,10 @@ static uint32_t dropped_at(const struct gr_ring *ring, uint32_t u, uint64_t s) {
     const uint64_t n = ring->slots;
     if (s <= n || seq_of(gr_load_acquire(&ring->slot[(s - 1) % n].word)) != s - 1) s++;
     const uint32_t last = gr_load_relaxed(&ring->slot[(s - 1) % n].lost_before);
-    const uint32_t made = (uint32_t)gr_load_relaxed(&ring->sub[u].dropped);
-    return (int32_t)(made - last) > 0 ? made : last;
+    const uint64_t made = gr_load_relaxed(&ring->sub[u].dropped);
+    const uint64_t now = gr_load_relaxed(&ring->head->dropped);
+    /* How many since then. `made` and `last` may be 2^31 apart, and more. */
+    return (int64_t)(now - made) < (int32_t)((uint32_t)now - last) ? (uint32_t)made : last;
 }
 
 /* ---- what is owed ---------------------------------------------------------------------------- */

@@ -52,9 +52,6 @@ gpuring_status gh_check_subscription(const char *name, size_t nbytes, gpuring_er
         return gh_fail(error, GPURING_INVALID,
                        "a subscription's name has at most %d bytes, not %zu", GH_SUBSCRIPTION,
                        nbytes);
-    if (!gh_is_utf8(name, nbytes))
-        return gh_fail(error, GPURING_INVALID, "a subscription's name is UTF-8, and '%s' is not",
-                       gh_printable(shown, sizeof shown, name, nbytes));
     return GPURING_OK;
 }
 

@@ -196,7 +196,7 @@ def test_options_that_mean_nothing_are_refused_by_their_names(name, tmp_path):
         f"spin_ns is -3, {spin}",
         f"patience_ns is -4, {patience}",
         f"patience_ns is -5, {patience}",
-        "a subscription's name is UTF-8, and '\ufffd' is not",
+        "a subscription's name is UTF-8, and not '\ufffd'",
         "`fields` is NULL, and `field_count` is not 0",
         "fields[0]: its name is missing or is not UTF-8",
         "field 'left': its dtype is missing or is not UTF-8",
