@@ -92,7 +92,7 @@ def test_a_name_that_is_taken_is_told_in_options(name, command):
     with gpuring.create(name, slots=2, shape=3, dtype="u1", device="host"):
         done = command("keep", name, *KEEP[2:])
     assert done.returncode == 1
-    assert "--replace" in done.stderr
+    assert "Choose another name, create it with --replace, which closes it for all" in done.stderr
     assert "=" not in done.stderr
 
 
