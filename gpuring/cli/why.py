@@ -12,7 +12,6 @@ import argparse
 import dataclasses
 import json
 import os
-import shlex
 import time
 
 from gpuring.cli.options import seconds as seconds_of
@@ -20,7 +19,7 @@ from gpuring.cli.owners import explained
 from gpuring.cli.text import columns, counted, seconds, wrap
 from gpuring.cli.trouble import COULD_NOT_LOOK, CannotLook, message
 from gpuring.errors import RingError
-from gpuring.printable import printable
+from gpuring.printable import command, printable
 from gpuring.registry import directory, segment, survey
 from gpuring.registry.jams import STUCK_S, Culprit, Jam, all_wait, jams, named
 from gpuring.registry.processes import state
@@ -84,18 +83,18 @@ WORDS = {
         "The other side of a bridge has taken nothing from subscription '{name}' of ring {ring} "
         "{since}",
         "Run `gpuring why` on that host. If its importer is gone, start it there again: "
-        "`{command}`, with PORT and the options as before. Or end its subscription with `gpuring "
-        "unsubscribe {ring} {quoted}`, or wait until the exporter's --patience is over",
+        "`{command}`, with PORT and the options as before. Or end its subscription with "
+        "`{unsubscribe}`, or wait until the exporter's --patience is over",
     ),
     "no reader": (
         "Subscription '{name}' of ring {ring} has no reader, and has kept it waiting {since}",
-        "Start its reader, or end it with `gpuring unsubscribe {ring} {quoted}`{patience}",
+        "Start its reader, or end it with `{unsubscribe}`{patience}",
     ),
     "no exporter": (
         "The exporter of a bridge is gone that reads subscription '{name}' of ring {ring}, and has "
         "kept it waiting {since}",
         "Start `gpuring bridge export {ring}` here again, as before, or end the subscription with "
-        "`gpuring unsubscribe {ring} {quoted}`{patience}",
+        "`{unsubscribe}`{patience}",
     ),
     "no session": (
         "The bridge that fills ring {ring} has had no connection to the other host {since}",
@@ -254,7 +253,7 @@ def _filled(words: str, end: Culprit) -> str:
         seq=f"sequence {end.seq}",
         ring=end.ring,
         name=printable(end.subscription or ""),
-        quoted=shlex.quote(printable(end.subscription or "")),
+        unsubscribe=command("gpuring", "unsubscribe", names=(end.ring, end.subscription or "")),
         pid=" ".join(str(peer.pid_here or "PID") for peer in end.peers),
         patience=""
         if end.patience_s is None

@@ -8,7 +8,6 @@ import dataclasses
 import json
 import os
 import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -123,15 +122,22 @@ def test_producers_wait_for_the_next_reader_of_a_durable_subscription(name, chil
         assert f"), {then}." in advice(jam.culprits[0])
 
 
-def test_the_command_that_it_tells_to_type_does_it(name, command, monkeypatch):
+@pytest.mark.parametrize(
+    "subscription",
+    ["bridge: vm/optr's far", "-lead", "esc\x1b[31m it's \\ \n", "\x85\u202eé", "a`b`$c"],
+)
+def test_the_command_that_it_tells_to_type_does_it(name, command, monkeypatch, subscription):
     """Names of subscriptions may have spaces.  Those of bridges have some."""
     monkeypatch.setenv("COLUMNS", "80")
     with small_ring(name) as ring, ring.producer() as producer:
-        ring.subscribe("bridge: vm/optr's far")
+        ring.subscribe(subscription)
         put(producer, 4)
         advice = command("why", name, "--after", 0).stdout.partition("What to do: ")[2]
         (typed,) = re.findall("`gpuring (unsubscribe [^`]*)`", advice)
-        assert command(*shlex.split(typed)).returncode == 0
+        assert typed.isprintable()
+        shell = ["bash", "-c", f"printf '%s\\0' {typed}"]
+        read = subprocess.run(shell, capture_output=True, check=True).stdout.decode()
+        assert command(*read.split("\0")[:-1]).returncode == 0
         assert not ring.stats().subscriptions
 
 
