@@ -13,6 +13,7 @@ import dataclasses
 import json
 import os
 import time
+from collections.abc import Iterable
 
 from gpuring.cli.options import seconds as seconds_of
 from gpuring.cli.owners import explained
@@ -23,6 +24,9 @@ from gpuring.printable import command, printable
 from gpuring.registry import directory, segment, survey
 from gpuring.registry.jams import STUCK_S, Culprit, Jam, all_wait, jams, named
 from gpuring.registry.processes import state
+from gpuring.registry.stats import RingStats
+from gpuring.registry.users import of_former_rings
+from gpuring.registry.users import told as used_by
 
 _AGAIN_S = 0.05
 """After such a time a second look has to find the same."""
@@ -161,7 +165,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n\n".join(told(jam, columns()) for jam in found))
     if not args.json:
-        for line in explained(unreadable):  # what they keep waiting cannot be seen
+        # what the unreadable ones keep waiting cannot be seen
+        for line in (*_of_closed(rings, args.name), *_of_former(args.name), *explained(unreadable)):
             print(wrap(line, columns(), "  "))
     if found:
         return 1
@@ -173,7 +178,31 @@ def _check(name: str) -> None:
     try:
         directory.look(name)
     except (RingError, OSError) as error:
-        raise CannotLook(message(error, ())) from None
+        raise CannotLook(". ".join([message(error, ()), *_of_former(name)])) from None
+
+
+def _of_closed(rings: Iterable[RingStats], name: str | None) -> list[str]:
+    """Who waits for the next ring of a name: in rings that were closed and have it still."""
+    waiting = {
+        one.name: [peer for peer in one.peers if peer.waiting and peer.role == "consumer"]
+        for one in rings
+        if one.closed and name in (None, one.name)
+    }
+    return [
+        f"{all_wait(peers)} for the next ring {each}. The last one was closed."
+        for each, peers in waiting.items()
+        if peers
+    ]
+
+
+def _of_former(name: str | None) -> list[str]:
+    """Who may wait for the next ring of a name that no ring has now."""
+    return [
+        f"Ring {each} was closed or removed. It is still used by {used_by(users)}. A reader with "
+        "`reattach=True` waits for the next ring of that name."
+        for each, users in of_former_rings().items()
+        if name in (None, each)
+    ]
 
 
 def _nothing(args: argparse.Namespace, readable: int, unreadable: int) -> str:

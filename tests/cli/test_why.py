@@ -25,7 +25,7 @@ from gpuring.registry.jams import jams
 from gpuring.registry.stats import NO_SESSION_S
 from gpuring.registry.subscriptions import read_elsewhere
 from tests.cli.planted import PLANTED, Blame, a_bridge_whose_other_side_does_not_read
-from tests.cli.processes import reader, up
+from tests.cli.processes import reader, reads_on, up
 from tests.helpers.processes import PATIENCE_S, SOMEBODY
 from tests.helpers.rings import put, small_ring
 from tests.helpers.support import poll
@@ -286,6 +286,23 @@ def test_a_producer_is_not_asked_for_where_the_creator_is_dead(name, children):
         step = poll(lambda: jams(look(name)))[0].steps[0]
         assert blamed(jams(look(name))[0]).reason == "no creator"
         assert step.why.endswith(f"its creator (pid {one.creator_pid}) is dead")
+
+
+def said(done):
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_who_waits_for_the_next_ring_is_told(name, children, command, durable):
+    with small_ring(name, subscriptions=["recorder"] if durable else []):
+        viewer = up(children(reads_on, name, "viewer"))
+    if durable:  # the name stays
+        told = f"viewer (pid {viewer.pid}) waits for the next ring {name}."
+    else:
+        told = f"Ring {name} was closed or removed. It is still used by pid {viewer.pid} ("
+        assert told in command("why").stdout
+    poll(lambda: told in said(command("why", name, "--after", 0)))
+    assert command("why", name).returncode == (0 if durable else 3)
 
 
 def test_the_same_culprit_is_told_once(name, children):
