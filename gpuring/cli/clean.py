@@ -16,7 +16,7 @@ from gpuring.cli.owners import myself, user
 from gpuring.cli.text import columns, complain, counted, wrap
 from gpuring.cli.trouble import CommandError
 from gpuring.native import Header
-from gpuring.registry import leftovers, locks, segment, sockets
+from gpuring.registry import leftovers, locks, segment, sockets, survey
 from gpuring.registry.segment import look
 from gpuring.registry.users import told, users
 
@@ -138,7 +138,7 @@ def _ring(name: str) -> tuple[tuple[bool, str], str]:
         return (False, ""), ""
     except OSError as error:
         return (False, f"it cannot be opened ({error.strerror or error})"), ""
-    return _of_whole(header), segment.slots_name(name, header.epoch)
+    return _of_whole(name, header), segment.slots_name(name, header.epoch)
 
 
 def _who_uses(name: str) -> str:
@@ -149,14 +149,15 @@ def _who_uses(name: str) -> str:
     return f"{told(known)} use{'s' if len(known) == 1 else ''} it"
 
 
-def _of_whole(header: Header) -> tuple[bool, str]:
+def _of_whole(name: str, header: Header) -> tuple[bool, str]:
     """For a ring that can be read: whether it goes, and why or why not."""
     peers = len(header.live_peers())
     creator = f"its creator (pid {header.creator_pid})"
     if native.is_kept(header):
-        return False, f"{creator} is alive" + (
-            f", with {counted(peers, 'living peer')}" if peers else ""
-        )
+        alive = f"{creator} is alive"
+        if survey.collect(name, header).taken_over:
+            alive = f"{creator} is dead, but an importer that came later has taken it over"
+        return False, alive + (f", with {counted(peers, 'living peer')}" if peers else "")
     gone = f"{creator} has closed it" if header.closed else f"{creator} is dead"
     if peers:
         return False, f"{gone}, but it has {counted(peers, 'living peer')}"

@@ -1,9 +1,12 @@
 """Say in one line whether a service can be asked, for load balancers and for people.
 
-The exit status is 0 if an engine of the service is ready, 1 if none is, and 3 if there is no such
-service or it cannot be read.  It reads the header of the service.  If no engine is ready, or one
-has had a call for long, it reads those of other rings, too, and says who has the call and for what
-it waits.  It needs no GPU, joins nothing and changes nothing.
+The exit status is 0 if an engine of the service is ready.  It is 1 if none is, or if no request can
+be sent, because an engine that is not ready keeps the service full.  It is 3 if there is no such
+service or it cannot be read.
+
+The command reads the header of the service.  If no engine is ready, or one has had a call for long,
+it reads those of other rings, too, and says who has the call and for what it waits.  It needs no
+GPU, joins nothing and changes nothing.
 """
 
 from __future__ import annotations

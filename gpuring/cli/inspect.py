@@ -19,7 +19,7 @@ from gpuring.memory.kinds import ON_HOST, OUTLIVE
 from gpuring.printable import printable
 from gpuring.registry import directory, segment, survey
 from gpuring.registry.diagnosis import whose
-from gpuring.registry.jams import Jam, of_full_rings
+from gpuring.registry.jams import Jam, named, of_full_rings
 from gpuring.registry.stats import Death, PeerStats, RingStats, SubscriptionStats
 
 MOST_HOLDS = 4  # of a peer, spelled out
@@ -101,8 +101,10 @@ def waiting(one: RingStats, chain: Jam | None = None, *, dropped: bool = False) 
         state = f"{'requests' if one.is_service else 'frames'} are dropped"
     else:
         state = "the ring is full"
-    told = [f"{state}: {one.in_the_way.why}", one.in_the_way.way_out]
-    told += [step.why for step in (chain.steps[1:] if chain else ())]
+    further = [step.why for step in chain.steps[1:]] if chain else []
+    if chain and further and (to_blame := chain.culprits[0].peers):
+        state += f" because of {named(to_blame[0])}"
+    told = [f"{state}: {one.in_the_way.why}", *(further or [one.in_the_way.way_out])]
     return ". ".join(filter(None, told))
 
 

@@ -66,6 +66,6 @@ def _has_ended_it_in_a_closed_ring(args: argparse.Namespace) -> bool:
 
 
 def _is_closed(name: str) -> bool:
-    with contextlib.suppress(gpuring.RingError, OSError):
+    with contextlib.suppress(gpuring.RingError, native.Missing, OSError):
         return directory.read(name).closed
     return False

@@ -12,18 +12,21 @@ import argparse
 import dataclasses
 import json
 import os
-import shlex
 import time
+from collections.abc import Iterable
 
 from gpuring.cli.options import seconds as seconds_of
 from gpuring.cli.owners import explained
 from gpuring.cli.text import columns, counted, seconds, wrap
 from gpuring.cli.trouble import COULD_NOT_LOOK, CannotLook, message
 from gpuring.errors import RingError
-from gpuring.printable import printable
+from gpuring.printable import command, printable
 from gpuring.registry import directory, segment, survey
 from gpuring.registry.jams import STUCK_S, Culprit, Jam, all_wait, jams, named
 from gpuring.registry.processes import state
+from gpuring.registry.stats import RingStats
+from gpuring.registry.users import of_former_rings
+from gpuring.registry.users import told as used_by
 
 _AGAIN_S = 0.05
 """After such a time a second look has to find the same."""
@@ -84,18 +87,18 @@ WORDS = {
         "The other side of a bridge has taken nothing from subscription '{name}' of ring {ring} "
         "{since}",
         "Run `gpuring why` on that host. If its importer is gone, start it there again: "
-        "`{command}`, with PORT and the options as before. Or end its subscription with `gpuring "
-        "unsubscribe {ring} {quoted}`, or wait until the exporter's --patience is over",
+        "`{command}`, with PORT and the options as before. Or end its subscription with "
+        "`{unsubscribe}`, or wait until the exporter's --patience is over",
     ),
     "no reader": (
         "Subscription '{name}' of ring {ring} has no reader, and has kept it waiting {since}",
-        "Start its reader, or end it with `gpuring unsubscribe {ring} {quoted}`{patience}",
+        "Start its reader, or end it with `{unsubscribe}`{patience}",
     ),
     "no exporter": (
         "The exporter of a bridge is gone that reads subscription '{name}' of ring {ring}, and has "
         "kept it waiting {since}",
         "Start `gpuring bridge export {ring}` here again, as before, or end the subscription with "
-        "`gpuring unsubscribe {ring} {quoted}`{patience}",
+        "`{unsubscribe}`{patience}",
     ),
     "no session": (
         "The bridge that fills ring {ring} has had no connection to the other host {since}",
@@ -162,7 +165,8 @@ def run(args: argparse.Namespace) -> int:
     else:
         print("\n\n".join(told(jam, columns()) for jam in found))
     if not args.json:
-        for line in explained(unreadable):  # what they keep waiting cannot be seen
+        # what the unreadable ones keep waiting cannot be seen
+        for line in (*_of_closed(rings, args.name), *_of_former(args.name), *explained(unreadable)):
             print(wrap(line, columns(), "  "))
     if found:
         return 1
@@ -174,7 +178,31 @@ def _check(name: str) -> None:
     try:
         directory.look(name)
     except (RingError, OSError) as error:
-        raise CannotLook(message(error, ())) from None
+        raise CannotLook(". ".join([message(error, ()), *_of_former(name)])) from None
+
+
+def _of_closed(rings: Iterable[RingStats], name: str | None) -> list[str]:
+    """Who waits for the next ring of a name: in rings that were closed and have it still."""
+    waiting = {
+        one.name: [peer for peer in one.peers if peer.waiting and peer.role == "consumer"]
+        for one in rings
+        if one.closed and name in (None, one.name)
+    }
+    return [
+        f"{all_wait(peers)} for the next ring {each}. The last one was closed."
+        for each, peers in waiting.items()
+        if peers
+    ]
+
+
+def _of_former(name: str | None) -> list[str]:
+    """Who may wait for the next ring of a name that no ring has now."""
+    return [
+        f"Ring {each} was closed or removed. It is still used by {used_by(users)}. A reader with "
+        "`reattach=True` waits for the next ring of that name."
+        for each, users in of_former_rings().items()
+        if name in (None, each)
+    ]
 
 
 def _nothing(args: argparse.Namespace, readable: int, unreadable: int) -> str:
@@ -254,7 +282,7 @@ def _filled(words: str, end: Culprit) -> str:
         seq=f"sequence {end.seq}",
         ring=end.ring,
         name=printable(end.subscription or ""),
-        quoted=shlex.quote(printable(end.subscription or "")),
+        unsubscribe=command("gpuring", "unsubscribe", names=(end.ring, end.subscription or "")),
         pid=" ".join(str(peer.pid_here or "PID") for peer in end.peers),
         patience=""
         if end.patience_s is None

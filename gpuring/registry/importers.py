@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import shlex
 import socket
 
-from gpuring.printable import printable
+from gpuring.printable import command
 from gpuring.registry import subscriptions
 from gpuring.registry.stats import RingStats
 
@@ -31,4 +30,4 @@ def of_near_ring(near: str, subscription: str) -> str:
 def _command(host: str, near: str, far: str, options: list[str]) -> str:
     renamed = [] if far == near else ["--as", far]
     words = ["gpuring", "bridge", "import", f"{host}:PORT/{near}", *renamed, *options]
-    return " ".join(shlex.quote(printable(word)) for word in words)
+    return command(*words)

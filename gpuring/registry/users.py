@@ -1,4 +1,4 @@
-"""The processes that use a ring whose header cannot be read, and so does not name them.
+"""The processes that use a ring whose header cannot be read, or has no name any more.
 
 A process that is in a ring has the header mapped.  /proc/PID/maps shows that for one's own
 processes, and to root for all processes of the same pid namespace.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from gpuring.registry import segment
 
 _MOST_LETTERS = 60  # of a command line
 _PROC = Path("/proc")
+_FORMER = re.compile(rb" /dev/shm/gpuring\.([\w.-]+) \(deleted\)\n")
+"""A header that has lost the name of its ring, in a line of maps."""
 
 
 def users(names: Iterable[str]) -> dict[str, dict[int, str]]:
@@ -31,6 +34,20 @@ def users(names: Iterable[str]) -> dict[str, dict[int, str]]:
         for key in rings.keys() & _mapped(pid):
             found.setdefault(rings[key], {})[pid] = _command(pid)
     return found
+
+
+def of_former_rings() -> dict[str, dict[int, str]]:
+    """For each name that no ring has now: the processes that still have one mapped which had it."""
+    found: dict[str, dict[int, str]] = {}
+    for pid in _pids():
+        for name in {*_FORMER.findall(_maps(pid))}:
+            found.setdefault(name.decode(errors="replace"), {})[pid] = _command(pid)
+    there = {*segment.names()}
+    return {
+        name: users
+        for name, users in sorted(found.items())
+        if name not in there and not segment.ANSWERS.fullmatch(name)
+    }
 
 
 def told(users: dict[int, str]) -> str:
@@ -49,11 +66,15 @@ def _key(file: os.stat_result) -> tuple[bytes, bytes]:
 
 
 def _mapped(pid: int) -> Iterator[tuple[bytes, bytes]]:
+    for line in filter(None, _maps(pid).split(b"\n")):  # a file's name may have all other bytes
+        _, _, _, device, inode, *_ = line.split(maxsplit=5)
+        yield device, inode
+
+
+def _maps(pid: int) -> bytes:
     with contextlib.suppress(OSError):  # it has ended, or is another user's
-        maps = (_PROC / str(pid) / "maps").read_bytes()
-        for line in filter(None, maps.split(b"\n")):  # a file's name may have all other bytes
-            _, _, _, device, inode, *_ = line.split(maxsplit=5)
-            yield device, inode
+        return (_PROC / str(pid) / "maps").read_bytes()
+    return b""
 
 
 def _command(pid: int) -> str:

@@ -6,11 +6,10 @@ side.  The classes of gpuring/service derive from these.  They add what is not o
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport uint64_t
 
-from gpuring.native.clock cimport seconds
 from gpuring.service._books cimport Entry
 from gpuring.service._inbox cimport Inbox
 from gpuring.service._sleepers cimport asyncio
-from gpuring.errors import RingClosed, RingError, RingTimeout
+from gpuring.errors import RingClosed, RingError
 
 
 cdef class InFlight(Entry):
@@ -104,7 +103,7 @@ cdef class InFlight(Entry):
             elif self._sent_at < 0:  # the call would keep the error, its traceback the slot, and engines would wait for that
                 raise RingTimeout(f"{self._label()}: its request was not sent within {seconds(timeout, "timeout"):g} s")
             else:
-                error = RingTimeout(f"{self._label()}: no answer within {seconds(timeout, "timeout"):g} s; given up")
+                error = self._late("answer", timeout)
             self.calls.end(self, error, False)
             self._withdraw()
         elif self._mailbox.polled:

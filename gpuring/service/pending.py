@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Generator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuring import native
 from gpuring.deadlines import deadline_of
-from gpuring.errors import CallFailed, PeerLost, RingClosed, RingError
+from gpuring.errors import CallFailed, PeerLost, RingClosed, RingError, RingTimeout
+from gpuring.native import seconds
+from gpuring.native.snapshot import snapshot
+from gpuring.registry.diagnosis import whose
 from gpuring.ring import inner
 from gpuring.ring.consumer import Consumer
 from gpuring.ring.not_copyable import Unique
@@ -72,6 +76,23 @@ class RequestWriter(Producer, Enveloped):
         whose = "this client" if client == me else f"client {ClientId(client)}"
         told = f", which is call {number} of {whose}"
         return f"{told}. It was given up: its engine has to end it" if given_up else told
+
+    def engine_of(self, seq: int) -> str:
+        """In words, for a time-out: which engine has the call with this request, and since when."""
+        header = inner.peer(self).header
+        engines = snapshot(header)["subscriptions"].get(0)
+        if engines is None:
+            return ". There is no engine"
+        take = engines["takes"][seq % len(engines["takes"])]
+        if take["seq"] < seq or take["phase"] == "open":
+            return ". No engine has taken it"
+        if take["seq"] > seq or take["phase"] == "done":
+            return ""
+        engine = take["member"]
+        who = whose(header.label(engine), header.peer_pid(engine))
+        had_s = (time.monotonic_ns() - take["since_ns"]) / 1e9
+        stopped = ", and is stopped" if header.is_stopped(engine) else ""
+        return f". Its engine ({who}) has had it for {had_s:.3f} s{stopped}"
 
 
 class Answer(HoldsAnswer):
@@ -159,6 +180,12 @@ class PendingCall(InFlight, Unique):
         """Gives the call up.  Its answer is discarded, now or when it comes.  The engine sees that
         as `call.cancelled`."""
         self._give_up(RingError(f"{self._label()} was cancelled"))
+
+    def _late(self, what: str, timeout: float | None) -> RingTimeout:
+        """The error for an answer, or a part of it, that has not come in time."""
+        late = f"{self._label()}: no {what} within {seconds(timeout, 'timeout'):g} s; given up"
+        mailbox: Any = self._mailbox  # a Mailbox, whose module imports this one
+        return RingTimeout(f"{late}{mailbox.writer.engine_of(self._seq)}")
 
     def _answer_is_lost(self) -> bool:
         """Whether nobody outside of this object has its answer."""

@@ -10,7 +10,7 @@ from gpuring.native import seconds
 from gpuring.printable import printable
 from gpuring.registry import directory, segment, survey
 from gpuring.registry.jams import STUCK_S, jams
-from gpuring.registry.stats import PeerStats
+from gpuring.registry.stats import PeerStats, RingStats
 from gpuring.service.wire import ENGINES
 from gpuring.slot_layout import Spec
 
@@ -22,7 +22,8 @@ class Health:
     name: str
     """The name of the service."""
     ok: bool
-    """Whether it can be asked: it is open, and an engine is ready."""
+    """Whether it can be asked: it is open, an engine is ready, and its ring is not full because of
+    an engine that is not."""
     why: str
     """The same in a line, for people."""
     ready: int
@@ -43,6 +44,9 @@ def health(name: str, within_s: float = 10.0, after_s: float = STUCK_S) -> Healt
     An engine is ready if it has waited for calls, or taken some, within the last `within_s`
     seconds.  So an engine that warms up is not ready yet, and an engine that hangs is not ready any
     more.  Let `within_s` be at least 2 seconds, and longer than the longest batch takes.
+
+    An engine that is not ready may have the oldest call of a full ring.  Then no client can send a
+    request, and `ok` is False, also if other engines are ready.
 
     `why` names each engine that is not ready.  It also names one that has had a call for `after_s`
     seconds and has not sent a part of the answer meanwhile.  That one may hang, and counts as ready
@@ -70,6 +74,7 @@ def health(name: str, within_s: float = 10.0, after_s: float = STUCK_S) -> Healt
     ready = sum(not trouble for trouble in engines.values())
     calls = next((sub for sub in seen.subscriptions if sub.name == ENGINES), None)
     waiting, oldest_s = (calls.untaken, calls.oldest_s) if calls else (0, 0.0)
+    shut = _keeps_it_full(seen, [peer for peer, trouble in engines.items() if trouble])
     if seen.closed:
         why = "it was closed"
     elif not engines:
@@ -82,14 +87,22 @@ def health(name: str, within_s: float = 10.0, after_s: float = STUCK_S) -> Healt
         ]
         told = [f"{ready} of {len(engines)} engines ready", *told] if ready else told
         had_s = max((hold.age_s for peer in engines for hold in peer.holding), default=0.0)
+        told += [f"no request can be sent: {shut}"] if shut else []
         if not ready or had_s >= after_s:
             told += _stuck(name, after_s if ready else 0.0)
         why = "; ".join(dict.fromkeys(told))
     if waiting:
         queue = "1 call waits" if waiting == 1 else f"{waiting} calls wait, the oldest"
         why += f"; {queue} for {oldest_s:.3g} s"
-    ok = ready > 0 and not seen.closed
+    ok = ready > 0 and not seen.closed and not shut
     return Health(name, ok, why, ready, len(engines), waiting, oldest_s)
+
+
+def _keeps_it_full(service: RingStats, engines: list[PeerStats]) -> str:
+    """Which of these engines has the call whose slot the next request would get.  "": none."""
+    way = service.in_the_way
+    held = {hold.seq for engine in engines for hold in engine.holding}
+    return way.why if way is not None and way.seq in held else ""
 
 
 def _stuck(name: str, after_s: float) -> list[str]:

@@ -11,7 +11,7 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from gpuring.deadlines import deadline_of, left_s
-from gpuring.errors import CallCancelled, RingClosed, RingError, RingFull, RingTimeout
+from gpuring.errors import CallCancelled, RingClosed, RingError, RingFull
 from gpuring.native import seconds
 from gpuring.native.signals import begun_elsewhere
 from gpuring.ring.not_copyable import Unique
@@ -105,8 +105,7 @@ class Parts(HandsOut, Unique):
         call = self._call
         call._asked()
         if not done and not call._mailbox.calls.closed and not call._has_part():
-            patience_s = seconds(self._timeout, "timeout")
-            late = RingTimeout(f"{call._label()}: no part within {patience_s:g} s; given up")
+            late = call._late("part", self._timeout)
             call._give_up(late)
             raise call._error or late
         if (part := call._next_part()) is not None:

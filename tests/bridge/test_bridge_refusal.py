@@ -10,6 +10,7 @@ import socket
 import pytest
 
 import gpuring
+from gpuring.cli import clean
 from gpuring.cli.doctor import host
 from gpuring.cli.inspect import describe
 from gpuring.errors import RingError, RingExists
@@ -65,6 +66,9 @@ def test_a_dead_creator_is_not_called_alive_where_an_importer_has_gone_on(far, c
         with bridge.import_("127.0.0.1:1/x", name=far, device="host"):
             assert ring.stats().taken_over
             assert f"by pid {before.pid} (dead: " in describe(ring.stats())
+            (fate,) = clean.foresee(far.__eq__)
+            assert f"pid {before.pid}) is dead, but an importer" in fate.why
+            assert not fate.goes
             assert before.pid not in host.look().foreign_pids
 
 

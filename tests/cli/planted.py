@@ -237,6 +237,22 @@ def an_importer_that_is_stopped(children: Children, name: str) -> Iterator[Blame
 
 
 @contextlib.contextmanager
+def an_exporter_whose_worker_is_stopped(children: Children, name: str) -> Iterator[Blame]:
+    from tests.bridge.bridges import WAIT_S, bridged
+
+    with small_ring(name) as ring, bridged(name, f"{name}-far", slots=4):
+        gpuring.attach(f"{name}-far", timeout=WAIT_S).close()
+        seen = ring.stats()
+        (worker,) = {peer.pid for peer in seen.peers} - {os.getpid()}
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            up(children(camera, name))
+            yield Blame("stopped", worker, seen.subscriptions[0].name)
+        finally:
+            os.kill(worker, signal.SIGCONT)
+
+
+@contextlib.contextmanager
 def a_far_ring_whose_near_ring_has_no_producer(children: Children, name: str) -> Iterator[Blame]:
     """The name is that of the far ring."""
     from tests.bridge.bridges import WAIT_S, bridged
@@ -369,7 +385,8 @@ PLANTED: dict[str, Callable[..., Any]] = {
         *(an_engine_that_never_answers, a_client_that_does_not_read, a_service_without_engines),
         *(a_stopped_engine, a_service_whose_only_engine_was_killed),
         *(a_dead_process_that_nobody_clears, a_bridge_whose_other_side_does_not_read),
-        *(an_importer_that_is_stopped, a_bridge_without_its_exporter),
+        *(an_importer_that_is_stopped, an_exporter_whose_worker_is_stopped),
+        a_bridge_without_its_exporter,
         *(an_importer_that_was_killed, a_select_that_has_lost_all_producers),
         a_select_that_has_lost_the_producer_of_one_ring,
         a_far_ring_whose_near_ring_has_no_producer,

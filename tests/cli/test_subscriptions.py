@@ -40,6 +40,12 @@ def test_who_subscribes_is_told_what_was_there(name, command):
         assert "; its patience is over, and producers wait again when somebody reads it" in told
 
 
+def test_who_unsubscribes_from_no_ring_is_told_so(name, command):
+    done = command("unsubscribe", name, "rec")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert f"No ring or service named '{name}'" in done.stderr
+
+
 def test_who_unsubscribes_is_told_what_becomes_of_it(name, command):
     def told():
         return command("unsubscribe", name, "rec").stdout

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import os
+import re
 import subprocess
 
 import pytest
 
 import gpuring
-from gpuring.cli import COMMANDS, EXAMPLES, main
+from gpuring.cli import COMMANDS, EXAMPLES, _parser, main
 from gpuring.cli.trouble import CommandError, in_options, message, need
+from tests import ROOT
 from tests.helpers.commands import COMMAND, DEADLINE_S
 
 KEEP = ("keep", "x", "--slots", 2, "--shape", 3, "--dtype", "u1", "--device", "host")
@@ -93,7 +96,7 @@ def test_a_name_that_is_taken_is_told_in_options(name, command):
     with gpuring.create(name, slots=2, shape=3, dtype="u1", device="host"):
         done = command("keep", name, *KEEP[2:])
     assert done.returncode == 1
-    assert "--replace" in done.stderr
+    assert "Choose another name, create it with --replace, which closes it for all" in done.stderr
     assert "=" not in done.stderr
 
 
@@ -131,6 +134,21 @@ def test_the_help_of_a_part_of_bridge_says_what_it_does(parsed, what):
 
 def test_every_command_has_an_example():
     assert EXAMPLES.keys() == COMMANDS.keys()
+
+
+def options(parser):
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for each in action.choices.values():
+                yield from options(each)
+        yield from action.option_strings[-1:]
+
+
+def test_every_option_is_on_a_page():
+    """But for --spoil, with which the checks of bench are checked."""
+    pages = " ".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
+    named = {*re.findall(r"(?<![\w-])--[a-z][a-z-]*", pages)}
+    assert {*options(_parser())} - named == {"--spoil"}
 
 
 def test_who_stops_reading_ends_it_in_silence(name):

@@ -16,7 +16,7 @@ from gpuring.cli.top.keys import named
 from gpuring.cli.top.lines import Line, window
 from gpuring.cli.top.view import render
 from gpuring.cli.why import brief
-from tests.cli.planted import a_full_ring_further_on
+from tests.cli.planted import a_bridge_whose_other_side_does_not_read, a_full_ring_further_on
 from tests.helpers.rings import drain, put, small_ring
 from tests.helpers.support import poll
 
@@ -74,10 +74,23 @@ def test_inspect_and_top_go_on_with_whom_the_one_in_the_way_waits_for(name, chil
             return last if told in last else None
 
         last = poll(inspected)
-        assert last.startswith("producers wait: peer ")
+        assert last.startswith(f"producers wait because of page (pid {blame.pid}): peer ")
         assert f"(page, pid {blame.pid}, stopped)" in last
         shown = " ".join(line.text for line in render(None, rates.look([name]), [name], width=80))
         assert f"waits for a free slot of ring {name}-seen" in " ".join(shown.split())
+
+
+def test_who_holds_up_a_bridge_is_not_looked_for_over_there_if_that_is_here(
+    name, children, command
+):
+    pytest.importorskip("zmq")
+    with a_bridge_whose_other_side_does_not_read(children, name) as blame:
+
+        def inspected():
+            last = last_sentence(command("inspect", name).stdout)
+            return last if f"because of page (pid {blame.pid}): " in last else None
+
+        assert "On that host" not in poll(inspected)
 
 
 def pids(lines):

@@ -8,7 +8,6 @@ import dataclasses
 import json
 import os
 import re
-import shlex
 import signal
 import socket
 import subprocess
@@ -26,7 +25,7 @@ from gpuring.registry.jams import jams
 from gpuring.registry.stats import NO_SESSION_S
 from gpuring.registry.subscriptions import read_elsewhere
 from tests.cli.planted import PLANTED, Blame, a_bridge_whose_other_side_does_not_read
-from tests.cli.processes import reader, up
+from tests.cli.processes import reader, reads_on, up
 from tests.helpers.processes import PATIENCE_S, SOMEBODY
 from tests.helpers.rings import put, small_ring
 from tests.helpers.support import poll
@@ -49,7 +48,7 @@ def stuck(command, name):
 
 @pytest.mark.parametrize("plant", PLANTED)
 def test_it_names_the_culprit(name, children, command, plant):
-    if "bridge" in plant or "importer" in plant or "far" in plant:
+    if any(word in plant for word in ("bridge", "importer", "exporter", "far")):
         pytest.importorskip("zmq")
     with PLANTED[plant](children, name) as blame:
         # on a busy machine others may be slow first
@@ -123,15 +122,22 @@ def test_producers_wait_for_the_next_reader_of_a_durable_subscription(name, chil
         assert f"), {then}." in advice(jam.culprits[0])
 
 
-def test_the_command_that_it_tells_to_type_does_it(name, command, monkeypatch):
+@pytest.mark.parametrize(
+    "subscription",
+    ["bridge: vm/optr's far", "-lead", "esc\x1b[31m it's \\ \n", "\x85\u202eé", "a`b`$c"],
+)
+def test_the_command_that_it_tells_to_type_does_it(name, command, monkeypatch, subscription):
     """Names of subscriptions may have spaces.  Those of bridges have some."""
     monkeypatch.setenv("COLUMNS", "80")
     with small_ring(name) as ring, ring.producer() as producer:
-        ring.subscribe("bridge: vm/optr's far")
+        ring.subscribe(subscription)
         put(producer, 4)
         advice = command("why", name, "--after", 0).stdout.partition("What to do: ")[2]
         (typed,) = re.findall("`gpuring (unsubscribe [^`]*)`", advice)
-        assert command(*shlex.split(typed)).returncode == 0
+        assert typed.isprintable()
+        shell = ["bash", "-c", f"printf '%s\\0' {typed}"]
+        read = subprocess.run(shell, capture_output=True, check=True).stdout.decode()
+        assert command(*read.split("\0")[:-1]).returncode == 0
         assert not ring.stats().subscriptions
 
 
@@ -280,6 +286,23 @@ def test_a_producer_is_not_asked_for_where_the_creator_is_dead(name, children):
         step = poll(lambda: jams(look(name)))[0].steps[0]
         assert blamed(jams(look(name))[0]).reason == "no creator"
         assert step.why.endswith(f"its creator (pid {one.creator_pid}) is dead")
+
+
+def said(done):
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_who_waits_for_the_next_ring_is_told(name, children, command, durable):
+    with small_ring(name, subscriptions=["recorder"] if durable else []):
+        viewer = up(children(reads_on, name, "viewer"))
+    if durable:  # the name stays
+        told = f"viewer (pid {viewer.pid}) waits for the next ring {name}."
+    else:
+        told = f"Ring {name} was closed or removed. It is still used by pid {viewer.pid} ("
+        assert told in command("why").stdout
+    poll(lambda: told in said(command("why", name, "--after", 0)))
+    assert command("why", name).returncode == (0 if durable else 3)
 
 
 def test_the_same_culprit_is_told_once(name, children):

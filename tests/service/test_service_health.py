@@ -19,7 +19,7 @@ from tests.helpers.promise import promise
 from tests.helpers.rings import put, small_ring
 from tests.helpers.support import poll
 from tests.service.parts import part, read
-from tests.service.services import engine, in_thread, send, serve, up
+from tests.service.services import answer, engine, holder, in_thread, send, serve, up
 from tests.service.test_service_batch import running
 
 
@@ -134,6 +134,33 @@ def test_an_engine_that_has_had_a_call_for_long_is_named_while_it_still_counts_a
         poll(lambda: gpuring.health(name, within_s=60, after_s=60).why == stopped)
         del taken
         call.cancel()
+
+
+@promise(
+    "services.md",
+    "It is also 1 if an engine that is not ready has the oldest call of a full service, because "
+    "then no client can send a request.",
+)
+def test_a_service_that_an_engine_keeps_full_cannot_be_asked(name, children, capsys):
+    with serve(name, slots=2) as server, gpuring.connect(name) as client:
+        worker = up(children(holder, name, 1))
+        first = send(client, 0)
+        poll(lambda: [peer for peer in server.stats().peers if peer.holding])
+        worker.stop()
+        server._requests._peer.ask()
+        assert gpuring.health(name, within_s=60).ok  # another slot is free
+        second = send(client, 1)
+        with server.take(timeout=PATIENCE_S) as (taken,):
+            answer(taken)
+        second.result(PATIENCE_S).release()
+        assert client.try_request() is None
+        found = gpuring.health(name, within_s=60)
+        assert (found.ok, found.ready, found.engines) == (False, 1, 2)
+        assert "no request can be sent: peer" in found.why
+        assert f"pid {worker.pid}, stopped) of subscription 'engines' has held" in found.why
+        assert main(["health", name, "--within", "60"]) == 1
+        worker.kill()
+        first.cancel()
 
 
 def test_an_engine_that_sends_parts_is_not_named(name):

@@ -12,7 +12,37 @@ import gpuring
 from tests.helpers.promise import promise
 from tests.helpers.support import open_files, poll
 from tests.service import services
-from tests.service.services import answer, ask_here, check, finish, in_thread, send, serve
+from tests.service.services import (
+    answer,
+    ask_here,
+    check,
+    finish,
+    holder,
+    in_thread,
+    send,
+    serve,
+    up,
+)
+
+
+@promise(
+    "services.md",
+    "The error says which engine has the call, for how long, and whether it is stopped.",
+)
+def test_a_time_out_says_which_engine_has_the_call(name, children):
+    with serve(name, engine=False), gpuring.connect(name) as client:
+        worker = up(children(holder, name, 2))
+        first, second = send(client, 1), send(client, 2)
+        worker.receive()  # it has both
+        has = rf"given up\. Its engine \(.*pid {worker.pid}\) has had it for \d+\.\d+ s"
+        with pytest.raises(gpuring.RingTimeout, match=f"no answer within 0 s; {has}$"):
+            first.result(0)
+        worker.stop()
+        with pytest.raises(
+            gpuring.RingTimeout, match=f"no part within 0 s; {has}, and is stopped$"
+        ):
+            next(iter(second.parts(0)))
+        worker.kill()
 
 
 @promise(

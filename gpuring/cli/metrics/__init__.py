@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gpuring.cli.ending import ending
-from gpuring.cli.options import count, port, positive
+from gpuring.cli.options import Refused, count, port, positive
 from gpuring.cli.text import complain
 from gpuring.cli.trouble import CommandError, need
 
@@ -22,22 +22,29 @@ if TYPE_CHECKING:
     from prometheus_client.registry import Collector
 
 PORT = 9750
+ADDR = "127.0.0.1"
 EVERY_S = 15.0
+
+
+def _receiver(text: str) -> str:
+    if text and not text.startswith(("http://", "https://")):
+        raise Refused(f"must be the URL of a receiver, such as http://localhost:4318, not {text!r}")
+    return text
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--port",
         type=port,
-        default=PORT,
         metavar="N",
         help=f"the port to listen on (default: {PORT}; 0: any free one)",
     )
     parser.add_argument(
-        "--addr", default="127.0.0.1", help="the address to listen on (default: 127.0.0.1)"
+        "--addr", metavar="ADDR", help=f"the address to listen on (default: {ADDR})"
     )
     parser.add_argument(
         "--otlp",
+        type=_receiver,
         nargs="?",
         const="",
         metavar="URL",
@@ -69,6 +76,8 @@ def run(args: argparse.Namespace) -> int:
 
     from .collector import RingCollector
 
+    if args.otlp is not None and (args.port, args.addr) != (None, None):
+        raise ValueError("--port and --addr say where to listen, and with --otlp nothing listens")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     collector = RingCollector(args.max_rings)
     if args.otlp is not None:
@@ -85,15 +94,17 @@ def _serve(args: argparse.Namespace, registry: CollectorRegistry) -> int:
     """Answers Prometheus until Ctrl-C."""
     from prometheus_client import start_http_server
 
+    port = PORT if args.port is None else args.port
+    addr = ADDR if args.addr is None else args.addr
     with ending() as wait:
         try:
-            server, _ = start_http_server(args.port, args.addr, registry)
+            server, _ = start_http_server(port, addr, registry)
         except OSError as error:
             raise CommandError(
-                f"cannot listen on {args.addr}:{args.port} ({error.strerror or error}). "
+                f"cannot listen on {addr}:{port} ({error.strerror or error}). "
                 "Give another --port or --addr"
             ) from error
-        host = f"[{args.addr}]" if ":" in args.addr else args.addr
+        host = f"[{addr}]" if ":" in addr else addr
         print(f"serving http://{host}:{server.server_port}/metrics; Ctrl-C ends it", flush=True)
         wait()
         server.shutdown()
@@ -105,10 +116,6 @@ def _send(args: argparse.Namespace, collector: Collector) -> int:
     need("opentelemetry.exporter.otlp.proto.http", extra="otel")
     from .otlp import OtlpExporter
 
-    if args.otlp and not args.otlp.startswith(("http://", "https://")):
-        raise CommandError(
-            f"{args.otlp} is not the URL of a receiver, such as http://localhost:4318"
-        )
     if args.once:
         exporter = OtlpExporter(collector, args.otlp or None)
         if (why := exporter.send()) is not None:

@@ -41,7 +41,8 @@ static void add_what(struct gh_text *text, const char *name, int fd, const char 
 gpuring_status gh_taken(const char *name, const struct gh_named *named, gpuring_error *error) {
     char room[sizeof error->text], words[GH_WORDS];
     struct gh_text text = gh_begin_text(room, sizeof room);
-    const char *step = "attach to it, or create it with `replace`, which closes it for all who use it";
+    const char *step = "create it with `replace`, which closes it for all who use it, or attach to it in a "
+                       "program";
     const char *odd = gh_odd(named, words);
     if (*odd) {
         gh_add(&text, "%s is %s, and no ring", named->path, odd);

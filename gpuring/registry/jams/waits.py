@@ -9,6 +9,7 @@ from gpuring.printable import printable
 from gpuring.registry.jams.records import Key, Step, all_wait, key_of, named
 from gpuring.registry.segment import ANSWERS
 from gpuring.registry.stats import PeerStats, RingStats, SubscriptionStats
+from gpuring.registry.subscriptions import is_read_elsewhere
 
 _FOREVER_S = float("inf")
 
@@ -88,6 +89,8 @@ class Waits:
             if not holders:
                 age_s = min(age_s, _taken_s(_subscription(one, way.subscription)))
             by = holders or tuple(peer for peer in by if not _keeps_only(one, peer))
+            if is_read_elsewhere(way.subscription):  # its members are the processes of one exporter
+                by = tuple(peer for peer in by if peer.stopped or not peer.alive) or by
         who = f"{all_wait(waiting)} for a free slot of " if waiting else "No slot is free in "
         what = "service" if one.is_service else "ring"
         why = f"{who}{what} {one.name}: {way.why}"
