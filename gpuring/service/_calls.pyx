@@ -6,10 +6,11 @@ side.  The classes of gpuring/service derive from these.  They add what is not o
 from cpython.pythread cimport PyThread_get_thread_ident
 from libc.stdint cimport uint64_t
 
+from gpuring.native.clock cimport seconds
 from gpuring.service._books cimport Entry
 from gpuring.service._inbox cimport Inbox
 from gpuring.service._sleepers cimport asyncio
-from gpuring.errors import RingClosed, RingError
+from gpuring.errors import RingClosed, RingError, RingTimeout
 
 
 cdef class InFlight(Entry):
