@@ -157,12 +157,14 @@ def main(seconds):
         print("no GPU here, so this runs on host memory with torch on the CPU", flush=True)
     scans, spawn = int(seconds * HZ), multiprocessing.get_context("spawn")
     with gpuring.create("lidar", slots=SLOTS, fields=FIELDS, meta=META, device=device) as ring:
-        given = {"args": (ring, scans), "daemon": True}
-        readers = [spawn.Process(target=role, **given) for role in (plan, log)]
+        given, roles = {"args": (ring, scans), "daemon": True}, {"planner": plan, "logger": log}
+        readers = [spawn.Process(target=role, name=name, **given) for name, role in roles.items()]
         for each in readers:
             each.start()
-        while len(ring.stats().subscriptions) < 2 and all(each.is_alive() for each in readers):
-            time.sleep(0.01)  # nobody shall miss the first scan
+        while len(ring.stats().subscriptions) < 2:  # nobody shall miss the first scan
+            if ended := [each.name for each in readers if not each.is_alive()]:
+                sys.exit(f"{', '.join(ended)} ended before all were ready")
+            time.sleep(0.01)
         with ring.producer() as producer:
             sense(producer, scans)
         for each in readers:

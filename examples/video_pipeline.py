@@ -125,12 +125,12 @@ def picture(*slots):
     return av.VideoFrame.from_ndarray(whole.numpy(), "nv12")
 
 
-def record(seens, ready):
+def record(seens, crew, ready):
     """Records all cameras below each other, by the numbers of their pictures.  What is missing has
     no signal.  What comes late is not recorded, but checked.  Returns what was detected."""
     consumers = [seen.consumer() for seen in seens]
     found, ages_ms, absent, late, written = [{} for _ in seens], [], [0] * len(seens), 0, -1
-    ready.wait(120)
+    until_ready(crew, ready)
     with av.open("seen.mp4", "w") as file:
         video = file.add_stream("libx264", FPS, {"preset": "ultrafast"})
         video.width, video.height = W, len(seens) * H
@@ -167,6 +167,15 @@ def check(found):
             assert (moved.cpu() == right).all(), "something else was seen"
 
 
+def until_ready(crew, ready):
+    """Waits until all are ready.  Ends the program if one of them ends before."""
+    while ready.n_waiting < len(crew):
+        if ended := [each.name for each in crew if not each.is_alive()]:
+            sys.exit(f"{', '.join(ended)} ended before all were ready")
+        time.sleep(0.01)
+    ready.wait(120)
+
+
 def end_with_parent():
     """However the parent ends, this process ends with it."""
     ended = multiprocessing.parent_process().join
@@ -193,14 +202,15 @@ def main():
     seens = [gpuring.create(f"seen{k}", fields=NV12 | MOVED, **spec) for k in ks]
     spawn, listening = multiprocessing.get_context("spawn"), socket.create_server(("127.0.0.1", 0))
     ready = spawn.Barrier(len(CAMERAS) + 2)  # nobody shall miss the first frame
-    roles = [(camera, k, cams[k], decoder, count, ready) for k in ks]
-    roles += [(detect, cams, seens, ready), (video_page.view, seens, listening)]
-    crew = [spawn.Process(target=role, args=args, daemon=True) for role, *args in roles]
+    roles = [(f"camera {k}", camera, k, cams[k], decoder, count, ready) for k in ks]
+    roles += [("detector", detect, cams, seens, ready)]
+    roles += [("page", video_page.view, seens, listening)]
+    crew = [spawn.Process(None, role, name, args, daemon=True) for name, role, *args in roles]
     for each in crew:
         each.start()
     print("cameras  ", *(each.pid for each in crew[: len(CAMERAS)]))
     print(f"page      http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
-    for k, frames in enumerate(record(seens, ready)):
+    for k, frames in enumerate(record(seens, crew[:-1], ready)):
         crew[k].join()
         assert crew[k].exitcode or frames == count, f"of camera {k} frames are missing"
 

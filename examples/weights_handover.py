@@ -115,6 +115,15 @@ def release(slots):
         slots.pop().release()
 
 
+def until_ready(samplers, ready):
+    """Waits until all are ready.  Ends the program if one of them ends before."""
+    while ready.n_waiting < len(samplers):
+        if ended := [each.name for each in samplers if not each.is_alive()]:
+            sys.exit(f"{', '.join(ended)} ended before all were ready")
+        time.sleep(0.01)
+    ready.wait(120)
+
+
 def end_with_parent():
     """However the parent ends, this process ends with it."""
     ended = multiprocessing.parent_process().join
@@ -156,11 +165,13 @@ if __name__ == "__main__":
     spec = {"shape": max((each + 1) * out for each, out in LAYERS), "dtype": "f4", "meta": META}
     with gpuring.create("weights", slots=SLOTS, **spec, device=device) as ring:
         roles = [(ring, number, steps // EVERY, ready) for number in range(3)]
-        samplers = [spawn.Process(target=sample, args=role, daemon=True) for role in roles]
+        samplers = [
+            spawn.Process(None, sample, f"sampler {role[1]}", role, daemon=True) for role in roles
+        ]
         for each in samplers:
             each.start()
         with ring.producer() as producer:
-            ready.wait(120)
+            until_ready(samplers, ready)
             train(producer, steps)
         for each in samplers:
             each.join()

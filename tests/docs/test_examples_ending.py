@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
+import signal
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -80,6 +83,22 @@ def test_an_example_that_gets_sigterm_ends_with_its_children_and_leaves_nothing(
     process.terminate()
     assert process.wait(60) == 143
     poll(lambda: _session(process.pid) == {}, 60)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["sensor_latest.py", "weights_handover.py", "video_pipeline.py"])
+def test_an_example_whose_child_is_killed_at_the_start_says_so_and_ends(start, name):
+    needs("av", "h5py", *FRONT_ENDS)
+    process = start(name, stderr=subprocess.PIPE)
+
+    def children():
+        return [pid for pid, command in _session(process.pid).items() if "spawn_main" in command]
+
+    poll(children, 60)
+    os.kill(min(children()), signal.SIGKILL)
+    _, said = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert re.fullmatch(r"[\w ]+ ended before all were ready", said.strip())
 
 
 LATE = f"""#!/bin/sh

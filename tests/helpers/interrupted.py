@@ -177,8 +177,9 @@ def signals(step: int = 1) -> Iterator[Signal]:
 
 
 def at_each_place(kind: Callable[[int], OneInterrupt], step: int = 1) -> Iterator[OneInterrupt]:
-    """All interrupts up to the first that comes too late twice.  CPython 3.13 traces the opcodes of
-    a function only from its second call on.  Fails if no interrupt came at all."""
+    """All interrupts up to the first that comes too late twice.  CPython 3.13.0 traces the opcodes
+    of a function only from its second call on, and after a call that was not traced it begins
+    again.  Fails if no interrupt came at all."""
     k = 1
     while True:
         for _ in range(2):
