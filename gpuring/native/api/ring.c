@@ -131,7 +131,7 @@ static gpuring_status check_device(const gpuring_ring *ring, const gpuring_attac
     const struct gpu_asked asked = {options->device, options->device_uuid};
     if (ring->header->config.memory != GR_MEMORY_HOST || !asks_for_gpu(&asked)) return GPURING_OK;
     return gh_fail(error, GPURING_INVALID,
-                   "ring '%s' is in host memory: it takes no device, so leave device= out",
+                   "ring '%s' is in host memory: it takes no device, so leave `device` out",
                    ring->name);
 }
 
