@@ -36,6 +36,10 @@ from gpuring.ring.attaching import whose
 __all__ = ["BridgeStats", "Export", "Import", "LinkStats", "export", "import_", "keygen"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def export(
     name: str,
     *,

@@ -9,6 +9,7 @@
  * has succeeded. If it fails, it describes the failure in the gpuring_error that its caller passes,
  * which may be NULL. A call that succeeds does not change the gpuring_error. Unless its comment
  * says otherwise, a call that fails has changed nothing, and its caller has nothing to give back.
+ * A call that needs a pointer and gets NULL returns GPURING_INVALID.
  *
  * Structures. The first member of each is its size. The caller sets it, most simply with the macro
  * of the same name, as in
@@ -455,12 +456,12 @@ gpuring_status gpuring_acquire_many(gpuring_consumer *consumer, int64_t timeout_
 gpuring_status gpuring_release_many(gpuring_consumer *consumer, gpuring_slot *slots, uint32_t count,
                                     gpuring_error *error);
 
-/* The number of the peer, as `gpuring inspect` shows it. */
+/* The number of the peer, as `gpuring inspect` shows it. UINT32_MAX: it is NULL. */
 uint32_t gpuring_producer_number(const gpuring_producer *producer);
 uint32_t gpuring_consumer_number(const gpuring_consumer *consumer);
 /* The ring that the peer has joined. With `reattach` a restart may change it, and the first slot of
  * the new ring has `restarted` set. Until then the pointer is valid. Do not detach it. If you need
- * the ring for longer, call gpuring_retain. */
+ * the ring for longer, call gpuring_retain. Returns NULL for NULL. */
 gpuring_ring *gpuring_producer_ring(const gpuring_producer *producer);
 gpuring_ring *gpuring_consumer_ring(const gpuring_consumer *consumer);
 

@@ -97,7 +97,7 @@ def attach(name: str, header: Header, device: str | int | None) -> Memory:
     if header.memory == "host":
         if device is not None:
             raise TypeError(
-                f"ring {name!r} is in host memory: it takes no device, so leave device= out"
+                f"ring {name!r} is in host memory: it takes no device, so leave `device` out"
             )
         return HostMemory.open(name, header.epoch, header.owner, *size)
     if header.memory == "pinned":

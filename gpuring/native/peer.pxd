@@ -12,6 +12,7 @@ cdef enum verb:
 cdef class Peer:
     cdef gd_peer gd
     cdef readonly Header header
+    cdef str called  # the ring
     cdef readonly Device device
     cdef long waiting_in  # the thread that waits in a verb, or in select; 0: none
     cdef bint is_busy(self) noexcept
@@ -33,9 +34,9 @@ cdef class Peer:
     cdef bint _paid(self, uint32_t index) noexcept
 
 
-cdef int raise_busy() except -1
+cdef int raise_busy(Peer peer) except -1
 
 
 cdef inline int check_idle(Peer peer) except -1:
     """Raises RuntimeError while a verb is in progress, in another thread or in what a signal handler has interrupted."""
-    return raise_busy() if peer.waiting_in else 0
+    return raise_busy(peer) if peer.waiting_in else 0

@@ -34,8 +34,8 @@ cdef inline gr_result _ended(gd_peer *me, gd_call *call, unsigned how, verb whic
     return gd_release(me, call, how) if which == RELEASE else gd_abandon(me, call, how)
 
 
-cdef int raise_busy() except -1:
-    raise RuntimeError("this peer is waiting in another thread; give each thread its own")
+cdef int raise_busy(Peer peer) except -1:
+    raise RuntimeError(f"ring {peer.called!r}: this peer is waiting in another thread; give each thread its own")
 
 
 @cython.no_gc_clear  # __dealloc__ needs the header
@@ -43,8 +43,8 @@ cdef class Peer:
     """A producer or a consumer: one entry of the peer table, with its device order."""
 
     def __cinit__(self, Header header not None, str ring=""):
-        """`ring`: what it is called, for ranges.pyx."""
-        self.header = header
+        """`ring`: what it is called."""
+        self.header, self.called = header, ring
 
     def __dealloc__(self):
         """Leaves the ring if a Ctrl-C cut the join short.  A peer that was used is closed by its owner."""

@@ -18,3 +18,7 @@ from gpuring.recording.message import Frame, RecordedRing
 from gpuring.recording.reading import Recording, read
 
 __all__ = ["Frame", "RecordedCounts", "RecordedRing", "Recording", "read"]
+
+
+def __dir__() -> list[str]:
+    return __all__

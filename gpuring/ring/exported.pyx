@@ -54,3 +54,6 @@ cdef class SlotField(Exported):
 
     def _exported(self):
         return self._slot._exported_as(self._name)
+
+    def __repr__(self):
+        return f"<SlotField {self._name!r} of {self._slot!r}>"

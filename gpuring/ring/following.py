@@ -145,7 +145,8 @@ def _arrivals(endpoint: Follower) -> Iterator[Arrivals]:
     """What to wait with.  It wakes up when `goes_on` may have changed."""
     if endpoint._at_end is not None:
         raise RuntimeError(
-            f"this {endpoint._role} is waiting in another thread; give each thread its own"
+            f"ring {endpoint._ring.name!r}: this {endpoint._role} is waiting in another thread; "
+            "give each thread its own"
         )
     descriptor = -1
     with contextlib.suppress(OSError):  # without a descriptor or a thread it looks now and then

@@ -104,5 +104,8 @@ cdef class Frames(OneFrame):
         self._left(None)
         self.consumer = None
 
+    def __repr__(self):
+        return "<Frames, ended>" if self.consumer is None else f"<Frames of {self.consumer!r}>"
+
 
 hears_how_it_is_left(Frames)

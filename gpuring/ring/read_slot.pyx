@@ -131,11 +131,13 @@ cdef class ReadSlot(Slot):
         call returns before the copy is done.  You may release the slot right away: the next writer
         waits until it has been read.  Where the slots are not registered with CUDA (`gpuring
         inspect` says so), the call waits for the copy.  Raises TypeError where the CPU uses the
-        ring (attach with `device=`), and what `copy_to` raises.
+        ring (a pinned ring: attach with `device=`), and what `copy_to` raises.
         """
         self._check_open()
         if self._memory.device is None:
-            raise TypeError(f"ring {self._ring!r} is used by the CPU here: attach with device=, or copy_to an array on a GPU")
+            raise TypeError(
+                f"ring {self._ring!r} is used by the CPU here: copy_to an array on a GPU, or attach with device= if it is pinned"
+            )
         name, on = self._field_name(field), self._copies_on(stream)
         if out is None:
             out = empty(self._over(name).shape, self._fields[name], self._memory.device, on)

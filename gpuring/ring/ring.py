@@ -76,6 +76,11 @@ class Ring(Described):
     ring by its name, and uses a pinned ring on the same device.
     """
 
+    def __new__(cls, *made: object, **_: object) -> Self:
+        if len(made) < 4:
+            raise TypeError("a Ring comes from gpuring.create() or gpuring.attach()")
+        return super().__new__(cls)
+
     def __init__(
         self,
         name: str,

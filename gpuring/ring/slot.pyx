@@ -211,8 +211,8 @@ cdef class Slot(Exported):
 
     def _has_no_meta(self):
         return TypeError(
-            f"ring {self._ring!r} has no metadata: whoever creates a ring says with meta= what its "
-            'frames carry, such as meta=[("pts", "i8")]'
+            f"ring {self._ring!r} has no metadata: create() is told what frames carry, such as "
+            'meta=[("pts", "i8")], and serve() with request_meta= and response_meta='
         )
 
     def __getitem__(self, name):

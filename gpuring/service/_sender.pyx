@@ -276,7 +276,7 @@ cdef class SendsRequest(WriteSlot):
 
 
 cdef int send_request(Slot slot, bint well) except -1:
-    """Sends the request, or ends its call."""
+    """Sends the request, or ends its call.  A call that was cancelled is not sent."""
     cdef SendsRequest request = <SendsRequest>slot
     cdef InFlight call
     if not request.use.open:
@@ -290,6 +290,8 @@ cdef int send_request(Slot slot, bint well) except -1:
     call = target(request._call)
     if call is None:
         raise RingError(f"ring {request._ring!r}: the call of slot {request.index} is over")
+    if call._error is not None and not call.calls.closed:  # it was given up meanwhile
+        return send_request(request, False)
     call._sent_at = coarse_s()
     try:
         request._finish(PUBLISH, "publish")

@@ -178,7 +178,7 @@ class PendingCall(InFlight, Unique):
 
     def cancel(self) -> None:
         """Gives the call up.  Its answer is discarded, now or when it comes.  The engine sees that
-        as `call.cancelled`."""
+        as `call.cancelled`.  A request that is still being written is not sent."""
         self._give_up(RingError(f"{self._label()} was cancelled"))
 
     def _late(self, what: str, timeout: float | None) -> RingTimeout:

@@ -20,3 +20,7 @@ data" describes it in full.  Needs `gpuring[torch]`.
 from gpuring.torch.loader import DataLoader
 
 __all__ = ["DataLoader"]
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -66,7 +66,7 @@ def forks(pipe: Pipe, name: str) -> tuple[list[str], list[int]]:
     return errors, seqs
 
 
-@promise("limits.md", "After `fork()` a handle cannot be used in the child.")
+@promise("limits.md", "After `fork()` every call of a handle raises in the child, except `close`.")
 def test_a_forked_child_gets_a_clear_error_and_does_the_parent_no_harm(name, children):
     errors, seqs = children(forks, name).result()
     assert len(errors) == 6

@@ -40,7 +40,9 @@ def test_an_acquire_beside_another_one_leaves_its_list_alone(ring, second):
         held, batches = frames.acquire(0), []
         thread = busy(ring, frames, lambda: batches.append(frames.acquire_many(2, 20)))
         held.release()
-        with pytest.raises(RuntimeError, match="waiting in another thread"):
+        with pytest.raises(
+            RuntimeError, match=rf"ring {ring.name!r}: .* waiting in another thread"
+        ):
             second(frames)
         slots = producer.claim_many(2, 0)
         for slot in reversed(slots):  # the second one first, so that one look finds both
@@ -58,7 +60,9 @@ def test_a_claim_beside_another_one_leaves_its_list_alone(ring):
         held, batches = producer.claim(0), []
         thread = busy(ring, producer, lambda: batches.append(producer.claim_many(2, 20)))
         held.abandon()
-        with pytest.raises(RuntimeError, match="waiting in another thread"):
+        with pytest.raises(
+            RuntimeError, match=rf"ring {ring.name!r}: .* waiting in another thread"
+        ):
             producer.claim(0)
         for slot in reversed(frames.acquire_many(3, 0)):
             slot.release()

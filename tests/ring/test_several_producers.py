@@ -58,7 +58,9 @@ def test_a_producer_that_was_killed_has_gone_and_another_one_may_take_its_place(
         ring.producer().close()
         if again:
             ring.producer().close()
-        with pytest.raises(gpuring.EndOfStream if again else gpuring.PeerLost):
+        lost = rf"one of them died: producer \d \(.+, pid {victim.pid}\)\. A new producer"
+        error, said = (gpuring.EndOfStream, r"left\. A new") if again else (gpuring.PeerLost, lost)
+        with pytest.raises(error, match=said):
             reader.acquire(0)
         stats = ring.stats()
         assert (stats.producers_left, stats.producers_died) == (1 + again, 1)

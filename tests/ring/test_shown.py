@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import pydoc
 import traceback
@@ -40,8 +41,32 @@ def test_a_ring_shows_where_its_slots_are(place, name):
         assert repr(ring) == f"<Ring {name!r}: 4 × (3,) float32, {where}>"
 
 
-def test_dir_is_the_public_names():
-    assert dir(gpuring) == sorted(gpuring.__all__)
+@pytest.mark.parametrize("module", ["", ".bridge", ".recording", ".torch"])
+def test_dir_is_the_public_names(module):
+    if module == ".torch":
+        pytest.importorskip("torch")
+    shown = importlib.import_module(f"gpuring{module}")
+    assert dir(shown) == sorted(shown.__all__)
+
+
+def test_a_field_and_a_loop_show_what_they_are_of(name):
+    fields = {"y": (4, "u1"), "uv": (2, "u1")}
+    with (
+        gpuring.create(name, slots=2, fields=fields, device="host") as ring,
+        ring.producer() as producer,
+        ring.consumer() as consumer,
+    ):
+        with producer.claim(0) as slot:
+            assert repr(slot.field("uv")) == f"<SlotField 'uv' of {slot!r}>"
+        frames = iter(consumer)
+        assert repr(frames) == f"<Frames of {consumer!r}>"
+        frames.close()
+        assert repr(frames) == "<Frames, ended>"
+
+
+def test_a_ring_that_is_made_by_hand_says_where_rings_come_from(name):
+    with pytest.raises(TypeError, match=r"comes from gpuring\.create\(\) or gpuring\.attach\(\)"):
+        gpuring.Ring(name)
 
 
 @pytest.mark.parametrize("function", [gpuring.create, gpuring.serve])

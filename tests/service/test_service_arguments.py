@@ -92,6 +92,19 @@ TAKES = {
 }
 
 
+def test_a_call_that_is_cancelled_before_its_request_is_sent_never_comes(name):
+    with serve(name) as server, gpuring.connect(name) as client:
+        with client.request(10) as slot:
+            call = slot.call
+            call.cancel()
+        with pytest.raises(gpuring.RingError, match="was cancelled"):
+            call.result()
+        assert client.in_flight == 0
+        with pytest.raises(gpuring.RingTimeout):
+            server.take(timeout=0)
+        ask_here(server, client, 2)
+
+
 @pytest.mark.parametrize("take", TAKES)
 def test_nothing_answers_a_request_that_was_not_sent(name, take):
     with serve(name) as server, gpuring.connect(name, parts=1) as client:

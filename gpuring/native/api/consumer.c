@@ -18,6 +18,7 @@ static gpuring_status check(const gpuring_consumer_options *options, char name[G
         return gh_fail(error, GPURING_INVALID,
                        "a durable subscription needs a name, by which it is found again");
     NEED_NS(options, spin_ns, GPURING_SPIN_ADAPTIVE, error);
+    NEED_GATE(options, error);
     NEED_NS(options, patience_ns, GPURING_FOREVER, error);
     if (options->patience_ns && !options->durable)
         return gh_fail(error, GPURING_INVALID, "patience_ns is for a durable subscription");
@@ -38,6 +39,7 @@ static void note_late(struct endpoint *end) {
 gpuring_status gpuring_join_consumer(gpuring_ring *ring, const gpuring_consumer_options *given,
                                      gpuring_consumer **consumer, gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED(consumer, error);
     *consumer = NULL;
     OPTIONS_OF(gpuring_consumer_options, spin_ns, given, GPURING_CONSUMER_OPTIONS, error);
     NEED_HANDLE(ring, error);
@@ -74,11 +76,11 @@ gpuring_status gpuring_close_consumer(gpuring_consumer *consumer, gpuring_error 
 }
 
 gpuring_ring *gpuring_consumer_ring(const gpuring_consumer *consumer) {
-    return ring_told(&consumer->end);
+    return consumer ? ring_told(&consumer->end) : NULL;
 }
 
 uint32_t gpuring_consumer_number(const gpuring_consumer *consumer) {
-    return consumer->end.peer.core.self.number;
+    return consumer ? consumer->end.peer.core.self.number : UINT32_MAX;
 }
 
 gpuring_status gpuring_acquire(gpuring_consumer *consumer, int64_t timeout_ns, gpuring_slot *slot,
@@ -123,7 +125,7 @@ gpuring_status gpuring_release_many(gpuring_consumer *consumer, gpuring_slot *sl
 }
 
 void gpuring_consumer_stream(gpuring_consumer *consumer, void *stream) {
-    use_stream(&consumer->end, stream);
+    if (consumer) use_stream(&consumer->end, stream);
 }
 
 gpuring_status gpuring_consumer_use_on(gpuring_consumer *consumer, const gpuring_slot *slot,

@@ -329,9 +329,10 @@ static gpuring_status create(gpuring_ring *ring, const gpuring_create_options *o
 gpuring_status gpuring_create(const char *name, const gpuring_create_options *given,
                               gpuring_ring **ring, gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED(ring, error);
     *ring = NULL;
     OPTIONS_OF(gpuring_create_options, mode, given, GPURING_CREATE_OPTIONS, error);
-    NEED_NAME(name, error);
+    NEED(name, error);
     gpuring_status status = gh_check_name(name, strlen(name), error);
     if (status == GPURING_OK && ((unsigned)options.replace > GPURING_REPLACE_ANY ||
                                  (options.subscription_count && !options.subscriptions)))
@@ -359,7 +360,7 @@ gpuring_status gpuring_create(const char *name, const gpuring_create_options *gi
 gpuring_status gpuring_unlink(const char *name, gpuring_error *error) {
     MIND_NO_ERROR(error);
     bool found = false;
-    NEED_NAME(name, error);
+    NEED(name, error);
     gpuring_status status = gh_check_name(name, strlen(name), error);
     if (status == GPURING_OK) status = gh_remove_name(name, false, &found, error);
     return status == GPURING_OK && !found ? gh_fail_missing(name, "", error) : status;

@@ -236,10 +236,11 @@ gpuring_status endpoint_take_many(struct endpoint *end, enum gh_verb verb, int64
     struct gd_call call;
     uint32_t indices[GR_MAX_SLOTS];
     const uint32_t most = end->ring->header->slots;
+    NEED(got, error);
     *got = 0;
     if (!wanted)
         return gh_fail(error, GPURING_INVALID, "at least one slot can be asked for, not 0");
-    NEED_SIZE(&slots[0], number, "GPURING_SLOT", error);
+    NEED_SIZE(slots, number, "GPURING_SLOT", error);
     NEED_TIMEOUT(timeout_ns, error);
     begin_call(end, &call, deadline_of(timeout_ns), wanted < most ? wanted : most, indices);
     const gpuring_status status = take(end, verb, timeout_ns, &call, error);
@@ -319,7 +320,9 @@ gpuring_status endpoint_end_many(struct endpoint *end, enum gd_ending verb, gpur
     struct gd_call call;
     uint32_t indices[GR_MAX_SLOTS];
     uint64_t seen[GR_MAX_SLOTS / 64] = {0};
-    if (count) NEED_SIZE(&slots[0], number, "GPURING_SLOT", error);
+    if (count) {
+        NEED_SIZE(slots, number, "GPURING_SLOT", error);
+    }
     struct endpoint *home = end; /* a batch is of one ring */
     if (count) end = where_open(end, slots);
     for (uint32_t k = 0; k < count; k++) {

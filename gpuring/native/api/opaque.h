@@ -117,13 +117,18 @@ static inline int64_t deadline_of(int64_t timeout_ns) {
                    #member " is %lld, and of those below 0 only " #only " means something",        \
                    (long long)(options)->member)
 
-#define NEED_NAME(name, error)                                                                     \
-    if (!(name)) return gh_fail(error, GPURING_INVALID, "the name of a ring is missing")
+#define NEED_GATE(options, error)                                                                  \
+    if ((unsigned)(options)->gate > GPURING_GATE_HOST)                                             \
+    return gh_fail(error, GPURING_INVALID, "there is no gate of number %d", (int)(options)->gate)
+
+#define NEED(argument, error)                                                                      \
+    if (!(argument)) return gh_fail(error, GPURING_INVALID, "`" #argument "` is NULL")
 
 /* Whether a structure of the caller's has all members up to `last`. */
 #define HAS_SIZE(structure, last)                                                                  \
     ((structure)->size >= offsetof(__typeof__(*(structure)), last) + sizeof (structure)->last)
 #define NEED_SIZE(structure, last, macro, error)                                                   \
+    NEED(structure, error);                                                                        \
     if (!HAS_SIZE(structure, last))                                                                \
     return gh_fail(error, GPURING_INVALID,                                                         \
                    "the size of a structure is %zu, which is too small: " macro " sets it",        \

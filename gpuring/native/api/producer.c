@@ -10,10 +10,12 @@
 gpuring_status gpuring_join_producer(gpuring_ring *ring, const gpuring_producer_options *given,
                                      gpuring_producer **producer, gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED(producer, error);
     *producer = NULL;
     OPTIONS_OF(gpuring_producer_options, spin_ns, given, GPURING_PRODUCER_OPTIONS, error);
     NEED_HANDLE(ring, error);
     NEED_NS(&options, spin_ns, GPURING_SPIN_ADAPTIVE, error);
+    NEED_GATE(&options, error);
     if (options.label) {
         const gpuring_status status = gh_check_label(options.label, strlen(options.label), error);
         if (status != GPURING_OK) return status;
@@ -43,11 +45,11 @@ gpuring_status gpuring_close_producer(gpuring_producer *producer, gpuring_error 
 }
 
 gpuring_ring *gpuring_producer_ring(const gpuring_producer *producer) {
-    return ring_told(&producer->end);
+    return producer ? ring_told(&producer->end) : NULL;
 }
 
 uint32_t gpuring_producer_number(const gpuring_producer *producer) {
-    return producer->end.peer.core.self.number;
+    return producer ? producer->end.peer.core.self.number : UINT32_MAX;
 }
 
 gpuring_status gpuring_claim(gpuring_producer *producer, int64_t timeout_ns, gpuring_slot *slot,
@@ -78,6 +80,8 @@ gpuring_status gpuring_set_shape(gpuring_producer *producer, gpuring_slot *slot,
                                  gpuring_error *error) {
     MIND_NO_ERROR(error);
     NEED_HANDLE(producer, error);
+    NEED(slot, error);
+    NEED(shape, error);
     struct endpoint *end = where_open(&producer->end, slot);
     const gpuring_ring *ring = end->ring;
     const struct gh_field *field = &ring->spec.field[0];
@@ -128,7 +132,7 @@ gpuring_status gpuring_abandon(gpuring_producer *producer, gpuring_slot *slot,
 }
 
 void gpuring_producer_stream(gpuring_producer *producer, void *stream) {
-    use_stream(&producer->end, stream);
+    if (producer) use_stream(&producer->end, stream);
 }
 
 gpuring_status gpuring_producer_use_on(gpuring_producer *producer, const gpuring_slot *slot,

@@ -131,17 +131,19 @@ static gpuring_status check_device(const gpuring_ring *ring, const gpuring_attac
     const struct gpu_asked asked = {options->device, options->device_uuid};
     if (ring->header->config.memory != GR_MEMORY_HOST || !asks_for_gpu(&asked)) return GPURING_OK;
     return gh_fail(error, GPURING_INVALID,
-                   "ring '%s' is in host memory: it takes no device, so leave device= out",
+                   "ring '%s' is in host memory: it takes no device, so leave `device` out",
                    ring->name);
 }
 
 gpuring_status gpuring_attach(const char *name, const gpuring_attach_options *given,
                               gpuring_ring **ring, gpuring_error *error) {
     MIND_NO_ERROR(error);
+    NEED(ring, error);
     *ring = NULL;
     OPTIONS_OF(gpuring_attach_options, owner, given, GPURING_ATTACH_OPTIONS, error);
     NEED_TIMEOUT(options.timeout_ns, error);
-    NEED_NAME(name, error);
+    NEED_NS(&options, owner, -1, error);
+    NEED(name, error);
     gpuring_status status = gh_check_name(name, strlen(name), error);
     if (status != GPURING_OK) return status;
     const bool living = options.timeout_ns != 0;
@@ -257,6 +259,7 @@ static void count_peers(const struct gr_ring *header, gpuring_info *info) {
 }
 
 gpuring_status gpuring_get_info(const gpuring_ring *ring, gpuring_info *info) {
+    if (!ring || !info) return GPURING_INVALID;
     struct gr_ring *header = ring->header;
     if (gr_forked(header)) return GPURING_FORKED;
     const size_t size = gh_size_of(info->size, sizeof *info);
@@ -292,7 +295,7 @@ gpuring_status gpuring_get_info(const gpuring_ring *ring, gpuring_info *info) {
 
 static gpuring_status describe(const struct gh_field *list, uint32_t n, uint32_t number,
                                gpuring_field *field) {
-    if (number >= n) return GPURING_INVALID;
+    if (number >= n || !field) return GPURING_INVALID;
     const struct gh_field *of = &list[number];
     gpuring_field found = {.size = field->size,
                            .name = of->name,
@@ -313,21 +316,25 @@ static uint32_t number_of(const struct gh_field *list, uint32_t n, const char *n
 }
 
 gpuring_status gpuring_field_at(const gpuring_ring *ring, uint32_t number, gpuring_field *field) {
+    if (!ring) return GPURING_INVALID;
     return describe(ring->spec.field, ring->spec.fields, number, field);
 }
 
 gpuring_status gpuring_field_named(const gpuring_ring *ring, const char *name,
                                    gpuring_field *field) {
+    if (!ring || !name) return GPURING_INVALID;
     const struct gh_spec *spec = &ring->spec;
     return gpuring_field_at(ring, number_of(spec->field, spec->fields, name), field);
 }
 
 gpuring_status gpuring_meta_at(const gpuring_ring *ring, uint32_t number, gpuring_field *field) {
+    if (!ring) return GPURING_INVALID;
     return describe(ring->spec.meta, ring->spec.meta_fields, number, field);
 }
 
 gpuring_status gpuring_meta_named(const gpuring_ring *ring, const char *name,
                                   gpuring_field *field) {
+    if (!ring || !name) return GPURING_INVALID;
     const struct gh_spec *spec = &ring->spec;
     return gpuring_meta_at(ring, number_of(spec->meta, spec->meta_fields, name), field);
 }

@@ -81,7 +81,7 @@ gpuring_status gpuring_select(gpuring_waited *waited, uint32_t count, int64_t ti
     if (count < 1 || count > GR_MAX_WAITED)
         return gh_fail(error, GPURING_INVALID, "1 to %d can be waited for, not %u", GR_MAX_WAITED,
                        count);
-    NEED_SIZE(&waited[0], ready, "GPURING_WAITED", error);
+    NEED_SIZE(waited, ready, "GPURING_WAITED", error);
     NEED_TIMEOUT(timeout_ns, error);
     for (uint32_t k = 0; k < count; k++) {
         struct endpoint *end = endpoint_of(waited_at(waited, k));
@@ -99,6 +99,7 @@ gpuring_status gpuring_select(gpuring_waited *waited, uint32_t count, int64_t ti
 
 /* The descriptor is armed once, and then by each call that times out. */
 static gpuring_status descriptor(struct endpoint *end, int *fd, gpuring_error *error) {
+    NEED(fd, error);
     *fd = -1;
     if (gr_forked(end->ring->header)) return endpoint_unusable(end, GR_FORKED, error);
     if (!end->notifier) {

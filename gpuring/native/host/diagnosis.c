@@ -52,23 +52,33 @@ static void add_how_to_follow(struct gh_text *text, const char *name, const stru
                      "`reattach` waits for one, or for the next ring of that name");
 }
 
+/* Adds the producer of the k-th death. Returns false if it was no producer that died. */
+static bool add_dead_producer(struct gh_text *text, const struct gr_ring *ring, uint64_t k,
+                              const char *before) {
+    const struct gr_death *death = &ring->head->deaths[k % GR_DEATHS];
+    const uint64_t word = gr_load_acquire(&death->peer);
+    if (role_of(word) != GR_PRODUCER || state_of(word) == GR_LEAVING) return false;
+    gh_add(text, "%sproducer %llu (", before, (unsigned long long)gr_load_acquire(&death->number));
+    gh_add_whose(text, death->label, gr_load_acquire(&death->pid));
+    gh_add(text, ")");
+    return true;
+}
+
 /* The producers whose deaths are reported to a consumer. A ring remembers only its last deaths. */
 static void add_dead_producers(struct gh_text *text, const struct gr_peer *peer) {
-    const struct gr_ring *ring = peer->ring;
-    const uint64_t reaps = gr_load_acquire(&ring->head->reaps);
+    const uint64_t reaps = gr_load_acquire(&peer->ring->head->reaps);
     uint64_t k = reaps > GR_DEATHS ? reaps - GR_DEATHS : 0;
     bool any = false;
-    for (k = k < peer->cursor.told_from ? peer->cursor.told_from : k; k < reaps; k++) {
-        const struct gr_death *death = &ring->head->deaths[k % GR_DEATHS];
-        const uint64_t word = gr_load_acquire(&death->peer);
-        if (role_of(word) != GR_PRODUCER || state_of(word) == GR_LEAVING) continue;
-        gh_add(text, "%sproducer %llu (", any ? " and " : "",
-               (unsigned long long)gr_load_acquire(&death->number));
-        gh_add_whose(text, death->label, gr_load_acquire(&death->pid));
-        gh_add(text, ")");
-        any = true;
-    }
+    for (k = k < peer->cursor.told_from ? peer->cursor.told_from : k; k < reaps; k++)
+        any |= add_dead_producer(text, peer->ring, k, any ? " and " : "");
     if (!any) gh_add(text, "a producer");
+}
+
+/* The producer that died last, if the ring remembers it. */
+static void add_last_dead_producer(struct gh_text *text, const struct gr_ring *ring) {
+    const uint64_t reaps = gr_load_acquire(&ring->head->reaps);
+    for (uint64_t k = reaps; k > 0 && reaps - k < GR_DEATHS; k--)
+        if (add_dead_producer(text, ring, k - 1, ": ")) return;
 }
 
 static const char *wanted(enum gh_verb verb) {
@@ -119,6 +129,7 @@ gpuring_status gh_add_refused(struct gh_text *text, const char *name, const stru
         return GPURING_PEER_LOST;
     }
     gh_add(text, "%s", over(result));
+    if (result == GR_PEER_LOST) add_last_dead_producer(text, peer->ring);
     add_how_to_follow(text, name, peer->ring, verb);
     return status;
 }

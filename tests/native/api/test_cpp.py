@@ -415,21 +415,6 @@ def test_what_waits_in_cpp_without_a_timeout_waits_in_python(name, tmp_path, ver
             program.kill()
 
 
-NAMELESS = """
-#include <gpuring.hpp>
-int main() {
-    gpuring_ring *ring;
-    if (gpuring_attach(nullptr, nullptr, &ring, nullptr) != GPURING_INVALID) return 1;
-    if (gpuring_create(nullptr, nullptr, &ring, nullptr) != GPURING_INVALID) return 2;
-    return gpuring_unlink(nullptr, nullptr) == GPURING_INVALID ? 0 : 3;
-}
-"""
-
-
-def test_a_ring_without_a_name_is_refused(name, tmp_path):
-    assert run_cpp(NAMELESS, name, tmp_path) == 0
-
-
 OTHERS = (
     FOLLOWS.partition("static int follow(")[0]
     + """
