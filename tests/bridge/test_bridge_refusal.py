@@ -43,7 +43,7 @@ def test_a_ring_that_is_not_exported_there(near, far, caplog):
 
 @pytest.mark.slow
 def test_a_second_importer_of_one_ring(near, far):
-    told = r"is in use.* another name \(`name`, or --as of the command\)"
+    told = r"is in use.* another name \(the argument name, or --as of the command\)"
     with both_ends(near, far) as ends, pytest.raises(RingExists, match=told):
         bridge.import_(f"{ends.out.address}/{near}", name=far, device="host")
 
@@ -113,7 +113,7 @@ def test_the_name_is_taken_while_it_connects(near, far):
     with bridge.export(near, listen="127.0.0.1:0") as out:
         importer = bridge.import_(f"{out.address}/{near}", name=far, device="host")
         with ring_of(far), ring_of(near):
-            assert "another name (`name`" in why_over(importer)
+            assert "another name (the argument" in why_over(importer)
 
 
 def makes(pipe: Pipe, near: str) -> None:

@@ -152,7 +152,7 @@ def _check_unused(name: str) -> None:
 def _in_use(name: str) -> RingExists:
     return RingExists(
         f"ring {name!r} exists on this host and is in use. If that is another importer, "
-        "one is enough; otherwise choose another name, which --as of the command gives"
+        "one is enough; otherwise choose another name (the argument name, or --as of the command)"
     )
 
 
@@ -163,5 +163,5 @@ def _check_other(name: str, near_epoch: bytes) -> None:
         if directory.look(name).epoch == near_epoch:
             raise RingExists(
                 f"ring {name!r} of this host is the one that is to be imported. "
-                "Choose another name (`name`, or --as of the command)"
+                "Choose another name (the argument name, or --as of the command)"
             )
