@@ -131,7 +131,7 @@ def test_a_ring_is_not_imported_into_itself(near, children):
     with bridge.export(near, listen="127.0.0.1:0") as out, gpuring.attach(near) as ring:
         camera.kill()
         told = why_over(bridge.import_(f"{out.address}/{near}", device="host"))
-        assert "is the one that is to be imported. Choose another name (`name`" in told
+        assert "is the one that is to be imported. Choose another name (the argument" in told
         assert ring.stats().closed is False
     assert segments_of(near) == []
 
