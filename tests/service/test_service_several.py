@@ -32,12 +32,13 @@ def test_the_first_service_that_has_calls_goes_first(two, place):
     urgent, normal, first, second = two
     calls = [(second, k, send(second, k, place)) for k in range(2)]
     calls += [(first, k, send(first, k, place)) for k in range(3)]
+    place.wait()  # with gate="host" a call is there when the GPU has written it
     order = []
     while len(order) < 6:
         with gpuring.take([urgent, normal], 2, timeout=10) as batch:
             if not order:  # one more, while others have waited for long
                 calls.append((first, 3, send(first, 3, place)))
-                place.wait()  # with gate="host" it is there when the GPU has written it
+                place.wait()
             order += [batch.server] * len(batch)
             for call in batch:
                 answer(call)
