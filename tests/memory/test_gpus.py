@@ -42,6 +42,15 @@ def enters(gpu: Gpu) -> None:
         pass
 
 
+def test_a_block_that_is_dropped_without_its_end_ends(driven):
+    """From 3.14 on Python looks for signals between `__enter__` and the block."""
+    block = gpus.gpu(0).current()
+    block.__enter__()
+    assert driven.stack == [1, 0]
+    del block
+    assert driven.stack == [1]
+
+
 CALLS: dict[str, Callable[[Gpu], object]] = {
     "a block": enters,
     "copy": lambda gpu: gpu.copy(0, 0, 0, 0),
