@@ -260,6 +260,6 @@ PAGES = {
 def test_every_example_is_short_and_has_a_page(name):
     path = EXAMPLES / name
     if path.stem != "inference_load":  # it is no example, but measures one
-        assert len(path.read_text().splitlines()) < 210
+        assert len(path.read_text().splitlines()) < 220
     page = ROOT / "docs" / PAGES.get(name, f"examples/{path.stem}.md")
     assert f"examples/{name}" in page.read_text()

@@ -187,6 +187,7 @@ class Gpu:
         return SimpleNamespace(
             cuda=SimpleNamespace(
                 is_initialized=lambda: True,
+                device=contextlib.nullcontext,
                 stream=contextlib.nullcontext,
                 ExternalStream=lambda stream, device: stream,
             ),
