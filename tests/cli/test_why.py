@@ -109,15 +109,15 @@ def test_it_says_what_happens_if_the_culprit_is_ended(name, children, plant):
 
 def test_who_is_not_the_only_producer_can_be_ended(name, children):
     plant = PLANTED["a_claim_that_is_never_published"]
-    with plant(children, name), gpuring.attach(name) as ring, ring.producer():
-        (jam,) = poll(lambda: jams(look(name)))
+    with plant(children, name) as blame, gpuring.attach(name) as ring, ring.producer():
+        (jam,) = poll(lambda: [j for j in jams(look(name)) if blamed(j) == blame])
         assert "), the others go on without it." in advice(jam.culprits[0])
 
 
 def test_producers_wait_for_the_next_reader_of_a_durable_subscription(name, children):
-    with PLANTED["a_stopped_reader"](children, name), gpuring.attach(name) as ring:
+    with PLANTED["a_stopped_reader"](children, name) as blame, gpuring.attach(name) as ring:
         ring.subscribe("recorder")
-        (jam,) = poll(lambda: jams(look(name)))
+        (jam,) = poll(lambda: [j for j in jams(look(name)) if blamed(j) == blame])
         then = "producers wait for the next reader of subscription 'recorder'"
         assert f"), {then}." in advice(jam.culprits[0])
 
