@@ -354,6 +354,8 @@ def _enqueue(frame: Any, other: _Other, stream: int, order: Order, *, into_slot:
         gpu = gpus.gpu(home)
         with gpu.current():  # a default stream means that of the current device
             order(stream, ())
+        if other.gpu is not None:
+            gpu.reach(gpus.gpu(other.gpu))
         _copy(gpu, other.pointer, frame.data.ptr, layout, stream, into=not into_slot)
         after = _keep(gpu, stream, other)
         if other.gpu not in (None, home) and not into_slot:

@@ -433,7 +433,7 @@ cdef extern from "host/diagnosis.h" nogil:
     void gh_add_torn(gh_text *, const char *, uint64_t *, size_t, bint)
 
 cdef extern from "device/driver.h" nogil:
-    enum: CU_OK, CU_INVALID_CONTEXT, CU_NOT_SUPPORTED, CU_EVENT_NO_TIMING, CU_STREAM_NON_BLOCKING, CU_DEVICE_ORDINAL, CU_UNIFIED
+    enum: CU_OK, CU_INVALID_CONTEXT, CU_NOT_SUPPORTED, CU_EVENT_NO_TIMING, CU_STREAM_NON_BLOCKING, CU_CAPTURE_RELAXED, CU_DEVICE_ORDINAL, CU_UNIFIED
     struct gd_rows:
         int kind
         uint64_t device
@@ -450,6 +450,8 @@ cdef extern from "device/driver.h" nogil:
         int (*ctx_push)(void *) noexcept nogil
         int (*ctx_pop)(void **) noexcept nogil
         int (*ctx_synchronize)() noexcept nogil
+        int (*let_reach)(void *, unsigned) noexcept nogil
+        int (*capture_mode)(int *) noexcept nogil
         int (*copy)(uint64_t, uint64_t, size_t, void *) noexcept nogil
         int (*copy_rows)(const gd_copy_2d *, void *) noexcept nogil
         int (*fill)(uint64_t, unsigned char, size_t, void *) noexcept nogil

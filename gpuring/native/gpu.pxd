@@ -9,6 +9,7 @@ cdef class Gpu:
     cdef gd_driver *driver
     cdef void *context
     cdef readonly int ordinal
+    cdef set reached
     cdef int push(self) except -1
     cdef int pop(self, str call, int status) except -1
 

@@ -55,7 +55,7 @@ cdef class Gpu:
     """GPU `ordinal`.  Its context is there from now on until the process ends.  Every call raises Refused."""
 
     def __init__(self, int ordinal, Driver driver not None):
-        self.table, self.driver, self.ordinal = driver, driver.driver, ordinal
+        self.table, self.driver, self.ordinal, self.reached = driver, driver.driver, ordinal, {ordinal}
         cdef int status
         with nogil:  # it takes a while
             status = self.driver.init(0) or self.driver.primary_retain(&self.context, ordinal)
@@ -99,9 +99,22 @@ cdef class Gpu:
         self.pop("cuPointerGetAttribute", status)
         return number
 
+    def reach(self, Gpu other not None):
+        """Gives this GPU peer access to another one, for good.  Where the two can have none, nothing changes."""
+        cdef int mode = CU_CAPTURE_RELAXED
+        if other.ordinal in self.reached:
+            return
+        self.push()
+        with nogil:
+            self.driver.capture_mode(&mode)  # else it would spoil a capture of another thread
+            self.driver.let_reach(other.context, 0)
+            self.driver.capture_mode(&mode)
+        self.pop("cuCtxEnablePeerAccess", CU_OK)
+        self.reached.add(other.ordinal)
+
     def copy(self, uint64_t to, uint64_t source, size_t nbytes, size_t stream):
-        """Enqueues a copy from address to address.  The driver finds out where the two are, and copies between GPUs without peer
-        access through the host."""
+        """Enqueues a copy from address to address.  The driver finds out where the two are.  Between GPUs without peer access it
+        copies through the host (see `reach`)."""
         cdef int status
         self.push()
         with nogil:

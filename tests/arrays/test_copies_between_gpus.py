@@ -126,6 +126,21 @@ def test_tensors_of_another_gpu_are_copied_and_torch_has_the_same_gpu_afterwards
     assert (torch.current(), torch.driver.stack) == before
 
 
+def test_copies_go_directly_between_gpus_that_can_reach_each_other(torch):
+    slot = np.zeros_like(FRAME)
+    frame = frameworks.Span(slot.ctypes.data, FRAME.shape, FRAME.dtype, HOME, None)
+    for _ in range(2):
+        copying.copy_into(
+            frame,
+            FIELD,
+            sys.modules["torch"].Tensor(FRAME),
+            ring="cam0",
+            stream=0x77,
+            order=lambda *_: None,
+        )
+    assert torch.driver.reached == [HOME]  # once, while HOME was current
+
+
 def test_a_tensor_is_made_on_another_gpu_and_torch_has_the_same_gpu_afterwards(torch):
     before = torch.current(), list(torch.driver.stack)
     assert tensors.empty((4, 6), FIELD, OTHER, 0x77) == ((4, 6), "int32", f"cuda:{OTHER}")

@@ -292,6 +292,7 @@ class Gpu:
         "cuDeviceGetAttribute": (_p, ctypes.c_int, ctypes.c_int),
         "cuDeviceCanAccessPeer": (_p, ctypes.c_int, ctypes.c_int),
         "cuCtxEnablePeerAccess": (_p, ctypes.c_uint),
+        "cuThreadExchangeStreamCaptureMode": (_p,),
         "cuMemGetAddressRange_v2": (_p, _p, ctypes.c_uint64),
         "cuMemAlloc_v2": (_p, ctypes.c_size_t),
         "cuMemFree_v2": (ctypes.c_uint64,),

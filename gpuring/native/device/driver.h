@@ -39,6 +39,7 @@ enum {
     CU_WRITE_64 = 5,
     CU_IPC_HANDLE = 64,               /* sizeof(CUipcEventHandle) */
     CU_STREAM_NON_BLOCKING = 1,
+    CU_CAPTURE_RELAXED = 2,           /* CUstreamCaptureMode */
     CU_DEVICE_ORDINAL = 9,            /* CUpointer_attribute */
     CU_UNIFIED = 4,                   /* CUmemorytype: the driver finds out where an address is */
     CU_INTEGRATED = 18,               /* CUdevice_attribute, from here on */
@@ -158,6 +159,7 @@ _Static_assert(sizeof(struct gd_pool) == 88, "CUmemPoolProps");
     F(device_get_count, "cuDeviceGetCount", (int *count))                                          \
     F(device_can_reach, "cuDeviceCanAccessPeer", (int *able, int device, int other))               \
     F(let_reach, "cuCtxEnablePeerAccess", (void *context, unsigned flags))                         \
+    F(capture_mode, "cuThreadExchangeStreamCaptureMode", (int *mode))                              \
     F(pointer_get_attribute, "cuPointerGetAttribute",                                              \
       (void *value, int attribute, uint64_t pointer))                                              \
     F(address_range, "cuMemGetAddressRange_v2",                                                    \

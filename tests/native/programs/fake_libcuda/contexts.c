@@ -59,6 +59,7 @@ int cuDeviceCanAccessPeer(int *able, int device, int other) {
     return 0;
 }
 int cuCtxEnablePeerAccess(void *context, unsigned flags) { CALLED; return context && !flags ? 0 : 1; }
+int cuThreadExchangeStreamCaptureMode(int *mode) { CALLED; return *mode < 0 || *mode > 2; }
 int cuDevicePrimaryCtxRetain(void **context, int device) {
     CALLED;
     *context = (void *)(uintptr_t)(FIRST + device);
