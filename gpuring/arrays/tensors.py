@@ -31,9 +31,11 @@ def empty(shape: tuple[int, ...], field: Field, device: int, stream: int | None)
             return cupy.empty(shape, field.dtype)
     torch = load_torch()
     raw = current(device) if stream is None else stream
+    cuda = torch.cuda
+    # ExternalStream(0) would be a new stream, and not the default one.
+    on = cuda.ExternalStream(raw, device=device) if raw else cuda.default_stream(device)
     # A block with a stream of another GPU than the current one would make a context on that one.
-    on_gpu = torch.cuda.device(device)
-    with on_gpu, torch.cuda.stream(torch.cuda.ExternalStream(raw, device=device)):
+    with cuda.device(device), cuda.stream(on):
         return torch.empty(shape, dtype=dtype_of(field), device=f"cuda:{device}")
 
 

@@ -95,9 +95,13 @@ def torch(request: pytest.FixtureRequest, driven: Gpu, monkeypatch: pytest.Monke
                 raise BufferError("per-thread default stream is not supported.")
             return super().__dlpack__(**options)
 
+    def external(raw: int, device: int) -> int:
+        assert raw, "torch would make a new stream"
+        return device
+
     cuda = SimpleNamespace(
         device=made.device, is_initialized=lambda: True, stream=made.stream,
-        ExternalStream=lambda raw, device: device,
+        ExternalStream=external, default_stream=lambda device: device,
     )  # fmt: skip
     found = SimpleNamespace(
         cuda=cuda, Tensor=Tensor, version=SimpleNamespace(cuda="13.0"), int32="int32",
@@ -141,9 +145,10 @@ def test_copies_go_directly_between_gpus_that_can_reach_each_other(torch):
     assert torch.driver.reached == [HOME]  # once, while HOME was current
 
 
-def test_a_tensor_is_made_on_another_gpu_and_torch_has_the_same_gpu_afterwards(torch):
+@pytest.mark.parametrize("on", [0, 0x77], ids=["default", "stream"])
+def test_a_tensor_is_made_on_another_gpu_and_torch_has_the_same_gpu_afterwards(torch, on):
     before = torch.current(), list(torch.driver.stack)
-    assert tensors.empty((4, 6), FIELD, OTHER, 0x77) == ((4, 6), "int32", f"cuda:{OTHER}")
+    assert tensors.empty((4, 6), FIELD, OTHER, on) == ((4, 6), "int32", f"cuda:{OTHER}")
     assert (torch.current(), torch.driver.stack) == before
 
 

@@ -39,7 +39,10 @@ class _Stream:
 
     def __init__(self, handle: int | None = None) -> None:
         cuda = _torch().cuda
-        self._stream = cuda.Stream() if handle is None else cuda.ExternalStream(handle)
+        if handle is None:
+            self._stream = cuda.Stream()
+        else:  # ExternalStream(0) would be a new stream
+            self._stream = cuda.ExternalStream(handle) if handle else cuda.default_stream()
         self.ptr = self._stream.cuda_stream
         self._blocks: list[Any] = []
 

@@ -190,6 +190,7 @@ class Gpu:
                 device=contextlib.nullcontext,
                 stream=contextlib.nullcontext,
                 ExternalStream=lambda stream, device: stream,
+                default_stream=lambda device: 0,
             ),
             _C=SimpleNamespace(
                 _cuda_getDevice=lambda: self.device, _cuda_getCurrentRawStream=lambda device: 0

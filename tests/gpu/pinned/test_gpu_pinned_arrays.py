@@ -8,8 +8,10 @@ import numpy as np
 import pytest
 
 import gpuring
+from gpuring.arrays import tensors
 from gpuring.errors import OverrunWarning, StaleViewWarning
 from gpuring.ring import debug
+from gpuring.slot_layout import ARRAY, Field
 from tests.gpu import library
 from tests.gpu.ordering import tools
 from tests.gpu.pinned import TAKES_S, WORDS, make, put, words
@@ -121,6 +123,15 @@ def test_bfloat16(name):
         with consumer.acquire(0) as slot:
             upload = slot.upload()
         assert (cupy.asnumpy(upload.view("u2")) == 0x3F80).all()
+
+
+@pytest.mark.parametrize("on", [None, 0], ids=["current", "default"])
+def test_the_memory_of_an_upload_is_used_again_on_the_same_stream(on):
+    """On another one the next array would not wait for what still reads this one."""
+    upload = tensors.empty((WORDS,), Field(ARRAY, (WORDS,), np.dtype("u8"), 0), 0, on)
+    address, _ = library.span(upload)
+    del upload
+    assert library.span(library.empty(WORDS))[0] == address
 
 
 def test_upload_works_on_gpu_rings_too(name):
