@@ -14,6 +14,13 @@ from gpuring.cli.measure.settings import FRAME_NBYTES, SLOTS
 from gpuring.cli.text import nbytes
 
 COLOURS = {"host": "#2a7f62", "timeline": "#1f5fa8", "event": "#c8641b", "": "#777777"}
+SIZE = 9
+"""Of all words but titles and the names of axes."""
+BESIDE: dict[str, Any] = {
+    "fontsize": SIZE, "handlelength": 4, "frameon": False,
+    "loc": "upper left", "bbox_to_anchor": (1, 1),
+}  # fmt: skip
+"""A legend that covers no line."""
 BASELINES = (WORD, PIPES, PIPE, ALONE)
 BASE: dict[str, Value] = {
     "kernel": True, "slots": SLOTS, "nbytes": FRAME_NBYTES, "consumers": 1, "lossless": True,
@@ -65,28 +72,32 @@ def throughput(figures: list[Figure]) -> Iterator[Plot]:
 
 
 def verbs(figures: list[Figure]) -> Iterator[Plot]:
-    found = [f for f in figures if f.name in VERBS and f.program in ("gpuring", "core")]
-    bars: dict[str, dict[str, float]] = {}
-    for f in found:
-        if f.values is not None:
-            bars.setdefault(_label(f), {})[f.name] = _p(f) / 1e3
-    if not bars:
+    panels = _panels([f for f in figures if f.name in VERBS and f.program in ("gpuring", "core")])
+    if not panels:
         return
-    canvas, (axis,) = _canvas(1, height=0.6 + 0.35 * len(bars))
-    left = dict.fromkeys(bars, 0.0)
-    for verb, colour in zip(VERBS, ("#1f5fa8", "#7fb0e0", "#c8641b", "#f0b183"), strict=True):
-        widths = [bars[bar].get(verb, 0.0) for bar in bars]
-        axis.barh(list(bars), widths, left=[left[bar] for bar in bars], color=colour, label=verb)
-        for bar, width in zip(bars, widths, strict=True):
-            left[bar] += width
-    axis.invert_yaxis()
-    axis.set_xlabel("µs of host time a frame, median, nobody waiting")
-    axis.legend(fontsize=7)
+    bars: list[dict[str, dict[str, float]]] = []
+    for _, found in panels:
+        bars.append({})
+        for f in found:
+            bars[-1].setdefault(_label(f), {})[f.name] = _p(f) / 1e3
+    canvas, axes = _canvas([0.7 + 0.35 * len(panel) for panel in bars], sharex=True)
+    for (title, _), panel, axis in zip(panels, bars, axes, strict=True):
+        left = dict.fromkeys(panel, 0.0)
+        for verb, colour in VERBS.items():
+            widths = [panel[bar].get(verb, 0.0) for bar in panel]
+            axis.barh(list(panel), widths, left=list(left.values()), color=colour, label=verb)
+            for bar, width in zip(panel, widths, strict=True):
+                left[bar] += width
+        axis.invert_yaxis()
+        axis.set_title(title)
+    axes[-1].set_xlabel("µs of host time a frame, median, nobody waiting")
+    axes[0].legend(fontsize=SIZE)
     caption = "A frame's four verbs, one after the other. No kernels; no wait is in it."
     yield Plot("verbs", "What the verbs cost", caption, _svg(canvas))
 
 
-VERBS = ("claim", "publish", "acquire", "release")
+VERBS = {"claim": "#1f5fa8", "publish": "#7fb0e0", "acquire": "#c8641b", "release": "#f0b183"}
+"""Each with its colour."""
 
 
 def latency(figures: list[Figure]) -> Iterator[Plot]:
@@ -97,24 +108,26 @@ def latency(figures: list[Figure]) -> Iterator[Plot]:
         and f.program in ("gpuring", "floor")
         and f.setting.get("kernel", True)
     ]
-    rows = [(_label(f), f) for f in ours if f.values is not None]
-    if not rows:
+    panels = _panels(ours)
+    if not panels:
         return
-    canvas, (axis,) = _canvas(1, height=0.8 + 0.28 * len(rows))
-    for at, (_, f) in enumerate(rows):
-        assert f.values is not None
-        colour = COLOURS[str(f.setting.get("sync", ""))]
-        given = {q: f.values.given(q) for q in (1, 50, 99, 99.9)}
-        reach = [value for value in given.values() if value is not None]
-        axis.plot([min(reach), max(reach)], [at, at], color=colour, alpha=0.4)
-        for quantile, marker in ((50, "o"), (99, "|"), (99.9, "x")):
-            if given[quantile] is not None:
-                axis.plot(given[quantile], at, marker, color=colour)
-    axis.set_yticks(range(len(rows)), [label for label, _ in rows], fontsize=7)
-    axis.invert_yaxis()
-    axis.set(xscale="log", xlabel="µs (logarithmic axis)")
-    axis.xaxis.set_major_formatter("{x:,.0f}")
-    axis.grid(axis="x", which="both", alpha=0.2)
+    canvas, axes = _canvas([0.9 + 0.26 * len(rows) for _, rows in panels], sharex=True)
+    for (title, rows), axis in zip(panels, axes, strict=True):
+        for at, f in enumerate(rows):
+            assert f.values is not None
+            colour = COLOURS[str(f.setting.get("sync", ""))]
+            given = {q: f.values.given(q) for q in (1, 50, 99, 99.9)}
+            reach = [value for value in given.values() if value is not None]
+            axis.plot([min(reach), max(reach)], [at, at], color=colour, alpha=0.4)
+            for quantile, marker in ((50, "o"), (99, "|"), (99.9, "x")):
+                if given[quantile] is not None:
+                    axis.plot(given[quantile], at, marker, color=colour)
+        axis.set_yticks(range(len(rows)), map(_label, rows))
+        axis.set_ylim(len(rows) - 0.4, -0.6)  # the first one on top
+        axis.set(title=title, xscale="log")
+        axis.xaxis.set_major_formatter("{x:,.0f}")
+        axis.grid(axis="x", which="both", alpha=0.2)
+    axes[-1].set_xlabel("µs there and back (logarithmic axis)")
     caption = (
         "Dot: median. Bar: p99. Cross: p99.9. The line begins at p1. Where there are too few "
         "rounds for one of them, it is left out."
@@ -124,7 +137,10 @@ def latency(figures: list[Figure]) -> Iterator[Plot]:
 
 def rivals(figures: list[Figure]) -> Iterator[Plot]:
     """A panel for each kind of memory, and for MPS off and on: each has an axis of its own."""
-    for name, unit in (("frames/s", "frames/s"), ("round trip", "µs")):
+    for name, unit, better in (
+        ("frames/s", "frames/s", "more is better"),
+        ("round trip", "µs", "less is better"),
+    ):
         panels = []
         for memory, mps in (("host", None), ("cuda", False), ("cuda", True)):
             chosen = [f for f in figures if f.name == name and _comparable(f, memory, mps)]
@@ -133,23 +149,20 @@ def rivals(figures: list[Figure]) -> Iterator[Plot]:
         if not panels:
             continue
         heights = [0.9 + 0.26 * len(chosen) for *_, chosen in panels]
-        canvas, axes = _stacked(heights)
+        canvas, axes = _canvas(heights)
         for (_, mps, chosen), axis in zip(panels, axes, strict=True):
             values = [_p(f) for f in chosen]
             colours = [COLOURS["timeline"] if f.program == "gpuring" else "#aaaaaa" for f in chosen]
             axis.barh(range(len(chosen)), values, color=colours)
-            labels = [_label(f, program=True) for f in chosen]
-            axis.set_yticks(range(len(chosen)), labels, fontsize=7)
+            axis.set_yticks(range(len(chosen)), map(_label, chosen))
             axis.invert_yaxis()
             for at, value in enumerate(values):
                 said = f" {value:,.0f}" if value >= 1000 else f" {value:.3g}"
-                axis.text(value, at, said, va="center", fontsize=7)
+                axis.text(value, at, said, va="center", fontsize=SIZE)
             where = "host memory" if mps is None else f"GPU, MPS {'on' if mps else 'off'}"
-            axis.set(title=where, xlabel=f"{unit}, median", xlim=(0, 1.15 * max(values)))
+            axis.set(title=where, xlabel=f"{unit}, median: {better}", xlim=(0, 1.15 * max(values)))
             axis.xaxis.set_major_formatter("{x:,.0f}")
-            axis.tick_params(axis="x", labelsize=7)
         slug = "rate" if name == "frames/s" else name.replace(" ", "-")
-        better = "more is better" if name == "frames/s" else "less is better"
         yield Plot(
             f"rivals-{slug}", f"Beside what people use today: {name} ({better})", "", _svg(canvas)
         )
@@ -175,7 +188,7 @@ def _lines(
     figures: list[Figure], name: str, key: str, title: str, caption: str, lossless: Iterable[bool]
 ) -> Plot | None:
     panels = []
-    for label, chosen in _panels(figures, name):
+    for label, chosen in _panels([f for f in figures if f.name == name]):
         series = []
         for program, sync, is_lossless in (
             (program, sync, is_lossless)
@@ -200,7 +213,7 @@ def _lines(
             panels.append((label, series))
     if not panels:
         return None
-    canvas, axes = _canvas(len(panels))
+    canvas, axes = _canvas([2.6] * len(panels))
     for (label, series), axis in zip(panels, axes, strict=True):
         for program, sync, is_lossless, points in series:
             style = "--" if program == "floor" else "-" if is_lossless else ":"
@@ -216,9 +229,8 @@ def _lines(
         axis.set(title=label, xlabel=_AXES[key], ylabel=name)
         axis.set_ylim(0, 1.1 * most)  # from 0, so that noise does not look like a trend
         axis.yaxis.set_major_formatter("{x:,.0f}")
-        axis.tick_params(labelsize=7)
         axis.grid(alpha=0.3)
-        axis.legend(fontsize=7, handlelength=4)
+        axis.legend(**BESIDE)
     return Plot(key if key != "nbytes" else "size", title, caption, _svg(canvas))
 
 
@@ -236,8 +248,8 @@ def _says(figure: Figure, wanted: dict[str, Any]) -> bool:
     )
 
 
-def _panels(figures: list[Figure], name: str) -> list[tuple[str, list[Figure]]]:
-    found = [f for f in figures if f.name == name and f.values is not None]
+def _panels(figures: list[Figure]) -> list[tuple[str, list[Figure]]]:
+    found = [f for f in figures if f.values is not None]
     parts: tuple[tuple[str, Callable[[Figure], bool]], ...] = (
         ("host memory", lambda f: f.setting.get("sync") == "host"),
         ("GPU, MPS off", lambda f: f.setting.get("mps") is False),
@@ -261,37 +273,33 @@ def _p(figure: Figure, quantile: float = 50) -> float:
 
 def _named(program: str) -> str:
     """The name of a program on pages."""
-    return "baseline in C" if program == "floor" else program
+    return {"floor": "baseline in C", "core": "C core"}.get(program, program)
 
 
-def _label(figure: Figure, *, program: bool = False) -> str:
+def _label(figure: Figure) -> str:
     said = figure.setting
-    words = [_named(figure.program)] if program or figure.program != "gpuring" else []
-    if said.get("sync"):
+    words = [_named(figure.program)]
+    if said.get("sync") not in (None, "host"):
         words.append(str(said["sync"]))
     if "gate" in said:
-        words.append(f"{said['gate']} gate")
-    if "mps" in said:
-        words.append(f"MPS {'on' if said['mps'] else 'off'}")
+        words.append(f"gate {said['gate']}")
     if said.get("busy"):
         words.append("busy GPU")
     return ", ".join(words)
 
 
-def _canvas(panels: int, height: float = 3.2) -> tuple[Any, Any]:
-    from matplotlib.figure import Figure as Canvas
-
-    canvas = Canvas(figsize=(3.3 * panels if panels > 1 else 7.5, height), layout="constrained")
-    return canvas, canvas.subplots(1, panels, squeeze=False)[0]
-
-
-def _stacked(heights: list[float]) -> tuple[Any, Any]:
+def _canvas(heights: list[float], **shared: Any) -> tuple[Any, Any]:
+    """Panels below each other, as wide as a page, so that their words can be read."""
     from matplotlib.figure import Figure as Canvas
     from matplotlib.layout_engine import ConstrainedLayoutEngine
 
     layout = ConstrainedLayoutEngine(h_pad=0.12)  # or a title would touch the axis above it
     canvas = Canvas(figsize=(7.5, sum(heights)), layout=layout)
-    return canvas, canvas.subplots(len(heights), 1, squeeze=False, height_ratios=heights)[:, 0]
+    rows = len(heights)
+    axes = canvas.subplots(rows, 1, squeeze=False, height_ratios=heights, **shared)[:, 0]
+    for axis in axes:
+        axis.tick_params(labelsize=SIZE)
+    return canvas, axes
 
 
 def _svg(canvas: Any) -> bytes:

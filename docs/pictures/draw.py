@@ -129,7 +129,7 @@ def ring() -> Picture:
     picture.text(26, 39, "producer process", "bold")
     picture.text(26, 65, "Its CUDA stream writes frame 49 into the slot.")
     picture.box("gpu", 14, 118, 452, 88)
-    picture.text(240, 141, "8 slots on the GPU, one allocation", "mid")
+    picture.text(282, 141, "8 slots on the GPU, one allocation", "mid")
     kinds = {48: "new", 49: "written", 42: "slot", 43: "slot", 44: "held", 45: "slot", 46: "held"}
     picture.slots(25, 154, 54.5, kinds | {47: "slot"})
     picture.arrow("move", (104, 84), (104, 152))
@@ -137,7 +137,7 @@ def ring() -> Picture:
         picture.arrow("move", (49 + 54.5 * slot, 194), (49 + 54.5 * slot, 246))
     picture.box("box", 14, 248, 152, 132)
     picture.text(26, 273, "lossy reader", "bold")
-    lossy = ["reads the newest,", "and has lost 45 to", "47; nobody waits", "for it"]
+    lossy = ["reads 48, and has", "lost 45 to 47.", "Nobody waits", "for it."]
     for number, line in enumerate(lossy):
         picture.text(26, 297 + 19 * number, line)
     picture.box("held", 178, 248, 288, 132)
@@ -189,8 +189,7 @@ def frame() -> Picture:
     call(c, 232, "release")
     picture.arrow("move", (c - 46, 248), (cs + 46, 248))
     picture.label("stream", cs - 46, 402, 92, 32, "store fence")
-    call(p, 330, "claim")
-    picture.text(p, 380, "a lap later", "mid faint")
+    picture.label("box", p - 46, 330, 92, 50, "claim,", "a lap later")
     picture.arrow("move", (p + 46, 346), (ps - 46, 346))
     picture.label("stream", ps - 46, 330, 92, 104, "wait for", "the fence")
     picture.arrow("fence", (cs - 46, 418), (ps + 46, 418))
@@ -228,12 +227,12 @@ def late() -> Picture:
 
 def torn() -> Picture:
     picture = Picture(
-        "torn", 408, "A torn frame",
+        "torn", 427, "A torn frame",
         "A producer publishes a frame, and is killed before its GPU has written all of it. The "
         "kernel ends its GPU work. Another process of the ring marks the frame as torn. A reader "
         "that has not acquired the frame passes over it. One that holds it gets FrameTorn from "
         "slot.check() and from the release. One that has released it gets FrameTorn from its next "
-        "acquire.",
+        "acquire or from close().",
     )  # fmt: skip
     picture.label("box", 24, 18, 190, 54, "The producer", "publishes frame 7.")
     picture.label("written", 254, 18, 190, 54, "Its GPU is still", "writing the frame.")
@@ -247,10 +246,11 @@ def torn() -> Picture:
     picture.label("box", 24, 194, 420, 46, "A process of the ring marks frame 7 as torn.")
     picture.text(24, 276, "What a reader of frame 7 gets:", "bold")
     rows = [
-        (306, "It has not acquired it:", "the next frame; torn counts"),
+        (306, "It has not acquired it:", "the next frame"),
         (338, "It holds it:", "FrameTorn by slot.check()"),
         (357, "", "and by the release"),
         (389, "It has released it:", "FrameTorn by the next acquire"),
+        (408, "", "or by close()"),
     ]
     for y, when, what in rows:
         picture.text(24, y, when)
@@ -290,9 +290,9 @@ def call() -> Picture:
         picture.text((start + end) / 2, y - 7, name, "mid")
     picture.box("bad", 14, 436, 452, 92)
     picture.cross(34, 460)
-    picture.text(52, 465, "The engine is killed after it has taken the request:", "bold")
-    picture.text(52, 489, "The request is free again, and another engine takes it.")
-    picture.text(52, 512, "It sees call.redelivered. The client gets one answer.")
+    picture.text(52, 465, "The engine is killed while it computes:", "bold")
+    picture.text(52, 489, "Another engine takes the request, and sees")
+    picture.text(52, 512, "call.redelivered. The client gets one answer.")
     return picture
 
 
@@ -303,7 +303,7 @@ def bridge() -> Picture:
         "consumer of that ring, and sends them over the network. On the other host the importer "
         "claims slots of the far ring, receives frames into them, and publishes them. Detectors "
         "read the far ring. The importer sends back credits for free slots, and says which frames "
-        "have come, so that the exporter releases them.",
+        "have arrived, so that the exporter releases them.",
     )  # fmt: skip
     for y, host in ((14, "the camera's host"), (286, "the detector's host")):
         picture.box("box", 14, y, 452, 170, round=8)
@@ -318,7 +318,7 @@ def bridge() -> Picture:
     picture.text(218, 240, "metadata", "end")
     picture.arrow("fence", (390, 326), (390, 172))
     picture.text(378, 220, "free slots,", "end")
-    picture.text(378, 240, "what has come", "end")
+    picture.text(378, 240, "what has arrived", "end")
     picture.text(26, 250, "network", "faint")
     picture.line("line dashed", (14, 266), (466, 266))
     picture.label("held", 170, 328, 284, 42, "importer: the producer")

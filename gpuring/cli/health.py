@@ -30,7 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default=10.0,
         metavar="S",
         help="an engine is ready if it has waited for calls, or taken some, within the last S "
-        "seconds (default: 10); longer than the longest batch takes",
+        "seconds (default: 10); take more than the longest batch needs",
     )
     parser.add_argument(
         "--after",

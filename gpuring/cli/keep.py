@@ -34,7 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--slots",
         type=slots,
         metavar="N",
-        help="frames in flight at most (default of a service: 64)",
+        help="how many slots (default of a service: 64)",
     )
     parser.add_argument("--device", type=device, help="host, cuda (default) or cuda:N")
     parser.add_argument(

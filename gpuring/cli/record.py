@@ -54,7 +54,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="go on when a stream has ended, until a producer or the ring is started again",
     )
-    parser.add_argument("--zstd", action="store_true", help="compress, which takes a core")
+    parser.add_argument("--zstd", action="store_true", help="compress, which is much slower")
     parser.add_argument(
         "--split-size", type=nbytes, metavar="BYTES", help="begin another file after so much: 1GiB"
     )

@@ -1,8 +1,8 @@
 """End a durable subscription of a ring.
 
 If it has readers, it goes with the last of them.  If it has none, it goes at once, and producers no
-longer wait for it.  That of a bridge goes as soon as its importer is gone.  It also ends one for
-which a ring that was closed keeps its name.
+longer wait for it.  That of a bridge goes as soon as its importer is gone.  A ring that was closed
+keeps its name for its durable subscriptions, and this ends those, too.
 """
 
 from __future__ import annotations

@@ -119,7 +119,10 @@ cdef class WriteSlot(Slot):
         """
         array = self._over(self._field_name(field))
         if self._device is None:
-            raise TypeError(f"ring {self._ring!r}: the CPU uses its slots: compute with out=slot.array")
+            raise TypeError(
+                f"ring {self._ring!r}: allocate() is for slots that a GPU uses, and here the CPU does. "
+                "Compute with out=slot.array"
+            )
         return within(array, self.use_on)
 
     def _end(self):

@@ -99,7 +99,9 @@ cdef class Taker(TakesCalls):
         to take, and RingClosed when this server was closed.  If it raises, it has taken nothing.
         """
         if not self._engine:
-            raise RingError(f"service {self.name!r}: this handle only holds it open (engine=False)")
+            raise RingError(
+                f"service {self.name!r}: this server was made with engine=False, so it takes no calls"
+            )
         self._requests._peer.ask()
         try:
             batch = self._take(max_batch, max_wait_s, timeout, stream)

@@ -114,7 +114,9 @@ def align(
     if len(set(several)) < len(several):
         raise ValueError("align was given the same consumer twice")
     if within and by is None:
-        raise ValueError("within needs by=, the metadata field that it bounds")
+        raise ValueError(
+            "within= bounds the difference of a metadata field: name that field with by="
+        )
     bound = arguments.number(within, "within")
     if not bound >= 0:
         raise ValueError(f"within must be >= 0, in the units of the field {by!r}, not {within!r}")
@@ -126,7 +128,9 @@ def align(
     smallest = min(each.ring.slots for each in several)
     depth = max(2, smallest // 2) if depth is None else integer(depth, "depth")
     if not 2 <= depth <= smallest:
-        raise ValueError(f"depth must be 2 … {smallest}, the smallest ring's slots, not {depth}")
+        raise ValueError(
+            f"depth must be 2 … {smallest}, as many as the smallest ring has slots, not {depth}"
+        )
     limits = Limits(by, within, partial, depth, max_wait_s, timeout)
     return Aligned([Lookahead(each, by, stream) for each in several], limits, stream)
 
