@@ -127,7 +127,8 @@ int main(int, char **argv) {
     frame->release();
     if (!is_refused([&] { frame->array<unsigned char>(); })) return 5;
     if (!is_refused([&] { frame->meta<std::int64_t>("pts"); })) return 6;
-    return is_refused([&] { frame->release(); }) ? 0 : 7;
+    if (!is_refused([&] { frame->shape(); })) return 7;
+    return is_refused([&] { frame->release(); }) ? 0 : 8;
 }
 """
 
