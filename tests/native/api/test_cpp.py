@@ -179,6 +179,13 @@ int main(int, char **argv) {
     told(create);
     field.dimensions = 0, makes.meta = &field; // meta_count is 0
     told(create);
+    makes.subscription_count = 1;
+    told(create);
+    makes.subscription_count = 0, makes.replace = static_cast<gpuring_replace>(3);
+    told(create);
+    const gpuring::Ring moved = std::move(ring);
+    told([&] { gpuring::Consumer frames(ring); });
+    told([&] { ring.subscribe("rec"); });
 }
 """
 
@@ -205,6 +212,10 @@ def test_options_that_mean_nothing_are_refused_by_their_names(name, tmp_path):
         'Write "|u1" for uint8, and "<f4" for float32',
         "field 'left' has at most 8 dimensions, not 9",
         "accepted",
+        "`subscriptions` is NULL, and `subscription_count` is not 0",
+        "there is no gpuring_replace of number 3",
+        "`ring` is NULL",
+        "`ring` is NULL",
     ]
     assert segments_of(f"{name}.new") == []
 
