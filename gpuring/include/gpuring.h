@@ -9,6 +9,7 @@
  * has succeeded. If it fails, it describes the failure in the gpuring_error that its caller passes,
  * which may be NULL. A call that succeeds does not change the gpuring_error. Unless its comment
  * says otherwise, a call that fails has changed nothing, and its caller has nothing to give back.
+ * But where it would have put a handle or a number, such as in *ring, there may be NULL, 0 or -1.
  * A call that needs a pointer and gets NULL returns GPURING_INVALID.
  *
  * Structures. The first member of each is its size. The caller sets it, most simply with the macro
@@ -19,8 +20,9 @@
  * The library writes or reads no more than this size. So a program that was built with an older
  * header works with a newer library. In an array, the size of the first element counts for all.
  *
- * Threads. Only one thread at a time may use a producer or a consumer. Different threads may use
- * different ones at the same time, and all threads may use the same ring.
+ * Threads. Only one thread at a time may use a producer or a consumer. A call that ends one of its
+ * slots is such a use. Different threads may use different ones at the same time, and all threads
+ * may use the same ring.
  *
  * fork. A forked child cannot use the handles of its parent: calls with them return GPURING_FORKED.
  * The child has to attach to the ring itself.
