@@ -279,6 +279,8 @@ gpuring_status gpuring_unlink(const char *name, gpuring_error *error);
 
 /* ---- durable subscriptions ------------------------------------------------------------------- */
 
+/* Where a subscription begins: one of these, or a sequence. If the frame of that sequence is gone, it
+ * begins with the oldest one, and slot.lost does not count those between. */
 #define GPURING_START_NEXT INT64_C(-1)   /* the next frame to be claimed */
 /* The oldest frame that is still there. In a full ring it is the second one, because the next claim
  * overwrites the oldest. */
@@ -286,7 +288,7 @@ gpuring_status gpuring_unlink(const char *name, gpuring_error *error);
 
 typedef struct gpuring_subscribe_options {
     size_t size;
-    int64_t start; /* where a new one begins: one of the two above, or a sequence */
+    int64_t start; /* where a new one begins; see GPURING_START_NEXT */
     bool lossy;    /* producers do not wait for it, and slot.lost counts what it has missed */
     bool drop;     /* a frame that a member held when it died goes to no other member */
     /* For how long producers wait for it while it has no member. Then it is given up: producers go
@@ -408,7 +410,7 @@ typedef struct gpuring_consumer_options {
     /* The members of a subscription share its frames. Its name is UTF-8, in at most 64 bytes. NULL: a
      * subscription for this consumer alone. */
     const char *subscription;
-    int64_t start;  /* where a new subscription begins: GPURING_START_…, or a sequence */
+    int64_t start;  /* where a new subscription begins; see GPURING_START_NEXT */
     bool lossy;     /* producers do not wait for it, and slot.lost counts what it has missed */
     bool drop;      /* a frame that a member held when it died goes to no other member */
     bool deaths;    /* a call returns GPURING_PRODUCER_DIED once for each producer that has died */
