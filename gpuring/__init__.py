@@ -45,6 +45,8 @@ except ModuleNotFoundError as error:
         f"{error.name} is not built. Python has found the sources of gpuring in {__path__[0]}: "
         "start it in another folder, or build them there with `pip install -e .`"
     ) from error
+if annotate is None:  # the end of an interpreter has emptied the extension modules
+    raise ImportError("an interpreter of this process that has ended had imported gpuring")
 from gpuring.registry.directory import unlink
 from gpuring.registry.leftovers import clean
 from gpuring.registry.survey import ls

@@ -48,11 +48,10 @@ gboolean content_take(Content *content, const Reader *reader, const gchar *name,
     content->dimensions = slot->dimensions;
     memcpy(content->shape, slot->shape, sizeof content->shape);
     if (!caps || !gst_caps_is_fixed(caps) || !layout_of_caps(&layout, caps)) {
-        gchar *told = caps ? gst_caps_to_string(caps) : g_strdup(text);
-        tell(error, GPURING_INVALID,
-             "ring '%s': these are not caps of raw video or audio: %s. Say with caps= what the "
-             "slots hold",
-             name, told);
+        const GstCaps *meant = !*text && content->given ? content->given : caps;
+        gchar *told = meant ? gst_caps_to_string(meant) : g_strescape(text, NULL);
+        tell(error, GPURING_INVALID, "ring '%s': these are not caps of raw video or audio: %s%s", name,
+             told, meant == caps && !*text ? ". Say with caps= what the slots hold" : "");
         g_free(told);
         gst_clear_caps(&caps);
         return FALSE;

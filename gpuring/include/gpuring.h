@@ -9,6 +9,7 @@
  * has succeeded. If it fails, it describes the failure in the gpuring_error that its caller passes,
  * which may be NULL. A call that succeeds does not change the gpuring_error. Unless its comment
  * says otherwise, a call that fails has changed nothing, and its caller has nothing to give back.
+ * But where it would have put a handle or a number, such as in *ring, there may be NULL, 0 or -1.
  * A call that needs a pointer and gets NULL returns GPURING_INVALID.
  *
  * Structures. The first member of each is its size. The caller sets it, most simply with the macro
@@ -19,8 +20,9 @@
  * The library writes or reads no more than this size. So a program that was built with an older
  * header works with a newer library. In an array, the size of the first element counts for all.
  *
- * Threads. Only one thread at a time may use a producer or a consumer. Different threads may use
- * different ones at the same time, and all threads may use the same ring.
+ * Threads. Only one thread at a time may use a producer or a consumer. A call that ends one of its
+ * slots is such a use. Different threads may use different ones at the same time, and all threads
+ * may use the same ring.
  *
  * fork. A forked child cannot use the handles of its parent: calls with them return GPURING_FORKED.
  * The child has to attach to the ring itself.
@@ -277,6 +279,8 @@ gpuring_status gpuring_unlink(const char *name, gpuring_error *error);
 
 /* ---- durable subscriptions ------------------------------------------------------------------- */
 
+/* Where a subscription begins: one of these, or a sequence. If the frame of that sequence is gone, it
+ * begins with the oldest one, and slot.lost does not count those between. */
 #define GPURING_START_NEXT INT64_C(-1)   /* the next frame to be claimed */
 /* The oldest frame that is still there. In a full ring it is the second one, because the next claim
  * overwrites the oldest. */
@@ -284,7 +288,7 @@ gpuring_status gpuring_unlink(const char *name, gpuring_error *error);
 
 typedef struct gpuring_subscribe_options {
     size_t size;
-    int64_t start; /* where a new one begins: one of the two above, or a sequence */
+    int64_t start; /* where a new one begins; see GPURING_START_NEXT */
     bool lossy;    /* producers do not wait for it, and slot.lost counts what it has missed */
     bool drop;     /* a frame that a member held when it died goes to no other member */
     /* For how long producers wait for it while it has no member. Then it is given up: producers go
@@ -406,7 +410,7 @@ typedef struct gpuring_consumer_options {
     /* The members of a subscription share its frames. Its name is UTF-8, in at most 64 bytes. NULL: a
      * subscription for this consumer alone. */
     const char *subscription;
-    int64_t start;  /* where a new subscription begins: GPURING_START_…, or a sequence */
+    int64_t start;  /* where a new subscription begins; see GPURING_START_NEXT */
     bool lossy;     /* producers do not wait for it, and slot.lost counts what it has missed */
     bool drop;      /* a frame that a member held when it died goes to no other member */
     bool deaths;    /* a call returns GPURING_PRODUCER_DIED once for each producer that has died */

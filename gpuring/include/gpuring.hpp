@@ -140,7 +140,9 @@ public:
 
     gpuring_info info() const {
         gpuring_info info = GPURING_INFO;
-        gpuring_get_info(get(), &info);
+        const gpuring_status status = gpuring_get_info(get(), &info);
+        if (status != GPURING_OK)
+            throw Error({status, 0, 0, "there is no ring: it was moved from, or is a parent's"});
         return info;
     }
     /* A field of the slots; meta() is one of the metadata. Throws std::out_of_range if there is
@@ -184,6 +186,7 @@ public:
     bool mapped() const noexcept { return slot_.mapped; }
     /* The shape of the frame. A frame that fills the slot has that of the field. */
     std::vector<std::uint64_t> shape(const std::string &name = "array") const {
+        check_open();
         if (slot_.dimensions) return {slot_.shape, slot_.shape + slot_.dimensions};
         const gpuring_field field = ring_.field(name);
         return {field.shape, field.shape + field.dimensions};

@@ -258,11 +258,17 @@ def test_a_kernel_finds_the_edges_that_python_draws(name, run, memory, sync):
     assert seen == [[str(4 + k), str(k), str(480 * (2 * k + 1))] for k in range(10)]
 
 
-def test_pkg_config(name, run):
-    if not shutil.which("pkg-config"):
-        pytest.skip("no pkg-config")
-    folder = done(run("python -m gpuring.config --pkg-config")).strip()
-    done(run(command("cc watch.c"), PKG_CONFIG_PATH=folder))
+@pytest.mark.parametrize("tool", ["pkg-config", "make"])
+def test_a_program_is_built_with(tool, name, run, tmp_path):
+    if not shutil.which(tool):
+        pytest.skip(f"no {tool}")
+    if tool == "make":
+        (asked,) = (block for kind, block in SHOWN if kind == "make")
+        (tmp_path / "Makefile").write_text(asked)
+        done(run("make watch"))
+    else:
+        folder = done(run("python -m gpuring.config --pkg-config")).strip()
+        done(run(command("cc watch.c"), PKG_CONFIG_PATH=folder))
     with make(name) as ring:
         watch = run(f"./watch {name}")
         poll(lambda: ring.stats().subscriptions)

@@ -264,6 +264,27 @@ def test_a_shape_that_does_not_tell_the_caps_asks_for_them(
 
 
 @pytest.mark.parametrize(
+    ("given", "written", "told"),
+    [
+        ("video/x-bayer,format=rggb", b"", "video/x-bayer, format=(string)rggb"),
+        ("", b"video/x-h264", "video/x-h264"),
+        ("", b"\x1b[2J\xff", r"\033[2J\377"),
+    ],
+)
+def test_caps_that_are_no_raw_video_are_told_as_they_were_given(given, written, told, name, launch):
+    """Those of the metadata are another program's bytes."""
+    meta = [("caps", "S512")]
+    with gpuring.create(
+        name, slots=2, shape=(4, 8, 2), dtype="u1", meta=meta, device="host"
+    ) as ring:
+        target = launch(f"gpuringsrc ring={name} {f'caps={given}' if given else ''} ! fakesink")
+        poll(lambda: ring.stats().subscriptions)
+        with ring.producer() as producer, producer.claim(PATIENCE_S) as slot:
+            slot.meta["caps"] = written
+        assert f"are not caps of raw video or audio: {told}\n" in target.end(1)
+
+
+@pytest.mark.parametrize(
     ("timebase", "dtype", "times"),
     [("1/50", "i8", ["060000000", "080000000"]), ("0/1", "i8", [])],
 )

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
+import sys
+import sysconfig
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +18,8 @@ from gpuring.memory import cuda, frameworks, kinds
 from gpuring.ring import creation
 from tests import ROOT
 from tests.helpers import commands
+from tests.helpers.compiled import BUILD_S, CC, needs_compiler
+from tests.helpers.processes import PATIENCE_S
 from tests.helpers.promise import promise
 from tests.helpers.support import segments_of
 from tests.memory.fake_gpu import Gpu, forget
@@ -332,3 +337,32 @@ gpuring.create({{!r}}, slots=2, shape=4, dtype="u1", device="host").close()
 def test_a_second_interpreter_of_a_process_is_refused(name):
     ran = commands.python(INTERPRETERS.format(name))
     assert (ran.returncode, ran.stdout) == (0, "refused\n"), ran.stderr
+
+
+EMBEDS = """
+#include <Python.h>
+int main(int argc, char **argv) {
+    for (int k = 0; k < argc; k++) {
+        Py_Initialize();
+        PyRun_SimpleString(argv[1]);
+        Py_Finalize();
+    }
+}
+"""
+
+
+@needs_compiler
+def test_an_interpreter_behind_one_that_has_ended_is_refused(tmp_path):
+    folder, version = (sysconfig.get_config_var(each) for each in ("LIBDIR", "LDVERSION"))
+    if not Path(folder, f"libpython{version}.so").exists():
+        pytest.skip("Python cannot be embedded here")
+    (tmp_path / "it.c").write_text(EMBEDS)
+    command = [CC, f"-I{sysconfig.get_path('include')}", "it.c", "-o", "it", f"-L{folder}"]
+    command += [f"-lpython{version}", f"-Wl,-rpath,{folder}"]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=BUILD_S)
+    found = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)}
+    told = subprocess.check_output(
+        [tmp_path / "it", f"{ELSEWHERE}else:\n    print('imported', flush=True)"],
+        env=found, text=True, timeout=PATIENCE_S,
+    )  # fmt: skip
+    assert told.split() == ["imported", "refused"]

@@ -1,6 +1,6 @@
 # find_package(gpuring CONFIG), with gpuring_DIR as `python -m gpuring.config --cmake` prints it.
 # Makes the target gpuring::gpuring.
-cmake_path(SET _gpuring_root NORMALIZE "${CMAKE_CURRENT_LIST_DIR}/../..")
+get_filename_component(_gpuring_root "${CMAKE_CURRENT_LIST_DIR}/../.." ABSOLUTE)
 if(NOT TARGET gpuring::gpuring)
   add_library(gpuring::gpuring SHARED IMPORTED)
   set_target_properties(gpuring::gpuring PROPERTIES

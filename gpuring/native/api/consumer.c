@@ -42,7 +42,7 @@ gpuring_status gpuring_join_consumer(gpuring_ring *ring, const gpuring_consumer_
     NEED(consumer, error);
     *consumer = NULL;
     OPTIONS_OF(gpuring_consumer_options, spin_ns, given, GPURING_CONSUMER_OPTIONS, error);
-    NEED_HANDLE(ring, error);
+    NEED(ring, error);
     if (gr_forked(ring->header)) {
         const struct endpoint end = {.ring = ring};
         return endpoint_unusable(&end, GR_FORKED, error);

@@ -334,12 +334,13 @@ gpuring_status gpuring_create(const char *name, const gpuring_create_options *gi
     OPTIONS_OF(gpuring_create_options, mode, given, GPURING_CREATE_OPTIONS, error);
     NEED(name, error);
     gpuring_status status = gh_check_name(name, strlen(name), error);
-    if (status == GPURING_OK && ((unsigned)options.replace > GPURING_REPLACE_ANY ||
-                                 (options.subscription_count && !options.subscriptions)))
-        status = gh_fail(error, GPURING_INVALID,
-                         "ring '%s': replace is one of gpuring_replace, and subscriptions are names",
-                         name);
     if (status != GPURING_OK) return status;
+    if ((unsigned)options.replace > GPURING_REPLACE_ANY)
+        return gh_fail(error, GPURING_INVALID, "there is no gpuring_replace of number %d",
+                       (int)options.replace);
+    if (options.subscription_count && !options.subscriptions)
+        return gh_fail(error, GPURING_INVALID,
+                       "`subscriptions` is NULL, and `subscription_count` is not 0");
     free_kept_rings();
     gpuring_ring *made = begin_ring(name, error);
     char *json = malloc(GR_MAX_SPEC);

@@ -59,14 +59,14 @@ gpuring_status subscribe(gpuring_ring *ring, const char *subscription,
 gpuring_status gpuring_subscribe(gpuring_ring *ring, const char *subscription,
                                  const gpuring_subscribe_options *options, gpuring_error *error) {
     MIND_NO_ERROR(error);
-    NEED_HANDLE(ring, error);
+    NEED(ring, error);
     return subscribe(ring, subscription, options, error);
 }
 
 gpuring_status gpuring_unsubscribe(gpuring_ring *ring, const char *subscription, bool *found,
                                    gpuring_error *error) {
     MIND_NO_ERROR(error);
-    NEED_HANDLE(ring, error);
+    NEED(ring, error);
     char name[GH_SUBSCRIPTION];
     bool there;
     gpuring_status status = subscription_named(subscription, name, error);

@@ -13,7 +13,7 @@ gpuring_status gpuring_join_producer(gpuring_ring *ring, const gpuring_producer_
     NEED(producer, error);
     *producer = NULL;
     OPTIONS_OF(gpuring_producer_options, spin_ns, given, GPURING_PRODUCER_OPTIONS, error);
-    NEED_HANDLE(ring, error);
+    NEED(ring, error);
     NEED_NS(&options, spin_ns, GPURING_SPIN_ADAPTIVE, error);
     NEED_GATE(&options, error);
     if (options.label) {

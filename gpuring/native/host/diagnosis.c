@@ -195,8 +195,8 @@ gpuring_status gh_add_cannot_join(struct gh_text *text, const char *name,
     case GR_MODE_MISMATCH:
         gh_printable(shown, sizeof shown, subscription, strnlen(subscription, 64));
         gh_add(text,
-               "ring '%s': subscription '%s' exists with another `lossless` or `redeliver`; all "
-               "members of a subscription must agree",
+               "ring '%s': subscription '%s' exists with another `lossless` or `redeliver` (in C "
+               "`lossy` or `drop`); all members of a subscription must agree",
                name, shown);
         return GPURING_INVALID;
     default: return gh_add_unusable(text, name, result);

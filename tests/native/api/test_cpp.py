@@ -127,7 +127,8 @@ int main(int, char **argv) {
     frame->release();
     if (!is_refused([&] { frame->array<unsigned char>(); })) return 5;
     if (!is_refused([&] { frame->meta<std::int64_t>("pts"); })) return 6;
-    return is_refused([&] { frame->release(); }) ? 0 : 7;
+    if (!is_refused([&] { frame->shape(); })) return 7;
+    return is_refused([&] { frame->release(); }) ? 0 : 8;
 }
 """
 
@@ -178,6 +179,13 @@ int main(int, char **argv) {
     told(create);
     field.dimensions = 0, makes.meta = &field; // meta_count is 0
     told(create);
+    makes.subscription_count = 1;
+    told(create);
+    makes.subscription_count = 0, makes.replace = static_cast<gpuring_replace>(3);
+    told(create);
+    const gpuring::Ring moved = std::move(ring);
+    told([&] { gpuring::Consumer frames(ring); });
+    told([&] { ring.subscribe("rec"); });
 }
 """
 
@@ -204,6 +212,10 @@ def test_options_that_mean_nothing_are_refused_by_their_names(name, tmp_path):
         'Write "|u1" for uint8, and "<f4" for float32',
         "field 'left' has at most 8 dimensions, not 9",
         "accepted",
+        "`subscriptions` is NULL, and `subscription_count` is not 0",
+        "there is no gpuring_replace of number 3",
+        "`ring` is NULL",
+        "`ring` is NULL",
     ]
     assert segments_of(f"{name}.new") == []
 

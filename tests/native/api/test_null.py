@@ -106,3 +106,42 @@ int main(int argc, char **argv) {
 def test_an_owner_and_a_gate_that_mean_nothing_are_refused(name, tmp_path):
     with small_ring(name):
         assert run_cpp(NO_MEANING, name, tmp_path) == 0
+
+
+NO_RING = """
+#include <gpuring.hpp>
+#include <sys/wait.h>
+#include <unistd.h>
+template <class Verb> static gpuring_status told(Verb verb) {
+    try {
+        verb();
+    } catch (const gpuring::Error &error) {
+        return error.status();
+    }
+    return GPURING_OK;
+}
+int main(int, char **argv) {
+    gpuring::Ring ring(argv[1]);
+    gpuring::Producer producer(ring);
+    auto slot = producer.claim();
+    const pid_t child = fork();
+    if (!child) {
+        if (told([&] { ring.info(); }) != GPURING_FORKED) _exit(1);
+        if (told([&] { ring.meta("none"); }) != GPURING_FORKED) _exit(2);
+        _exit(told([&] { slot->array<double>(); }) == GPURING_FORKED ? 0 : 3);
+    }
+    int status;
+    if (waitpid(child, &status, 0) != child || status) return 1;
+    const auto moved = std::move(*slot);
+    if (told([&] { slot->shape(); }) != GPURING_INVALID) return 2;
+    const gpuring::Ring moved_too = std::move(ring);
+    if (told([&] { ring.info(); }) != GPURING_INVALID) return 3;
+    return told([&] { ring.field("none"); }) == GPURING_INVALID ? 0 : 4;
+}
+"""
+
+
+def test_an_object_of_cpp_without_a_ring_says_so(name, tmp_path):
+    """One that was moved from, and one that a forked child has of its parent."""
+    with small_ring(name):
+        assert run_cpp(NO_RING, name, tmp_path) == 0
