@@ -13,10 +13,10 @@ import time
 from collections.abc import Iterable
 from functools import partial
 
-from gpuring import native
-from gpuring.errors import FrameTorn, RingError
+from gpuring import native, slot_layout
+from gpuring.errors import FrameTorn, RingError, TooManyPeers
 from gpuring.native import Header, Peer, diagnosis
-from gpuring.native.diagnosis import cannot_join, in_the_way, resting, unusable, way_out
+from gpuring.native.diagnosis import in_the_way, resting, unusable, way_out
 from gpuring.printable import printable
 from gpuring.registry.subscriptions import is_unnamed, text_of
 
@@ -44,6 +44,17 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
         return torn(ring, peer.take_torn(), released=True)
     is_stopped = partial(_is_stopped, peer.header, at_most_s_old=0.0 if timeout else _POLLED_S)
     return diagnosis.refused(ring, peer, result, verb, timeout, is_stopped)
+
+
+def cannot_join(ring: str, header: Header, result: int, subscription: bytes) -> RingError:
+    """The error for the negative `result` of a join."""
+    about = slot_layout.about(header.spec) or {}
+    if result == native.FULL_SUBSCRIPTIONS and "service" in about:
+        return TooManyPeers(
+            f"{ring!r} is a service, and no ring: only its engines read its requests. So it can be "
+            f"neither tapped nor recorded nor exported. `gpuring inspect {ring}` shows who is in it"
+        )
+    return diagnosis.cannot_join(ring, header, result, subscription)
 
 
 def torn(ring: str, seqs: Iterable[int], *, released: bool = False) -> FrameTorn:

@@ -145,6 +145,15 @@ def test_clean_says_nothing_of_the_rings_of_living_clients(name, command):
         assert f"{answers} stays: " in done.stderr
 
 
+@pytest.mark.parametrize("options", [("tap", "--out"), ("record", "--out"), ("subscribe",)])
+def test_commands_for_rings_say_that_it_is_a_service(name, command, tmp_path, options):
+    verb, *out = options
+    with serve(name):
+        said = command(verb, name, *out, tmp_path / "out" if out else "recorder")
+    assert said.returncode == 1
+    assert f"'{name}' is a service, and no ring: only its engines read its requests" in said.stderr
+
+
 def test_a_client_keeps_its_label_in_the_next_service(name):
     server = serve(name)
     with gpuring.connect(name, label="camera 5") as client:
