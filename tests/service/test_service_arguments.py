@@ -161,6 +161,25 @@ def test_no_part_comes_of_a_request_that_was_not_sent(name):
         ask_here(server, client, 1)
 
 
+def test_several_fields_are_written_and_no_value(name):
+    fields = {"image": ((4,), "u1"), "box": ((2,), "f4")}
+    values = {"image": [1] * 4, "box": [2] * 2}
+    with (
+        gpuring.serve(name, request=fields, response=fields, device="host") as server,
+        gpuring.connect(name) as client,
+    ):
+        with pytest.raises(TypeError, match=r"For the request give call\(\) a function"):
+            client.call(values, timeout=10)
+        with client.request(timeout=10) as slot:
+            call = slot.call
+        with server.take(timeout=10) as (taken,):
+            with pytest.raises(TypeError, match=r"For the answer write them in .* call\.answer"):
+                taken.reply(values)
+            taken.fail("no answer")
+        with pytest.raises(gpuring.CallFailed):
+            call.result(timeout=10)
+
+
 def test_none_is_neither_a_request_nor_an_answer(name):
     """NumPy assigns it as NaN."""
     floats = {"request": ((2,), "f4"), "response": ((2,), "f4")}
