@@ -21,9 +21,9 @@ from gpuring.printable import printable
 from gpuring.registry.subscriptions import is_unnamed, text_of
 
 __all__ = [
-    "Culprit", "blocking_subscription", "cannot_join", "culprit", "in_the_way", "refused",
-    "resting", "torn", "unusable", "waiting_for_itself", "waits_for_itself", "way_out",
-    "whose",
+    "Culprit", "blocking_subscription", "cannot_join", "culprit", "in_the_way", "is_alone",
+    "refused", "resting", "torn", "unusable", "waiting_for_itself", "waits_for_itself",
+    "way_out", "whose",
 ]  # fmt: skip
 
 _POLLED_S = 0.02
@@ -113,12 +113,12 @@ def waits_for_itself(peer: Peer) -> bool:
         in_the_way = header.members(subscription)
     else:
         return False
-    return (
-        bool(in_the_way)
-        and all(map(header.is_own, in_the_way))
-        and len(sys._current_frames()) == 1
-        and not _handles_signals()
-    )
+    return bool(in_the_way) and all(map(header.is_own, in_the_way)) and is_alone()
+
+
+def is_alone() -> bool:
+    """Whether no other Python code of this process can run while the calling thread waits."""
+    return len(sys._current_frames()) == 1 and not _handles_signals()
 
 
 def waiting_for_itself(ring: str, peer: Peer) -> str:
