@@ -46,7 +46,9 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
     return diagnosis.refused(ring, peer, result, verb, timeout, is_stopped)
 
 
-def cannot_join(ring: str, header: Header, result: int, subscription: bytes) -> RingError:
+def cannot_join(
+    ring: str, header: Header, result: int, subscription: bytes
+) -> RingError | ValueError:
     """The error for the negative `result` of a join."""
     about = slot_layout.about(header.spec) or {}
     if result == native.FULL_SUBSCRIPTIONS and "service" in about:
