@@ -30,7 +30,6 @@ OUT = "array to copy to"
 _ON_HOST = (dlpack.DL_CPU, dlpack.DL_CUDA_HOST)
 _ON_GPU = (dlpack.DL_CUDA, dlpack.DL_CUDA_MANAGED)
 _KINDS = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 5: "complex", 6: "bool"}  # of DLPack
-_NUMPY_TAKES = "in host memory slot.array[...] = value"
 
 
 @dataclass
@@ -198,7 +197,7 @@ def _open(source: Any, stream: int | None, home: int | None, order: Order) -> _O
         return viewed
     raise TypeError(
         f"only arrays can be copied (DLPack, or an array interface), not {type(source).__name__}; "
-        f"{_NUMPY_TAKES} takes whatever NumPy does"
+        "in host memory slot.array is an array of NumPy, for all that NumPy can do"
     )
 
 
@@ -275,7 +274,8 @@ def _check(ring: str, field: Field, frame: Any, other: _Other, what: str) -> Non
     if not alike:
         raise TypeError(
             f"ring {ring!r}: the frame is {field.extended or frame.dtype}, the {what} {theirs}"
-            + f". copy_from converts nothing, and {_NUMPY_TAKES} does" * (what == "source")
+            + ". copy_from converts nothing, and in host memory slot.array[...] = value does"
+            * (what == "source")
         )
     if other.read_only and what != "source":
         raise ValueError(f"ring {ring!r}: the {what} is read-only")

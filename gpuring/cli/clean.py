@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from gpuring import native
 from gpuring.cli.owners import myself, user
+from gpuring.cli.services import service_of
 from gpuring.cli.text import columns, complain, counted, wrap
 from gpuring.cli.trouble import CommandError
 from gpuring.native import Header
@@ -32,8 +33,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     asked = {segment.check_name(name) for name in args.names}
-    wanted: Callable[[str], object] = asked.__contains__ if asked else lambda _: True
-    fates = {fate.name: fate for fate in foresee(wanted)}
+    of_them = {name for name in segment.listing() if service_of(name) in asked} if asked else set()
+    wanted: Callable[[str], object] = (asked | of_them).__contains__ if asked else lambda _: True
+    fates = {
+        fate.name: fate for fate in foresee(wanted) if fate.goes or fate.ring not in of_them - asked
+    }
     if args.dry_run:
         for fate in fates.values():
             _say(f"{fate.name} {'would be removed' if fate.goes else 'would stay'}: {fate.why}")

@@ -16,6 +16,7 @@ from pathlib import Path
 from gpuring.cli.options import Refused, count, device, positive, seconds
 from gpuring.cli.text import complain, counted
 from gpuring.cli.trouble import CommandError, need
+from gpuring.errors import RingExists
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -76,7 +77,12 @@ def run(args: argparse.Namespace) -> int:
     start_ns = recorded.start_ns + round(args.start * 1e9)
     end_ns = None if args.to is None else recorded.start_ns + round(args.to * 1e9)
     said = "interrupted"
-    with Replay(recorded, names=names, device=args.device) as replay:
+    try:
+        replay = Replay(recorded, names=names, device=args.device)
+    except RingExists as error:
+        there, _, _ = str(error).partition(". Choose another name")
+        raise CommandError(f"{there}. Choose another name with --as NAME=NAME") from error
+    with replay:
         made = ", ".join(ring.name for ring in replay.rings)
         complain(f"gpuring replay: {made}; Ctrl-C ends it")
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict, deque
 from collections.abc import Collection, Iterator
 from importlib.util import find_spec
@@ -22,10 +23,10 @@ def read(*paths: str | Path) -> Recording:
     `paths` are its files, in any order.  A file that is still being written, or whose recorder was
     killed, is read up to its last whole chunk.  Such a file has no index, so this reads all of it
     once.  Does not wait.  Raises OSError, RingError (a file is not a recording, or mcap is not
-    installed), TypeError (no path).
+    installed), TypeError (no path, or a list of them).
     """
-    if not paths:
-        raise TypeError("read takes the paths of the files of a recording")
+    if not paths or not all(isinstance(path, str | os.PathLike) for path in paths):
+        raise TypeError("read takes the paths of the files of a recording: read(*paths)")
     if not find_spec("mcap"):
         raise RingError("recordings need mcap: pip install 'gpuring[record]'")
     from gpuring.recording.index import IndexedFile

@@ -13,17 +13,17 @@ import time
 from collections.abc import Iterable
 from functools import partial
 
-from gpuring import native
-from gpuring.errors import FrameTorn, RingError
+from gpuring import native, slot_layout
+from gpuring.errors import FrameTorn, RingError, TooManyPeers
 from gpuring.native import Header, Peer, diagnosis
-from gpuring.native.diagnosis import cannot_join, in_the_way, resting, unusable, way_out
+from gpuring.native.diagnosis import in_the_way, resting, unusable, way_out
 from gpuring.printable import printable
 from gpuring.registry.subscriptions import is_unnamed, text_of
 
 __all__ = [
-    "Culprit", "blocking_subscription", "cannot_join", "culprit", "in_the_way", "refused",
-    "resting", "torn", "unusable", "waiting_for_itself", "waits_for_itself", "way_out",
-    "whose",
+    "Culprit", "blocking_subscription", "cannot_join", "culprit", "in_the_way", "is_alone",
+    "refused", "resting", "torn", "unusable", "waiting_for_itself", "waits_for_itself",
+    "way_out", "whose",
 ]  # fmt: skip
 
 _POLLED_S = 0.02
@@ -44,6 +44,19 @@ def refused(ring: str, peer: Peer, result: int, *, verb: str, timeout: float | N
         return torn(ring, peer.take_torn(), released=True)
     is_stopped = partial(_is_stopped, peer.header, at_most_s_old=0.0 if timeout else _POLLED_S)
     return diagnosis.refused(ring, peer, result, verb, timeout, is_stopped)
+
+
+def cannot_join(
+    ring: str, header: Header, result: int, subscription: bytes
+) -> RingError | ValueError:
+    """The error for the negative `result` of a join."""
+    about = slot_layout.about(header.spec) or {}
+    if result == native.FULL_SUBSCRIPTIONS and "service" in about:
+        return TooManyPeers(
+            f"{ring!r} is a service, and no ring: only its engines read its requests. So it can be "
+            f"neither tapped nor recorded nor exported. `gpuring inspect {ring}` shows who is in it"
+        )
+    return diagnosis.cannot_join(ring, header, result, subscription)
 
 
 def torn(ring: str, seqs: Iterable[int], *, released: bool = False) -> FrameTorn:
@@ -102,12 +115,12 @@ def waits_for_itself(peer: Peer) -> bool:
         in_the_way = header.members(subscription)
     else:
         return False
-    return (
-        bool(in_the_way)
-        and all(map(header.is_own, in_the_way))
-        and len(sys._current_frames()) == 1
-        and not _handles_signals()
-    )
+    return bool(in_the_way) and all(map(header.is_own, in_the_way)) and is_alone()
+
+
+def is_alone() -> bool:
+    """Whether no other Python code of this process can run while the calling thread waits."""
+    return len(sys._current_frames()) == 1 and not _handles_signals()
 
 
 def waiting_for_itself(ring: str, peer: Peer) -> str:

@@ -227,6 +227,7 @@ cdef class Consumer(Endpoint):
                 self._untold += torn.seqs
         else:
             self._put_back(index)
+            self._slots[index]._owner = None  # nobody but the slot may have us
 
     def _finish(self):
         errors = Endpoint._finish(self)

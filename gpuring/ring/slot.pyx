@@ -181,7 +181,8 @@ cdef class Slot(Exported):
         if ARRAY not in self._fields:
             names = ", ".join(repr(name) for name in self._fields)
             raise TypeError(
-                f"ring {self._ring!r} has the fields {names}: use slot[name], not slot.array"
+                f"ring {self._ring!r} has the fields {names}: "
+                "use slot[name], not slot.array, and slot.field(name) for other libraries"
             )
         return ARRAY
 

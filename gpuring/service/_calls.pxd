@@ -10,4 +10,4 @@ cdef class InFlight(Entry):
     cdef void begin(self, Inbox mailbox, uint64_t number, uint64_t seq, expires) noexcept
     cpdef _outcome_of(self, bint done, timeout, stream)
     cdef hand_out(self)
-    cpdef int _check_sent(self) except -1
+    cpdef int _check_sent(self, timeout) except -1

@@ -11,6 +11,8 @@ from gpuring.service._books cimport Entry
 from gpuring.service._inbox cimport Inbox
 from gpuring.service._sleepers cimport asyncio
 from gpuring.errors import RingClosed, RingError, RingTimeout
+from gpuring.registry import diagnosis
+from gpuring.ring import caller
 
 
 cdef class InFlight(Entry):
@@ -51,14 +53,20 @@ cdef class InFlight(Entry):
         its request may still be sent if it was not.  In the block of its request it raises
         RingError.
         """
-        self._check_sent()
+        self._check_sent(timeout)
         return self._outcome_of(self._mailbox.wait(self, timeout, stream), timeout, stream)
 
-    cpdef int _check_sent(self) except -1:
+    cpdef int _check_sent(self, timeout) except -1:
         """Raises RingError if this thread would wait for the answer in the block of the request.  Without a block, another thread
-        may send it."""
-        if self._sent_at < 0 and self._error is None and self.in_block == PyThread_get_thread_ident():
+        may send it.  If there is none, and no `timeout`, this warns."""
+        if self._sent_at >= 0 or self._error is not None:
+            return 0
+        if self.in_block == PyThread_get_thread_ident():
             raise RingError(f"{self._label()} has not been sent yet: its request is sent at the end of its block, or by publish()")
+        if timeout is None and diagnosis.is_alone():
+            caller.warn(
+                f"{self._label()}: this wait may never end: its request has not been sent, and this process has no other thread "
+                "of Python that could send it. Call publish() first, or write the request in a with block", RuntimeWarning)
         return 0
 
     def _give_up(self, error):

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from gpuring.ring.write_slot import WriteSlot
 
 _NUMBERS = "biufc"
+_BY_FIELDS = {
+    "the request": "give call() a function, which gets the slot and writes them",
+    "the answer": "write them in the block of `with call.answer() as slot:`",
+}
 
 
 def assign(slot: WriteSlot, value: Any, what: str) -> None:
@@ -26,7 +30,11 @@ def assign(slot: WriteSlot, value: Any, what: str) -> None:
     Without CuPy a value of NumPy, or of numbers, is cast on the host, and one of another library is
     not cast on the GPU.
     """
-    array = inner.array(slot, inner.only_field(slot))
+    try:
+        field = inner.only_field(slot)
+    except TypeError as error:
+        raise TypeError(f"{error}. For {what} {_BY_FIELDS[what]}") from None
+    array = inner.array(slot, field)
     if type(value) is not np.ndarray or value.dtype != array.dtype or value.shape != array.shape:
         _check(array, value, what)
     if isinstance(array, Span):

@@ -121,7 +121,7 @@ class PendingCall(InFlight, Unique):
 
         def _outcome_of(self, done: bool, timeout: float | None, stream: Any) -> Answer: ...
         def result(self, timeout: float | None = None, *, stream: Any = None) -> Answer: ...
-        def _check_sent(self) -> int: ...
+        def _check_sent(self, timeout: float | None) -> int: ...
 
     @property
     def number(self) -> int:
@@ -138,7 +138,7 @@ class PendingCall(InFlight, Unique):
         """Waits for the answer, a part of it that nobody takes, or the failure.  Returns False if
         none has come within `timeout` seconds.  It may still come.  Raises RingError in the block
         of its request."""
-        self._check_sent()
+        self._check_sent(timeout)
         return self._mailbox.wait(self, timeout)
 
     async def result_async(self, timeout: float | None = None, *, stream: Any = None) -> Answer:

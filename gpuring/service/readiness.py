@@ -10,7 +10,7 @@ from gpuring.native import seconds
 from gpuring.printable import printable
 from gpuring.registry import directory, segment, survey
 from gpuring.registry.jams import STUCK_S, jams
-from gpuring.registry.stats import PeerStats, RingStats
+from gpuring.registry.stats import InTheWay, PeerStats, RingStats
 from gpuring.service.wire import ENGINES
 from gpuring.slot_layout import Spec
 
@@ -87,9 +87,9 @@ def health(name: str, within_s: float = 10.0, after_s: float = STUCK_S) -> Healt
         ]
         told = [f"{ready} of {len(engines)} engines ready", *told] if ready else told
         had_s = max((hold.age_s for peer in engines for hold in peer.holding), default=0.0)
-        told += [f"no request can be sent: {shut}"] if shut else []
+        told += [f"no request can be sent: {shut.why}"] if shut else []
         if not ready or had_s >= after_s:
-            told += _stuck(name, after_s if ready else 0.0)
+            told += _stuck(name, after_s if ready else 0.0, shut.seq if shut else None)
         why = "; ".join(dict.fromkeys(told))
     if waiting:
         queue = "1 call waits" if waiting == 1 else f"{waiting} calls wait, the oldest"
@@ -98,19 +98,19 @@ def health(name: str, within_s: float = 10.0, after_s: float = STUCK_S) -> Healt
     return Health(name, ok, why, ready, len(engines), waiting, oldest_s)
 
 
-def _keeps_it_full(service: RingStats, engines: list[PeerStats]) -> str:
-    """Which of these engines has the call whose slot the next request would get.  "": none."""
+def _keeps_it_full(service: RingStats, engines: list[PeerStats]) -> InTheWay | None:
+    """Which of these engines has the call whose slot the next request would get."""
     way = service.in_the_way
     held = {hold.seq for engine in engines for hold in engine.holding}
-    return way.why if way is not None and way.seq in held else ""
+    return way if way is not None and way.seq in held else None
 
 
-def _stuck(name: str, after_s: float) -> list[str]:
+def _stuck(name: str, after_s: float, told_seq: int | None) -> list[str]:
     """Which engine has had a call for how long, for what it waits in other rings, and what ends
-    that.  Not that nobody takes calls, which their number says."""
+    that.  Not that nobody takes calls, which their number says, nor of the call `told_seq`."""
     found = jams(survey.ls(), after_s, name)
     steps = [step for jam in found for step in jam.steps]
-    told = [step.why for step in steps if step.ring != name or step.seq is not None]
+    told = [step.why for step in steps if step.ring != name or step.seq not in (None, told_seq)]
     ends = (end.command for jam in found for end in jam.culprits)
     return told + [f"start `{command}` again" for command in ends if command]
 

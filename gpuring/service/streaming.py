@@ -81,7 +81,7 @@ class Parts(HandsOut, Unique):
         """Waits until there is a part to hand out, or the end."""
         call, deadline = self._call, deadline_of(self._timeout)
         self._give_back()
-        call._check_sent()
+        call._check_sent(self._timeout)
         done = call._mailbox.pump(self._has_next, deadline, self._stream, call._sleepers)
         self._prepare(done)
 

@@ -235,7 +235,7 @@ def test_what_a_frame_cannot_go_to(frame):
     with pytest.raises(ValueError, match="array to copy to is read-only"):
         frame.copy_to(_read_only())
     for nothing in (None, [[1] * 6] * 4, 1):
-        with pytest.raises(TypeError):
+        with pytest.raises(TypeError, match=r"slot\.array is an array of NumPy"):
             frame.copy_to(nothing)
     frame.release()
     with pytest.raises(gpuring.RingError, match="no longer yours"):

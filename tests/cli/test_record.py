@@ -147,6 +147,7 @@ def test_parts_of_a_recording(ring, name, tmp_path, command):
     with gpuring.create(f"{name}-3", slots=2, shape=1, dtype="u1", device="host"):
         taken = command("replay", tmp_path / "run.mcap", "--as", f"{name}={name}-3")
     assert taken.returncode == 1
+    assert taken.stderr.endswith("Choose another name with --as NAME=NAME\n")
     done = command(
         "replay", tmp_path / "run.mcap", "--as", f"{name}={name}-2", "--rate", "max",
         "--from", np.format_float_positional(start), "--to", np.format_float_positional(end),

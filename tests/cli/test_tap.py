@@ -296,6 +296,7 @@ def test_it_says_once_that_no_frame_comes_and_why(name, tmp_path):
         assert "sequence 4 has not been published yet" in told
         assert "It waits on" in told
         poll(lambda: any(peer.waiting for peer in ring.stats().peers))
+        assert [peer.label for peer in ring.stats().peers if peer.waiting] == ["tap"]
         producer.claim().publish()
         _, more = process.communicate(timeout=DEADLINE_S)
         assert (process.returncode, "no new frame" in more) == (0, False)

@@ -47,6 +47,7 @@ def parsed(monkeypatch, capsys):
         ((*KEEP, "--dtype", "zz"), "--dtype: 'zz' cannot be a frame's dtype"),
         ((*KEEP, "--dtype", "O"), "Python objects"),
         ((*KEEP, "--field", "a:b:u1:3"), "--field: must be [NAME:]DTYPE:N,N,…"),
+        (("keep", "x", "--request", "3,4:f4"), "--request: must be [NAME:]DTYPE:N,N,…"),
         ((*KEEP, "--mode", "999"), "--mode: must be permission bits in octal"),
         ((*KEEP, "--meta", "pts"), "--meta: must be NAME:DTYPE with commas"),
         ((*KEEP, "--meta", "pts:zz"), "--meta: 'pts:zz' cannot be metadata"),

@@ -11,7 +11,7 @@ import pytest
 
 import gpuring
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
+from tests.helpers.support import poll, segments_of
 from tests.service.services import answer, ask_here, engine, holder, send, sender, serve, up
 
 
@@ -121,6 +121,37 @@ def test_the_ring_of_answers_has_the_labels_of_both_sides(name):
         ask_here(server, client, 0)
         peers = client._mailbox._ring.stats().peers
         assert [each.label for each in peers] == ["camera 5", "camera 5", "rack 2"]
+
+
+def test_clean_removes_the_rings_of_dead_clients_with_their_service(name, children, command):
+    creator, client = up(children(engine, name)), children(sender, name, 1)
+    client.receive()  # the client has joined
+    creator.kill()
+    client.kill()  # nobody is left to remove its ring
+    (answers,) = (each for each in segments_of(name) if f"{name}." in each and "+" not in each)
+    done = command("clean", "--dry-run", name).stdout
+    assert f"{answers.removeprefix('gpuring.')} would be removed" in done
+    done = command("clean", name).stdout
+    assert f"removed {answers.removeprefix('gpuring.')}: " in done
+    assert segments_of(name) == []
+
+
+def test_clean_says_nothing_of_the_rings_of_living_clients(name, command):
+    with serve(name), gpuring.connect(name) as client:
+        answers = client._mailbox._ring.name
+        done = command("clean", name)
+        assert answers not in done.stdout + done.stderr
+        done = command("clean", answers)
+        assert f"{answers} stays: " in done.stderr
+
+
+@pytest.mark.parametrize("options", [("tap", "--out"), ("record", "--out"), ("subscribe",)])
+def test_commands_for_rings_say_that_it_is_a_service(name, command, tmp_path, options):
+    verb, *out = options
+    with serve(name):
+        said = command(verb, name, *out, tmp_path / "out" if out else "recorder")
+    assert said.returncode == 1
+    assert f"'{name}' is a service, and no ring: only its engines read its requests" in said.stderr
 
 
 def test_a_client_keeps_its_label_in_the_next_service(name):

@@ -248,8 +248,9 @@ def test_what_is_no_recording(tmp_path, monkeypatch):
             read(tmp_path / "text")
     with pytest.raises(FileNotFoundError):
         read(tmp_path / "missing")
-    with pytest.raises(TypeError, match="paths"):
-        read()
+    for no_paths in ((), ([tmp_path / "text"],)):
+        with pytest.raises(TypeError, match=r"paths .*read\(\*paths\)"):
+            read(*no_paths)
     monkeypatch.setattr("gpuring.recording.reading.find_spec", lambda _: None)
     with pytest.raises(gpuring.RingError, match=r"need mcap: pip install 'gpuring\[record\]'"):
         read(tmp_path / "missing")

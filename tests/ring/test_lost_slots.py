@@ -6,6 +6,7 @@ verb that was done may leave a claim, or a hold, which nobody knows of.  It is g
 
 from __future__ import annotations
 
+import gc
 import sys
 import warnings
 from collections.abc import Iterator
@@ -124,6 +125,26 @@ def test_who_is_blocked_by_a_lost_slot_of_its_own_process_gets_it(ring):
         put(producer)
         reader.acquire(0).seq  # noqa: B018
         assert producer.claim(10).seq == 4
+
+
+@pytest.mark.filterwarnings("ignore:.*was not closed:ResourceWarning")
+@pytest.mark.parametrize("seen", [False, True])
+def test_a_consumer_that_was_dropped_with_its_slots_blocks_nobody_of_its_process(ring, seen):
+    def forget():
+        reader = ring.consumer()
+        for _ in range(ring.slots):
+            put(producer)
+        kept = [reader.acquire(0) for _ in range(ring.slots)]
+        assert not seen or all(slot.seq for slot in kept)
+
+    gc.disable()  # which would drop them as well, at any time
+    try:
+        with ring.producer() as producer:
+            forget()
+            assert producer.claim(10).seq == 4
+            assert [peer.role for peer in ring.stats().peers] == ["producer"]
+    finally:
+        gc.enable()
 
 
 def test_who_waits_is_not_told_what_goes_wrong_with_the_slot_of_another(ring):

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 
 import gpuring
+from gpuring.registry import diagnosis
 from tests.helpers.promise import promise
 from tests.helpers.support import poll
 from tests.service.services import (
@@ -151,6 +153,26 @@ def test_who_has_handed_the_slot_to_another_thread_waits_until_that_has_sent_it(
             sent.result()
 
 
+@pytest.mark.parametrize("take", ["result", "wait", "parts"])
+def test_who_alone_could_send_the_request_is_warned(name, take, monkeypatch):
+    """The warning is an error here, or the wait would not end."""
+    takes = {
+        "result": lambda call: call.result(),
+        "wait": lambda call: call.wait(),
+        "parts": lambda call: next(call.parts()),
+    }
+    monkeypatch.setattr(diagnosis, "is_alone", lambda: True)
+    with serve(name) as server, gpuring.connect(name, parts=1) as client:
+        slot = client.request(10)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(RuntimeWarning, match=r"may never end: its request .* publish\(\)"):
+                takes[take](slot.call)
+            assert take == "parts" or not slot.call.wait(0.01)  # nothing is said with a time-out
+        slot.abandon()
+        ask_here(server, client, 1)
+
+
 def test_no_part_comes_of_a_request_that_was_not_sent(name):
     with serve(name) as server, gpuring.connect(name, parts=1) as client:
         with (
@@ -159,6 +181,25 @@ def test_no_part_comes_of_a_request_that_was_not_sent(name):
         ):
             next(slot.call.parts(10))
         ask_here(server, client, 1)
+
+
+def test_several_fields_are_written_and_no_value(name):
+    fields = {"image": ((4,), "u1"), "box": ((2,), "f4")}
+    values = {"image": [1] * 4, "box": [2] * 2}
+    with (
+        gpuring.serve(name, request=fields, response=fields, device="host") as server,
+        gpuring.connect(name) as client,
+    ):
+        with pytest.raises(TypeError, match=r"For the request give call\(\) a function"):
+            client.call(values, timeout=10)
+        with client.request(timeout=10) as slot:
+            call = slot.call
+        with server.take(timeout=10) as (taken,):
+            with pytest.raises(TypeError, match=r"For the answer write them in .* call\.answer"):
+                taken.reply(values)
+            taken.fail("no answer")
+        with pytest.raises(gpuring.CallFailed):
+            call.result(timeout=10)
 
 
 def test_none_is_neither_a_request_nor_an_answer(name):

@@ -159,8 +159,15 @@ def test_a_service_that_an_engine_keeps_full_cannot_be_asked(name, children, cap
         assert "no request can be sent: peer" in found.why
         assert f"pid {worker.pid}, stopped) of subscription 'engines' has held" in found.why
         assert main(["health", name, "--within", "60"]) == 1
+        waiting = in_thread(lambda: client.request(PATIENCE_S))
+        poll(lambda: any(peer.waiting for peer in server.stats().producers))
+        told = gpuring.health(name, within_s=60, after_s=0.0).why
+        assert told.count("has held") == 1, told  # not again for who waits for the slot
         worker.kill()
         first.cancel()
+        client.close()
+        with pytest.raises(gpuring.RingClosed):
+            waiting()
 
 
 def test_an_engine_that_sends_parts_is_not_named(name):

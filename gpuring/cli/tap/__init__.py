@@ -81,7 +81,7 @@ def _tap(args: argparse.Namespace) -> int:
     # gate: a stream that waits for a killed producer's event never wakes; a host wait does.
     with (
         gpuring.attach(args.name, owner=args.owner) as ring,
-        ring.consumer(lossless=False, gate="host") as frames,
+        ring.consumer(lossless=False, gate="host", label="tap") as frames,
     ):
         inner.expect_end(frames)
         fields = _chosen(ring.spec.fields, args.field)

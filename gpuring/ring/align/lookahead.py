@@ -143,6 +143,18 @@ class Lookahead:
         newest = "" if self.last is None else f" (the newest {self._by!r}: {self.last})"
         return f"{count} {frames} of ring {self.consumer.ring.name!r} matched no others{newest}"
 
+    def why_none(self) -> str:
+        """Why no frame comes, in words.  One that comes after all is kept for the next step."""
+        try:
+            if self.end is None:
+                self._take_one()
+                return "the next one has just come"
+        except RingTimeout as error:
+            return str(error).partition(" at once: ")[2]
+        except (EndOfStream, PeerLost) as end:
+            self.end = end
+        return "its stream has ended"
+
     def drop(self, frame: Frame) -> None:
         """Releases a frame that nobody has seen."""
         if frame.slot._open:
@@ -189,11 +201,9 @@ class Lookahead:
 def passed_over(streams: Sequence[Lookahead], before: Sequence[int]) -> list[str]:
     """What was released of each stream since its `unmatched` was `before`, in words."""
     told = [each.passed_over(count) for each, count in zip(streams, before, strict=True)]
-    silent = [
-        repr(each.consumer.ring.name)
+    told += [
+        f"none came of ring {each.consumer.ring.name!r}: {each.why_none()}"
         for each, passed in zip(streams, told, strict=True)
         if not (each.held or passed)
     ]
-    if silent:
-        told.append(f"none came of ring {', '.join(silent)}")
     return [each for each in told if each]

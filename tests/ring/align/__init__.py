@@ -15,7 +15,7 @@ class Streams:
     """Rings with a producer and a consumer each; `put(0, 1, 2)` publishes pts 1 and 2 in ring 0."""
 
     def __init__(self, stack: ExitStack, place: Place, name: str, n: int = 2, **options) -> None:
-        how = {"lossless": options.pop("lossless", True)}
+        how = {each: options.pop(each) for each in ("lossless", "reattach") if each in options}
         spec = SPEC | options
         self.place = place
         self.rings = [stack.enter_context(place.create(f"{name}-{k}", **spec)) for k in range(n)]
