@@ -89,7 +89,7 @@ def health(name: str, within_s: float = 10.0, after_s: float = STUCK_S) -> Healt
         had_s = max((hold.age_s for peer in engines for hold in peer.holding), default=0.0)
         told += [f"no request can be sent: {shut}"] if shut else []
         if not ready or had_s >= after_s:
-            told += _stuck(name, after_s if ready else 0.0)
+            told += _stuck(name, after_s if ready else 0.0, "slot" if shut else "")
         why = "; ".join(dict.fromkeys(told))
     if waiting:
         queue = "1 call waits" if waiting == 1 else f"{waiting} calls wait, the oldest"
@@ -105,11 +105,12 @@ def _keeps_it_full(service: RingStats, engines: list[PeerStats]) -> str:
     return way.why if way is not None and way.seq in held else ""
 
 
-def _stuck(name: str, after_s: float) -> list[str]:
+def _stuck(name: str, after_s: float, said: str) -> list[str]:
     """Which engine has had a call for how long, for what it waits in other rings, and what ends
-    that.  Not that nobody takes calls, which their number says."""
+    that.  Not that nobody takes calls, which their number says, and no wait for what was `said`."""
     found = jams(survey.ls(), after_s, name)
     steps = [step for jam in found for step in jam.steps]
+    steps = [step for step in steps if step.ring != name or step.wants != said]
     told = [step.why for step in steps if step.ring != name or step.seq is not None]
     ends = (end.command for jam in found for end in jam.culprits)
     return told + [f"start `{command}` again" for command in ends if command]
