@@ -87,16 +87,14 @@ def run(args: argparse.Namespace) -> int:
     with contextlib.ExitStack() as joined:
         deadline = deadline_of(args.timeout or 0.0)
         sources = [
-            joined.enter_context(
-                Source(
-                    name,
-                    timeout=left_s(deadline),
-                    owner=args.owner,
-                    lossless=args.lossless,
-                    durable=args.durable,
-                    patience=args.patience,
-                    follow=args.follow,
-                )
+            Source(
+                name,
+                timeout=left_s(deadline),
+                owner=args.owner,
+                lossless=args.lossless,
+                durable=args.durable,
+                patience=args.patience,
+                follow=args.follow,
             )
             for name in args.names
         ]
@@ -107,6 +105,13 @@ def run(args: argparse.Namespace) -> int:
             split_s=args.split_time or math.inf,
             durable=args.durable is not None,
         )
+        # After the file: the patience of a durable subscription begins anew when its reader leaves.
+        try:
+            for source in sources:
+                joined.enter_context(source)
+        except BaseException:
+            files.give_up()
+            raise
         keep_freed_memory()
         recorder = Recorder(sources, files)
         for number in (signal.SIGINT, signal.SIGTERM):

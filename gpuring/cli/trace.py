@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -133,12 +134,17 @@ def _waits(waits: list[Wait], pids: Mapping[int, str]) -> Iterator[str]:
 
 
 def _summary(collector: Collector) -> Iterator[str]:
+    from gpuring.native.tracer import EVENT_NBYTES, TRACE_EVENTS
+    from gpuring.registry import segment
+
+    full = shutil.disk_usage(segment.SHM).free < EVENT_NBYTES * TRACE_EVENTS
+    no_room = f"{segment.SHM} has no room for them" if full else ""
     for ring in collector.rings:
         line = (
             f"{ring.title}: {counted(ring.events, 'event')} of {counted(len(ring.parts), 'peer')}"
         )
         if not ring.events:
-            line += f"; see `gpuring why {ring.name}`"
+            line += f"; {no_room or f'see `gpuring why {ring.name}`'}"
         if ring.missed:
             line += f", {ring.missed} more were overwritten before they were read"
         if ring.gaps:

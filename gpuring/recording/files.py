@@ -150,9 +150,11 @@ class Files:
         self._channels = {}
 
     def give_up(self) -> None:
-        """Closes the file as it is, after an error."""
+        """Closes the file as it is, after an error.  One without a frame is removed."""
         with contextlib.suppress(OSError):  # of what is still in its buffer
             self._file.close()
+        if not self._counts:
+            self.written[-1].unlink(missing_ok=True)
 
 
 def keep_freed_memory() -> None:

@@ -23,7 +23,8 @@ _GPU_S = 0.005
 
 
 class Source:
-    """A ring whose frames are recorded, as a consumer of it.  It is a context manager."""
+    """A ring whose frames are recorded.  It is a context manager, and a consumer of the ring in its
+    block."""
 
     def __init__(
         self,
@@ -36,40 +37,43 @@ class Source:
         patience: float | None = None,
         follow: bool = False,
     ) -> None:
-        """Joins the ring, for which it waits so many seconds, from the oldest frame on.
+        """Waits so many seconds for the ring.  Its block joins it, from the oldest frame on.
 
         * `owner`: that of `attach`.  `lossless`, `patience`: those of `Ring.consumer`.
         * `durable`: the name of a durable subscription.  If it is lossless, a frame is released
           when its chunk was written, and not when it was copied.  So a kill loses none.
         * `follow`: whether it goes on over restarts.
 
-        Raises what `attach` and `Ring.consumer` raise.
+        Both raise what `attach` and `Ring.consumer` raise.
         """
+        self._name, self._owner = name, owner
+        self._lossless, self._durable = lossless, durable
+        self._patience, self._follow = patience, follow
         self._holds = lossless and durable is not None
         self._held: list[ReadSlot] = []
         self._place = place_of(name, timeout)
+
+    def __enter__(self) -> Source:
         with self._place:
-            self._handle = attach(name, owner=owner)
+            self._handle = attach(self._name, owner=self._owner)
             try:
                 # gate: a stream that waits for a killed producer's event never wakes.
                 self.frames = self._handle.consumer(
-                    durable,
-                    lossless=lossless,
+                    self._durable,
+                    lossless=self._lossless,
                     start="oldest",
                     gate="host",
-                    reattach=follow,
-                    durable=durable is not None,
-                    patience=patience,
+                    reattach=self._follow,
+                    durable=self._durable is not None,
+                    patience=self._patience,
                     label="record",
                 )
-                if not follow:
+                if not self._follow:
                     inner.expect_end(self.frames)
                 self._settle_in()
             except BaseException:
                 self._handle.close()
                 raise
-
-    def __enter__(self) -> Source:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import time
 
 import numpy as np
 import pytest
@@ -183,6 +184,31 @@ def test_what_cannot_be_is_said_in_one_line(name, tmp_path, command, monkeypatch
             assert (done.returncode, done.stderr) == (
                 1, f"gpuring {asked[0]}: mcap is not installed: pip install 'gpuring[record]'\n",
             )  # fmt: skip
+
+
+def test_one_that_cannot_write_does_not_begin_the_patience_of_its_subscription_anew(
+    ring, name, tmp_path, command
+):
+    """A supervisor starts it again and again, and producers would wait for ever."""
+    ring.subscribe("disk", patience=60)
+    options = ("--lossless", "--durable", "disk", "--out", tmp_path / "no" / "run.mcap")
+    before = time.monotonic()
+    assert command("record", name, *options).returncode == 1
+    took = time.monotonic() - before
+    (subscription,) = ring.stats().subscriptions
+    assert subscription.unread_s >= took
+    ring.unsubscribe("disk")
+
+
+def test_one_that_cannot_join_leaves_no_file(name, tmp_path, command):
+    with (
+        gpuring.create(
+            name, slots=2, shape=1, dtype="u1", device="host", max_subscriptions=1
+        ) as ring,
+        ring.consumer(),
+    ):
+        done = command("record", name, "--out", tmp_path / "run.mcap")
+    assert (done.returncode, [*tmp_path.iterdir()]) == (1, [])
 
 
 def test_it_says_for_which_ring_it_waits(name, tmp_path):

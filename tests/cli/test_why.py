@@ -114,11 +114,14 @@ def test_who_is_not_the_only_producer_can_be_ended(name, children):
         assert "), the others go on without it." in advice(jam.culprits[0])
 
 
-def test_producers_wait_for_the_next_reader_of_a_durable_subscription(name, children):
+@pytest.mark.parametrize(("patience", "most"), [(None, ""), (20, " up to 20.0 s")])
+def test_producers_wait_for_the_next_reader_of_a_durable_subscription(
+    name, children, patience, most
+):
     with PLANTED["a_stopped_reader"](children, name) as blame, gpuring.attach(name) as ring:
-        ring.subscribe("recorder")
+        ring.subscribe("recorder", patience=patience)
         (jam,) = poll(lambda: [j for j in jams(look(name)) if blamed(j) == blame])
-        then = "producers wait for the next reader of subscription 'recorder'"
+        then = f"producers wait{most} for the next reader of subscription 'recorder'"
         assert f"), {then}." in advice(jam.culprits[0])
 
 

@@ -34,7 +34,7 @@ def test_over_restarts(name, tmp_path, monkeypatch, shapes):
     for k, shape in enumerate(shapes):
         with gpuring.create(name, slots=8, shape=shape, dtype="i8", device="host") as ring:
             if k == 0:
-                source = Source(name, follow=True)
+                source = Source(name, follow=True).__enter__()
                 recorder = Recorder([source], files)
                 running = in_thread(recorder.run)
             with ring.producer() as producer:

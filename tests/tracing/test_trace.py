@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import signal
 from itertools import pairwise
+from types import SimpleNamespace
 
 import pytest
 
 import gpuring
+from gpuring.cli import main
 from tests.cli.processes import camera, holder, reader, stage, up
 from tests.helpers.commands import DEADLINE_S, running
 from tests.helpers.commands import gpuring as command
@@ -282,3 +284,17 @@ def test_what_cannot_be_traced_is_said(name, path):
         done = command("trace", name, "--seconds", 0.01, "--out", path / "no")
         assert done.returncode == 1
         assert "cannot be written" in done.stderr
+
+
+def test_that_there_is_no_room_for_events_is_said(name, path, monkeypatch, capsys):
+    with small_ring(name):
+        asked = ["trace", name, "--seconds", "0.1", "--out", str(path)]
+        handlers = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+        for free, said in [(1 << 30, f"see `gpuring why {name}`"), (0, "has no room for them")]:
+            monkeypatch.setattr(
+                "shutil.disk_usage", lambda _, free=free: SimpleNamespace(free=free)
+            )
+            assert main(asked) == 0
+            assert said in " ".join(capsys.readouterr().out.split())
+        for number, handler in handlers.items():
+            signal.signal(number, handler)

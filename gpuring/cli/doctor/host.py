@@ -188,8 +188,8 @@ def shm_size(host: Host) -> Finding:
     if shm.free_nbytes < LEAST_SHM_NBYTES:
         fix = (
             "remove what the dead have left (gpuring clean --dry-run names it) and old files there "
-            "(ls -lS /dev/shm); "
-            f"{enlarge}"
+            "(ls -lS /dev/shm); restart programs that have kept rings which were made again "
+            f"(docs/supervise.md); {enlarge}"
         )
         return Finding("fail", what, f"full: {found}", fix)
     if shm.nbytes <= DOCKERS_SHM_NBYTES:

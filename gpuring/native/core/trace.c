@@ -18,8 +18,8 @@
 
 /* ---- peers ----------------------------------------------------------------------------------- */
 
-enum room { UNKNOWN = 0, THERE, NONE }; /* of gr_ring.room */
-enum { BLANK_NS = 100 * 1000 * 1000 };  /* an event that takes longer to write is not waited for */
+enum room { THERE = 1 };               /* of gr_ring.room; 0: unknown; else: when there was none */
+enum { BLANK_NS = 100 * 1000 * 1000 }; /* an event that takes longer to write is not waited for */
 
 /* Whether any ring of this process may be traced. Relaxed: a stale value costs one slice. */
 static _Atomic bool any;
@@ -51,9 +51,12 @@ static struct gr_trace_table *map_events(struct gr_ring *ring, int fd) {
     return expected;
 }
 
+/* The second of a time, which is not THERE. */
+static uint32_t second_of(int64_t now) { return (uint32_t)(now / 1000000000) + THERE + 1; }
+
 /* Sees to it that the peer number's events have memory: a store into a hole of a full /dev/shm would
- * end the process (SIGBUS). Without memory it has no events, for as long as the handle lives. */
-static struct gr_trace_table *make_room(struct gr_ring *ring, uint32_t number) {
+ * end the process (SIGBUS). Without memory it has no events, and tries again in the next second. */
+static struct gr_trace_table *make_room(struct gr_ring *ring, uint32_t number, int64_t now) {
     const int error = errno;
     int fd = gr_has_its_files(ring) ? gr_again(ring->lock_fd, O_RDWR) : -1;
     struct gr_trace_table *events = atomic_load_explicit(&ring->events, memory_order_acquire);
@@ -61,24 +64,23 @@ static struct gr_trace_table *make_room(struct gr_ring *ring, uint32_t number) {
     const uint64_t at = ring->layout.nbytes + number * sizeof(struct gr_trace_table);
     const bool there = fd >= 0 && events &&
                        posix_fallocate(fd, (off_t)at, sizeof(struct gr_trace_table)) == 0;
-    gr_store_release(&ring->room[number], there ? THERE : NONE);
+    gr_store_release(&ring->room[number], there ? THERE : second_of(now));
     if (fd >= 0) close(fd);
     errno = error;
     return there ? events + number : NULL;
 }
 
-static struct gr_trace_table *events_of(struct gr_ring *ring, uint32_t number) {
+static struct gr_trace_table *events_of(struct gr_ring *ring, uint32_t number, int64_t now) {
     const uint32_t room = gr_load_acquire(&ring->room[number]);
-    if (room == UNKNOWN) return make_room(ring, number);
-    return room == THERE ? atomic_load_explicit(&ring->events, memory_order_acquire) + number
-                         : NULL;
+    if (room == THERE) return atomic_load_explicit(&ring->events, memory_order_acquire) + number;
+    return room == second_of(now) ? NULL : make_room(ring, number, now);
 }
 
 /* Writes one event. Several threads of the process may do so at once. Partner: gr_trace_read. It
  * reads `count` after the event, so the turn is taken, with sc, before anything is overwritten. */
 static void write_event(struct gr_ring *ring, uint32_t number, uint64_t id, int64_t now,
                         enum gr_event_kind kind, const uint64_t about[4]) {
-    struct gr_trace_table *events = events_of(ring, number);
+    struct gr_trace_table *events = events_of(ring, number, now);
     if (!events) return;
     uint64_t turn = atomic_fetch_add_explicit(&events->count, 1, memory_order_seq_cst);
     struct gr_trace_event *event = &events->event[turn % GR_TRACE_EVENTS];

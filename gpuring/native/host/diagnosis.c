@@ -191,6 +191,8 @@ gpuring_status gh_add_cannot_join(struct gh_text *text, const char *name,
         else gh_add(text, "all %u subscriptions are in use", ring->max_subscriptions);
         gh_add(text, "; create it with a larger `max_subscriptions` (at most %d)",
                GR_MAX_SUBSCRIPTIONS);
+        if (ring->max_subscriptions == 1)
+            gh_add(text, ", unless it is a service, which only its engines can read");
         return GPURING_TOO_MANY_PEERS;
     case GR_MODE_MISMATCH:
         gh_printable(shown, sizeof shown, subscription, strnlen(subscription, 64));

@@ -42,13 +42,13 @@ static gpuring_status no_space(gpuring_error *error, const char *name, const cha
     if (known && room.f_files && !room.f_favail)
         return gh_fail(error, GPURING_NO_ROOM,
                        "ring '%s': no space in " GH_SHM " for %s: it has as many files as it can "
-                       "hold. Remove dead rings (gpuring clean NAME) or other files there, or mount it "
-                       "with more (nr_inodes=)",
+                       "hold. Remove what the dead have left (gpuring clean) or other files there, or "
+                       "mount it with more (nr_inodes=)",
                        name, what);
     return gh_fail(error, GPURING_NO_ROOM,
                    "ring '%s': no space in " GH_SHM " for %s: %s are needed, %s are free. Use fewer "
-                   "or smaller slots, remove dead rings (gpuring clean NAME), or enlarge it (mount -o "
-                   "remount,size=\xe2\x80\xa6 " GH_SHM ", or docker run --shm-size=\xe2\x80\xa6)",
+                   "or smaller slots, remove what the dead have left (gpuring clean), or enlarge it "
+                   "(mount -o remount,size=\xe2\x80\xa6 " GH_SHM ", or docker run --shm-size=\xe2\x80\xa6)",
                    name, what, amount(needed, nbytes),
                    amount(free, (uint64_t)room.f_bavail * room.f_frsize));
 }

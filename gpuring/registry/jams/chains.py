@@ -153,7 +153,10 @@ class _Chain:
         who = reason, last.ring, last.subscription, last.seq, peers, last.age_s
         alone = self._waits.is_alone(last.ring, peers[0])
         durable = self._waits.is_last_reader(last.ring, peers[0])
-        return Jam(path, (Culprit(*who, command=command, alone=alone, durable=durable),))
+        left_s = None
+        if durable and last.subscription is not None:
+            left_s = self._waits.patience_left_s(last.ring, last.subscription)
+        return Jam(path, (Culprit(*who, left_s, command=command, alone=alone, durable=durable),))
 
 
 def _reason(step: Step, peer: PeerStats) -> str:

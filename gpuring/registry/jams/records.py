@@ -58,7 +58,8 @@ class Culprit:
     age_s: float
     """Since when, in seconds."""
     patience_s: float | None = None
-    """In how many seconds producers go on without it, where that is known."""
+    """In how many seconds producers go on without it, where that is known: from now on, or if its
+    process lives, from its end on."""
     origin: str | None = None
     """The ring whose frames a bridge brings into that ring, and its host: "cam0 of HOST"."""
     command: str | None = None
