@@ -17,7 +17,7 @@ from gpuring.cli.services import service_of
 from gpuring.cli.text import columns, complain, counted, wrap
 from gpuring.cli.trouble import CommandError
 from gpuring.native import Header
-from gpuring.registry import leftovers, locks, segment, sockets, survey
+from gpuring.registry import leftovers, segment, sockets, survey
 from gpuring.registry.segment import look
 from gpuring.registry.users import told, users
 
@@ -132,7 +132,7 @@ def _ring(name: str) -> tuple[tuple[bool, str], str]:
                 try:
                     header = Header.read(file.fd)
                 except native.Damaged as error:
-                    used = locks.in_use(file.fd)
+                    used = native.in_use(file.fd)
                     who = _who_uses(name) if used else "no process uses it"
                     return (
                         not used,

@@ -2,7 +2,7 @@
 
 segment.py      what files are called, and how they come and go
 directory.py    a ring by its name: who may look at it and open it
-locks.py        bytes that are held locked       sockets.py      where slots are handed on
+sockets.py      where slots are handed on
 users.py        who uses what cannot be read
 new_names.py    waiting for a name               leftovers.py    what the dead have left
 stats.py        what a ring is doing             survey.py       looks that find that out

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gpuring.registry import locks
+from gpuring import native
 from gpuring.ring import joining
 from gpuring.ring.whose import nobody_has
 
@@ -73,7 +73,7 @@ def epoch(ring: Ring) -> str:
 
 def take_over(ring: Ring) -> bool:
     """Makes this handle the creator's, who is dead.  False if another process was faster."""
-    ring._created = locks.lock_creator(ring._header.lock_fd)
+    ring._created = native.lock(ring._header.lock_fd, native.CREATOR_BYTE)
     return ring._created
 
 

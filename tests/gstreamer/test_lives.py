@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import gpuring
-from gpuring.registry import locks
+from gpuring import native
 from tests.gstreamer.pipelines import SHOWN, numbers, of_size, publish, read, taken_for_dead
 from tests.helpers.commands import gpuring as command
 from tests.helpers.processes import PATIENCE_S, poll
@@ -343,7 +343,7 @@ def test_a_ring_of_the_dead_that_is_just_being_removed_makes_way(name, launch):
     poll(header.exists)
     sink.kill()
     with header.open("r+b") as file:
-        assert locks.lock_name(file.fileno())
+        assert native.lock(file.fileno(), native.NAME_BYTE)
         again = launch(f"{numbers(3)} ! gpuringsink ring={name} readers=1")
         poll(lambda: [*header.parent.glob(f"{header.name}+*.header")] or again.process.poll())
         assert again.process.returncode is None

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 
 import gpuring
-from gpuring.registry import locks, segment
+from gpuring import native
+from gpuring.registry import segment
 from tests.helpers.holdings import HOLDINGS, Has
 from tests.helpers.promise import promise
 from tests.helpers.support import Pipe, poll
@@ -177,7 +178,7 @@ def forks_in_the_middle(pipe: Pipe, name: str) -> None:
     """Forks while it has the lock of a name, as another thread may have that tidies up."""
     with gpuring.create(name, **OPTIONS, device="host"):
         with segment.look(segment.header_name(name)) as named, named.open(os.O_RDWR) as file:
-            assert locks.lock_name(file.fd)
+            assert native.lock(file.fd, native.NAME_BYTE)
             runs, running = os.pipe()
             pid = os.fork()
             if pid == 0:

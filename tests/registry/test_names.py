@@ -14,7 +14,7 @@ import pytest
 
 import gpuring
 from gpuring import native
-from gpuring.registry import locks, new_names
+from gpuring.registry import new_names
 from gpuring.registry import segment as segments
 from gpuring.ring import debug
 from tests.helpers.promise import promise
@@ -99,7 +99,7 @@ def connect(name: str, timeout: float = 0.0) -> gpuring.Client:
 
 def about_to_lose_its_name(name: str) -> native.File:
     file = segments.look(segments.header_name(name)).open(os.O_RDWR)
-    assert locks.lock_name(file.fd)
+    assert native.lock(file.fd, native.NAME_BYTE)
     return file
 
 

@@ -11,7 +11,8 @@ import time
 import pytest
 
 import gpuring
-from gpuring.registry import directory, leftovers, locks
+from gpuring import native
+from gpuring.registry import directory, leftovers
 from gpuring.registry import segment as segments
 from tests.helpers import commands, raw_verbs
 from tests.helpers.promise import promise
@@ -74,7 +75,7 @@ def tries(_pipe, name, entries):
                 f"by /proc {entry}": outcome(
                     lambda p=place: os.open(f"/proc/self/fd/{p}", os.O_RDONLY)
                 ),
-                f"lock {entry}": outcome(lambda p=place: locks.lock_name(p)),
+                f"lock {entry}": outcome(lambda p=place: native.lock(p, native.NAME_BYTE)),
                 f"truncate {entry}": outcome(lambda p=path: os.truncate(p, 0)),
                 f"unlink {entry}": outcome(lambda p=path: p.unlink()),
                 f"rename {entry}": outcome(lambda p=path: p.rename(f"{p}-mine")),
@@ -282,7 +283,7 @@ def hold_byte(pipe, name, byte, kind):
 def test_who_may_read_can_hold_up_a_close_for_seconds_and_no_tidying(name, stranger, mode):
     ring = gpuring.create(name, **OPTIONS, mode=mode)
     kind = fcntl.F_WRLCK if mode == 0o666 else fcntl.F_RDLCK
-    child = stranger(hold_byte, name, locks.NAME_BYTE, kind)
+    child = stranger(hold_byte, name, native.NAME_BYTE, kind)
     child.receive()
     assert not leftovers.remove_dead(name)  # the ring lives, and this does not wait
     begun = time.monotonic()
