@@ -119,15 +119,6 @@ def slots_path(str name not None, bytes epoch not None):
     return path.decode()
 
 
-def has_name(path, uint64_t device, uint64_t inode):
-    """Whether a path means this file.  The caller has it open, so its inode is not a later one's.  Raises OSError."""
-    cdef bytes encoded = os.fsencode(path)
-    cdef int found = gh_has_name(encoded, device, inode)
-    if found < 0:
-        raise OSError(errno, os.strerror(errno), path)
-    return bool(found)
-
-
 cdef class Named:
     """The file that has a name now.  It stays this file, whatever becomes of the name.
 

@@ -120,12 +120,6 @@ def mode(segment: str) -> int:
         return -1
 
 
-def has_name(path: str, file: os.stat_result) -> bool:
-    """Whether `path` means this file.  The caller has it open, so its inode is not a later
-    one's."""
-    return native.has_name(path, file.st_dev, file.st_ino)
-
-
 def is_replaced(name: str, fd: int) -> bool:
     """Whether another file has the name of the ring whose header is open as `fd`."""
     path = path_of(header_name(name))
@@ -145,11 +139,6 @@ def unnamed(mode: int) -> File:
     return native.unnamed_file(mode)
 
 
-def give_name(file: File, segment: str) -> None:
-    """Gives this name to the file.  Raises FileExistsError, OSError."""
-    native.give_name(file.fd, path_of(segment))
-
-
 # ---- how names go ------------------------------------------------------------------------------
 
 
@@ -166,12 +155,12 @@ def unlink(segment: str) -> bool:
     return True
 
 
-def remove_slots(slots: str, owner: int | None = None) -> bool:
-    """Removes a segment of slots if it is a file of `owner` (None: of this process's user).
+def remove_slots(slots: str) -> bool:
+    """Removes a segment of slots if it is a file of this process's user.
 
     The name of such a segment is never used again.  False if it is not there.
     """
-    return native.remove_file(path_of(slots), os.geteuid() if owner is None else owner)
+    return native.remove_file(path_of(slots), os.geteuid())
 
 
 # ---- what to say -------------------------------------------------------------------------------

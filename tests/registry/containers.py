@@ -166,7 +166,7 @@ def as_on_gpu(
                 spec=b"{}", epoch=secrets.token_bytes(16),
             )  # fmt: skip
             native.offer(header, memory)
-            segment.give_name(file, segment.header_name(name))
+            native.give_name(file.fd, segment.path_of(segment.header_name(name)))
     else:
         with segment.look(segment.header_name(name)) as named, named.open(os.O_RDWR) as file:
             header = Header.attach(file.fd)

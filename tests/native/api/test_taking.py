@@ -214,7 +214,9 @@ def ends_in_order(name: str, makers: list[Puppet], where: str) -> None:
         assert each.pid == owner or each("knows") == "1", f"{where}: a ring has lost its name"
     with contextlib.suppress(gpuring.RingNotFound), gpuring.attach(name) as last:
         assert not raw_verbs.is_retired(last._header), where
-        assert segments.has_name(f"/dev/shm/gpuring.{name}", os.fstat(last._header.lock_fd)), where
+        assert os.path.samestat(
+            Path(f"/dev/shm/gpuring.{name}").stat(), os.fstat(last._header.lock_fd)
+        ), where
 
 
 @promise(

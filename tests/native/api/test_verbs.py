@@ -484,7 +484,7 @@ def test_a_ring_on_a_gpu_is_refused_to_who_uses_it_by_the_cpu(name, puppet):
             gate="stream", slot_nbytes=256, meta_nbytes=0, epoch=epoch,
             spec=slot_layout.make(shape=16, dtype="u1").to_bytes(),
         )  # fmt: skip
-        segment.give_name(file, segment.header_name(name))
+        native.give_name(file.fd, segment.path_of(segment.header_name(name)))
     status, text = c.refused("attach", name, S)
     assert status == "UNSUPPORTED"
     assert "its slots are in memory of a GPU (vmm)" in text
