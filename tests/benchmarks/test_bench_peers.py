@@ -20,7 +20,7 @@ def test_two_processes_in_python():
 
 
 @pytest.mark.parametrize("books", ['{"frames": 0, "wrong": 0}', '{"frames": 16, "wrong": 1}'])
-def test_what_was_not_read_or_is_wrong_has_no_result(monkeypatch, tmp_path, books):
+def test_what_was_not_read_or_is_wrong_has_no_result(tmp_path, books):
     program = tmp_path / "peers"
     program.write_text(
         "#!/bin/sh\necho joined\n"

@@ -72,7 +72,7 @@ def test_the_command_measures_verifies_and_says_what_is_good(short, tmp_path, ca
 
 
 @pytest.mark.slow
-def test_a_damaged_frame_fails_everything_that_the_ring_is_measured_with(short, capsys):
+def test_a_damaged_frame_fails_everything_that_the_ring_is_measured_with(short):
     """Each checker fails here."""
     found = list(bench.measure("host", spoil=True))
     ours = [figure for figure in found if figure.program == "gpuring"]

@@ -60,7 +60,7 @@ def two(pipe, *_):
     return [1, 2]
 
 
-def test_a_gpu_is_compared_with_the_same_kernels(monkeypatch):
+def test_a_gpu_is_compared_with_the_same_kernels():
     """Without a GPU this checks which roles run, and with which arguments."""
     played = []
 

@@ -146,7 +146,7 @@ def waits_for_a_slot(client):
     "It is also 1 if an engine that is not ready has the oldest call of a full service, because "
     "then no client can send a request.",
 )
-def test_a_service_that_an_engine_keeps_full_cannot_be_asked(name, children, capsys):
+def test_a_service_that_an_engine_keeps_full_cannot_be_asked(name, children):
     with serve(name, slots=2) as server, gpuring.connect(name) as client:
         worker = up(children(holder, name, 1))
         first = send(client, 0)

@@ -3,7 +3,6 @@
 
 #include <string.h>
 
-#include "json.h"
 #include "spec.h"
 
 /* order: what stands before it, or 0. */

@@ -11,7 +11,6 @@
 
 #include "../core/ring.h"
 #include "error.h"
-#include "text.h"
 
 enum { GH_KEPT_FREE = 2048 }; /* bytes of a description that an importer of a bridge may add */
 enum { GH_ALIGNMENT = 256 }; /* of slots, and of the fields in them, as CUDA's allocations have it */

@@ -335,7 +335,7 @@ def test_a_file_whose_size_changes_harms_nobody_who_looks(name, stranger, childr
     "trust.md",
     "So a file that shrinks meanwhile does no harm.",
 )
-def test_a_file_that_ends_while_it_is_read(name, monkeypatch):
+def test_a_file_that_ends_while_it_is_read(name):
     """The file is cut between the look at its size and the read of a page."""
     read = native.Header.read
     path = SHM / f"gpuring.{name}"
