@@ -53,6 +53,8 @@ def parsed(monkeypatch, capsys):
         ((*KEEP, "--device", "gpu"), "--device: must be host, cuda or cuda:N, not 'gpu'"),
         (("tap", "x", "--out", "y", "--out", "z"), "--out: is given more than once, but takes one"),
         (("bridge", "export", "x", "--listen", "y", "--listen", "z"), "--listen: is given more"),
+        (("tap", "x", "--out", "y", "--rate=--"), "--rate: must be a number, not '--'"),
+        (("tap", "x", "--out", "y", "--format=--"), "--format: invalid choice: '--'"),
         (("tpo",), "invalid choice: 'tpo' (did you mean top?)"),
         (("bridge", "exprt"), "invalid choice: 'exprt' (did you mean export?)"),
         (("top", "--onec"), "unrecognized arguments: --onec (did you mean --once?)"),
