@@ -297,12 +297,13 @@ class Waits:
         members = (each for each in one.peers if each.number in sub.members and each.alive)
         return all(key_of(each) == key_of(peer) for each in members)
 
-    def patience_left_s(self, ring: str, subscription: str) -> float | None:
-        """In how many seconds producers go on without a durable subscription that nobody reads."""
+    def patience_left_s(self, ring: str, subscription: str | None) -> float | None:
+        """For how many more seconds producers wait for a durable subscription that nobody reads.
+        None: for ever."""
         sub = _subscription(self.rings[ring], subscription)
-        if sub is None or sub.patience_s is None or sub.unread_s is None:
+        if sub is None or sub.patience_s is None:
             return None
-        return max(0.0, sub.patience_s - sub.unread_s)
+        return max(0.0, sub.patience_s - (sub.unread_s or 0.0))
 
     def far_slot(self, near: RingStats) -> Step | None:
         """What keeps the far ring of a bridge waiting, if it is on this host, too."""
