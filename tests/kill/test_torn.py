@@ -306,6 +306,19 @@ def test_an_older_mark_of_the_slot_tears_nothing(ring):
     assert not reader.peer.look_at_released()
 
 
+@pytest.mark.parametrize("ring", ["event"], indirect=True)
+def test_who_sees_that_an_event_is_done_raises_the_fences(ring):
+    """No stream stores them.  For a fence that is behind, a reaper marks the frame as torn."""
+    reader, producer = consumer_of(ring), producer_of(ring)
+    producer.put(2)
+    get(reader, 2)
+    pay(ring, producer, reader)
+    of = [(ring.creator, who.number, index) for who in (reader, producer) for index in range(2)]
+    assert not any(raw_verbs.fence(*each) for each in of)
+    assert not reader.peer.look_at_released()
+    assert all(raw_verbs.fence(*each) == raw_verbs.work(*each) > 0 for each in of)
+
+
 @timeline_only  # a mark does not tell of an event that is done
 def test_ready_is_whoever_would_be_told(ring):
     """A reader is ready when the death is counted, which a reaper does last.  acquire looks for
