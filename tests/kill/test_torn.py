@@ -205,6 +205,20 @@ def test_a_frame_known_torn_at_its_release_is_told_once(ring):
 event_only = pytest.mark.parametrize("ring", ["event"], indirect=True)
 
 
+@event_only
+def test_a_torn_frame_whose_release_has_failed_is_told_later(ring):
+    reader, victim, _other = consumer_of(ring), producer_of(ring), producer_of(ring)
+    (seq,) = victim.put(1)
+    index = reader.peer.acquire(0)
+    victim.dies()
+    ring.driver.refuses[index] = 1
+    with pytest.raises(gpuring.DeviceError):
+        reader.peer.release(index, seq)
+    assert native.ready(reader.peer)
+    assert told(reader) == [seq]
+    assert raw_verbs.reserved(reader.peer) == 0
+
+
 @promise(
     "failure.md",
     "It also asks its own, so frames that were read and released long before are not called torn.",

@@ -26,6 +26,7 @@ def test_who_synchronises_after_each_release_remembers_a_few_laps(rig, kind):
         most = max(most, raw_verbs.remembered(consumer._peer))
         ring.finish()
     assert 4 <= most <= 4 * 4
+    assert raw_verbs.reserved(consumer._peer) == 0
 
 
 @pytest.mark.parametrize("stream", [C, PER_THREAD])
