@@ -206,6 +206,29 @@ event_only = pytest.mark.parametrize("ring", ["event"], indirect=True)
 
 
 @event_only
+def test_who_was_taken_for_dead_raises_no_fence_of_the_next_owner_of_its_number(ring):
+    """Its record was refused, and it waits until its stream is idle."""
+    victim, others = producer_of(ring), []
+
+    def is_idle(_):
+        if not others:
+            victim.dies()
+            others.append(producer_of(ring))
+            ring.driver.refuses.clear()
+            others[0].put(2)
+        return 0
+
+    index = victim.peer.claim(0)
+    ring.driver.refuses[index] = 1
+    ring.driver.on_stream_query = is_idle
+    with pytest.raises(gpuring.DeviceError):
+        victim.peer.publish(index, victim.peer.seq)
+    assert others[0].number == victim.number
+    of = ring.creator, victim.number, index
+    assert raw_verbs.fence(*of) < raw_verbs.work(*of)
+
+
+@event_only
 def test_a_torn_frame_whose_release_has_failed_is_told_later(ring):
     reader, victim, _other = consumer_of(ring), producer_of(ring), producer_of(ring)
     (seq,) = victim.put(1)
