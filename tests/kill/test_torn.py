@@ -205,43 +205,6 @@ def test_a_frame_known_torn_at_its_release_is_told_once(ring):
 event_only = pytest.mark.parametrize("ring", ["event"], indirect=True)
 
 
-@event_only
-def test_who_was_taken_for_dead_raises_no_fence_of_the_next_owner_of_its_number(ring):
-    """Its record was refused, and it waits until its stream is idle."""
-    victim, others = producer_of(ring), []
-
-    def is_idle(_):
-        if not others:
-            victim.dies()
-            others.append(producer_of(ring))
-            ring.driver.refuses.clear()
-            others[0].put(2)
-        return 0
-
-    index = victim.peer.claim(0)
-    ring.driver.refuses[index] = 1
-    ring.driver.on_stream_query = is_idle
-    with pytest.raises(gpuring.DeviceError):
-        victim.peer.publish(index, victim.peer.seq)
-    assert others[0].number == victim.number
-    of = ring.creator, victim.number, index
-    assert raw_verbs.fence(*of) < raw_verbs.work(*of)
-
-
-@event_only
-def test_a_torn_frame_whose_release_has_failed_is_told_later(ring):
-    reader, victim, _other = consumer_of(ring), producer_of(ring), producer_of(ring)
-    (seq,) = victim.put(1)
-    index = reader.peer.acquire(0)
-    victim.dies()
-    ring.driver.refuses[index] = 1
-    with pytest.raises(gpuring.DeviceError):
-        reader.peer.release(index, seq)
-    assert native.ready(reader.peer)
-    assert told(reader) == [seq]
-    assert raw_verbs.reserved(reader.peer) == 0
-
-
 @promise(
     "failure.md",
     "It also asks its own, so frames that were read and released long before are not called torn.",
@@ -341,19 +304,6 @@ def test_an_older_mark_of_the_slot_tears_nothing(ring):
     get(reader, 2)
     pay(ring, other)
     assert not reader.peer.look_at_released()
-
-
-@pytest.mark.parametrize("ring", ["event"], indirect=True)
-def test_who_sees_that_an_event_is_done_raises_the_fences(ring):
-    """No stream stores them.  For a fence that is behind, a reaper marks the frame as torn."""
-    reader, producer = consumer_of(ring), producer_of(ring)
-    producer.put(2)
-    get(reader, 2)
-    pay(ring, producer, reader)
-    of = [(ring.creator, who.number, index) for who in (reader, producer) for index in range(2)]
-    assert not any(raw_verbs.fence(*each) for each in of)
-    assert not reader.peer.look_at_released()
-    assert all(raw_verbs.fence(*each) == raw_verbs.work(*each) > 0 for each in of)
 
 
 @timeline_only  # a mark does not tell of an event that is done

@@ -1,11 +1,15 @@
-"""Released frames are remembered only as long as they may turn out torn."""
+"""Released frames are remembered only as long as they may turn out torn.  Fences are raised for
+what is done, and for nobody else."""
 
 from __future__ import annotations
 
 import pytest
 
+import gpuring
+from gpuring import native
 from tests.helpers import raw_verbs
 from tests.helpers.fake_driver import PER_THREAD, C
+from tests.kill.test_torn import consumer_of, get, make_ring, pay, producer_of, told
 
 LAPS = 40
 
@@ -125,3 +129,53 @@ def test_a_checkpoint_that_is_late_is_not_asked_after_the_end(rig):
     ring.driver.pending = {event for event in ring.driver.pending if not event >> 16}
     consumer.close()
     assert not consumer._peer.look_at_released()
+
+
+def test_who_sees_that_an_event_is_done_raises_the_fences(segment):
+    """No stream stores them.  For a fence that is behind, a reaper marks the frame as torn."""
+    ring = make_ring(segment, "event")
+    reader, producer = consumer_of(ring), producer_of(ring)
+    producer.put(2)
+    get(reader, 2)
+    pay(ring, producer, reader)
+    of = [(ring.creator, who.number, index) for who in (reader, producer) for index in range(2)]
+    assert not any(raw_verbs.fence(*each) for each in of)
+    assert not reader.peer.look_at_released()
+    assert all(raw_verbs.fence(*each) == raw_verbs.work(*each) > 0 for each in of)
+
+
+def test_a_torn_frame_whose_release_has_failed_is_told_later(segment):
+    ring = make_ring(segment, "event")
+    reader, victim, _other = consumer_of(ring), producer_of(ring), producer_of(ring)
+    (seq,) = victim.put(1)
+    index = reader.peer.acquire(0)
+    victim.dies()
+    ring.driver.refuses[index] = 1
+    with pytest.raises(gpuring.DeviceError):
+        reader.peer.release(index, seq)
+    assert native.ready(reader.peer)
+    assert told(reader) == [seq]
+    assert raw_verbs.reserved(reader.peer) == 0
+
+
+def test_who_was_taken_for_dead_raises_no_fence_of_the_next_owner_of_its_number(segment):
+    """Its record was refused, and it waits until its stream is idle."""
+    ring = make_ring(segment, "event")
+    victim, others = producer_of(ring), []
+
+    def is_idle(_):
+        if not others:
+            victim.dies()
+            others.append(producer_of(ring))
+            ring.driver.refuses.clear()
+            others[0].put(2)
+        return 0
+
+    index = victim.peer.claim(0)
+    ring.driver.refuses[index] = 1
+    ring.driver.on_stream_query = is_idle
+    with pytest.raises(gpuring.DeviceError):
+        victim.peer.publish(index, victim.peer.seq)
+    assert others[0].number == victim.number
+    of = ring.creator, victim.number, index
+    assert raw_verbs.fence(*of) < raw_verbs.work(*of)
