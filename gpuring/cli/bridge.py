@@ -166,6 +166,8 @@ def _keygen(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
+    if args.insecure and args.key is not None:
+        raise ValueError("--insecure listens without a key: give it or --key")
     asked = ("listen", "key", "insecure", "patience", "timeout", "device", "owner")
     options = {name: getattr(args, name) for name in asked}
     return _stay(args, lambda: bridge.export(args.name, **options))

@@ -36,6 +36,14 @@ class Parser(argparse.ArgumentParser):
             self.error(f"unrecognized arguments: {' '.join(told)}")
         return given, rest
 
+    def _get_values(self, action: argparse.Action, strings: list[str]) -> Any:
+        """A `--` behind another one, or behind `=`, is a value.  argparse of old takes it away."""
+        if strings != ["--"] or action.nargs is not None:
+            return super()._get_values(action, strings)
+        value = self._get_value(action, "--")
+        self._check_value(action, value)
+        return value
+
     def _check_value(self, action: argparse.Action, value: object) -> None:
         known = action.choices or [value]
         if value not in known and (meant := _meant(str(value), known)):

@@ -36,7 +36,7 @@ def is_private(name: str) -> bool:
     """Whether another user keeps a ring to himself."""
     path = segment.path_of(segment.header_name(name))
     try:
-        found = os.stat(path, follow_symlinks=False)  # noqa: PTH116
+        found = os.lstat(path)
     except OSError:
         return False
     foreign = stat.S_ISREG(found.st_mode) and found.st_uid != os.geteuid()

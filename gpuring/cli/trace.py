@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from gpuring.tracing.collector import Collector
     from gpuring.tracing.longest import Wait
 
+SECONDS = 5.0
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("names", nargs="*", metavar="name", help="rings and services")
@@ -45,7 +47,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="the file, such as pipeline.pftrace; one of this name is overwritten",
     )
     parser.add_argument(
-        "--seconds", type=positive, default=5.0, metavar="S", help="for how long (default: 5)"
+        "--seconds", type=positive, metavar="S", help=f"for how long (default: {SECONDS:g})"
     )
 
 
@@ -67,10 +69,10 @@ def run(args: argparse.Namespace) -> int:
     collector = Collector(args.names)
     if not collector.rings:
         raise CommandError("there is no ring on this host that can be traced")
-    rings = counted(len(collector.rings), "ring")
-    print(f"tracing {rings} for {seconds(args.seconds)}; Ctrl-C ends it", flush=True)
+    rings, length_s = counted(len(collector.rings), "ring"), args.seconds or SECONDS
+    print(f"tracing {rings} for {seconds(length_s)}; Ctrl-C ends it", flush=True)
     try:
-        collector.run(deadline_of(args.seconds), lambda: bool(ended))
+        collector.run(deadline_of(length_s), lambda: bool(ended))
     finally:
         collector.end()
     for number in (signal.SIGINT, signal.SIGTERM):  # from here on it can be broken off
@@ -96,6 +98,8 @@ def _join(args: argparse.Namespace) -> int:
 
     if args.names:
         raise ValueError(f"--join takes files, and {args.names[0]!r} is not among them")
+    if args.seconds is not None:
+        raise ValueError("--seconds says for how long to trace, and --join traces nothing")
     if len(args.join) < 2:
         raise ValueError("--join takes at least two files")
     _check_folder(args.out)

@@ -314,8 +314,8 @@ def _then(end: Culprit) -> str:
     """What happens if its process is ended."""
     if end.durable:
         name = printable(end.subscription or "")
-        most = "" if end.patience_s is None else f" up to {seconds(end.patience_s)}"
-        return f"producers wait{most} for the next reader of subscription '{name}'"
+        wait = "wait" if end.patience_s is None else f"wait for up to {seconds(end.patience_s)}"
+        return f"producers {wait} for the next reader of subscription '{name}'"
     if not end.alone:
         return "the others go on without it"
     if end.peers[0].role == "consumer":

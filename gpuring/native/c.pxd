@@ -493,7 +493,7 @@ cdef extern from "device/state.h" nogil:
         uint64_t shape[8]
         gd_stream *stream
     struct gd_released:
-        size_t n
+        size_t n, reserved
     struct gd_peer:
         gr_peer core
         gd_device *device

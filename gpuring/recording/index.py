@@ -60,8 +60,6 @@ class IndexedFile:
         self, names: Collection[str] | None, start_ns: int | None, end_ns: int | None
     ) -> Iterator[Frame]:
         """In order of their times.  Raises OSError, and RingError if the file is damaged."""
-        if not self._summary.chunk_indexes:
-            return
         with self.path.open("rb") as file:
             reader = _Reader(file, validate_crcs=True)
             reader.summary = self._summary
@@ -99,7 +97,7 @@ class IndexedFile:
             file.seek(position)
             opcode, length = _RECORD.unpack(file.read(_RECORD.size))
             end = position + _RECORD.size + length
-            if end > size or opcode in (0, Opcode.DATA_END):
+            if end > size or opcode == 0:  # pages that have no data
                 break
             if opcode == Opcode.METADATA:
                 self._note(Metadata.read(ReadDataStream(file)))

@@ -107,7 +107,7 @@ def look(segment: str) -> Named:
 def owner(segment: str) -> int:
     """The user id of the file that has the name.  -1 if none has."""
     try:
-        return os.stat(path_of(segment), follow_symlinks=False).st_uid  # noqa: PTH116
+        return os.lstat(path_of(segment)).st_uid
     except FileNotFoundError:
         return -1
 
@@ -115,7 +115,7 @@ def owner(segment: str) -> int:
 def mode(segment: str) -> int:
     """The permission bits of the file that has the name.  -1 if none has."""
     try:
-        return stat.S_IMODE(os.stat(path_of(segment), follow_symlinks=False).st_mode)  # noqa: PTH116
+        return stat.S_IMODE(os.lstat(path_of(segment)).st_mode)
     except FileNotFoundError:
         return -1
 
@@ -124,7 +124,7 @@ def is_replaced(name: str, fd: int) -> bool:
     """Whether another file has the name of the ring whose header is open as `fd`."""
     path = path_of(header_name(name))
     with contextlib.suppress(OSError):  # -1, or no file has the name, or it may not be looked at
-        return os.stat(path, follow_symlinks=False).st_ino != os.fstat(fd).st_ino  # noqa: PTH116
+        return os.lstat(path).st_ino != os.fstat(fd).st_ino
     return False
 
 

@@ -28,7 +28,7 @@ def users(names: Iterable[str]) -> dict[str, dict[int, str]]:
     for name in names:
         with contextlib.suppress(OSError):
             path = segment.path_of(segment.header_name(name))
-            rings[_key(os.stat(path, follow_symlinks=False))] = name  # noqa: PTH116
+            rings[_key(os.lstat(path))] = name
     found: dict[str, dict[int, str]] = {}
     for pid in _pids() if rings else ():
         for key in rings.keys() & _mapped(pid):

@@ -134,6 +134,15 @@ def test_a_batch_of_two_threads_is_recorded_behind_both(rig, elsewhere):
     assert behind(ring, LEGACY, PER_THREAD) == 2
 
 
+def test_a_stream_that_uses_a_slot_again_follows_those_between(rig):
+    ring = rig("timeline")
+    with ring.producer().claim(0) as slot:  # on P
+        slot.use_on(C)
+        ring.told()
+        slot.use_on(P)
+        assert ring.told() == follows(P, C)
+
+
 @pytest.mark.parametrize("first", [PER_THREAD, C])
 def test_an_importer_in_another_thread_follows(rig, elsewhere, first):
     """`use_on`, DLPack, and a service's answer that another thread of its client has received."""

@@ -43,7 +43,7 @@ def exactly(dtype: np.dtype[Any]) -> Any:
     fields = [
         (name, exactly(part), *more)  # offset, title
         for name in dtype.names or ()
-        for part, *more in [dtype.fields[name]]  # type: ignore[index]
+        for part, *more in [dtype.fields[name]]
     ]
     return head, fields
 
@@ -55,7 +55,7 @@ def plain(dtype: np.dtype[Any]) -> np.dtype[Any]:
         return np.dtype((plain(dtype.subdtype[0]), dtype.subdtype[1]))
     if dtype.names is None:
         return np.dtype(dtype.str) if dtype.isbuiltin != 2 else dtype  # 2: another library's
-    fields = [dtype.fields[name] for name in dtype.names]  # type: ignore[index]
+    fields = [dtype.fields[name] for name in dtype.names]
     return np.dtype(
         {
             "names": list(dtype.names),
@@ -63,7 +63,7 @@ def plain(dtype: np.dtype[Any]) -> np.dtype[Any]:
             "offsets": [field[1] for field in fields],
             "titles": [field[2] if len(field) > 2 else None for field in fields],
             "itemsize": dtype.itemsize,
-        }  # type: ignore[call-overload]
+        }
     )
 
 

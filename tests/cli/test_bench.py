@@ -89,7 +89,6 @@ def test_a_damaged_frame_fails_everything_that_the_ring_is_measured_with(short):
         (["--from", "nosuch.json"], "--from nosuch.json: No such file or directory"),
         (["--from", "other.json"], "--from other.json: this file has no results of a benchmark"),
         (["--json", "nosuch/x.json"], "--json nosuch/x.json: No such file or directory"),
-        (["--from", "a", "--json", "b"], "--from reads results and --json writes them"),
     ],
 )
 def test_what_cannot_be_done_is_said_before_anything_is_measured(

@@ -54,6 +54,8 @@ def parsed(monkeypatch, capsys):
         ((*KEEP, "--device", "gpu"), "--device: must be host, cuda or cuda:N, not 'gpu'"),
         (("tap", "x", "--out", "y", "--out", "z"), "--out: is given more than once, but takes one"),
         (("bridge", "export", "x", "--listen", "y", "--listen", "z"), "--listen: is given more"),
+        (("tap", "x", "--out", "y", "--rate=--"), "--rate: must be a number, not '--'"),
+        (("tap", "x", "--out", "y", "--format=--"), "--format: invalid choice: '--'"),
         (("tpo",), "invalid choice: 'tpo' (did you mean top?)"),
         (("bridge", "exprt"), "invalid choice: 'exprt' (did you mean export?)"),
         (("top", "--onec"), "unrecognized arguments: --onec (did you mean --once?)"),
@@ -79,13 +81,23 @@ def test_the_parser_says_why_it_refuses(parsed, options, reason):
         (("bridge", "import", "localhost:1/../x"), "cannot name a ring"),
         (("bridge", "export", "x", "--listen", "nonsense"), "HOST:PORT"),
         (("bridge", "export", "x", "--timeout", "0.01"), "must be a number of seconds from 0.1"),
+        (("metrics", "--otlp", "--port", 9750), "--port and --addr say where to listen"),
+        (("metrics", "--once", "--addr", "::"), "--port and --addr say where to listen"),
+        (("metrics", "--every", 5), "--every says how often --otlp sends"),
+        (("metrics", "--otlp", "--once", "--every", 5), "which it does not with --once"),
+        (("trace", "--join", "a", "b", "--out", "c", "--seconds", 5), "--join traces nothing"),
+        (("doctor", "--no-probe", "--device", "cuda"), "with --no-probe none is probed"),
+        (("bench", "--from", "a", "--json", "b"), "--from measures nothing"),
+        (("bench", "--from", "a", "--spoil"), "--from measures nothing"),
+        (("bench", "--from", "a", "--device", "host"), "--from measures nothing"),
+        (("bridge", "export", "x", "--key", "y", "--insecure"), "--insecure listens without"),
         ((*KEEP, "--sync", "event"), "--sync"),
         ((*KEEP, "--memory", "vmm"), "--memory"),
     ],
 )
 def test_a_command_that_refuses_says_why_and_ends_with_2(options, reason, command):
-    if options[0] == "bridge":
-        pytest.importorskip("zmq", reason="bridges need pyzmq, and say so first")
+    if needed := {"bridge": "zmq", "trace": "perfetto"}.get(options[0]):
+        pytest.importorskip(needed, reason="the command says first that it is not installed")
     done = command(*options)
     assert done.returncode == 2
     assert reason in done.stderr

@@ -196,10 +196,3 @@ def test_what_is_no_url_is_refused_at_once():
     done = gpuring("metrics", "--otlp", "localhost:4318", "--once")
     assert (done.returncode, done.stdout) == (2, "")
     assert "such as http://localhost:4318" in done.stderr
-
-
-@pytest.mark.parametrize("option", ["--port=9750", "--addr=127.0.0.1"])
-def test_who_sends_is_not_told_where_to_listen(option):
-    done = gpuring("metrics", "--otlp", "http://127.0.0.1:1", option, "--once")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "--port and --addr say where to listen" in done.stderr

@@ -38,7 +38,7 @@ class Programs:
         """Sends SIGTERM to the program itself, also if it is process 1 of what `before` has
         made."""
         children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-        inside = process.args[0] != sys.executable  # type: ignore[index]
+        inside = process.args[0] != sys.executable
         os.kill(int(children[0]) if inside else process.pid, signal.SIGTERM)
 
     def end(self) -> None:

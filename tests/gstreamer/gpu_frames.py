@@ -26,7 +26,7 @@ META = [("pts", "i8"), ("duration", "i8"), ("caps", "S512")]
 def hide_cupy(driver: str) -> None:
     """Hides CuPy, which would ask the driver without a GPU for functions that it does not have."""
     if driver == "fake":
-        sys.modules["cupy"] = None  # type: ignore[assignment]
+        sys.modules["cupy"] = None
 
 
 class Latch:

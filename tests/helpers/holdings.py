@@ -106,7 +106,7 @@ def awaits(ring: gpuring.Ring, name: str, enter: Enter) -> Has:
     producer, reader = enter(ring.producer()), enter(ring.consumer())
     loop = asyncio.new_event_loop()
     task = loop.create_task(reader.acquire_async())
-    task._log_destroy_pending = False  # type: ignore[attr-defined]  # most drop it while it waits
+    task._log_destroy_pending = False  # most drop it while it waits
     while reader._notifier is None:
         loop.run_until_complete(asyncio.sleep(0))
     loop.run_until_complete(asyncio.sleep(0))

@@ -89,6 +89,11 @@ def remembered(Peer peer not None):
     return peer.gd.released.n
 
 
+def reserved(Peer peer not None):
+    """For how many more it keeps room."""
+    return peer.gd.released.reserved
+
+
 def driver_symbols():
     """The names of all functions that a Driver needs."""
     names = []

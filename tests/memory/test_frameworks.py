@@ -80,7 +80,7 @@ def test_a_torch_that_has_no_cuda_or_does_not_use_it_says_nothing(driven, monkey
 
 
 def test_without_a_context_the_current_gpu_is_the_first(driven):
-    driven.CALLS = Gpu.CALLS | {"cuCtxGetDevice": lambda *_: 201}  # type: ignore[misc]
+    driven.CALLS = Gpu.CALLS | {"cuCtxGetDevice": lambda *_: 201}
     assert gpus.current_device() is None
     assert frameworks.current_device() == 0
 
@@ -134,7 +134,7 @@ def test_rows_at_a_pitch_are_copied_as_cuda_h_has_it(driven):
     def copies(_gpu: Gpu, what: int, stream: int) -> None:
         seen.append((*(ctypes.c_uint64 * 16).from_address(what), stream))
 
-    driven.CALLS = Gpu.CALLS | {"cuMemcpy2DAsync_v2": copies}  # type: ignore[misc]
+    driven.CALLS = Gpu.CALLS | {"cuMemcpy2DAsync_v2": copies}
     source = copying._Other(0x5000, (2, 3), (32, 4), np.dtype("f4"), None, 0, None)
     frame = frameworks.Span(0x9000, (2, 3), np.dtype("f4"), 0, None)
     copying._enqueue(frame, source, 0x77, lambda *_: None, into_slot=True)

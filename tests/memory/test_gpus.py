@@ -76,6 +76,6 @@ def test_the_gpu_of_an_array_can_be_asked_for_where_no_context_is_current(driven
         fake_gpu.put(out, ctypes.c_int, 1)
         return 0 if len(gpu.stack) > 1 else 201  # CUDA_ERROR_INVALID_CONTEXT
 
-    driven.CALLS = driven.CALLS | {"cuPointerGetAttribute": asked}  # type: ignore[misc]
+    driven.CALLS = driven.CALLS | {"cuPointerGetAttribute": asked}
     assert copying._gpu_of(GpuArray(np.zeros(1))) == 1
     assert driven.stack == [1]

@@ -111,7 +111,7 @@ def virtual(gpu: Gpu) -> Given:
         put(base, ctypes.c_uint64, at)
         put(size, ctypes.c_size_t, nbytes)
 
-    gpu.CALLS = gpu.CALLS | {  # type: ignore[misc]
+    gpu.CALLS = gpu.CALLS | {
         "cuMemGetAddressRange_v2": tells,
         "cuMemRetainAllocationHandle": lambda gpu, out, _: gpu._gives(out, "retained"),
     }
@@ -120,7 +120,7 @@ def virtual(gpu: Gpu) -> Given:
 
 @pytest.fixture
 def plain(gpu: Gpu, virtual: Given) -> Given:
-    gpu.CALLS = gpu.CALLS | {"cuMemRetainAllocationHandle": lambda *_: 1}  # type: ignore[misc]
+    gpu.CALLS = gpu.CALLS | {"cuMemRetainAllocationHandle": lambda *_: 1}
     return virtual
 
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import errno
+import struct
+from io import BytesIO
+
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -10,9 +14,12 @@ import gpuring
 
 pytest.importorskip("mcap")
 
+from mcap.opcode import Opcode
 from mcap.reader import make_reader
+from mcap.writer import MCAP0_MAGIC, Writer
 
 from gpuring.recording import read
+from gpuring.recording.counts import RecordedCounts
 from gpuring.recording.files import Files
 from gpuring.recording.message import RecordedRing, copier
 from gpuring.recording.recorder import Source
@@ -80,6 +87,50 @@ def test_pages_that_were_never_written(whole, tmp_path):
         recording = read(path)
         assert values(recording) == [*range(6 + (end == ends[6]))]
         assert not recording.complete
+    path.write_bytes(data[: ends[6]] + bytes(90) + data[ends[7] :])
+    assert values(read(path)) == [*range(7)]  # what may be behind such a page is not looked for
+
+
+@pytest.mark.parametrize("cut", [False, True])
+def test_what_other_programs_have_in_the_file_is_passed_over(whole, tmp_path, cut):
+    path = tmp_path / "more.mcap"
+    with path.open("wb") as file:
+        writer = Writer(file)
+        writer.start()
+        schema, channel, _ = next(make_reader(BytesIO(whole[0])).iter_messages())
+        at = writer.register_schema(schema.name, schema.encoding, schema.data)
+        told = channel.topic, channel.message_encoding, at, channel.metadata
+        ours, theirs = writer.register_channel(*told), writer.register_channel("log", "json", 0)
+        writer.add_metadata("log", {"of": "another program"})
+        for _, _, message in make_reader(BytesIO(whole[0])).iter_messages():
+            for number, content in ((theirs, b"{}"), (ours, message.data)):
+                writer.add_message(number, message.log_time, content, message.publish_time)
+        writer.finish()
+    if cut:
+        path.write_bytes(path.read_bytes()[:-1])
+    recording = read(path)
+    assert (len(recording.rings), recording.complete) == (1, not cut)
+    assert values(recording) == [*range(20)]
+
+
+@pytest.mark.parametrize("content", [b"\1\0\0\0\xff", b"\1"], ids=["no text", "no length"])
+def test_a_file_whose_records_say_nothing_is_no_recording(tmp_path, content):
+    record = struct.pack("<BQ", Opcode.METADATA, len(content)) + content
+    (tmp_path / "run.mcap").write_bytes(MCAP0_MAGIC + record)
+    with pytest.raises(gpuring.RingError, match=r"run\.mcap is not a recording"):
+        read(tmp_path / "run.mcap")
+
+
+def test_a_disk_that_fails_is_no_damage_of_the_file(whole, tmp_path, monkeypatch):
+    def fails(*_, **__):
+        yield from ()
+        raise OSError(errno.EIO, "Input/output error")
+
+    (tmp_path / "run.mcap").write_bytes(whole[0])
+    recording = read(tmp_path / "run.mcap")
+    monkeypatch.setattr("mcap.reader.SeekingReader.iter_messages", fails)
+    with pytest.raises(OSError, match="Input/output error"):
+        list(recording)
 
 
 def test_a_bit_that_has_changed_is_found(whole, tmp_path):
@@ -92,6 +143,21 @@ def test_a_bit_that_has_changed_is_found(whole, tmp_path):
         next(frames)
     path.write_bytes(path.read_bytes()[:-1])
     assert values(read(path)) == [0, 1, 2]
+
+
+def test_a_part_of_a_chunk_is_found_by_its_times(name, tmp_path):
+    with (
+        gpuring.create(name, slots=32, shape=9, dtype="i8", device="host") as ring,
+        Source(name) as source,
+        ring.producer() as producer,
+    ):
+        put(producer, range(20))
+        producer.close()
+        record([source], tmp_path / "run.mcap")
+    (tmp_path / "run.mcap").write_bytes((tmp_path / "run.mcap").read_bytes()[:-1])
+    recording = read(tmp_path / "run.mcap")
+    frames = list(recording)
+    assert values(recording.frames(start_ns=frames[10].unix_ns)) == [*range(10, 20)]
 
 
 def test_a_file_is_read_while_it_is_written(name, tmp_path):
@@ -111,7 +177,7 @@ def test_a_file_is_read_while_it_is_written(name, tmp_path):
             files.end_chunk()
             unfinished = read(tmp_path / "run.mcap")
             assert values(unfinished) == [*range(value + 1)]
-            assert unfinished.counts[name].torn == value + 1
+            assert unfinished.counts[name] == RecordedCounts(frames=value + 1, torn=value + 1)
         files.finish()
     recording = read(tmp_path / "run.mcap")
     assert (values(recording), recording.complete) == ([0, 1, 2], True)

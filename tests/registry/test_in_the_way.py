@@ -27,9 +27,10 @@ def untaken_beside_one_that_keeps_pace(ring, producer):
 
 
 def held(ring, producer):
-    reader = ring.consumer("slow")
+    """Another member of the subscription has nothing."""
+    reader, other = ring.consumer("slow"), ring.consumer("slow")
     put(producer, SLOTS)
-    return [reader, reader.acquire(0)]
+    return [reader, reader.acquire(0), other]
 
 
 def held_behind_others_that_were_released(ring, producer):
@@ -86,11 +87,12 @@ def test_a_look_says_what_a_refused_claim_says(name, situation):
         assert timeless(seen.why) == timeless(told)
         reason, peer, _, seq, _ = producer._peer.culprit
         assert seen.seq == seq
+        assert 0 < seen.age_s < 60
         if reason == native.BY_PRODUCER:
             assert (seen.peers, seen.subscription) == ((producer.peer,), None)
         else:
             assert f"subscription '{seen.subscription}'" in told
-            assert (peer in seen.peers) if peer is not None else seen.peers
+            assert (seen.peers == (peer,)) if peer is not None else seen.peers
         (listed,) = (one for one in gpuring.ls() if one.name == name)
         assert listed.in_the_way.seq == seq
         del kept

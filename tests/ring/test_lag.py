@@ -38,6 +38,14 @@ def is_full(producer):
     return False
 
 
+@pytest.mark.parametrize("lossless", [True, False])
+def test_a_subscription_is_not_behind_with_frames_from_before_its_start(ring, producer, lossless):
+    put(producer, 3)
+    ring.subscribe("late", lossless=lossless, start="next")
+    (seen,) = ring.stats().subscriptions
+    assert (seen.lag, seen.untaken, seen.oldest_s) == (0, 0, 0.0)
+
+
 def test_void_sequences_count_for_who_is_behind_them(ring, producer):
     with ring.consumer() as frames:
         for k in range(SLOTS):

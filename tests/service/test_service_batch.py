@@ -179,7 +179,12 @@ def test_several_fields_are_keywords_and_a_dict(name, place):
 
 
 @promise("services.md", "Requests of different shapes come in different batches.")
-def test_requests_of_different_shapes_come_in_different_batches(both, place):
+@pytest.mark.parametrize(
+    ("sizes", "batches"),
+    [((3, 5, 3, 3, 5), [(2, 5), (3, 3)]), ((3, 3, 3), [(3, 3)])],
+    ids=["two shapes", "one"],
+)
+def test_requests_of_different_shapes_come_in_different_batches(both, place, sizes, batches):
     server, client = both
     shapes = []
 
@@ -195,12 +200,11 @@ def test_requests_of_different_shapes_come_in_different_batches(both, place):
 
     if place.on_gpu:
         pytest.skip("the function returns NumPy arrays")
-    sizes = (3, 5, 3, 3, 5)
     calls = [sized(n) for n in sizes]
     with running(server):
         for n, found in zip(sizes, values(place, client, calls), strict=True):
             assert (found == n).all()
-    assert sorted(shapes) == [(2, 5), (3, 3)]
+    assert sorted(shapes) == batches
 
 
 @promise("services.md", "It may answer or fail some of them itself.")

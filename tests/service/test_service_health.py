@@ -49,6 +49,16 @@ def test_an_engine_that_waits_is_ready(name):
         join()
 
 
+def test_a_process_that_keeps_a_service_open_may_be_an_engine_of_it(name):
+    with serve(name, engine=False), serve(name) as server, gpuring.connect(name) as client:
+        assert gpuring.health(name).engines == 0
+        join = in_thread(server.take)
+        poll(lambda: is_waiting(server))
+        assert gpuring.health(name).why == "1 of 1 engines ready"
+        send(client, 0)
+        join()
+
+
 @pytest.mark.slow
 def test_an_engine_that_waits_for_long_says_so_again(name):
     with serve(name) as server, gpuring.connect(name) as client:

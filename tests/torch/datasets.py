@@ -88,7 +88,7 @@ class MixedOnCuda(Numbered):
     """Samples have tensors on the GPU, and all that Structures has."""
 
     def __getitem__(self, k: int) -> Any:
-        sample = Structures.__getitem__(self, k)  # type: ignore[arg-type]
+        sample = Structures.__getitem__(self, k)
         half = torch.full((2, 3), k, dtype=torch.float16, device="cuda")
         return sample | {"there": Pair(half, [torch.tensor([k], device="cuda"), "text"])}
 

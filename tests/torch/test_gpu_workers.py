@@ -90,7 +90,7 @@ def test_images_come_on_the_gpu_and_labels_on_the_host(gpu, laid):
 
 class Mixed(OnGpu):
     def __getitem__(self, k: int) -> Any:
-        sample = datasets.Structures.__getitem__(self, k)  # type: ignore[arg-type]
+        sample = datasets.Structures.__getitem__(self, k)
         sample["on the GPU"] = self._gpu.tensor(torch.arange(30.0).reshape(2, 3, 5) + k)
         sample["deep"] = [{"there": self._gpu.tensor(torch.tensor([k]))}, "text"]
         return sample

@@ -40,8 +40,8 @@ def run(args: argparse.Namespace) -> int:
     from . import summary
 
     if args.stored:
-        if args.json:
-            raise CommandError("--from reads results and --json writes them: give one of the two")
+        if args.json or args.spoil or args.device != "auto":
+            raise ValueError("--from measures nothing, and takes no --json, --spoil or --device")
         done = stored.load(args.stored)
     else:
         if args.json:

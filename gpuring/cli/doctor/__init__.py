@@ -32,16 +32,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--device",
         type=gpu_number,
-        default=0,
         metavar="cuda:N",
         help="the GPU to probe, by CUDA's number for it here (default: cuda:0)",
     )
 
 
 def run(args: argparse.Namespace) -> int:
+    if args.no_probe and args.device is not None:
+        raise ValueError("--device says which GPU to probe, and with --no-probe none is probed")
     findings = []
     width = min(columns() or MAX_WIDTH, MAX_WIDTH)
-    for finding in examine(args.device, probing=not args.no_probe):
+    for finding in examine(args.device or 0, probing=not args.no_probe):
         findings.append(finding)
         if not args.json:
             print(in_lines(finding, width), flush=True)

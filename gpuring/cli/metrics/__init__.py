@@ -54,7 +54,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--every",
         type=positive,
-        default=EVERY_S,
         metavar="S",
         help=f"with --otlp: send every S seconds (default: {EVERY_S:g})",
     )
@@ -71,13 +70,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
+    if (args.once or args.otlp is not None) and (args.port, args.addr) != (None, None):
+        raise ValueError(
+            "--port and --addr say where to listen, and with --otlp or --once nothing listens"
+        )
+    if (args.once or args.otlp is None) and args.every is not None:
+        raise ValueError("--every says how often --otlp sends, which it does not with --once")
     need("prometheus_client")
     from prometheus_client import CollectorRegistry, generate_latest
 
     from .collector import RingCollector
 
-    if args.otlp is not None and (args.port, args.addr) != (None, None):
-        raise ValueError("--port and --addr say where to listen, and with --otlp nothing listens")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     collector = RingCollector(args.max_rings)
     if args.otlp is not None:
@@ -122,7 +125,7 @@ def _send(args: argparse.Namespace, collector: Collector) -> int:
             raise CommandError(f"{exporter.address} has not taken the metrics ({why})")
         return 0
     with contextlib.suppress(KeyboardInterrupt):
-        _keep_sending(collector, args.otlp or None, args.every)
+        _keep_sending(collector, args.otlp or None, args.every or EVERY_S)
     return 0
 
 

@@ -69,7 +69,6 @@ enum gr_result gd_use_on(struct gd_peer *peer, uint32_t index, gd_stream stream,
  * belongs to no stream, and equals no id that is asked for later. That costs one wait too many, and
  * nothing else. */
 static uint64_t id_for(const struct gd_device *device, struct gd_use *use, gd_stream stream) {
-    if (stream == GD_PER_THREAD) return 0; /* another stream in each thread */
     if (use->asked != stream || use->asked_id == 0) {
         use->asked = stream;
         use->asked_id = gd_stream_id(device, stream);
@@ -83,8 +82,8 @@ static uint64_t promise(struct gd_peer *peer, uint32_t index, gd_stream stream) 
     struct gd_use *use = &peer->use[index];
     const uint64_t id = id_for(peer->device, use, stream),
                    value = gr_promise(&peer->core, index, use->seq);
-    use->recorded_on = value ? id : 0;
     if (value == 0) return 0;
+    use->recorded_on = id;
     use->unpaid = true;
     gr_store_relaxed(&peer->last_value, value);
     GR_FAULT("device: promised");

@@ -150,13 +150,11 @@ class _Chain:
         last, command = path[-1], None
         if reason == "far" and last.subscription is not None:
             command = importers.of_near_ring(last.ring, last.subscription)
-        who = reason, last.ring, last.subscription, last.seq, peers, last.age_s
         alone = self._waits.is_alone(last.ring, peers[0])
         durable = self._waits.is_last_reader(last.ring, peers[0])
-        left_s = None
-        if durable and last.subscription is not None:
-            left_s = self._waits.patience_left_s(last.ring, last.subscription)
-        return Jam(path, (Culprit(*who, left_s, command=command, alone=alone, durable=durable),))
+        left_s = self._waits.patience_left_s(last.ring, peers[0].subscription) if durable else None
+        who = reason, last.ring, last.subscription, last.seq, peers, last.age_s, left_s
+        return Jam(path, (Culprit(*who, command=command, alone=alone, durable=durable),))
 
 
 def _reason(step: Step, peer: PeerStats) -> str:

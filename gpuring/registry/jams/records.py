@@ -58,8 +58,7 @@ class Culprit:
     age_s: float
     """Since when, in seconds."""
     patience_s: float | None = None
-    """In how many seconds producers go on without it, where that is known: from now on, or if its
-    process lives, from its end on."""
+    """After how many seconds without it producers go on, if they do not wait for ever."""
     origin: str | None = None
     """The ring whose frames a bridge brings into that ring, and its host: "cam0 of HOST"."""
     command: str | None = None

@@ -297,9 +297,9 @@ class Waits:
         members = (each for each in one.peers if each.number in sub.members and each.alive)
         return all(key_of(each) == key_of(peer) for each in members)
 
-    def patience_left_s(self, ring: str, subscription: str) -> float | None:
-        """In how many seconds producers go on without a durable subscription that nobody reads, or
-        that nobody reads from now on."""
+    def patience_left_s(self, ring: str, subscription: str | None) -> float | None:
+        """For how many more seconds producers wait for a durable subscription that nobody reads.
+        None: for ever."""
         sub = _subscription(self.rings[ring], subscription)
         if sub is None or sub.patience_s is None:
             return None

@@ -111,7 +111,7 @@ class GpuPeer:
 def obey(pipe: Pipe, hide_cupy: bool) -> None:
     """Obeys commands until None comes."""
     if hide_cupy:
-        sys.modules["cupy"] = None  # type: ignore[assignment]
+        sys.modules["cupy"] = None
     peer = GpuPeer()
     while (command := pipe.receive()) is not None:
         verb, args, options = command

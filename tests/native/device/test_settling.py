@@ -67,6 +67,7 @@ def test_the_work_of_a_destroyed_stream_is_awaited_before_its_slot_is_given_up(r
     ring.driver.on_stream_query = lambda _: INVALID
     refused_publish(ring, STREAM)
     assert held == [1]
+    assert not ring.driver.contexts
     ring.driver.on_stream_query = lambda _: 0
 
 
