@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 from crew import start, together
+from numpy.random import default_rng
 
 import gpuring
 
@@ -44,7 +45,7 @@ def engine(name: str) -> None:
 
 
 def client(name: str, seed: int) -> None:
-    random = np.random.default_rng(seed)
+    random = default_rng(seed)
     with gpuring.connect(name, timeout=10) as service:
         for _ in range(CALLS):
             image = random.random((8, 8), "f4")

@@ -30,7 +30,7 @@ if __name__ == "__main__":  # first, because --help needs no package
         parser.error("prompts must be at least 1")
 
 try:
-    import numpy as np
+    from numpy.random import default_rng
 
     import gpuring
 except ImportError as missing:
@@ -146,7 +146,7 @@ async def visitors(name, number, asked):
 
 
 async def visit(prompts, images, number, k, told):
-    dice = np.random.default_rng([number, k])
+    dice = default_rng([number, k])
     image = dice.integers(0, 255, IMAGES["request"][0], "u1")
     prompt = dice.integers(0, 2**32, 1 + k % 32, "u4")
     with await images.call_async(image, timeout=PATIENCE_S) as answer:

@@ -95,11 +95,12 @@ def exit_on_sigterm() -> None:
     status 143, wherever that is.  Rings are then left as at any other end of a program.
 
     Without it SIGTERM kills the process, or does nothing if it is process 1 of a container.  Call
-    it once, at the beginning of a program and of each child process that works with rings.  It
-    takes the place of any handler that was there.  A wait is interrupted as by Ctrl-C.  Python
-    drops what a handler raises in `__del__` and the like: SystemExit is raised behind it.  If the
-    signal comes again meanwhile, it raises again, but rings that are being left are still left.  A
-    thread that is not a daemon has to end by itself, as with `sys.exit()`.
+    it once, at the beginning of a program and of each child process that works with rings, but
+    behind the imports: NumPy's drop what a handler raises, or make an ImportError of it.  It takes
+    the place of any handler that was there.  A wait is interrupted as by Ctrl-C.  Python drops what
+    a handler raises in `__del__` and the like: SystemExit is raised behind it.  If the signal comes
+    again meanwhile, it raises again, but rings that are being left are still left.  A thread that
+    is not a daemon has to end by itself, as with `sys.exit()`.
 
     Does not wait.  Raises RuntimeError in another thread than the main one, because Python handles
     signals in that one only.
