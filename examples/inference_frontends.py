@@ -4,17 +4,22 @@ python examples/inference_frontends.py [SECONDS]       needs pillow, starlette, 
 inference_load.py asks, checks, and has the same workers and engines over queues to compare with.
 """
 
+import signal
+import sys
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
+
 import argparse
 import io
 import json
-import multiprocessing
 import os
 import socket
-import sys
 import threading
 import time
 from contextlib import contextmanager, suppress
-from multiprocessing import get_context
+
+from crew import start
 
 if __name__ == "__main__":  # first, because --help needs no package
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -35,7 +40,7 @@ try:
 except ImportError as missing:
     sys.exit(f"{missing}: pip install 'gpuring[examples]'")
 
-SPAWN, NAME, WORKERS, ENGINES = get_context("spawn"), "classify", 2, 2
+NAME, WORKERS, ENGINES = "classify", 2, 2
 SIDE, CLASSES, SLOTS = 224, 10, 64
 MAX_BATCH, MAX_WAIT_S, ROOM_S, PATIENCE_S = 8, 0.002, 10, 20
 STATUS = {gpuring.RingFull: 503, gpuring.RingTimeout: 504, gpuring.PeerLost: 502}
@@ -115,13 +120,6 @@ def pixels_of(kind, body):
     return np.asarray(image.convert("RGB").resize((SIDE, SIDE)))
 
 
-def run(function, *args):
-    """Runs a function in this process, which ends with its parent, however that ends."""
-    ended = multiprocessing.parent_process().join
-    threading.Thread(target=lambda: (ended(), os._exit(1)), daemon=True).start()
-    function(*args)
-
-
 @contextmanager
 def kept_running(*roles):
     """Runs each (function, *arguments) in a process, which is started again whenever it dies."""
@@ -129,10 +127,9 @@ def kept_running(*roles):
 
     def watch():
         while not over.wait(0.1):
-            for k, (function, *args) in enumerate(roles):
+            for k, role in enumerate(roles):
                 if k not in crew or not crew[k].is_alive():
-                    crew[k] = SPAWN.Process(target=run, args=(function, *args), daemon=True)
-                    crew[k].start()
+                    crew[k] = start(None, *role)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
@@ -158,6 +155,7 @@ def main(seconds):
         device = "host"
     import inference_load  # here, because it imports this file
 
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # Ctrl-C leaves no traceback
     listening, theirs = (socket.create_server(("127.0.0.1", 0)) for _ in range(2))
     terms = {"request": ((SIDE, SIDE, 3), "u1"), "response": ((CLASSES,), "f4"), "slots": SLOTS}
     terms |= {"response_meta": [("engine", "i8")], "answers": "host"}  # where workers need them

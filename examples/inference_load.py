@@ -20,6 +20,7 @@ from pathlib import Path
 
 import inference_frontends as front
 import numpy as np
+from crew import SPAWN
 from PIL import Image
 
 CONNECTIONS, REQUESTS_EACH = 16, 50  # connections at a time, and requests over each
@@ -27,8 +28,8 @@ TURNS, DEADLINE_S, TOLERANCE = 5, 60, 1e-3
 
 
 def usual_roles(listening, device):
-    requests = front.SPAWN.Queue(front.SLOTS)
-    answers = [front.SPAWN.Queue() for _ in range(front.WORKERS)]
+    requests = SPAWN.Queue(front.SLOTS)
+    answers = [SPAWN.Queue() for _ in range(front.WORKERS)]
     workers = [(usual_worker, listening, k, requests, each) for k, each in enumerate(answers)]
     return workers + [(usual_engine, device, requests, answers)] * front.ENGINES
 

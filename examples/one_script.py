@@ -1,5 +1,11 @@
 """send.py and change.py of two_scripts in one: the rings are arguments of the other process."""
 
+import signal
+import sys
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
+
 import argparse
 import multiprocessing
 
@@ -26,6 +32,7 @@ def change(there, back):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # Ctrl-C leaves no traceback
     argparse.ArgumentParser(description=__doc__).parse_args()
     device = "cuda"
     try:
@@ -41,8 +48,10 @@ if __name__ == "__main__":
         back.consumer() as squares,
     ):
         spawn = multiprocessing.get_context("spawn")
-        other = spawn.Process(target=change, args=(there, back))
+        other = spawn.Process(target=change, args=(there, back), daemon=True)
+        ours = signal.signal(signal.SIGINT, signal.SIG_IGN)  # the other ends with this process
         other.start()
+        signal.signal(signal.SIGINT, ours)
         for n in range(4):
             with numbers.claim() as slot:
                 slot.copy_from(np.full(8, n, "f4"))

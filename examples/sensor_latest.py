@@ -6,13 +6,17 @@ The lidar is computed: rays in a room, by the same arithmetic on a GPU and on a 
 So the log can be compared with what was measured, and the plans with what they should have been.
 """
 
-import argparse
-import multiprocessing
-import os
+import signal
 import sys
-import threading
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
+
+import argparse
 import time
 from contextlib import suppress
+
+from crew import start, together, until
 
 if __name__ == "__main__":  # first, because --help needs no package
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -71,7 +75,6 @@ def clearance(points):
 def plan(ring, scans):
     """Plans ten times slower than the lidar, and is never behind it, because `latest` passes over
     old scans."""
-    end_with_parent()
     clearance(torch.zeros(POINTS, 3, device=torch_device))  # loads kernels
     metres, lost, ages_ns, lidar = {}, 0, [], Lidar("cpu")
     with ring, ring.consumer("planner", lossless=False) as frames, ended:
@@ -92,7 +95,6 @@ def plan(ring, scans):
 def log(ring, scans):
     """Writes as many scans at once as there are.  So it writes more at a time if the disk is
     slow."""
-    end_with_parent()
     bite = {name: np.empty((BITE, *shape), dtype) for name, (shape, dtype) in FIELDS.items()}
     if device == "cuda":  # copies into pinned memory wait for nothing
         bite = {name: torch.from_numpy(rows).pin_memory().numpy() for name, rows in bite.items()}
@@ -146,25 +148,14 @@ def sense(producer, scans):
     sys.stdout.flush()
 
 
-def end_with_parent():
-    """However the parent ends, this process ends with it."""
-    ended = multiprocessing.parent_process().join
-    threading.Thread(target=lambda: (ended(), os._exit(1)), daemon=True).start()
-
-
 def main(seconds):
     if device == "host":
         print("no GPU here, so this runs on host memory with torch on the CPU", flush=True)
-    scans, spawn = int(seconds * HZ), multiprocessing.get_context("spawn")
-    with gpuring.create("lidar", slots=SLOTS, fields=FIELDS, meta=META, device=device) as ring:
-        given, roles = {"args": (ring, scans), "daemon": True}, {"planner": plan, "logger": log}
-        readers = [spawn.Process(target=role, name=name, **given) for name, role in roles.items()]
-        for each in readers:
-            each.start()
-        while len(ring.stats().subscriptions) < 2:  # nobody shall miss the first scan
-            if ended := [each.name for each in readers if not each.is_alive()]:
-                sys.exit(f"{', '.join(ended)} ended before all were ready")
-            time.sleep(0.01)
+    scans, spec = int(seconds * HZ), {"slots": SLOTS, "fields": FIELDS, "meta": META}
+    with gpuring.create("lidar", **spec, device=device) as ring, together():
+        roles = {"planner": plan, "logger": log}
+        readers = [start(name, role, ring, scans) for name, role in roles.items()]
+        until(lambda: len(ring.stats().subscriptions) == 2, readers)  # none misses the first scan
         with ring.producer() as producer:
             sense(producer, scans)
         for each in readers:
@@ -173,4 +164,5 @@ def main(seconds):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # Ctrl-C leaves no traceback
     main(seconds)

@@ -5,14 +5,20 @@ On host memory, also where there is a GPU.
 
 from __future__ import annotations
 
+import signal
+import sys
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
+
 import argparse
-import multiprocessing
 import os
-import threading
 import time
 from typing import Any
 
 import numpy as np
+from crew import start, together
+from numpy.random import default_rng
 
 import gpuring
 
@@ -27,16 +33,7 @@ CALLS = 2000
 gpuring.exit_on_sigterm()  # also in the processes that it spawns
 
 
-def end_with_parent() -> None:
-    """However the parent ends, this process ends with it."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    ended = parent.join
-    threading.Thread(target=lambda: (ended(), os._exit(1)), daemon=True).start()
-
-
 def engine(name: str) -> None:
-    end_with_parent()
     with gpuring.serve(name, timeout=10) as server:
 
         @server.batch(max_batch=16, max_wait_s=0.001)
@@ -48,8 +45,7 @@ def engine(name: str) -> None:
 
 
 def client(name: str, seed: int) -> None:
-    end_with_parent()
-    random = np.random.default_rng(seed)
+    random = default_rng(seed)
     with gpuring.connect(name, timeout=10) as service:
         for _ in range(CALLS):
             image = random.random((8, 8), "f4")
@@ -62,12 +58,9 @@ def client(name: str, seed: int) -> None:
 
 def main() -> None:
     argparse.ArgumentParser(description=__doc__).parse_args()
-    context = multiprocessing.get_context("spawn")
-    with gpuring.serve(NAME, **TERMS, engine=False) as keeper:
-        engines = [context.Process(target=engine, args=(NAME,), daemon=True) for _ in range(2)]
-        clients = [context.Process(target=client, args=(NAME, n), daemon=True) for n in range(3)]
-        for process in engines + clients:
-            process.start()
+    with gpuring.serve(NAME, **TERMS, engine=False) as keeper, together():
+        engines = [start(f"engine {n}", engine, NAME) for n in range(2)]
+        clients = [start(f"client {n}", client, NAME, n) for n in range(3)]
         while keeper.stats().cursor < CALLS:  # a third of them
             time.sleep(0.001)
         engines[0].kill()
@@ -79,4 +72,5 @@ def main() -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # Ctrl-C leaves no traceback
     main()

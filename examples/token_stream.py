@@ -8,14 +8,19 @@ middle of each stream, one is killed, and then the engine is killed and another 
 model is a toy which always says the same to the same prompt. So every token can be checked.
 """
 
+import signal
+import sys
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
+
 import argparse
 import asyncio
-import multiprocessing
 import os
-import sys
-import threading
 import time
 from contextlib import suppress
+
+from crew import start, together
 
 if __name__ == "__main__":  # first, because --help needs no package
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -25,7 +30,7 @@ if __name__ == "__main__":  # first, because --help needs no package
         parser.error("prompts must be at least 1")
 
 try:
-    import numpy as np
+    from numpy.random import default_rng
 
     import gpuring
 except ImportError as missing:
@@ -74,7 +79,6 @@ def token(state):
 
 def engine(name):
     """Answers prompts.  A front end that does not read gets its next token in a later turn."""
-    end_with_parent()
     streams = {}  # call: state of the model, and how many tokens are still to come
     with (
         gpuring.serve(f"{name}.prompts", timeout=10) as prompts,
@@ -118,7 +122,6 @@ def speak(call, state, left):
 
 def front_end(name, number, asked):
     """Serves several visitors at a time, until so many prompts were asked."""
-    end_with_parent()
     asyncio.run(visitors(name, number, asked))
 
 
@@ -143,7 +146,7 @@ async def visitors(name, number, asked):
 
 
 async def visit(prompts, images, number, k, told):
-    dice = np.random.default_rng([number, k])
+    dice = default_rng([number, k])
     image = dice.integers(0, 255, IMAGES["request"][0], "u1")
     prompt = dice.integers(0, 2**32, 1 + k % 32, "u4")
     with await images.call_async(image, timeout=PATIENCE_S) as answer:
@@ -176,28 +179,19 @@ async def listen(prompts, number, prompt, seen, told):
 # ---- all together --------------------------------------------------------------------------------
 
 
-def end_with_parent():
-    """However the parent ends, this process ends with it."""
-    ended = multiprocessing.parent_process().join
-    threading.Thread(target=lambda: (ended(), os._exit(1)), daemon=True).start()
-
-
 def main(asked):
-    spawn = multiprocessing.get_context("spawn").Process
     with (
         gpuring.serve(f"{NAME}.prompts", **PROMPTS, engine=False) as keeper,
         gpuring.serve(f"{NAME}.images", **IMAGES, slots=8, engine=False),
+        together(),
     ):
-        first, second = (spawn(target=engine, args=(NAME,), daemon=True) for _ in range(2))
-        numbers = range(FRONT_ENDS)
-        fronts = [spawn(target=front_end, args=(NAME, n, asked), daemon=True) for n in numbers]
-        for each in (first, *fronts):
-            each.start()
+        first = start("engine", engine, NAME)
+        fronts = [start(f"front end {n}", front_end, NAME, n, asked) for n in range(FRONT_ENDS)]
         for share, victim in ((1, fronts[IS_KILLED]), (2, first)):
             while keeper.stats().cursor - keeper.ring.slots < share * asked and first.is_alive():
                 time.sleep(0.001)
             victim.kill()
-        second.start()
+        second = start("another engine", engine, NAME)
         alive = [each for n, each in enumerate(fronts) if n != IS_KILLED]
         for each in alive:
             each.join()
@@ -206,4 +200,5 @@ def main(asked):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # Ctrl-C leaves no traceback
     main(asked)

@@ -4,13 +4,18 @@ python examples/upscale_frontends.py [SECONDS]         needs pillow, starlette, 
 With a GPU, nvidia-nvimgcodec-cu13 and nvidia-nvjpeg (or -cu12) it decodes and encodes there, too.
 """
 
+import signal
+import sys
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
+
 import argparse
 import asyncio
 import contextlib
 import io
 import os
 import socket
-import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -172,6 +177,7 @@ def main(seconds):
         device = "host"
     import upscale_load  # here, because it imports this file
 
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # Ctrl-C leaves no traceback
     height, width = LARGEST[device]
     jpegs = list(upscale_load.photos(3, height, width))
     print(f"codec     {codec(device)[0]}, photos of {width} × {height}", flush=True)

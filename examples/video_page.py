@@ -14,7 +14,7 @@ try:
     from starlette.routing import Route
 except ImportError as missing:
     sys.exit(f"{missing}: pip install 'gpuring[examples]'")
-from video_pipeline import CAMERAS, FPS, OVER, H, W, end_with_parent, picture
+from video_pipeline import CAMERAS, FPS, OVER, H, W, picture
 
 import gpuring
 
@@ -30,7 +30,6 @@ FIGURE = """<figure><img src={0} alt="camera {0}">
 
 def view(seens, listening):
     """A page for any number of browsers, with one reader for each camera."""
-    end_with_parent()
     figures, fresh = ["no signal"] * len(seens), []  # fresh: futures of the next pictures
 
     def part(slot):

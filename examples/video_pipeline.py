@@ -6,16 +6,20 @@ It writes seen.mp4.  The cameras are the clip of `gpuring demo`, decoded in thre
 one (kill -STOP), continue it (kill -CONT), kill it (kill -9): the others go on.
 """
 
-import argparse
-import multiprocessing
-import os
-import socket
+import signal
 import sys
-import threading
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
+
+import argparse
+import socket
 import time
 from fractions import Fraction
 from functools import cache
 from itertools import chain, islice
+
+from crew import SPAWN, start, together, until
 
 if __name__ == "__main__":  # first, because --help needs no package
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -65,7 +69,6 @@ def pyav(_):
 
 def camera(k, ring, decoder, count, ready):
     """25 pictures a second.  Each camera shows the clip in a way of its own."""
-    end_with_parent()
     stream = torch.cuda.Stream() if ring.memory != "host" else None  # NVDEC's and the copies'
     with ring, ring.producer() as producer, torch.cuda.stream(stream):
         pictures = islice(decoder(stream), AHEAD * k, AHEAD * k + count)
@@ -85,7 +88,6 @@ def camera(k, ring, decoder, count, ready):
 
 def detect(cams, seens, ready):
     """Takes any picture of any camera that is there, and darkens the cells that do not move."""
-    end_with_parent()
     outputs = {cam.consumer(): seen.producer() for cam, seen in zip(cams, seens, strict=True)}
     last = {}
     ready.wait(120)
@@ -130,7 +132,8 @@ def record(seens, crew, ready):
     no signal.  What comes late is not recorded, but checked.  Returns what was detected."""
     consumers = [seen.consumer() for seen in seens]
     found, ages_ms, absent, late, written = [{} for _ in seens], [], [0] * len(seens), 0, -1
-    until_ready(crew, ready)
+    until(lambda: ready.n_waiting == len(crew), crew)
+    ready.wait(120)
     with av.open("seen.mp4", "w") as file:
         video = file.add_stream("libx264", FPS, {"preset": "ultrafast"})
         video.width, video.height = W, len(seens) * H
@@ -167,21 +170,6 @@ def check(found):
             assert (moved.cpu() == right).all(), "something else was seen"
 
 
-def until_ready(crew, ready):
-    """Waits until all are ready.  Ends the program if one of them ends before."""
-    while ready.n_waiting < len(crew):
-        if ended := [each.name for each in crew if not each.is_alive()]:
-            sys.exit(f"{', '.join(ended)} ended before all were ready")
-        time.sleep(0.01)
-    ready.wait(120)
-
-
-def end_with_parent():
-    """However the parent ends, this process ends with it."""
-    ended = multiprocessing.parent_process().join
-    threading.Thread(target=lambda: (ended(), os._exit(1)), daemon=True).start()
-
-
 def main():
     count = int(seconds * FPS)
     if count < 1:
@@ -197,22 +185,22 @@ def main():
     print(line, flush=True)
     import video_page  # here, because it imports this file
 
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # Ctrl-C leaves no traceback
     spec, ks = {"slots": 8, "meta": META, "device": device}, range(len(CAMERAS))
     cams = [gpuring.create(f"cam{k}", fields=NV12, **spec) for k in ks]
     seens = [gpuring.create(f"seen{k}", fields=NV12 | MOVED, **spec) for k in ks]
-    spawn, listening = multiprocessing.get_context("spawn"), socket.create_server(("127.0.0.1", 0))
-    ready = spawn.Barrier(len(CAMERAS) + 2)  # nobody shall miss the first frame
+    listening = socket.create_server(("127.0.0.1", 0))
+    ready = SPAWN.Barrier(len(CAMERAS) + 2)  # nobody shall miss the first frame
     roles = [(f"camera {k}", camera, k, cams[k], decoder, count, ready) for k in ks]
     roles += [("detector", detect, cams, seens, ready)]
     roles += [("page", video_page.view, seens, listening)]
-    crew = [spawn.Process(None, role, name, args, daemon=True) for name, role, *args in roles]
-    for each in crew:
-        each.start()
-    print("cameras  ", *(each.pid for each in crew[: len(CAMERAS)]))
-    print(f"page      http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
-    for k, frames in enumerate(record(seens, crew[:-1], ready)):
-        crew[k].join()
-        assert crew[k].exitcode or frames == count, f"of camera {k} frames are missing"
+    with together():
+        crew = [start(*role) for role in roles]
+        print("cameras  ", *(each.pid for each in crew[: len(CAMERAS)]))
+        print(f"page      http://127.0.0.1:{listening.getsockname()[1]}", flush=True)
+        for k, frames in enumerate(record(seens, crew[:-1], ready)):
+            crew[k].join()
+            assert crew[k].exitcode or frames == count, f"of camera {k} frames are missing"
 
 
 if __name__ == "__main__":

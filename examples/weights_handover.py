@@ -6,12 +6,16 @@ A version of the weights is several buckets, one a slot. A sampler uses a versio
 its buckets, and goes on with the one before until then. It checks each by the trainer's checksum.
 """
 
-import argparse
-import multiprocessing
-import os
+import signal
 import sys
-import threading
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
+
+import argparse
 import time
+
+from crew import SPAWN, start, together, until
 
 if __name__ == "__main__":  # first, because --help needs no package
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -115,24 +119,8 @@ def release(slots):
         slots.pop().release()
 
 
-def until_ready(samplers, ready):
-    """Waits until all are ready.  Ends the program if one of them ends before."""
-    while ready.n_waiting < len(samplers):
-        if ended := [each.name for each in samplers if not each.is_alive()]:
-            sys.exit(f"{', '.join(ended)} ended before all were ready")
-        time.sleep(0.01)
-    ready.wait(120)
-
-
-def end_with_parent():
-    """However the parent ends, this process ends with it."""
-    ended = multiprocessing.parent_process().join
-    threading.Thread(target=lambda: (ended(), os._exit(1)), daemon=True).start()
-
-
 @torch.no_grad()
 def sample(ring, number, versions, ready):
-    end_with_parent()
     net = model().to("meta")  # only the structure, because the weights are the trainer's
     used, held, parts, more = [], [], [], True
     ready.wait(120)
@@ -156,22 +144,19 @@ def sample(ring, number, versions, ready):
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # Ctrl-C leaves no traceback
     if steps < EVERY:
         parser.error(f"at least {EVERY} steps make a version")
     if device == "host":
         print("no GPU here, so this runs on host memory with torch on the CPU", flush=True)
-    spawn = multiprocessing.get_context("spawn")
-    ready = spawn.Barrier(4)
+    ready = SPAWN.Barrier(4)
     spec = {"shape": max((each + 1) * out for each, out in LAYERS), "dtype": "f4", "meta": META}
-    with gpuring.create("weights", slots=SLOTS, **spec, device=device) as ring:
-        roles = [(ring, number, steps // EVERY, ready) for number in range(3)]
-        samplers = [
-            spawn.Process(None, sample, f"sampler {role[1]}", role, daemon=True) for role in roles
-        ]
-        for each in samplers:
-            each.start()
+    with gpuring.create("weights", slots=SLOTS, **spec, device=device) as ring, together():
+        roles = [(f"sampler {n}", sample, ring, n, steps // EVERY, ready) for n in range(3)]
+        samplers = [start(*role) for role in roles]
         with ring.producer() as producer:
-            until_ready(samplers, ready)
+            until(lambda: ready.n_waiting == len(samplers), samplers)
+            ready.wait(120)
             train(producer, steps)
         for each in samplers:
             each.join()

@@ -7,15 +7,19 @@ again.  It also kills them by chance, ends them cleanly, and stops them for a wh
 compares what the cameras have sent with what the recorder has written.
 """
 
+import signal
+import sys
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
+
 import argparse
 import collections
 import contextlib
 import os
 import random
 import shutil
-import signal
 import subprocess
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -58,7 +62,10 @@ class Unit:
         self.start()
 
     def start(self):
+        # It inherits that Ctrl-C is blocked: that is for this process, which ends the others.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         self.process = subprocess.Popen([*TIED, sys.executable, *map(str, self.command)])
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         self.starts += 1
         self.ended = None
 
@@ -157,4 +164,5 @@ if __name__ == "__main__":
     if not shutil.which("setpriv"):
         sys.exit("setpriv is missing: it is a part of util-linux")
     gpuring.exit_on_sigterm()
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # Ctrl-C leaves no traceback
     sys.exit(not main())

@@ -6,13 +6,18 @@ As root, the two hosts are network namespaces with a /dev/shm of their own, and 
 them.  Otherwise both are this host, and the rings of the detector have other names.
 """
 
+import signal
+import sys
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
+
 import argparse
 import contextlib
 import importlib.util
 import os
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 from camera import count
@@ -43,9 +48,12 @@ class Host:
 
     def start(self, *command, **pipes):
         """Runs a Python program until it ends, or until everything does."""
+        # It inherits that Ctrl-C is blocked: that is for this process, which ends the others.
+        signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
         process = subprocess.Popen(
             [*TIED, *self.enter, sys.executable, *map(str, command)], text=True, **pipes
         )
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGINT])
         self.stack.callback(process.wait, 60)
         self.stack.callback(process.terminate)
         return process
@@ -108,4 +116,5 @@ if __name__ == "__main__":
     if not shutil.which("setpriv"):
         sys.exit("setpriv is missing: it is a part of util-linux")
     gpuring.exit_on_sigterm()
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # Ctrl-C leaves no traceback
     sys.exit(main(asked.images))

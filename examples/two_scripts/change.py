@@ -1,7 +1,12 @@
 """Terminal 2: squares what terminal 1 (send.py) sends, on the GPU if the rings are there."""
 
-import argparse
+import signal
 import sys
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
+
+import argparse
 
 import gpuring
 
@@ -15,6 +20,7 @@ except ImportError:
 
 argparse.ArgumentParser(description=__doc__).parse_args()
 gpuring.exit_on_sigterm()
+signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # Ctrl-C leaves no traceback
 print("waiting for send.py, in another terminal", file=sys.stderr)
 with (
     gpuring.attach("numbers", timeout=60) as there,

@@ -1,7 +1,12 @@
 """Terminal 1: sends arrays, and sees what terminal 2 (change.py) made of them."""
 
-import argparse
+import signal
 import sys
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
+
+import argparse
 
 import numpy as np
 
@@ -9,6 +14,7 @@ import gpuring
 
 argparse.ArgumentParser(description=__doc__).parse_args()
 gpuring.exit_on_sigterm()
+signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # Ctrl-C leaves no traceback
 device = "cuda"
 try:
     gpuring.create("numbers.probe", slots=1, shape=8, dtype="f4", device=device).close()

@@ -9,6 +9,8 @@ import signal
 import sys
 import weakref
 
+cdef extern from "Python.h":
+    int PyErr_SetInterruptEx(int)
 
 cdef object set_signal = signal.signal
 cdef list unfinished = []  # what was dropped, and whose `_dropped` was interrupted twice
@@ -74,6 +76,21 @@ def begun_elsewhere(step):
         return step(weakref.ref(self))
 
     return __anext__
+
+
+def raises_again(number, told):
+    """A `sys.unraisablehook`.  Python drops what a handler raises while an object goes, such as a lock of an import.  If that was to
+    end the program, the signal comes again, and the handler raises where Python goes on.  All else is `told` to the hook before.
+
+    This hook is compiled, so that the handler does not raise in it."""
+
+    def hook(unraisable):
+        if unraisable.exc_type is SystemExit and str(unraisable.exc_value) == str(128 + number):
+            PyErr_SetInterruptEx(number)
+        else:
+            told(unraisable)
+
+    return hook
 
 
 def set_handler(number, handler):

@@ -35,6 +35,8 @@ class _Process:
     ended = False
     """Whether the interpreter, or the child of multiprocessing, is ending.  No ring is opened
     then."""
+    hook: Callable[[Any], None] | None = None
+    """The sys.unraisablehook that exit_on_sigterm has set."""
     finalized_pid = 0
     """The pid of the child in which multiprocessing will call close_all."""
 
@@ -93,10 +95,12 @@ def exit_on_sigterm() -> None:
     status 143, wherever that is.  Rings are then left as at any other end of a program.
 
     Without it SIGTERM kills the process, or does nothing if it is process 1 of a container.  Call
-    it once, at the beginning of a program and of each child process that works with rings.  It
-    takes the place of any handler that was there.  A wait is interrupted as by Ctrl-C.  If the
-    signal comes again meanwhile, it raises again, but rings that are being left are still left.  A
-    thread that is not a daemon has to end by itself, as with `sys.exit()`.
+    it once, at the beginning of a program and of each child process that works with rings, but
+    behind the imports: NumPy's drop what a handler raises, or make an ImportError of it.  It takes
+    the place of any handler that was there.  A wait is interrupted as by Ctrl-C.  Python drops what
+    a handler raises in `__del__` and the like: SystemExit is raised behind it.  If the signal comes
+    again meanwhile, it raises again, but rings that are being left are still left.  A thread that
+    is not a daemon has to end by itself, as with `sys.exit()`.
 
     Does not wait.  Raises RuntimeError in another thread than the main one, because Python handles
     signals in that one only.
@@ -108,6 +112,9 @@ def exit_on_sigterm() -> None:
             "gpuring.exit_on_sigterm() was called in another thread than the main one of Python, "
             "which alone handles signals: call it at the beginning of the program"
         ) from None
+    if sys.unraisablehook is not _Process.hook:
+        _Process.hook = signals.raises_again(signal.SIGTERM, sys.unraisablehook)
+        sys.unraisablehook = _Process.hook
 
 
 def _ended(number: int, _frame: object) -> None:

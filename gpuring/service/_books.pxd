@@ -51,7 +51,7 @@ cdef class Entry:
     cdef bint _left_over(self) except -1
     cdef bint part_over(self, part) except -1
     cdef int drop_parts(self) except -1
-    cdef int part_released(self) except -1
+    cdef int part_released(self, uint64_t seq) except -1
 
 
 cdef class Calls:

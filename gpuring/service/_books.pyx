@@ -127,8 +127,8 @@ cdef class Entry:
         self.calls.end(self, PeerLost(error), False)
         self._withdraw()
 
-    cdef int part_released(self) except -1:
-        """A part was released, so one more may be sent."""
+    cdef int part_released(self, uint64_t seq) except -1:
+        """The part in this sequence was released, so one more may be sent."""
         raise NotImplementedError
 
 
@@ -287,7 +287,7 @@ cdef int release_answer(Slot slot, bint well) except -1:
     finally:
         if call is not None and not answer.use.open:
             if call.parts is not None and call.part_over(answer):
-                call.part_released()
+                call.part_released(answer._seq)
             else:
                 call.calls.end(call)
                 call._answer = None

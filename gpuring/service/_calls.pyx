@@ -162,8 +162,8 @@ cdef class InFlight(Entry):
         if not self._handed and self._was_left():
             self._begin_again()
 
-    cdef int part_released(self) except -1:
-        return self._mailbox.allow_part(self)
+    cdef int part_released(self, uint64_t seq) except -1:
+        return self._mailbox.allow_part(self, seq)
 
 
 cdef class HandsOut:

@@ -36,7 +36,7 @@ cdef class Inbox:
 
     def __init__(self, str service not None, limit, parts=0):
         self.service, self.calls, self.parts = service, Calls(service, limit), parts
-        self._loops, self.untold = {}, {}
+        self._loops, self.untold, self.owed = {}, {}, []
         self._looked = now_s()
 
     def _open(self, answers):
@@ -121,6 +121,8 @@ cdef class Inbox:
                 self.dispatched = self.peer.gd.core.cursor.pos
                 answer = inner.acquire(self._answers, 0, stream)
             self.dispatched = self.peer.gd.core.cursor.pos
+        if self.owed:
+            self.pay()
         if self.polled:
             self.arm()
         now = coarse_s()
@@ -154,16 +156,37 @@ cdef class Inbox:
             self.polled = True  # only now: before the descriptor is armed, nobody may find a call that was not reported
         return notifier.fileno()
 
-    cdef int allow_part(self, Entry call) except -1:
-        """A part was released, so one more may be sent.  What is there is received before, so that parts never fill the ring from
-        behind: a slot that was released is then not counted twice."""
+    cdef int allow_part(self, Entry call, uint64_t seq) except -1:
+        """The part in this sequence was released, so one more may be sent.  What is there is received before, so that parts never
+        fill the ring from behind: a slot that was released is then not counted twice.
+
+        If another thread has the turn to receive and does not get on, an engine may have left out the slot while the part was
+        held, and the position is not beyond that sequence yet.  Then the part is owed."""
+        cdef uint64_t frontier, left_out = seq
         if not call.over() and not self.peer.is_forked():  # else its parent has the part
             try:
                 if self.peer.has_frame():
                     self.pump(nothing, 0)
             finally:
-                say(call.header, call._seq, False)
+                frontier = gr_frontier(self.peer.gd.core.ring)
+                if frontier > seq:
+                    left_out += (frontier - 1 - seq) // self.peer.gd.core.ring.slots * self.peer.gd.core.ring.slots
+                if left_out > seq and left_out >= self.peer.gd.core.cursor.pos:
+                    self.owed.append((call, left_out))
+                else:
+                    say(call.header, call._seq, False)
         return 0
+
+    cdef pay(self):
+        """Allows the parts that are owed, where the position is beyond the slot that was left out."""
+        cdef Entry call
+        cdef uint64_t left_out
+        owed, self.owed = self.owed, []
+        for call, left_out in owed:
+            if left_out >= self.peer.gd.core.cursor.pos:
+                self.owed.append((call, left_out))
+            elif not call.over():
+                say(call.header, call._seq, False)
 
     cdef arm(self):
         """Called with the turn to receive.  The descriptor is readable now if somebody has a call in `untold`.  It is at no time

@@ -111,7 +111,7 @@ ANY_NAME = ("supervised/detector.py", "supervised/recorder.py")
     "name", sorted(str(path.relative_to(EXAMPLES)) for path in EXAMPLES.rglob("*.py"))
 )
 def test_help_and_wrong_arguments(start, name):
-    if name in ("inference_load.py", "upscale_load.py", "video_page.py"):  # parts of others
+    if name in ("crew.py", "inference_load.py", "upscale_load.py", "video_page.py"):  # parts
         needs_video()
     else:
         assert printed(start(name, args=["--help"], alone=False))[0].startswith("usage: ")
@@ -139,7 +139,7 @@ def test_without_its_packages_an_example_says_what_to_install(name, tmp_path):
             "import runpy, sys; sys.modules.update(dict.fromkeys(('h5py', 'torch', 'uvicorn')));"
             f"sys.argv = {[path, *arguments]}; runpy.run_path({path!r}, run_name='__main__')"
         )
-        done = python(program, cwd=tmp_path, env=os.environ | {"PYTHONPATH": str(ROOT)})
+        done = python(program, cwd=tmp_path, env=os.environ | {"PYTHONPATH": f"{ROOT}:{EXAMPLES}"})
         if arguments and name != "video_page":  # this one is a part of another example
             assert (done.returncode, done.stderr) == (0, "")
             assert done.stdout.startswith("usage: ")
@@ -238,6 +238,7 @@ def test_two_hosts_refuses_arguments_with_a_reason(name, args, told):
 
 
 PAGES = {
+    "crew.py": "examples/index.md",
     "inference_load.py": "examples/inference_frontends.md",
     "one_script.py": "guide.md",
     "two_scripts/change.py": "guide.md",

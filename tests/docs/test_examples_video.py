@@ -43,7 +43,6 @@ def test_a_camera_of_the_video_pipeline_decodes_ahead_before_the_cameras_begin(n
     monkeypatch.syspath_prepend(EXAMPLES)
     monkeypatch.setattr(gpuring, "exit_on_sigterm", lambda: None)  # the example calls it
     pipeline = importlib.import_module("video_pipeline")
-    monkeypatch.setattr(pipeline, "end_with_parent", lambda: None)
     steps = []
 
     class Ready:

@@ -299,3 +299,24 @@ def test_a_drop_lets_the_other_threads_run(name, ring):
             thread.join()
     assert any(before != after for before, _, after in seen)
     poll(lambda: ring._header.live_peers() == [])
+
+
+SIGTERM = """
+import signal
+import gpuring
+
+class Dropped:
+    def __del__(self):
+        signal.raise_signal(signal.SIGTERM)
+
+gpuring.exit_on_sigterm()
+Dropped()
+print("goes on")
+"""
+
+
+def test_a_sigterm_that_comes_while_an_object_is_dropped_ends_the_program():
+    """Python drops what a handler raises there.  It also does so in imports, where it drops its
+    locks."""
+    done = python(SIGTERM)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "")

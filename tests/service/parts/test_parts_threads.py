@@ -128,6 +128,62 @@ def many_streams(pipe, name):
                         del running[call]
 
 
+@contextlib.contextmanager
+def another_thread_receives(client):
+    """A thread has the turn to receive in the block, and does not get on, as if it had no
+    processor."""
+    began, go_on = threading.Event(), threading.Event()
+
+    def receive():
+        with client._mailbox.calls.turn:
+            began.set()
+            go_on.wait(PATIENCE_S)
+
+    join = in_thread(receive)
+    try:
+        assert began.wait(PATIENCE_S)
+        yield
+    finally:
+        go_on.set()
+        join()
+
+
+def test_parts_that_are_released_while_another_thread_receives_overwrite_none(name):
+    """The engine has left out the slots of those that were held."""
+    sent, got = [0, 0], [[], []]
+    with serve(name) as server, gpuring.connect(name, calls=2, parts=8) as client:
+        calls = [send(client, k) for k in range(2)]
+        taken = [take(server) for _ in calls]
+
+        def fill(k):
+            with contextlib.suppress(gpuring.RingFull):
+                while sent[k] < 20:
+                    part(taken[k], sent[k], 0)
+                    sent[k] += 1
+
+        fill(0)
+        fill(1)
+        streams = [call.parts(PATIENCE_S) for call in calls]
+        assert all(parts.ready for parts in streams)
+        with another_thread_receives(client):
+            for k in (1, 0):
+                got[k] += read(streams[k], 8)
+                assert not streams[k].ready
+                fill(k)
+
+        def all_are_read():
+            for k, parts in enumerate(streams):
+                got[k] += read(parts, 1 if parts.ready else 0)
+                fill(k)
+            return sum(map(len, got)) == 40
+
+        poll(all_are_read)
+        for each, parts in zip(taken, streams, strict=True):
+            each.end()
+            assert read(parts) == []
+    assert got == [list(range(20))] * 2
+
+
 def test_an_end_that_another_thread_has_received_belongs_to_the_stream(name, monkeypatch):
     """A thread that has received the end may wait for the GIL while the engine leaves."""
     received, go_on = threading.Event(), threading.Event()
