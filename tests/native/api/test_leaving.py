@@ -10,8 +10,7 @@ import pytest
 import gpuring
 from tests.helpers.rings import put, small_ring
 from tests.helpers.support import locked, poll
-
-FOREVER, NEXT = -1, -1
+from tests.native.api.puppet import FOREVER, NEXT
 
 
 @pytest.mark.slow
