@@ -20,7 +20,8 @@ import pytest
 import gpuring
 from gpuring import native
 from gpuring.errors import EndOfStream, PeerLost, RingFull
-from tests.helpers.support import Pipe, locked, poll
+from tests.helpers.processes import Pipe, poll
+from tests.helpers.words import locked
 
 zmq = pytest.importorskip("zmq")
 

@@ -15,7 +15,8 @@ import pytest
 import gpuring
 from gpuring.errors import RingError
 from gpuring.ring import inner
-from tests.helpers.support import Pipe, create_far, poll
+from tests.helpers.processes import Pipe, poll
+from tests.helpers.rings import create_far
 
 pytest.importorskip("zmq")
 

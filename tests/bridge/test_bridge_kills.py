@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import gpuring
-from tests.helpers.support import Pipe, poll
+from tests.helpers.processes import Pipe, poll
 
 pytest.importorskip("zmq")
 

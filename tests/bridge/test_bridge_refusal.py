@@ -15,7 +15,8 @@ from gpuring.cli.doctor import host
 from gpuring.cli.inspect import describe
 from gpuring.errors import RingError, RingExists
 from gpuring.ring import inner
-from tests.helpers.support import Pipe, create_far, open_files, poll, segments_of
+from tests.helpers.processes import Pipe, open_files, poll
+from tests.helpers.rings import create_far, segments_of
 
 pytest.importorskip("zmq")
 

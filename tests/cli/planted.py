@@ -40,7 +40,7 @@ from tests.cli.processes import (
 )
 from tests.helpers.processes import PATIENCE_S, Child
 from tests.helpers.rings import put, small_ring
-from tests.helpers.support import locked
+from tests.helpers.words import locked
 from tests.service import services
 
 Children = Callable[..., Child]

@@ -19,8 +19,8 @@ from tests.cli.planted import a_circle, a_full_ring_further_on
 from tests.cli.processes import reader, up
 from tests.cli.screen import Screen
 from tests.helpers.commands import DEADLINE_S, running
+from tests.helpers.processes import poll
 from tests.helpers.rings import put, small_ring
-from tests.helpers.support import poll
 
 needs_graphviz = pytest.mark.skipif(not shutil.which("dot"), reason="graphviz is not installed")
 

@@ -13,7 +13,7 @@ pytest.importorskip("mcap")
 
 from gpuring.recording import read
 from tests.helpers.commands import DEADLINE_S, line_with, running
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 from tests.recording.recordings import put, values
 
 

@@ -19,7 +19,9 @@ from gpuring.recording.message import RecordedRing, copier
 from tests.helpers.arrays import array_of
 from tests.helpers.commands import DEADLINE_S, line_with, running
 from tests.helpers.commands import gpuring as command
-from tests.helpers.support import HOST, poll, tear
+from tests.helpers.places import HOST
+from tests.helpers.processes import poll
+from tests.helpers.words import tear
 
 META = [("pts", "i8"), ("box", "f4", 2), ("tag", "S4")]
 OPTIONS = {"slots": 4, "shape": (3, 5), "dtype": "i4", "meta": META}

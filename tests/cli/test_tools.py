@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.commands import DEADLINE_S, running
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 
 pytest.importorskip("rich", reason="gpuring[tools] is not installed")
 

@@ -16,8 +16,8 @@ from gpuring import native
 from gpuring.cli import main
 from gpuring.cli.owners import myself
 from gpuring.registry.users import users
+from tests.helpers.processes import Pipe
 from tests.helpers.rings import small_ring
-from tests.helpers.support import Pipe
 
 
 def of_another_version(name: str) -> None:

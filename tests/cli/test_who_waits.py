@@ -17,8 +17,8 @@ from gpuring.cli.top.lines import Line, window
 from gpuring.cli.top.view import render
 from gpuring.cli.why import brief
 from tests.cli.planted import a_bridge_whose_other_side_does_not_read, a_full_ring_further_on
+from tests.helpers.processes import poll
 from tests.helpers.rings import drain, put, small_ring
-from tests.helpers.support import poll
 
 SLOTS = 4
 

@@ -26,9 +26,8 @@ from gpuring.registry.stats import NO_SESSION_S
 from gpuring.registry.subscriptions import read_elsewhere
 from tests.cli.planted import PLANTED, Blame, a_bridge_whose_other_side_does_not_read
 from tests.cli.processes import reader, reads_on, up
-from tests.helpers.processes import PATIENCE_S, SOMEBODY
+from tests.helpers.processes import PATIENCE_S, SOMEBODY, poll
 from tests.helpers.rings import put, small_ring
-from tests.helpers.support import poll
 from tests.service.parts import part, read
 from tests.service.services import send, serve
 

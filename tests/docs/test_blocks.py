@@ -22,8 +22,7 @@ from gpuring.cli import COMMANDS
 from tests import ROOT
 from tests.docs import blocks
 from tests.docs.blocks import block, run
-from tests.helpers.processes import PATIENCE_S
-from tests.helpers.support import poll
+from tests.helpers.processes import PATIENCE_S, poll
 
 SHAPE = (1080, 1920, 3)
 

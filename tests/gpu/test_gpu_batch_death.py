@@ -10,7 +10,7 @@ import gpuring
 from tests.gpu import library
 from tests.gpu.ordering import tools
 from tests.gpu.survivor import RECOVERY_S, my_turn, ring_is_whole, started, still_healthy
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 
 pytestmark = pytest.mark.gpu
 WORDS = 1 << 16

@@ -27,8 +27,9 @@ from tests.gpu.survivor import (
     started,
     still_healthy,
 )
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll, segments_of
+from tests.helpers.rings import segments_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(400)]
 

@@ -15,8 +15,9 @@ from tests.gpu import library
 from tests.gpu.ordering import tools
 from tests.gpu.survivor import ring_is_whole, started
 from tests.helpers.arrays import array_of, to_host
+from tests.helpers.processes import open_files, poll
 from tests.helpers.promise import promise
-from tests.helpers.support import open_files, poll, segments_of
+from tests.helpers.rings import segments_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(300)]
 

@@ -15,8 +15,8 @@ import pytest
 import gpuring
 from tests.gpu import library
 from tests.gpu.ordering import ORDER, Waits, tools
+from tests.helpers.places import ON_GPU
 from tests.helpers.promise import promise
-from tests.helpers.support import ON_GPU
 
 pytestmark = pytest.mark.gpu
 WORDS = 1 << 16

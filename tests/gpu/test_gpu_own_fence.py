@@ -14,7 +14,7 @@ import gpuring
 from tests.gpu import library
 from tests.gpu.ordering import ORDER, Waits, tools
 from tests.helpers import raw_verbs
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 
 pytestmark = pytest.mark.gpu
 WORDS = 1 << 16

@@ -8,7 +8,7 @@ import gpuring
 from tests.gpu import library
 from tests.gpu.ordering import tools
 from tests.helpers.commands import running
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 
 pytestmark = pytest.mark.gpu
 

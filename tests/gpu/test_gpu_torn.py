@@ -11,8 +11,8 @@ import gpuring
 from tests.gpu import library
 from tests.gpu.ordering import tools
 from tests.helpers import raw_verbs
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
 
 pytestmark = pytest.mark.gpu
 

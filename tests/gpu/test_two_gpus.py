@@ -32,7 +32,7 @@ from tests.gpu.survivor import (
 from tests.helpers import raw_verbs
 from tests.helpers.commands import environment
 from tests.helpers.commands import gpuring as command
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 
 pytestmark = pytest.mark.gpu
 FRAMES = 1000

@@ -14,7 +14,7 @@ from tests.gstreamer.pipelines import SHOWN, numbers, of_size, publish, read, ta
 from tests.helpers.commands import gpuring as command
 from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.rings import put, small_ring
-from tests.helpers.support import locked
+from tests.helpers.words import locked
 
 
 def read_what_is_there(frames):

@@ -17,9 +17,9 @@ import pytest
 
 import gpuring
 from gpuring.cli.inspect import describe
+from tests.helpers.processes import open_files, poll
 from tests.helpers.promise import promise
 from tests.helpers.rings import cpu_seconds_of, put
-from tests.helpers.support import open_files, poll
 from tests.helpers.victim import Victim
 
 

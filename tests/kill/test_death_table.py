@@ -7,9 +7,10 @@ import pytest
 
 import gpuring
 from gpuring.cli.inspect import describe
+from tests.helpers.places import HOST, ON_GPU
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.rings import put, small_ring
-from tests.helpers.support import HOST, ON_GPU, poll, segments_of
+from tests.helpers.rings import put, segments_of, small_ring
 from tests.helpers.victim import Victim
 
 

@@ -13,9 +13,9 @@ import pytest
 
 import gpuring
 from gpuring.ring.waiting import select_async
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
 from tests.helpers.rings import readable
-from tests.helpers.support import poll
 from tests.kill.test_restarts import OPTIONS, owns_and_publishes
 
 # ---- the forms of a reader: each yields the slots that it gets, which it has then ----------------

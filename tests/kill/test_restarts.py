@@ -13,8 +13,9 @@ import gpuring
 from tests.helpers.commands import gpuring as command
 from tests.helpers.commands import running
 from tests.helpers.layout import FIELDS
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll, segments_of
+from tests.helpers.rings import segments_of
 
 OPTIONS = {"slots": 4, "shape": 4, "dtype": "i8", "device": "host"}
 

@@ -13,9 +13,9 @@ import pytest
 
 import gpuring
 from gpuring import cli
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
 from tests.helpers.rings import drain, put, small_ring
-from tests.helpers.support import poll
 
 SLOTS = 4
 

@@ -16,7 +16,8 @@ import pytest
 
 import gpuring
 from gpuring.native.snapshot import snapshot
-from tests.helpers.support import Pipe, Place
+from tests.helpers.places import Place
+from tests.helpers.processes import Pipe
 
 WORDS = 1000
 META = [("producer", "i4"), ("k", "i8")]

@@ -13,7 +13,7 @@ from tests.helpers import raw_verbs
 from tests.helpers.fake_driver import Driver, event_of
 from tests.helpers.promise import promise
 from tests.helpers.rings import small_ring
-from tests.helpers.support import Actor
+from tests.helpers.segment import Actor
 from tests.helpers.victim import Victim
 
 

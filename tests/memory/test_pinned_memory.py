@@ -24,7 +24,7 @@ from gpuring.ring import inner, ordering
 from gpuring.slot_layout import Field
 from tests.helpers.processes import Pipe, open_files
 from tests.helpers.promise import promise
-from tests.helpers.support import segments_of
+from tests.helpers.rings import segments_of
 from tests.memory.fake_gpu import GpuArray
 
 FIELD = Field("array", (5,), np.dtype("i4"), 0)

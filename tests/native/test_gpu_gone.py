@@ -7,8 +7,8 @@ import pytest
 
 from gpuring.cli.inspect import describe
 from gpuring.registry.survey import collect
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
 from tests.native.offer import gives_its_locks_up
 
 KINDS = pytest.mark.parametrize("kind", ["GPU ring", "host ring", "pinned, GPU", "pinned, CPU"])

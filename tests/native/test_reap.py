@@ -15,8 +15,10 @@ from gpuring import native
 from gpuring.native import Header
 from gpuring.native.snapshot import snapshot
 from tests.helpers import raw_verbs
+from tests.helpers.processes import Pipe, poll
 from tests.helpers.promise import promise
-from tests.helpers.support import Pipe, lock, pack, poll
+from tests.helpers.segment import pack
+from tests.helpers.words import lock
 
 
 def test_the_living_are_left_alone(segment):

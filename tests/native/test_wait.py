@@ -13,7 +13,7 @@ import pytest
 from gpuring import native
 from gpuring.native import Header
 from tests.helpers import raw_verbs
-from tests.helpers.support import Pipe, poll
+from tests.helpers.processes import Pipe, poll
 
 VERBS = ("claim", "acquire", "latest")
 

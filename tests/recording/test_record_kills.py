@@ -17,7 +17,7 @@ from gpuring.recording import read
 from gpuring.recording.files import Files
 from gpuring.recording.index import IndexedFile
 from gpuring.recording.recorder import Recorder, Source
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 from tests.recording.recordings import put, values
 
 

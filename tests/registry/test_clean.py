@@ -12,8 +12,9 @@ import gpuring
 from gpuring import native
 from gpuring.registry import segment as segments
 from tests.helpers.commands import gpuring as command
+from tests.helpers.processes import Pipe
 from tests.helpers.promise import promise
-from tests.helpers.support import Pipe, segments_of
+from tests.helpers.rings import segments_of
 
 OPTIONS = {"slots": 2, "shape": 4, "dtype": "u1", "device": "host"}
 

@@ -13,8 +13,9 @@ import gpuring
 from gpuring import native
 from gpuring.registry import leftovers
 from gpuring.ring import inner
+from tests.helpers.processes import Pipe, poll
 from tests.helpers.promise import promise
-from tests.helpers.support import Pipe, poll, segments_of
+from tests.helpers.rings import segments_of
 from tests.registry.containers import as_on_gpu
 
 OPTIONS = {"slots": 4, "shape": 4, "dtype": "u1", "device": "host"}

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 import gpuring
-from tests.helpers.processes import in_thread
+from tests.helpers.processes import in_thread, poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
 from tests.kill.test_restarts import OPTIONS, joins_and_publishes, owns_and_publishes, put
 
 

@@ -17,8 +17,10 @@ from gpuring import native
 from gpuring.registry import locks, new_names
 from gpuring.registry import segment as segments
 from gpuring.ring import debug
+from tests.helpers.places import Place
+from tests.helpers.processes import Pipe
 from tests.helpers.promise import promise
-from tests.helpers.support import Pipe, Place, segments_of
+from tests.helpers.rings import segments_of
 
 OPTIONS = {"slots": 2, "shape": 4, "dtype": "u1"}
 

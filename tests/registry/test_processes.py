@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuring.registry.processes import pid_inside, state
-from tests.helpers.support import Pipe
+from tests.helpers.processes import Pipe
 
 _PR_SET_NAME = 15
 _CUT = "Bildverarbeitü".encode()[:-1]

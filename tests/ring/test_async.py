@@ -12,6 +12,8 @@ import pytest
 
 import gpuring
 from tests.helpers import raw_verbs
+from tests.helpers.places import Place
+from tests.helpers.processes import Pipe, poll
 from tests.helpers.rings import (
     SMALL,
     bells,
@@ -22,7 +24,6 @@ from tests.helpers.rings import (
     small_ring,
     waiters,
 )
-from tests.helpers.support import Pipe, Place, poll
 
 ROUNDS = 10_000
 

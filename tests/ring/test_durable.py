@@ -10,9 +10,9 @@ import pytest
 
 import gpuring
 from gpuring import native
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.rings import publish
-from tests.helpers.support import poll, segments_of
+from tests.helpers.rings import publish, segments_of
 
 SLOTS = 4
 

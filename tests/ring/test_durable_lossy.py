@@ -10,8 +10,9 @@ import signal
 import pytest
 
 import gpuring
+from tests.helpers.processes import poll
 from tests.helpers.rings import drain, publish
-from tests.helpers.support import poke, poll
+from tests.helpers.words import poke
 from tests.ring.test_durable import SLOTS, make, only, read
 
 

@@ -13,9 +13,8 @@ import pytest
 import gpuring
 from gpuring.registry.leftovers import tidy
 from tests.helpers.commands import running
-from tests.helpers.processes import PATIENCE_S, in_thread
+from tests.helpers.processes import PATIENCE_S, in_thread, poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
 from tests.kill.test_restarts import OPTIONS, put
 
 

@@ -19,8 +19,8 @@ from tests.helpers.interrupted import (
     at_each_place,
     interrupts,
 )
+from tests.helpers.processes import open_files
 from tests.helpers.rings import small_ring
-from tests.helpers.support import open_files
 
 pytestmark = pytest.mark.filterwarnings("ignore:ring .* was not closed:ResourceWarning")
 

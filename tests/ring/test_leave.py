@@ -9,8 +9,9 @@ import pytest
 
 import gpuring
 from gpuring import native
+from tests.helpers.processes import poll
 from tests.helpers.rings import cpu_seconds_of, small_ring
-from tests.helpers.support import locked, poll
+from tests.helpers.words import locked
 
 
 def errors_of(calls):

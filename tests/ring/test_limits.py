@@ -16,7 +16,7 @@ from gpuring.ring import creation
 from tests import ROOT
 from tests.helpers import commands
 from tests.helpers.promise import promise
-from tests.helpers.support import segments_of
+from tests.helpers.rings import segments_of
 from tests.memory.fake_gpu import Gpu, forget
 
 INTEGRATED, VIRTUAL_MEMORY = 18, (102, 103)  # CUdevice_attribute

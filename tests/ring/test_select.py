@@ -14,8 +14,8 @@ import pytest
 
 import gpuring
 from gpuring import native
+from tests.helpers.processes import Pipe, poll
 from tests.helpers.rings import SMALL, publish_and_wait, publish_at_random, put, small_ring, waiters
-from tests.helpers.support import Pipe, poll
 
 ROUNDS = 10_000
 

@@ -11,9 +11,9 @@ import pytest
 
 import gpuring
 from gpuring.cli.inspect import describe
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
 from tests.helpers.rings import publish
-from tests.helpers.support import poll
 from tests.ring.test_durable import SLOTS, make
 
 

@@ -22,8 +22,8 @@ import pytest
 
 import gpuring
 from gpuring.ring import spinning, waiting
+from tests.helpers.processes import Pipe, poll
 from tests.helpers.rings import bells, put, waiters
-from tests.helpers.support import Pipe, poll
 
 SLICES_S = 0.11  # more than two slices of the core
 WAITS = ("acquire", "latest", "acquire_many", "claim", "claim_many", "select")

@@ -11,7 +11,8 @@ import pytest
 
 import gpuring
 from tests.helpers.arrays import array_of, assign, to_host
-from tests.helpers.support import Child, Pipe, Place
+from tests.helpers.places import Place
+from tests.helpers.processes import Child, Pipe
 
 WORDS = 64
 META = [("k", "i8")]

@@ -11,8 +11,9 @@ import pytest
 
 import gpuring
 from tests import ROOT
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll, segments_of
+from tests.helpers.rings import segments_of
 from tests.service import services
 from tests.service.services import answer, ask_here, check, engine, in_thread, send, serve, up
 

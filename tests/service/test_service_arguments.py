@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import gpuring
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
 from tests.service.services import (
     answer,
     ask_here,

@@ -9,8 +9,9 @@ import pytest
 import gpuring
 from gpuring.cli.inspect import describe
 from tests.helpers import commands
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.support import locked, poll
+from tests.helpers.words import locked
 from tests.service.services import (
     content,
     engine,

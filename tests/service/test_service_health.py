@@ -14,10 +14,9 @@ import pytest
 import gpuring
 from gpuring.cli import main
 from tests.cli.planted import an_importer_that_was_killed
-from tests.helpers.processes import PATIENCE_S
+from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.promise import promise
 from tests.helpers.rings import put, small_ring
-from tests.helpers.support import poll
 from tests.service.parts import part, read
 from tests.service.services import answer, engine, holder, in_thread, send, serve, up
 from tests.service.test_service_batch import running

@@ -9,8 +9,8 @@ import struct
 import pytest
 
 import gpuring
+from tests.helpers.processes import open_files, poll
 from tests.helpers.promise import promise
-from tests.helpers.support import open_files, poll
 from tests.service import services
 from tests.service.services import (
     answer,

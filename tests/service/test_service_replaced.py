@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 import gpuring
-from tests.helpers.processes import PATIENCE_S
+from tests.helpers.processes import PATIENCE_S, open_files, poll
 from tests.helpers.promise import promise
-from tests.helpers.support import open_files, poll, segments_of
+from tests.helpers.rings import segments_of
 from tests.service import services
 from tests.service.in_loops import ask_here as ask_here_async
 from tests.service.services import (

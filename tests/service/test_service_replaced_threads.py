@@ -11,10 +11,9 @@ import pytest
 
 import gpuring
 from tests.helpers.interrupted import interrupts
-from tests.helpers.processes import PATIENCE_S
+from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.promise import promise
-from tests.helpers.rings import readable
-from tests.helpers.support import poll, segments_of
+from tests.helpers.rings import readable, segments_of
 from tests.service.in_loops import ask_here as ask_here_async
 from tests.service.in_loops import send_async, settled, soon
 from tests.service.services import answer, ask_here, engine, finish, in_thread, send, serve, up

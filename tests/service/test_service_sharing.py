@@ -12,9 +12,10 @@ import pytest
 import gpuring
 from gpuring.registry import segment
 from gpuring.ring.whose import nobody_has
+from tests.helpers.gil import has_slot_without_gil, one_thread_at_a_time
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.rings import waiters
-from tests.helpers.support import has_slot_without_gil, one_thread_at_a_time, poll, segments_of
+from tests.helpers.rings import segments_of, waiters
 from tests.service import services
 from tests.service.services import (
     answer,

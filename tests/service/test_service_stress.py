@@ -11,8 +11,9 @@ import pytest
 
 import gpuring
 from gpuring.service import Batch
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll, segments_of
+from tests.helpers.rings import segments_of
 from tests.service.services import answer, answer_of, check, content, send, serve, up
 from tests.service.test_service_locks import watching
 

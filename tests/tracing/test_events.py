@@ -13,8 +13,7 @@ from gpuring import native
 from gpuring.native.tracer import KINDS, TRACE_EVENTS, TRACE_NS
 from gpuring.registry import leftovers
 from tests.helpers.processes import poll
-from tests.helpers.rings import drain, put, small_ring
-from tests.helpers.support import segments_of
+from tests.helpers.rings import drain, put, segments_of, small_ring
 from tests.tracing.traced import events, nbytes, tracer_of, until_ns
 
 

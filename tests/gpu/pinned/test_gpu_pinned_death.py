@@ -10,7 +10,8 @@ from tests.gpu.ordering import tools
 from tests.gpu.pinned import SLOTS, TAKES_S, WORDS, make, put, words
 from tests.gpu.survivor import HELD_S, RECOVERY_S, Killing, my_turn, started, still_healthy
 from tests.helpers.arrays import to_host
-from tests.helpers.support import poll, segments_of
+from tests.helpers.processes import poll
+from tests.helpers.rings import segments_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(300)]
 

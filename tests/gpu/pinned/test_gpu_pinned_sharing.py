@@ -11,7 +11,7 @@ from tests.gpu import library
 from tests.gpu.ordering import tools
 from tests.gpu.pinned import TAKES_S, WORDS, has_cuda, make, put, words
 from tests.helpers.promise import promise
-from tests.helpers.support import segments_of
+from tests.helpers.rings import segments_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(300)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.rings import small_ring
-from tests.helpers.support import poke, set_fence, tear, written_by_gpu
+from tests.helpers.words import poke, set_fence, tear, written_by_gpu
 from tests.native.api.puppet import NEXT, PRODUCES
 
 

@@ -14,8 +14,7 @@ import gpuring
 from gpuring import config
 from tests import ROOT
 from tests.helpers.processes import PATIENCE_S, poll, watches_names
-from tests.helpers.rings import put, small_ring, waiters
-from tests.helpers.support import segments_of
+from tests.helpers.rings import put, segments_of, small_ring, waiters
 from tests.native.api.conftest import STRICT
 
 CXX = shutil.which("g++") or shutil.which("c++")

@@ -8,9 +8,8 @@ from pathlib import Path
 import pytest
 
 import gpuring
-from tests.helpers.processes import has_timer, watches_names
-from tests.helpers.rings import put, small_ring, waiters
-from tests.helpers.support import poll, segments_of
+from tests.helpers.processes import has_timer, poll, watches_names
+from tests.helpers.rings import put, segments_of, small_ring, waiters
 from tests.native.api.puppet import FOREVER, NEXT, S
 
 FIELD = ("array", "|u1", 4, ",")

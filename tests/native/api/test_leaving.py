@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 import gpuring
+from tests.helpers.processes import poll
 from tests.helpers.rings import put, small_ring
-from tests.helpers.support import locked, poll
+from tests.helpers.words import locked
 from tests.native.api.puppet import FOREVER, NEXT
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import gpuring
 from tests.helpers.rings import put
-from tests.helpers.support import poke
+from tests.helpers.words import poke
 from tests.native.api.puppet import CONSUMES, PRODUCES
 
 

@@ -13,8 +13,8 @@ import gpuring
 from gpuring import config, native, slot_layout
 from gpuring.registry import segment
 from tests.helpers.compiled import CC, PROGRAMS, ROOT
-from tests.helpers.rings import put, small_ring
-from tests.helpers.support import create_far, poll
+from tests.helpers.processes import poll
+from tests.helpers.rings import create_far, put, small_ring
 from tests.native.api.conftest import STRICT
 from tests.native.api.puppet import CONSUMES, FOREVER, NEXT, OLDEST, PRODUCES, S
 

@@ -12,8 +12,8 @@ import gpuring
 from gpuring import native
 from gpuring.native import Header
 from tests.helpers import raw_verbs
-from tests.helpers.processes import PATIENCE_S
-from tests.helpers.support import Child, Pipe, Segment
+from tests.helpers.processes import PATIENCE_S, Child, Pipe
+from tests.helpers.segment import Segment
 
 NBYTES = 4096
 

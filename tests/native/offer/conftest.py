@@ -10,7 +10,8 @@ import pytest
 
 from gpuring import native
 from tests.helpers import raw_verbs
-from tests.helpers.support import Child, Pipe, Segment
+from tests.helpers.processes import Child, Pipe
+from tests.helpers.segment import Segment
 from tests.native.offer import directory, opened, slots, sockets
 
 

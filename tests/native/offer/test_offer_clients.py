@@ -13,8 +13,8 @@ import pytest
 
 from gpuring import native
 from tests.helpers import raw_verbs
+from tests.helpers.processes import Pipe, open_files, poll
 from tests.helpers.promise import promise
-from tests.helpers.support import Pipe, open_files, poll
 from tests.native.offer import (
     PATIENCE_S,
     asking,

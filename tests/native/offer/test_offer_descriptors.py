@@ -18,9 +18,16 @@ import pytest
 import gpuring
 from gpuring import native
 from tests.helpers import raw_verbs
-from tests.helpers.processes import SOMEBODY, other_threads_sleep, replaces_its_files
+from tests.helpers.processes import (
+    SOMEBODY,
+    Pipe,
+    open_files,
+    other_threads_sleep,
+    poll,
+    replaces_its_files,
+)
 from tests.helpers.promise import promise
-from tests.helpers.support import Pipe, Segment, open_files, poll
+from tests.helpers.segment import Segment
 from tests.native.offer import (
     PATIENCE_S,
     asking,

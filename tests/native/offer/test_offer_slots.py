@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from gpuring import native
-from tests.helpers.processes import few_descriptors
+from tests.helpers.processes import Pipe, few_descriptors
 from tests.helpers.promise import promise
-from tests.helpers.support import Pipe
 from tests.native.offer import (
     PATIENCE_S,
     asks,

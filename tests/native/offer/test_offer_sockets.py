@@ -16,8 +16,8 @@ import gpuring
 from gpuring import native
 from tests.helpers import raw_verbs
 from tests.helpers.commands import gpuring as command
+from tests.helpers.processes import Pipe, open_files, poll
 from tests.helpers.promise import promise
-from tests.helpers.support import Pipe, open_files, poll
 from tests.native.offer import (
     PATIENCE_S,
     connect,

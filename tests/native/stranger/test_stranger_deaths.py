@@ -8,7 +8,7 @@ import gpuring
 from tests.helpers.compiled import needs_compiler
 from tests.helpers.processes import poll
 from tests.helpers.rings import waiters
-from tests.helpers.support import locked, peek, poke, set_fence, written_by_gpu
+from tests.helpers.words import locked, peek, poke, set_fence, written_by_gpu
 from tests.native.stranger import (
     Frame,
     drain,

@@ -19,8 +19,9 @@ import gpuring
 from gpuring import native
 from tests.helpers import raw_verbs
 from tests.helpers.compiled import CC, needs_compiler
+from tests.helpers.processes import Pipe
 from tests.helpers.promise import promise
-from tests.helpers.support import Pipe, Segment
+from tests.helpers.segment import Segment
 from tests.native.offer import (
     PATIENCE_S,
     directory,

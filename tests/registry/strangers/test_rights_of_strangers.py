@@ -15,7 +15,8 @@ from gpuring.registry import directory, leftovers, locks
 from gpuring.registry import segment as segments
 from tests.helpers import commands, raw_verbs
 from tests.helpers.promise import promise
-from tests.helpers.support import LOCK_BYTE, lock, segments_of
+from tests.helpers.rings import segments_of
+from tests.helpers.words import LOCK_BYTE, lock
 from tests.registry.strangers import NOBODY, OPTIONS, SHM, TERMS, outcome
 
 

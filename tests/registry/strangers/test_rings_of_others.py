@@ -7,7 +7,7 @@ import pytest
 
 import gpuring
 from tests.helpers import commands
-from tests.helpers.support import Pipe
+from tests.helpers.processes import Pipe
 from tests.registry.strangers import NOBODY, OPTIONS
 
 SUDO = f"sudo -u '#{NOBODY}' gpuring"

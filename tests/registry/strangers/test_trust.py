@@ -9,8 +9,9 @@ import signal
 import pytest
 
 import gpuring
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll, segments_of
+from tests.helpers.rings import segments_of
 from tests.registry.strangers import OPTIONS, SHM, outcome
 from tests.registry.strangers.test_rights_of_strangers import hold_byte, make_and_keep
 

@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 import gpuring
-from tests.helpers.processes import PATIENCE_S
+from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.rings import small_ring
-from tests.helpers.support import poll
 from tests.helpers.victim import Victim
 from tests.ring.batch import idle, seqs_of
 

@@ -12,9 +12,8 @@ import pytest
 import gpuring
 from gpuring.service.mailbox import Mailbox
 from tests.helpers.interrupted import at_each_place, signals
-from tests.helpers.processes import PATIENCE_S
+from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
 from tests.ring.test_interrupt import InterruptOfALoop
 from tests.service.parts import part, read, take, value
 from tests.service.services import ask_here, in_thread, send, serve, up
