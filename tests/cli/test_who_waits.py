@@ -16,7 +16,7 @@ from gpuring.cli.top.keys import named
 from gpuring.cli.top.lines import Line, window
 from gpuring.cli.top.view import render
 from gpuring.cli.why import brief
-from tests.cli.planted import a_bridge_whose_other_side_does_not_read, a_full_ring_further_on
+from tests.cli.planted import PLANTED
 from tests.helpers.processes import poll
 from tests.helpers.rings import drain, put, small_ring
 
@@ -66,7 +66,7 @@ def test_inspect_ends_with_whom_producers_wait_for(name, children, command):
 
 
 def test_inspect_and_top_go_on_with_whom_the_one_in_the_way_waits_for(name, children, command):
-    with a_full_ring_further_on(children, name) as blame:
+    with PLANTED["a_full_ring_further_on"](children, name) as blame:
         told = f" waits for a free slot of ring {name}-seen: subscription 'page' has not"
 
         def inspected():
@@ -84,7 +84,7 @@ def test_who_holds_up_a_bridge_is_not_looked_for_over_there_if_that_is_here(
     name, children, command
 ):
     pytest.importorskip("zmq")
-    with a_bridge_whose_other_side_does_not_read(children, name) as blame:
+    with PLANTED["a_bridge_whose_other_side_does_not_read"](children, name) as blame:
 
         def inspected():
             last = last_sentence(command("inspect", name).stdout)

@@ -13,7 +13,7 @@ import pytest
 
 import gpuring
 from gpuring.cli import main
-from tests.cli.planted import an_importer_that_was_killed
+from tests.cli.planted import PLANTED
 from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.promise import promise
 from tests.helpers.rings import put, small_ring
@@ -221,7 +221,7 @@ def test_it_says_how_to_start_an_importer_for_which_an_engine_waits(name, childr
     pytest.importorskip("zmq")
     near, far = f"{name}-near", f"{name}-near-far"
     with (
-        an_importer_that_was_killed(children, near),
+        PLANTED["an_importer_that_was_killed"](children, near),
         serve(name, engine=False),
         gpuring.connect(name) as client,
     ):
