@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -355,42 +352,7 @@ def test_rates_are_of_the_same_ring_and_peer(name):
         assert rates.frames_per_s(after, rates.look([name]), name) is None
 
 
-def without(module, *options, before="", cwd=None):
-    """Runs a command where a package is not installed."""
-    program = f"import sys; sys.modules[{module!r}] = None; import gpuring.cli as c; {before}"
-    return subprocess.run(
-        [sys.executable, "-c", f"{program}sys.exit(c.main({[*options]!r}))"],
-        capture_output=True, text=True, timeout=DEADLINE_S, check=False, cwd=cwd,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
-
-
-def test_top_needs_no_package_where_nothing_is_live(name):
-    with gpuring.create(name, slots=2, **HOST):
-        done = without("rich", "top", "--once", "--interval", "0.01", name)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert ring_row(done.stdout, name)["STATE"] == "open"
-
-
 # ---- extras ------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow(keep=1)
-@pytest.mark.parametrize(
-    ("module", "options"),
-    [
-        ("rich", ["top"]),
-        ("prometheus_client", ["metrics", "--once"]),
-        ("PIL", ["tap", "x", "--out", "x", "--format", "png"]),
-    ],
-)
-def test_a_missing_package_is_one_line_with_the_pip_command(module, options, tmp_path):
-    on_a_terminal = "sys.stdout.isatty = lambda: True; "
-    done = without(module, *options, before=on_a_terminal, cwd=tmp_path)
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1, done.stderr
-    assert "pip install 'gpuring[tools]'" in done.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_ls_lists_only_the_rings_that_are_named(name, command):

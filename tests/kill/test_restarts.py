@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 from pathlib import Path
@@ -270,44 +269,6 @@ def test_what_cannot_be_read_makes_way_when_nobody_uses_it(name, children, chang
         works(ring)
 
 
-@pytest.mark.parametrize("role", ["producer", "consumer"])
-@pytest.mark.parametrize("end", ["replaced", "closed"])
-def test_who_attached_before_a_ring_was_replaced_is_told_to_attach_again(name, role, end):
-    """The ring may be closed between `attach` and the join."""
-    old = gpuring.create(name, **OPTIONS)
-    with gpuring.attach(name) as late:
-        if end == "closed":
-            old.close()
-        with gpuring.create(name, **OPTIONS, replace=True):
-            again = "another ring took its name.*attach again: with a timeout"
-            with pytest.raises(gpuring.RingClosed, match=again):
-                getattr(late, role)()
-            with gpuring.attach(name) as new:
-                getattr(new, role)().close()
-    old.close()
-
-
-@promise(
-    "failure.md",
-    "It reads what is there and gets `EndOfStream`.",
-)
-def test_readers_drain_a_ring_that_was_replaced(name):
-    with (
-        gpuring.create(name, **OPTIONS) as old,
-        old.consumer() as frames,
-        old.producer() as producer,
-    ):
-        seqs = [put(producer, value) for value in (1, 2, 3)]
-        with gpuring.create(name, **OPTIONS, replace=True):
-            with pytest.raises(gpuring.RingClosed):
-                producer.claim(0)
-            for seq in seqs:
-                with frames.acquire(0) as slot:
-                    assert slot.seq == seq
-            with pytest.raises(gpuring.EndOfStream):
-                frames.acquire(0)
-
-
 def all_killed(name, children):
     """A ring whose creator, producer and reader were killed at once."""
     children_of_ring = [children(owns_and_publishes, name, [1, 2])]
@@ -406,24 +367,6 @@ def test_a_kept_ring_outlives_its_producers_and_a_keeper_that_was_killed_starts_
         assert second.wait(20) == 0
     with pytest.raises(gpuring.RingNotFound):
         gpuring.attach(name)
-
-
-def test_a_keeper_that_is_ended_while_it_says_that_it_keeps_closes_its_ring(name):
-    """Nobody reads its output, so it is still writing when the signal comes."""
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            os.write(write, bytes(4096))
-    os.set_blocking(write, True)
-    with os.fdopen(read, "rb") as said, keeper(name, stdout=write) as started:
-        os.close(write)
-        with gpuring.attach(name, timeout=20):
-            stat = Path(f"/proc/{started.pid}/stat")
-            poll(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S")
-        started.terminate()
-        assert b"closing" in said.read()
-        assert started.wait(20) == 0
 
 
 def joins_and_publishes(pipe, name, value):

@@ -12,7 +12,7 @@ import pytest
 import gpuring
 from tests.helpers.arrays import array_of, assign, to_host
 from tests.helpers.places import Place
-from tests.helpers.processes import Child, Pipe
+from tests.helpers.processes import PATIENCE_S, Child, Pipe
 
 WORDS = 64
 META = [("k", "i8")]
@@ -67,6 +67,12 @@ def check(client: gpuring.Client, k: int, slot: Any, place: Place | None = None)
     got = to_host(array_of(slot))
     assert (slot.meta["k"], slot.meta["client"]) == (k, client.id)
     assert (got == answer_of(content(client.id, k))).all()
+
+
+def finish_in(former: gpuring.Client, k: int, call: gpuring.Call) -> None:
+    """Checks the answer to request k, which the client has sent in a former service."""
+    with call.result(PATIENCE_S) as slot:
+        check(former, k, slot)
 
 
 def ask(client: gpuring.Client, k: int, place: Place | None = None, **options: Any) -> None:

@@ -16,8 +16,17 @@ from tests.helpers.promise import promise
 from tests.helpers.rings import readable, segments_of
 from tests.service.in_loops import ask_here as ask_here_async
 from tests.service.in_loops import send_async, settled, soon
-from tests.service.services import answer, ask_here, engine, finish, in_thread, send, serve, up
-from tests.service.test_service_replaced import finish_in
+from tests.service.services import (
+    answer,
+    ask_here,
+    engine,
+    finish,
+    finish_in,
+    in_thread,
+    send,
+    serve,
+    up,
+)
 
 
 @pytest.mark.slow(keep=1)
