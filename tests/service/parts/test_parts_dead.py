@@ -13,7 +13,7 @@ from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.promise import promise
 from tests.helpers.rings import segments_of
 from tests.helpers.words import written_by_gpu
-from tests.service.parts import last, part, read, take
+from tests.service.parts import begun, last, part, read, take
 from tests.service.services import ask_here, in_thread, passes_over, receives, send, serve, up
 from tests.service.test_service_table import Torn
 
@@ -229,10 +229,8 @@ def test_a_stream_ends_with_its_client(name):
 
 def test_a_part_that_is_missing_ends_the_stream(pair):
     """The part was overwritten, or torn.  The part behind it is not handed out in its place."""
-    server, client = pair
-    call = send(client, 0)
-    taken = take(server)
-    part(taken, 0)
+    _, client = pair
+    call, taken = begun(pair, 1)
     parts = call.parts(PATIENCE_S)
     assert read(parts, 1) == [0]
     part(taken, 1)
