@@ -15,7 +15,7 @@ from gpuring.cli.doctor import host
 from gpuring.cli.inspect import describe
 from gpuring.errors import RingError, RingExists
 from gpuring.ring import inner
-from tests.helpers.processes import Pipe, open_files, poll
+from tests.helpers.processes import Pipe, open_files, poll, up
 from tests.helpers.rings import create_far, segments_of
 
 pytest.importorskip("zmq")
@@ -59,8 +59,7 @@ def leave(pipe: Pipe, far: str) -> None:
 
 
 def test_a_dead_creator_is_not_called_alive_where_an_importer_has_gone_on(far, children):
-    before = children(leave, far)
-    before.receive()
+    before = up(children(leave, far))
     with gpuring.attach(far) as ring:
         assert not ring.stats().taken_over
         before.kill()
@@ -75,8 +74,7 @@ def test_a_dead_creator_is_not_called_alive_where_an_importer_has_gone_on(far, c
 
 def test_nobody_takes_the_name_of_a_ring_in_which_an_importer_has_gone_on(far, children):
     """The ring's creator is dead, and it has no producers when the near stream has ended."""
-    before = children(leave, far)
-    before.receive()
+    before = up(children(leave, far))
     with gpuring.attach(far) as ring:  # so that it stays
         before.kill()
         with bridge.import_("127.0.0.1:1/x", name=far, device="host") as into:

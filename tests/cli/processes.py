@@ -6,15 +6,10 @@ Its first argument is the pipe to the test, where it says that it has begun.  `u
 from __future__ import annotations
 
 import gpuring
-from tests.helpers.processes import Child, Pipe
+from tests.helpers.processes import Pipe
 from tests.helpers.rings import put, small_ring
 from tests.service import services
 from tests.service.parts import part
-
-
-def up(child: Child) -> Child:
-    child.receive()
-    return child
 
 
 def camera(pipe: Pipe, name: str) -> None:

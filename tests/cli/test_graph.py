@@ -16,10 +16,10 @@ from gpuring.cli.top.dot import dot
 from gpuring.cli.top.graph import graph
 from gpuring.cli.top.rows import rows
 from tests.cli.planted import PLANTED
-from tests.cli.processes import reader, up
+from tests.cli.processes import reader
 from tests.cli.screen import Screen
 from tests.helpers.commands import DEADLINE_S, running
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, up
 from tests.helpers.rings import put, small_ring
 
 needs_graphviz = pytest.mark.skipif(not shutil.which("dot"), reason="graphviz is not installed")

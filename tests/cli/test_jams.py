@@ -9,8 +9,7 @@ import gpuring
 from gpuring.registry import survey
 from gpuring.registry.jams import jams
 from tests.cli.planted import PLANTED, Blame, blamed, look
-from tests.cli.processes import up
-from tests.helpers.processes import PATIENCE_S, poll
+from tests.helpers.processes import PATIENCE_S, poll, up
 from tests.helpers.rings import put, small_ring
 from tests.service.parts import part, read
 from tests.service.services import send, serve

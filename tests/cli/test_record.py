@@ -13,7 +13,7 @@ pytest.importorskip("mcap")
 
 from gpuring.recording import read
 from tests.helpers.commands import DEADLINE_S, line_with, running
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, up
 from tests.recording.recordings import put, values
 
 
@@ -91,8 +91,7 @@ def test_a_killed_producer(ring, name, tmp_path, children):
     """The recording ends with status 1, and has all that was published."""
     with running("record", name, "--out", tmp_path / "run.mcap") as process:
         joined(ring)
-        child = children(dies, name)
-        child.receive()
+        child = up(children(dies, name))
         child.kill()
         _, told = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1

@@ -20,7 +20,7 @@ from tests.helpers.arrays import array_of
 from tests.helpers.commands import DEADLINE_S, line_with, running
 from tests.helpers.commands import gpuring as command
 from tests.helpers.places import HOST
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, up
 from tests.helpers.words import tear
 
 META = [("pts", "i8"), ("box", "f4", 2), ("tag", "S4")]
@@ -81,8 +81,7 @@ def tapped(name, folder, *options):
 
 
 def test_npy_is_what_was_published_and_the_producer_never_waits(place, name, children, tmp_path):
-    child = children(publish, name, place, OPTIONS)
-    child.receive()
+    child = up(children(publish, name, place, OPTIONS))
     out = tmp_path / "new" / "folder"
     done = tapped(name, out, "--count", 5)
     child.send()
@@ -106,8 +105,7 @@ def test_npy_is_what_was_published_and_the_producer_never_waits(place, name, chi
 def test_every_nth_and_several_fields(name, children, tmp_path):
     pytest.importorskip("PIL", reason="gpuring[tools] is not installed")
     fields = {"y": ((4, 6), "u1"), "uv": ((2, 3, 2), "u1")}
-    child = children(publish, name, HOST, {"slots": 4, "fields": fields})
-    child.receive()
+    child = up(children(publish, name, HOST, {"slots": 4, "fields": fields}))
     tapped(name, tmp_path / "a", "--count", 4, "--every", 50)
     tapped(name, tmp_path / "b", "--count", 1, "--field", "y", "--format", "png")
     uv = command("tap", name, "--out", tmp_path / "c", "--format", "png")
@@ -231,8 +229,7 @@ def _joined(name):
 
 
 def test_a_killed_producer_ends_it_with_what_was_published(name, children, tmp_path):
-    child = children(step, name)
-    child.receive()
+    child = up(children(step, name))
     try:
         with running("tap", name, "--out", tmp_path, "--count", 0) as process:
             _joined(name)

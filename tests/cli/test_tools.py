@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.helpers.commands import DEADLINE_S, running
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, up
 
 pytest.importorskip("rich", reason="gpuring[tools] is not installed")
 
@@ -149,8 +149,7 @@ def test_a_terminal_of_80_columns_shows_who_loses_frames_and_what_was_dropped(
 
 def test_a_dead_peer_is_shown_before_and_after_it_is_cleared(name, children, command):
     with gpuring.create(name, slots=4, **HOST) as ring:
-        victim = children(hold_forever, name)
-        victim.receive()
+        victim = up(children(hold_forever, name))
         victim.kill()  # no living process could clear it
         shown = peers(command("top", "--once", "--interval", 0.05, name).stdout, name)
         assert shown["victim"]["STATE"] == "DEAD", shown
@@ -220,8 +219,7 @@ def crowd(pipe, name, subscription):
 @pytest.mark.parametrize("tool", ["top", "inspect", "ls"])
 def test_tables_fit_and_cut_nothing_off(name, children, tool, width, command, monkeypatch):
     long = "object-detection-and-tracking"
-    child = children(crowd, name, long)
-    child.receive()
+    child = up(children(crowd, name, long))
     options = {"top": ("--once", "--interval", 0.05, name), "inspect": (name,), "ls": ()}[tool]
     everything = command(tool, *options).stdout
     monkeypatch.setenv("COLUMNS", str(width))

@@ -10,6 +10,7 @@ import urllib.request
 import pytest
 
 from tests.helpers.commands import DEADLINE_S, running
+from tests.helpers.processes import up
 
 pytest.importorskip("rich", reason="gpuring[tools] is not installed")
 parser = pytest.importorskip("prometheus_client.parser", reason="gpuring[tools] is not installed")
@@ -62,8 +63,7 @@ def test_metrics_once_says_what_the_ring_says(name, children, command):
 
 
 def test_counters_end_in_total_and_nothing_else_does(name, children, command):
-    child = children(busy, name)
-    child.receive()
+    child = up(children(busy, name))
     text = command("metrics", "--once").stdout
     child.send()
     child.result()

@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tests.helpers.commands import DEADLINE_S, environment, gpuring, line_with, running
+from tests.helpers.processes import up
 
 parser = pytest.importorskip("prometheus_client.parser", reason="gpuring[otel] is not installed")
 service = pytest.importorskip(
@@ -85,8 +86,7 @@ def labels(point):
 
 
 def test_what_is_sent_is_what_prometheus_gets(name, children, receiver):
-    child = children(busy, name)
-    child.receive()
+    child = up(children(busy, name))
     text = gpuring("metrics", "--once", check=True).stdout
     assert gpuring("metrics", "--otlp", receiver.address, "--once", check=True).stdout == ""
     child.send()
@@ -114,8 +114,7 @@ def test_what_is_sent_is_what_prometheus_gets(name, children, receiver):
 
 
 def test_the_units_are_those_that_the_names_say(name, children, receiver):
-    child = children(busy, name)
-    child.receive()
+    child = up(children(busy, name))
     gpuring("metrics", "--otlp", receiver.address, "--once", check=True)
     child.send()
     child.result()

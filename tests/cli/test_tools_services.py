@@ -10,9 +10,17 @@ import signal
 import pytest
 
 import gpuring
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
-from tests.service.services import answer, ask_here, engine, holder, send, sender, serve, up
+from tests.service.services import (
+    answer,
+    ask_here,
+    engine,
+    holder,
+    send,
+    sender,
+    serve,
+)
 
 
 def row_of(text, name):

@@ -17,7 +17,7 @@ from gpuring.cli.top.lines import Line, window
 from gpuring.cli.top.view import render
 from gpuring.cli.why import brief
 from tests.cli.planted import PLANTED
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, up
 from tests.helpers.rings import drain, put, small_ring
 
 SLOTS = 4
@@ -54,8 +54,7 @@ def test_inspect_ends_with_whom_producers_wait_for(name, children, command):
         put(producer, SLOTS)
         last = last_sentence(command("inspect", name).stdout)
         assert last == f"the ring is full: {told_now(ring, last)}"
-        child = children(claims, name)
-        child.receive()
+        child = up(children(claims, name))
         poll(lambda: ring.stats().held_up)
         last = last_sentence(command("inspect", name).stdout)
         assert last == f"producers wait: {told_now(ring, last)}"
@@ -109,14 +108,12 @@ def test_top_shows_first_who_is_waited_for_then_who_waits(name, children):
             idle.consumer("others")
         with ring.producer() as producer:
             fast = [ring.consumer("fast") for _ in range(3)]
-            slow = children(reads, ring.name, "slow")
-            slow.receive()
+            slow = up(children(reads, ring.name, "slow"))
             put(producer, SLOTS)
             drain(fast[0])
             before = render(None, rates.look(names), names, width=80)
             assert [line.text for line in before][1].startswith(idle.name)
-            waiter = children(claims, ring.name)
-            waiter.receive()
+            waiter = up(children(claims, ring.name))
             poll(lambda: ring.stats().held_up)
             slow.stop()
             lines = render(None, rates.look(names), names, width=80)
@@ -138,8 +135,7 @@ def test_top_names_who_keeps_the_slot_for_want_of_which_frames_are_dropped(name,
         names = [idle.name, ring.name]
         idle.consumer("others")
         with ring.producer() as producer:
-            slow = children(reads, ring.name, "slow")
-            slow.receive()
+            slow = up(children(reads, ring.name, "slow"))
             put(producer, SLOTS)
             before = rates.look(names)
             lines = render(before, rates.look(names), names, width=80)
@@ -158,8 +154,7 @@ def test_top_names_who_keeps_the_slot_for_want_of_which_frames_are_dropped(name,
 
 def test_a_stopped_peer_comes_first_though_nobody_waits_for_it(name, children):
     with small_ring(name, SLOTS) as ring, ring.producer():
-        child = children(reads, name, "slow")
-        child.receive()
+        child = up(children(reads, name, "slow"))
         assert pids(render(None, rates.look([name]), [name], width=80))[0] == os.getpid()
         child.stop()
         assert pids(render(None, rates.look([name]), [name], width=80))[0] == child.pid
@@ -167,8 +162,7 @@ def test_a_stopped_peer_comes_first_though_nobody_waits_for_it(name, children):
 
 def test_top_tells_above_the_peers_who_has_just_died(name, children):
     with small_ring(name, SLOTS) as ring, ring.producer():
-        child = children(reads, name, "slow")
-        child.receive()
+        child = up(children(reads, name, "slow"))
         child.kill()
         (dead,) = poll(lambda: ring.stats().deaths)
 

@@ -20,8 +20,8 @@ from gpuring.cli.why import advice
 from gpuring.registry import segment
 from gpuring.registry.jams import jams
 from tests.cli.planted import PLANTED, Blame, blamed, look
-from tests.cli.processes import reader, reads_on, up
-from tests.helpers.processes import SOMEBODY, poll
+from tests.cli.processes import reader, reads_on
+from tests.helpers.processes import SOMEBODY, poll, up
 from tests.helpers.rings import put, small_ring
 
 AFTER_S = 0.3

@@ -15,7 +15,7 @@ from tests.gpu import library
 from tests.gpu.ordering import tools
 from tests.gpu.survivor import ring_is_whole, started
 from tests.helpers.arrays import array_of, to_host
-from tests.helpers.processes import open_files, poll
+from tests.helpers.processes import open_files, poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import segments_of
 
@@ -334,8 +334,7 @@ def test_who_is_inside_reads_on_when_the_creator_has_closed(name, kind, children
     tools()
     with make(name, kind) as ring:
         fill(ring)
-        reader = children(attach_and_keep, name)
-        reader.receive()
+        reader = up(children(attach_and_keep, name))
     junk = library.zeros(1 << 25)  # would take the slots if they were free
     reader.send()
     assert reader.result() == 0

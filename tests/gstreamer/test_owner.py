@@ -8,7 +8,7 @@ import pytest
 
 import gpuring
 from tests.gstreamer.pipelines import GRAY, numbers
-from tests.helpers.processes import PATIENCE_S, poll
+from tests.helpers.processes import PATIENCE_S, poll, up
 from tests.registry.strangers import NOBODY, as_nobody
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
@@ -34,8 +34,7 @@ def shared(pipe, name):
 
 
 def test_a_ring_of_another_user_is_used_if_that_user_is_named(name, launch, children):
-    child = children(as_nobody, shared, name)
-    child.receive()
+    child = up(children(as_nobody, shared, name))
     said = launch(f"gpuringsrc ring={name} caps={GRAY} ! fakesink").end(1)
     assert f"attach with `owner` {NOBODY}" in said
     child.send()

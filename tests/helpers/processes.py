@@ -105,6 +105,12 @@ class Child:
         self.process.close()
 
 
+def up(child: Child) -> Child:
+    """Waits until the child has sent something for the first time."""
+    child.receive()
+    return child
+
+
 class Pipe:
     """The child's end of the pipe."""
 

@@ -17,7 +17,7 @@ import pytest
 
 import gpuring
 from gpuring.cli.inspect import describe
-from tests.helpers.processes import open_files, poll
+from tests.helpers.processes import open_files, poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import cpu_seconds_of, put
 from tests.helpers.victim import Victim
@@ -68,8 +68,7 @@ def kill_and_wait(pipe, name, pid):
 )
 def test_the_dead_are_cleared_while_the_main_thread_holds_the_gil(name, children):
     with make(name) as ring, ring.producer():
-        victim = children(hold_a_claim, name)
-        victim.receive()
+        victim = up(children(hold_a_claim, name))
         killer = children(kill_and_wait, name, victim.pid)
         killer.send()
         # No Python runs in this process until the killer has sent its result.
@@ -84,8 +83,7 @@ def test_the_dead_are_cleared_while_the_main_thread_holds_the_gil(name, children
 )
 def test_nobody_has_to_wait_for_the_dead_to_be_cleared(name, children):
     with make(name) as ring, ring.consumer():
-        victim = children(hold_a_claim, name)
-        victim.receive()
+        victim = up(children(hold_a_claim, name))
         victim.kill()
         poll(lambda: ring.stats().reaps == 1)
         (death,) = ring.stats().deaths
@@ -159,10 +157,8 @@ def watch_over_all(pipe, names):
 
 def test_one_descriptor_watches_over_all_peers_of_a_process(name, children):
     names = [f"{name}-{k}" for k in range(3)]
-    watcher = children(watch_over_all, names)
-    watcher.receive()
-    victim = children(be_in_all, names)
-    victim.receive()
+    watcher = up(children(watch_over_all, names))
+    victim = up(children(be_in_all, names))
     watcher.send()
     watcher.receive()
     victim.kill()
@@ -286,8 +282,7 @@ def test_a_forked_child_that_attaches_by_itself_clears_the_dead(name, children):
         pid, peer = parent.receive()
         try:
             poll(lambda: ring._header.live_peers() == [peer])
-            victim = children(hold_a_claim, name)
-            victim.receive()
+            victim = up(children(hold_a_claim, name))
             victim.kill()
             poll(lambda: ring.stats().reaps == 1)
         finally:

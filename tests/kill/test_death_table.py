@@ -8,7 +8,7 @@ import pytest
 import gpuring
 from gpuring.cli.inspect import describe
 from tests.helpers.places import HOST, ON_GPU
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import put, segments_of, small_ring
 from tests.helpers.victim import Victim
@@ -92,8 +92,7 @@ def creates(pipe, name):
     "ring can finish.",
 )
 def test_a_host_ring_outlives_its_creator_as_long_as_it_has_its_name(name, children):
-    creator = children(creates, name)
-    creator.receive()
+    creator = up(children(creates, name))
     with gpuring.attach(name) as inside, inside.producer() as producer:
         creator.kill()
         with gpuring.attach(name) as late, late.consumer() as frames:

@@ -12,7 +12,7 @@ import gpuring
 from tests.helpers.commands import gpuring as command
 from tests.helpers.commands import running
 from tests.helpers.layout import FIELDS
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import segments_of
 
@@ -65,14 +65,12 @@ def records(pipe, name, last):
 @pytest.mark.slow
 def test_a_loop_goes_on_over_the_death_of_who_owns_the_ring(name, children):
     """Sequences start over in the new ring."""
-    camera = children(owns_and_publishes, name, [1, 2])
-    camera.receive()
+    camera = up(children(owns_and_publishes, name, [1, 2]))
     recorder = children(records, name, 4)
     assert [recorder.receive(), recorder.receive()] == [(1, 4, False), (2, 5, False)]
     os.kill(recorder.pid, signal.SIGSTOP)  # it goes on when both frames are there
     camera.kill()
-    again = children(owns_and_publishes, name, [3, 4])
-    again.receive()
+    again = up(children(owns_and_publishes, name, [3, 4]))
     os.kill(recorder.pid, signal.SIGCONT)
     assert [recorder.receive(), recorder.receive()] == [(3, 4, True), (4, 5, False)]
     recorder.result()
@@ -110,8 +108,7 @@ def test_a_loop_goes_on_over_a_ring_that_replaces_a_living_one(name, children):
 def test_a_loop_goes_on_over_the_death_of_a_producer(name, children):
     with gpuring.create(name, **OPTIONS):
         recorder = children(records, name, 2)
-        killed = children(joins_and_publishes, name, 1)
-        killed.receive()
+        killed = up(children(joins_and_publishes, name, 1))
         assert recorder.receive() == (1, 4, False)
         killed.kill()
         children(joins_and_publishes, name, 2)
@@ -146,16 +143,14 @@ def test_a_watcher_goes_on_though_it_has_joined_the_ring_of_the_dead(
     name, children, newest, between
 ):
     """The watcher may start between the death of the camera and its restart."""
-    camera = children(owns_and_publishes, name, [1])
-    camera.receive()
+    camera = up(children(owns_and_publishes, name, [1]))
     if between:
         camera.kill()
     watcher = children(watches, name, newest, 4)
     assert watcher.receive() == "joined"
     assert watcher.receive() == (1, False)
     camera.kill()
-    again = children(owns_and_publishes, name, [4])
-    again.receive()
+    again = up(children(owns_and_publishes, name, [4]))
     assert watcher.receive() == (4, True)
     watcher.result()
     again.send()
@@ -179,8 +174,7 @@ def ends(camera, how):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_camera_starts_again_though_a_reader_is_still_in_its_ring(name, children, how):
     """The reader, which is lossless and has fallen behind, drains the old ring."""
-    camera = children(owns_and_publishes, name, [1, 2])
-    camera.receive()
+    camera = up(children(owns_and_publishes, name, [1, 2]))
     with gpuring.attach(name) as old, old.consumer(start="oldest") as frames:
         ends(camera, how)
         again = children(owns_and_publishes, name, [3])
@@ -204,8 +198,7 @@ def test_a_camera_starts_again_though_a_reader_is_still_in_its_ring(name, childr
 )
 def test_a_producer_in_the_ring_of_a_dead_creator_is_closed_out_by_the_next_one(name, children):
     """The creator decides.  With replace=False it goes on with the ring instead."""
-    camera = children(owns_and_publishes, name, [1])
-    camera.receive()
+    camera = up(children(owns_and_publishes, name, [1]))
     with gpuring.attach(name) as old, old.producer() as producer:
         ends(camera, signal.SIGKILL)
         producer.claim(5).publish()
@@ -224,8 +217,7 @@ def test_a_producer_in_the_ring_of_a_dead_creator_is_closed_out_by_the_next_one(
     "`replace=False` no ring is replaced.",
 )
 def test_replace_false_refuses_the_ring_of_the_dead_too(name, children):
-    camera = children(owns_and_publishes, name, [1])
-    camera.receive()
+    camera = up(children(owns_and_publishes, name, [1]))
     with gpuring.attach(name) as ring, ring.consumer():
         camera.kill()
         poll(lambda: ring.stats().reaps == 1)
@@ -257,8 +249,7 @@ def damaged(name):
 )
 @pytest.mark.parametrize("change", [of_another_version, damaged])
 def test_what_cannot_be_read_makes_way_when_nobody_uses_it(name, children, change):
-    camera = children(owns_and_publishes, name, [1])
-    camera.receive()
+    camera = up(children(owns_and_publishes, name, [1]))
     with gpuring.attach(name):
         camera.kill()
         change(name)
@@ -341,8 +332,7 @@ def test_a_kept_ring_outlives_its_producers_and_a_keeper_that_was_killed_starts_
     with keeper(name) as first:
         with gpuring.attach(name, timeout=20) as ring, ring.consumer() as consumer:
             for value, end in ((1, gpuring.PeerLost), (2, gpuring.EndOfStream)):
-                producer = children(joins_and_publishes, name, value)
-                producer.receive()
+                producer = up(children(joins_and_publishes, name, value))
                 with consumer.acquire(10) as slot:
                     assert slot.array[0] == value
                 if end is gpuring.PeerLost:

@@ -22,7 +22,7 @@ from gpuring.memory.pinned import PinnedMemory, RegisteredMemory
 from gpuring.registry import segment
 from gpuring.ring import inner, ordering
 from gpuring.slot_layout import Field
-from tests.helpers.processes import Pipe, open_files
+from tests.helpers.processes import Pipe, open_files, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import segments_of
 from tests.memory.fake_gpu import GpuArray
@@ -91,8 +91,7 @@ def creates(pipe: Pipe, name: str) -> None:
     "leave removes the names.",
 )
 def test_others_attach_after_the_death_of_the_creator(name, children):
-    creator = children(creates, name)
-    creator.receive()
+    creator = up(children(creates, name))
     with gpuring.attach(name) as first:
         creator.kill()
         with (

@@ -13,7 +13,7 @@ import gpuring
 from gpuring import native
 from gpuring.registry import leftovers
 from gpuring.ring import inner
-from tests.helpers.processes import Pipe, poll
+from tests.helpers.processes import Pipe, poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import segments_of
 from tests.registry.containers import as_on_gpu
@@ -58,8 +58,7 @@ LEAVES = ("it closes the ring", "its program ends", "it drops the ring")
 )
 @pytest.mark.parametrize("how", LEAVES)
 def test_the_last_one_takes_the_names_of_the_dead_away(name, children, how):
-    creator = children(creates, name)
-    creator.receive()
+    creator = up(children(creates, name))
     readers = [children(reads, name, how) for _ in range(2)]
     for reader in readers:
         reader.receive()
@@ -78,8 +77,7 @@ def test_the_last_one_takes_the_names_of_the_dead_away(name, children, how):
 def test_of_several_that_leave_at_the_same_moment_one_is_the_last(name, children):
     readers = []
     for _ in range(3):
-        creator = children(creates, name)
-        creator.receive()
+        creator = up(children(creates, name))
         readers = [children(reads, name, LEAVES[0]) for _ in range(4)]
         for reader in readers:
             reader.receive()
@@ -97,8 +95,7 @@ def test_of_several_that_leave_at_the_same_moment_one_is_the_last(name, children
 def test_who_is_killed_leaves_the_names_to_those_that_come_later(name, children):
     creator, reader = children(creates, name), None
     creator.receive()
-    reader = children(reads, name, LEAVES[0])
-    reader.receive()
+    reader = up(children(reads, name, LEAVES[0]))
     creator.kill()
     reader.kill()
     assert len(segments_of(name)) == 2
@@ -117,8 +114,7 @@ def test_who_is_killed_leaves_the_names_to_those_that_come_later(name, children)
 )
 @pytest.mark.parametrize("what", ["of a bridge", "with a durable subscription"])
 def test_a_ring_that_others_want_to_go_on_with_keeps_its_names(name, children, what):
-    creator = children(creates, name, what == "of a bridge")
-    creator.receive()
+    creator = up(children(creates, name, what == "of a bridge"))
     with gpuring.attach(name) as ring:
         if what == "with a durable subscription":
             ring.subscribe("recorder")
@@ -131,8 +127,7 @@ def test_a_ring_that_others_want_to_go_on_with_keeps_its_names(name, children, w
 
 
 def test_nobody_takes_the_names_of_a_ring_that_has_replaced_the_one_of_the_dead(name, children):
-    creator = children(creates, name)
-    creator.receive()
+    creator = up(children(creates, name))
     with gpuring.attach(name) as old:
         creator.kill()
         with gpuring.create(name, **OPTIONS) as ring:
@@ -159,8 +154,7 @@ def creates_on_gpu(pipe: Pipe, name: str) -> None:
 )
 def test_names_on_a_gpu_stay_for_those_who_may_still_join(name, children):
     """Processes that have only attached have no peer, so nobody who tidies up counts them."""
-    creator = children(creates_on_gpu, name)
-    creator.receive()
+    creator = up(children(creates_on_gpu, name))
     (first, fd), (second, other_fd) = (as_on_gpu(name, make=False, **ON_GPU) for _ in range(2))
     assert not native.goes_with_the_last(name, first)
     creator.kill()

@@ -18,7 +18,7 @@ from gpuring.registry import locks, new_names
 from gpuring.registry import segment as segments
 from gpuring.ring import debug
 from tests.helpers.places import Place
-from tests.helpers.processes import Pipe
+from tests.helpers.processes import Pipe, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import segments_of
 
@@ -344,8 +344,7 @@ def ends_in_order(pipe: Pipe, name: str) -> None:
 
 
 def test_a_process_that_ends_without_closing_ends_the_stream_in_order(name, children):
-    child = children(ends_in_order, name)
-    child.receive()
+    child = up(children(ends_in_order, name))
     with gpuring.attach(name) as ring, ring.consumer(start="oldest") as frames:
         child.send()
         child.result()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuring.registry.processes import pid_inside, state
-from tests.helpers.processes import Pipe
+from tests.helpers.processes import Pipe, up
 
 _PR_SET_NAME = 15
 _CUT = "Bildverarbeitü".encode()[:-1]
@@ -22,7 +22,6 @@ def called(pipe: Pipe, comm: bytes) -> None:
 
 @pytest.mark.parametrize("comm", [_CUT, b"a\x0cNSpid:\t1", b"a\rNSpid:\t1", b"a) T "])
 def test_any_name_of_a_process_can_be_read(children, comm):
-    child = children(called, comm)
-    child.receive()
+    child = up(children(called, comm))
     assert state(child.pid) in {"R", "S"}
     assert pid_inside(Path(f"/proc/{child.pid}/status").read_bytes()) == child.pid

@@ -10,7 +10,7 @@ import pytest
 
 import gpuring
 from gpuring import native
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import publish, segments_of
 
@@ -255,8 +255,7 @@ def create(pipe, name):
 
 def test_what_a_member_had_not_read_that_was_killed_with_its_ring_counts(name, children):
     """No reaper had cleared the dead member."""
-    maker = children(create, name)
-    maker.receive()
+    maker = up(children(create, name))
     victim = children(hold, name)
     assert victim.receive() == "joined"
     maker.send(None)

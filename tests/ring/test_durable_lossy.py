@@ -10,7 +10,7 @@ import signal
 import pytest
 
 import gpuring
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, up
 from tests.helpers.rings import drain, publish
 from tests.helpers.words import poke
 from tests.ring.test_durable import SLOTS, make, only, read
@@ -155,8 +155,7 @@ def test_who_comes_after_a_killed_reader_goes_on_behind_the_last_released_frame(
     with make(name) as ring, ring.producer() as producer:
         ring.subscribe("rec", lossless=False)
         publish(producer, 0, 1, 2)
-        victim = children(holds, name, releases)
-        victim.receive()
+        victim = up(children(holds, name, releases))
         os.kill(victim.pid, signal.SIGKILL)
         poll(lambda: ring.stats().reaps == 1)
         publish(producer, 3)

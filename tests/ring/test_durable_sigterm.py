@@ -8,7 +8,7 @@ import signal
 import pytest
 
 import gpuring
-from tests.helpers.processes import poll, runs
+from tests.helpers.processes import poll, runs, up
 from tests.helpers.promise import promise
 from tests.ring.test_durable import read
 from tests.ring.ways_to_read import (
@@ -45,8 +45,7 @@ def reads(pipe, name, how):
 )
 def test_the_frame_of_a_loop_that_sigterm_leaves_comes_again(name, children, how):
     with made(name) as ring, ring.producer() as producer:
-        child = children(reads, name, how)
-        child.receive()
+        child = up(children(reads, name, how))
         publish_times(producer, 0, 1, 2)
         assert child.receive() == 0
         child.send()

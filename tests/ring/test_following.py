@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import gpuring
-from tests.helpers.processes import in_thread, poll
+from tests.helpers.processes import in_thread, poll, up
 from tests.helpers.promise import promise
 from tests.kill.test_restarts import OPTIONS, put
 
@@ -72,8 +72,7 @@ def keeps(pipe, name):
 
 
 def test_any_other_producer_is_told_how_to_follow_who_took_its_name(name, children):
-    camera = children(keeps, name)
-    camera.receive()
+    camera = up(children(keeps, name))
     with (
         gpuring.attach(name) as ring,
         ring.producer() as producer,

@@ -7,7 +7,7 @@ import pytest
 import gpuring
 from gpuring.registry.leftovers import tidy
 from tests.helpers.commands import running
-from tests.helpers.processes import PATIENCE_S, in_thread, poll
+from tests.helpers.processes import PATIENCE_S, in_thread, poll, up
 from tests.helpers.promise import promise
 from tests.kill.test_restarts import OPTIONS, put
 
@@ -92,8 +92,7 @@ def test_a_producer_that_dies_without_a_frame_is_told_to_who_has_waited_for_it(n
     with gpuring.create(name, **OPTIONS) as ring:
         ring.producer().close()
         with ring.consumer() as frames:
-            producer = children(claims_one, name)
-            producer.receive()
+            producer = up(children(claims_one, name))
             waiting = in_thread(lambda: frames.acquire(60))
             poll(lambda: any(peer.waiting for peer in ring.stats().peers))
             producer.kill()

@@ -9,7 +9,7 @@ import pytest
 
 import gpuring
 from gpuring import native
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, up
 from tests.helpers.rings import cpu_seconds_of, small_ring
 from tests.helpers.words import locked
 
@@ -120,8 +120,7 @@ def joins(pipe, name):
 def test_while_the_lock_is_held_the_dead_cost_the_watchdog_next_to_nothing(name, children):
     """The pidfd of a process that nobody has waited for stays readable."""
     with small_ring(name, 2) as ring, ring.producer():
-        victim = children(joins, name, method="spawn")
-        victim.receive()
+        victim = up(children(joins, name, method="spawn"))
         with locked(name):
             victim.process.kill()
             os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WNOWAIT)

@@ -11,7 +11,7 @@ import pytest
 
 import gpuring
 from gpuring.cli.inspect import describe
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import publish
 from tests.ring.test_durable import SLOTS, make
@@ -107,8 +107,7 @@ def test_of_several_deaths_all_are_named_that_are_remembered(name, children):
         ring.producer(label="left").close()
         for labels in (["a", None], ["c"] * 9):
             reaps = ring.stats().reaps
-            victim = children(dies, name, labels)
-            victim.receive()
+            victim = up(children(dies, name, labels))
             victim.kill()
             poll(lambda reaps=reaps, labels=labels: ring.stats().reaps == reaps + len(labels) + 1)
             with pytest.raises(gpuring.ProducerDied) as caught:
@@ -125,8 +124,7 @@ def test_of_several_deaths_all_are_named_that_are_remembered(name, children):
 def test_a_death_is_told_that_is_not_remembered_any_more(name, children):
     """So many readers have died since."""
     with make(name, producers=2) as ring, ring.producer(), ring.consumer(deaths=True) as told:
-        victim = children(dies, name, ["a"], 8)
-        victim.receive()
+        victim = up(children(dies, name, ["a"], 8))
         victim.kill()
         poll(lambda: ring.stats().reaps == 9)
         assert {each.role for each in ring.stats().deaths} == {"consumer"}

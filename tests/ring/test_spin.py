@@ -22,7 +22,7 @@ import pytest
 
 import gpuring
 from gpuring.ring import spinning, waiting
-from tests.helpers.processes import Pipe, poll
+from tests.helpers.processes import Pipe, poll, up
 from tests.helpers.rings import bells, put, waiters
 
 SLICES_S = 0.11  # more than two slices of the core
@@ -144,8 +144,7 @@ def publish_and_die(pipe: Pipe, name: str) -> None:
 
 def test_who_spins_learns_of_a_death(ring, children):
     with ring.consumer(spin=math.inf) as reader:
-        child = children(publish_and_die, ring.name)
-        child.receive()
+        child = up(children(publish_and_die, ring.name))
         reader.acquire(20).release()
 
         def read_on() -> bool:

@@ -12,7 +12,7 @@ import pytest
 import gpuring
 from tests.helpers.arrays import array_of, assign, to_host
 from tests.helpers.places import Place
-from tests.helpers.processes import PATIENCE_S, Child, Pipe
+from tests.helpers.processes import PATIENCE_S, Pipe, up
 
 WORDS = 64
 META = [("k", "i8")]
@@ -110,12 +110,6 @@ def outlives_its_creator(name, children, place=None, *, joins):
 
 
 # ---- processes ---------------------------------------------------------------------------------
-
-
-def up(child: Child) -> Child:
-    """Waits until the process says that it is up.  Returns it."""
-    assert child.receive() == "up"
-    return child
 
 
 def engine(pipe: Pipe, name: str, place: Place | None = None, options: Any = None) -> Any:

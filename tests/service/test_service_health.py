@@ -14,11 +14,11 @@ import pytest
 import gpuring
 from gpuring.cli import main
 from tests.cli.planted import PLANTED
-from tests.helpers.processes import PATIENCE_S, poll
+from tests.helpers.processes import PATIENCE_S, poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import put, small_ring
 from tests.service.parts import part, read
-from tests.service.services import answer, engine, holder, in_thread, send, serve, up
+from tests.service.services import answer, engine, holder, in_thread, send, serve
 from tests.service.test_service_batch import running
 
 

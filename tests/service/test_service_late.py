@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import gpuring
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
 from tests.service import services
 from tests.service.services import (
@@ -16,7 +16,6 @@ from tests.service.services import (
     holder,
     send,
     serve,
-    up,
 )
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import gpuring
-from tests.helpers.processes import PATIENCE_S, open_files, poll
+from tests.helpers.processes import PATIENCE_S, open_files, poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import segments_of
 from tests.service import services
@@ -29,7 +29,6 @@ from tests.service.services import (
     is_held,
     send,
     serve,
-    up,
 )
 
 # ---- calls --------------------------------------------------------------------------------------

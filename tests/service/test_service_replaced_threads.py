@@ -11,7 +11,7 @@ import pytest
 
 import gpuring
 from tests.helpers.interrupted import interrupts
-from tests.helpers.processes import PATIENCE_S, poll
+from tests.helpers.processes import PATIENCE_S, poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import readable, segments_of
 from tests.service.in_loops import ask_here as ask_here_async
@@ -25,7 +25,6 @@ from tests.service.services import (
     in_thread,
     send,
     serve,
-    up,
 )
 
 

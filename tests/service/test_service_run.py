@@ -14,9 +14,17 @@ import pytest
 
 import gpuring
 from gpuring.registry import segment
-from tests.helpers.processes import Pipe, poll
+from tests.helpers.processes import Pipe, poll, up
 from tests.helpers.promise import promise
-from tests.service.services import WORDS, asker, content, finish, in_thread, send, serve, up
+from tests.service.services import (
+    WORDS,
+    asker,
+    content,
+    finish,
+    in_thread,
+    send,
+    serve,
+)
 from tests.service.test_service_batch import running
 
 

@@ -13,7 +13,7 @@ import gpuring
 from gpuring.registry import segment
 from gpuring.ring.whose import nobody_has
 from tests.helpers.gil import has_slot_without_gil, one_thread_at_a_time
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import segments_of, waiters
 from tests.service import services
@@ -28,7 +28,6 @@ from tests.service.services import (
     receives,
     send,
     serve,
-    up,
 )
 from tests.service.test_service_locks import watched
 

@@ -12,7 +12,7 @@ import gpuring
 from gpuring import native
 from gpuring.native.tracer import KINDS, TRACE_EVENTS, TRACE_NS
 from gpuring.registry import leftovers
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, up
 from tests.helpers.rings import drain, put, segments_of, small_ring
 from tests.tracing.traced import events, nbytes, tracer_of, until_ns
 
@@ -80,8 +80,7 @@ def creates(pipe, name):
 
 
 def test_a_tracer_does_not_count_as_one_who_uses_the_ring(children, name):
-    child = children(creates, name)
-    child.receive()
+    child = up(children(creates, name))
     tracer = tracer_of(name)
     child.kill()
     assert leftovers.remove_dead(name)
@@ -120,8 +119,7 @@ def test_a_tracer_that_is_killed_leaves_nothing_running(children, name):
     """The first verb after the tracer's time is over turns tracing off.  Another process can then
     trace the ring."""
     with small_ring(name) as ring, ring.producer() as producer:
-        child = children(traces, name)
-        child.receive()
+        child = up(children(traces, name))
         put(producer)
         assert until_ns(name) > native.now_ns()
         child.kill()

@@ -10,15 +10,8 @@ import gpuring
 from gpuring import bridge
 from tests.bridge.bridges import WAIT_S, bridged
 from tests.cli.planted.blame import Blame, Children, planted
-from tests.cli.processes import (
-    busy,
-    camera,
-    imports,
-    reader,
-    reads_on,
-    up,
-)
-from tests.helpers.processes import PATIENCE_S
+from tests.cli.processes import busy, camera, imports, reader, reads_on
+from tests.helpers.processes import PATIENCE_S, up
 from tests.helpers.rings import put, small_ring
 
 

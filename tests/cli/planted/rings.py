@@ -17,9 +17,9 @@ from tests.cli.processes import (
     reads_on,
     selects,
     stage,
-    up,
     writer,
 )
+from tests.helpers.processes import up
 from tests.helpers.rings import small_ring
 from tests.helpers.words import locked
 

@@ -7,14 +7,8 @@ from collections.abc import Callable, Iterator
 
 import gpuring
 from tests.cli.planted.blame import Blame, Children, planted
-from tests.cli.processes import (
-    answers_in_parts,
-    asks,
-    asks_for_parts,
-    is_connected,
-    up,
-)
-from tests.helpers.processes import Child
+from tests.cli.processes import answers_in_parts, asks, asks_for_parts, is_connected
+from tests.helpers.processes import Child, up
 from tests.service import services
 
 

@@ -10,7 +10,7 @@ from tests.gpu.ordering import tools
 from tests.gpu.pinned import SLOTS, TAKES_S, WORDS, make, put, words
 from tests.gpu.survivor import HELD_S, RECOVERY_S, Killing, my_turn, started, still_healthy
 from tests.helpers.arrays import to_host
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, up
 from tests.helpers.rings import segments_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(300)]
@@ -108,8 +108,7 @@ def uploads_the_rest(name):
 
 def test_gpus_join_after_the_death_of_a_camera(name, children):
     tools()
-    source = children(create_and_put, name)
-    source.receive()
+    source = up(children(create_and_put, name))
     with gpuring.attach(name) as first:
         source.kill()
         uploads_the_rest(name)

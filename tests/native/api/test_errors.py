@@ -10,6 +10,7 @@ import pytest
 
 import gpuring
 from gpuring.registry import leftovers, segment
+from tests.helpers.processes import up
 from tests.helpers.rings import put, small_ring
 from tests.native.api.puppet import CONSUMES, NEXT, PRODUCES, S
 
@@ -169,8 +170,7 @@ def owns_and_publishes(pipe, name):
 
 
 def test_a_producer_that_is_killed(name, puppet, children):
-    camera = children(owns_and_publishes, name)
-    camera.receive()
+    camera = up(children(owns_and_publishes, name))
     c = puppet(name, ("consume", "all", NEXT, "s"), PRODUCES)
     camera.send()
     camera.receive()
@@ -188,8 +188,7 @@ def test_a_producer_that_is_killed(name, puppet, children):
 
 
 def test_a_stopped_process_is_named(name, puppet, children):
-    camera = children(owns_and_publishes, name)
-    camera.receive()
+    camera = up(children(owns_and_publishes, name))
     c = puppet(name, ("consume", "all", NEXT, ""))
     os.kill(camera.pid, signal.SIGSTOP)
     for _ in range(2000):
@@ -237,8 +236,7 @@ def test_attach_waits_for_a_ring_that_lives(name, puppet, children):
     with small_ring(name):
         assert c.hear() == "GPURING_OK"
         c.ok("detach")
-    camera = children(owns_and_publishes, name)
-    camera.receive()
+    camera = up(children(owns_and_publishes, name))
     camera.kill()
     status, text = c.refused("attach", name, S // 20)
     assert status == "PEER_LOST"

@@ -13,7 +13,7 @@ import gpuring
 from gpuring import config, native, slot_layout
 from gpuring.registry import segment
 from tests.helpers.compiled import CC, PROGRAMS, ROOT
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, up
 from tests.helpers.rings import create_far, put, small_ring
 from tests.native.api.conftest import STRICT
 from tests.native.api.puppet import CONSUMES, FOREVER, NEXT, OLDEST, PRODUCES, S
@@ -120,8 +120,7 @@ def test_members_of_one_subscription_share_its_frames(name, puppet):
 def test_what_a_member_in_python_held_when_it_died_c_gets(name, puppet, children):
     with small_ring(name) as ring, ring.producer() as producer:
         c = puppet(name, ("consume", "both", NEXT, ""))
-        child = children(holds_one, name)
-        child.receive()
+        child = up(children(holds_one, name))
         put(producer, 1)
         child.send()
         child.receive()

@@ -12,7 +12,7 @@ import gpuring
 from gpuring import native
 from gpuring.native import Header
 from tests.helpers import raw_verbs
-from tests.helpers.processes import PATIENCE_S, Child, Pipe
+from tests.helpers.processes import PATIENCE_S, Child, Pipe, up
 from tests.helpers.segment import Segment
 
 NBYTES = 4096
@@ -104,8 +104,7 @@ def offers(ring: Segment) -> None:
 
 def asking(ring: Segment, children: Callable[..., Child]) -> Child:
     """A process that has begun to ask."""
-    child = children(asks, ring.path, 1)
-    child.receive()
+    child = up(children(asks, ring.path, 1))
     child.send()
     return child
 

@@ -13,7 +13,7 @@ import pytest
 
 from gpuring import native
 from tests.helpers import raw_verbs
-from tests.helpers.processes import Pipe, open_files, poll
+from tests.helpers.processes import Pipe, open_files, poll, up
 from tests.helpers.promise import promise
 from tests.native.offer import (
     PATIENCE_S,
@@ -224,8 +224,7 @@ def without_descriptors(pipe: Pipe, path: str) -> None:
 
 
 def test_a_process_without_descriptors_answers_when_it_has_some_again(ring, children):
-    child = children(without_descriptors, ring.path)
-    child.receive()
+    child = up(children(without_descriptors, ring.path))
     waits = asking(ring, children)
     begun = reads(child.pid)
     with pytest.raises(AssertionError):

@@ -18,6 +18,7 @@ from tests.helpers.processes import (
     other_threads_sleep,
     poll,
     replaces_its_files,
+    up,
 )
 from tests.helpers.segment import Segment
 from tests.native.offer import (
@@ -109,8 +110,7 @@ def closes_everything(pipe: Pipe, path: str) -> list[str]:
 
 
 def test_what_a_program_opens_after_it_has_closed_everything_is_left_alone(ring, children):
-    child = children(closes_everything, ring.path)
-    child.receive()
+    child = up(children(closes_everything, ring.path))
     with connect(of(ring, child.pid)) as silent:
         assert silent.recv(100)
         child.send()
@@ -154,8 +154,7 @@ def notified(pipe: Pipe, name: str) -> list[str]:
 def test_files_of_a_program_that_has_closed_everything_get_no_news_of_frames(name, children):
     options = {"slots": 2, "shape": (1,), "dtype": "u1", "device": "host"}
     with gpuring.create(name, **options) as ring, ring.producer() as producer:
-        child = children(notified, name)
-        child.receive()
+        child = up(children(notified, name))
         child.send()
         child.receive()  # it has closed everything
         producer.claim(10).publish()

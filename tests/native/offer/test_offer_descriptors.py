@@ -22,6 +22,7 @@ from tests.helpers.processes import (
     Pipe,
     open_files,
     poll,
+    up,
 )
 from tests.helpers.promise import promise
 from tests.helpers.segment import Segment
@@ -200,8 +201,7 @@ def test_while_a_close_lasts_the_next_ones_are_answered_up_to_a_number(
         for _ in range(64):
             assert stack.enter_context(connect(path)).recv(100)
         next_one = stack.enter_context(connect(path))
-        victim = children(gives_its_locks_up, ring.path)
-        victim.receive()
+        victim = up(children(gives_its_locks_up, ring.path))
         victim.kill()
         poll(lambda: ring.creator.reaps == 1)  # the watchdog has been there
         assert not select.select([next_one], [], [], 0)[0]

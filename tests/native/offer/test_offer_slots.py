@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpuring import native
-from tests.helpers.processes import Pipe, few_descriptors
+from tests.helpers.processes import Pipe, few_descriptors, up
 from tests.helpers.promise import promise
 from tests.native.offer import (
     PATIENCE_S,
@@ -71,8 +71,7 @@ def test_who_asks_first_need_not_offer(ring, children):
 )
 def test_the_offerer_may_be_in_a_call_that_does_not_return(ring, children):
     offers(ring)
-    child = children(asks, ring.path, 3)
-    child.receive()
+    child = up(children(asks, ring.path, 3))
     child.send()
     # No Python runs in this process until the child is done.
     ctypes.PyDLL(None).poll(struct.pack("ihh", child.pipe.fileno(), select.POLLIN, 0), 1, -1)
@@ -151,8 +150,7 @@ def test_nobody_has_it(ring, children):
 )
 def test_who_has_it_is_stopped(ring, children):
     native.offer(ring.creator, fd := slots(b"12345678"))
-    child = children(takes_part, ring.path)
-    child.receive()
+    child = up(children(takes_part, ring.path))
     child.stop()
     # The creator still answers.
     still_answers(ring, children)

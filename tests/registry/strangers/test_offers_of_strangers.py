@@ -19,7 +19,7 @@ import gpuring
 from gpuring import native
 from tests.helpers import raw_verbs
 from tests.helpers.compiled import CC, needs_compiler
-from tests.helpers.processes import Pipe
+from tests.helpers.processes import Pipe, up
 from tests.helpers.promise import promise
 from tests.helpers.segment import Segment
 from tests.native.offer import (
@@ -124,8 +124,7 @@ def joins(pipe: Pipe, path: str) -> None:
 def test_a_peer_of_another_user_hands_the_slots_on(ring, children):
     os.fchmod(ring.fd, 0o666)
     offers(ring)
-    peer = children(joins, ring.path)
-    peer.receive()
+    peer = up(children(joins, ring.path))
     assert of(ring, peer.pid).stat().st_uid == NOBODY
     ring.creator.disown()
     still_answers(ring, children)

@@ -14,6 +14,7 @@ import gpuring
 from gpuring.registry import directory, leftovers, locks
 from gpuring.registry import segment as segments
 from tests.helpers import commands, raw_verbs
+from tests.helpers.processes import up
 from tests.helpers.promise import promise
 from tests.helpers.rings import segments_of
 from tests.helpers.words import LOCK_BYTE, lock
@@ -353,8 +354,7 @@ def trusts(pipe, name):
 def test_who_attaches_to_a_strangers_ring_can_be_ended_by_him(name, stranger, children):
     maker = stranger(cut, name)
     maker.receive()
-    victim = children(trusts, name)
-    victim.receive()
+    victim = up(children(trusts, name))
     maker.send()
     maker.receive()
     victim.send()

@@ -9,12 +9,12 @@ import pytest
 import gpuring
 from gpuring.ring.write_slot import WriteSlot
 from gpuring.service._envelopes import END
-from tests.helpers.processes import PATIENCE_S, poll
+from tests.helpers.processes import PATIENCE_S, poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import segments_of
 from tests.helpers.words import written_by_gpu
 from tests.service.parts import begun, last, part, read, take
-from tests.service.services import ask_here, in_thread, passes_over, receives, send, serve, up
+from tests.service.services import ask_here, in_thread, passes_over, receives, send, serve
 from tests.service.test_service_table import Torn
 
 
