@@ -301,8 +301,7 @@ def test_the_hold_on_far_slots_ends_with_the_near_process(children):
 def hold_and_wait(pipe: Any, name: str) -> None:
     hold = WritePermit(name)
     poll(hold.admitted)
-    pipe.send("admitted")
-    pipe.receive()
+    pipe.ask("admitted")
 
 
 def test_a_hold_that_comes_too_late_is_never_admitted():

@@ -146,8 +146,7 @@ def leave(pipe: Pipe, name: str, *seqs: int) -> None:
     with create_far(name, origin, **options) as ring:
         for seq in seqs:
             inner.set_link(ring, bytes.fromhex(EPOCH), seq, 2)
-            pipe.send(None)
-            pipe.receive()
+            pipe.ask(None)
 
 
 def test_an_importer_that_makes_another_ring_counts_all_sequences_since_the_last_one(
@@ -180,8 +179,7 @@ def test_an_importer_asks_how_far_the_ring_had_come_when_nobody_fills_it_any_mor
     def look(ring: str) -> Any:
         monkeypatch.undo()
         header = directory.look(ring)
-        before.send(None)
-        before.receive()
+        before.ask(None)
         before.kill()
         return header
 

@@ -54,8 +54,7 @@ def leave(pipe: Pipe, far: str) -> None:
     origin = {"host": "h", "ring": "x"}
     with create_far(far, origin, slots=16, shape=4, dtype="i8", device="host") as ring:
         inner.set_link(ring, b"e" * 16, 5, 0)
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def test_a_dead_creator_is_not_called_alive_where_an_importer_has_gone_on(far, children):
@@ -117,8 +116,7 @@ def test_the_name_is_taken_while_it_connects(near, far):
 
 def makes(pipe: Pipe, near: str) -> None:
     with ring_of(near):
-        pipe.send("made")
-        pipe.receive()
+        pipe.ask("made")
 
 
 @pytest.mark.slow

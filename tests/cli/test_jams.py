@@ -67,8 +67,7 @@ def test_the_same_culprit_is_told_once(name, children):
 
 def two_rings(pipe, *names):
     consumers = [gpuring.attach(each).consumer("slow") for each in names]
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
     del consumers
 
 

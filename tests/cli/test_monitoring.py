@@ -110,8 +110,7 @@ def test_the_dashboard_has_its_panels_beside_each_other():
 
 def stops(pipe, name):
     with gpuring.attach(name) as ring, ring.consumer("page", label="page.py"):
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def writes(pipe, name):

@@ -83,8 +83,7 @@ def dies(pipe, name):
     with gpuring.attach(name) as ring, ring.producer() as producer:
         put(producer, range(3))
         producer.claim()
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def test_a_killed_producer(ring, name, tmp_path, children):

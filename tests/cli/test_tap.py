@@ -60,8 +60,7 @@ def step(pipe, name):
                 slot.meta["pts"] = slot.seq * 10
         slot = producer.claim()
         slot.array[...] = -1
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def saved(folder):
@@ -110,8 +109,7 @@ def test_every_nth_and_several_fields(name, children, tmp_path):
     tapped(name, tmp_path / "b", "--count", 1, "--field", "y", "--format", "png")
     uv = command("tap", name, "--out", tmp_path / "c", "--format", "png")
     unknown = command("tap", name, "--out", tmp_path / "c", "--field", "z")
-    child.send()
-    child.result()
+    child.finish()
     frames = saved(tmp_path / "a")
     seqs = sorted(frames)
     assert len(seqs) == 4

@@ -33,8 +33,7 @@ def busy(pipe, name):
             producer.claim(0).publish()
         assert viewer.acquire(0).lost == 2
         slow = ring.consumer("slow", start="oldest")
-        pipe.send((viewer.peer, ring.stats()))
-        pipe.receive()
+        pipe.ask((viewer.peer, ring.stats()))
         slow.close()
         viewer.close()
 
@@ -44,8 +43,7 @@ def hold_forever(pipe, name):
         with ring.producer() as producer:
             producer.claim().publish()
         frames.acquire(10)
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def cells(line):
@@ -93,8 +91,7 @@ def test_once_shows_lag_lost_and_holds(name, children, command):
     (lag,) = (sub.lag for sub in ring.subscriptions if sub.name == "slow")
     assert lag > 0
     done = command("top", "--once", "--interval", 0.05, name)
-    child.send()
-    child.result()
+    child.finish()
     assert (done.returncode, done.stderr) == (0, "")
     shown = ring_row(done.stdout, name)
     assert [shown[key] for key in ("CLAIMED", "1/S", "PEERS", "STATE")] == ["6", "0.0", "3", "open"]
@@ -208,8 +205,7 @@ def crowd(pipe, name, subscription):
             ring.consumer("viewer", lossless=False, start="oldest") as viewer,
         ):
             held = [first.acquire(10), second.acquire(10), viewer.acquire(10), viewer.acquire(10)]
-            pipe.send()
-            pipe.receive()
+            pipe.ask()
             for slot in held:
                 slot.release()
 
@@ -224,8 +220,7 @@ def test_tables_fit_and_cut_nothing_off(name, children, tool, width, command, mo
     everything = command(tool, *options).stdout
     monkeypatch.setenv("COLUMNS", str(width))
     text = command(tool, *options).stdout
-    child.send()
-    child.result()
+    child.finish()
     assert "…" not in text
     lines = text.splitlines()
     assert all(len(line) <= width for line in lines), text

@@ -34,8 +34,7 @@ def test_metrics_once_says_what_the_ring_says(name, children, command):
     viewer, ring = child.receive()
     lags = {sub.name: sub.lag for sub in ring.subscriptions}
     done = command("metrics", "--once")
-    child.send()
-    child.result()
+    child.finish()
     assert (done.returncode, done.stderr) == (0, "")
     seen = parsed(done.stdout, name)
     expected = {
@@ -65,8 +64,7 @@ def test_metrics_once_says_what_the_ring_says(name, children, command):
 def test_counters_end_in_total_and_nothing_else_does(name, children, command):
     child = up(children(busy, name))
     text = command("metrics", "--once").stdout
-    child.send()
-    child.result()
+    child.finish()
     for family in parser.text_string_to_metric_families(text):
         assert family.documentation
         assert family.type in ("counter", "gauge"), family.name

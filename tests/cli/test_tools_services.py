@@ -64,8 +64,7 @@ def test_inspect_says_who_is_who_in_a_service(name, children, command):
         about = json.loads(command("inspect", name, "--json").stdout)["about"]
         assert (about["service"], about["kept"]) == (2, True)
         assert keeper.stats().about == about
-        worker.send()
-        worker.result()
+        worker.finish()
 
 
 def test_the_dead_of_a_service_are_engines_and_clients(name, children, command):
@@ -170,8 +169,7 @@ def test_a_stopped_engine_is_counted_once_and_its_role_is_told_in_a_narrow_termi
         assert "(not shown, for lack of room: " in text
         assert told.count(f"(pid {worker.pid})") == 1
         assert f"Stopped in {name}: " in told
-        worker.send()
-        worker.result()
+        worker.finish()
 
 
 def test_top_shows_clients_and_engines(name, command):

@@ -29,14 +29,12 @@ def of_another_version(name: str) -> None:
 
 def guest(pipe: Pipe, name: str) -> None:
     with gpuring.attach(name):
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def stranger(pipe: Pipe, path: Path) -> None:
     with path.open("r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE):
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def test_ls_tells_scripts_of_rings_that_cannot_be_read(name, command, children):

@@ -32,8 +32,7 @@ def claims(pipe, name):
 
 def reads(pipe, name, subscription):
     with gpuring.attach(name) as ring, ring.consumer(subscription) as frames:
-        pipe.send(frames.peer)
-        pipe.receive()
+        pipe.ask(frames.peer)
         drain(frames)
 
 
@@ -124,8 +123,7 @@ def test_top_shows_first_who_is_waited_for_then_who_waits(name, children):
             assert f"{ring.name}: producers wait: subscription 'slow' has not taken" in whole
             assert f", pid {slow.pid}, stopped)" in whole
             os.kill(slow.pid, signal.SIGCONT)
-            slow.send()
-            slow.result()
+            slow.finish()
             waiter.result()
 
 
@@ -148,8 +146,7 @@ def test_top_names_who_keeps_the_slot_for_want_of_which_frames_are_dropped(name,
             assert f"{ring.name}: frames are dropped: subscription 'slow' has not taken" in whole
             begin = f"No slot is free in {ring.name} ← subscription slow ← "
             assert brief(rates.look(names).chains[ring.name]).startswith(begin)
-            slow.send()
-            slow.result()
+            slow.finish()
 
 
 def test_a_stopped_peer_comes_first_though_nobody_waits_for_it(name, children):

@@ -127,8 +127,7 @@ def read_and_hang(pipe, name):
     latch.hold(stream)
     kernels.check(slot, slot.seq, wrong, stream)
     slot.release()
-    pipe.send("released")
-    pipe.receive()
+    pipe.ask("released")
 
 
 @promise("failure.md", "The subscription ends, so producers no longer wait for it.")
@@ -169,13 +168,11 @@ def test_a_consumer_dies_while_its_gpu_reads(safe, name, children, request):
 
 def hold_one(pipe, name):
     tools()
-    pipe.send("up")
-    pipe.receive()
+    pipe.ask("up")
     consumer = gpuring.attach(name, timeout=20).consumer("shared")
     pipe.send("joined")
     slot = consumer.acquire(20)
-    pipe.send(slot.seq)
-    pipe.receive()
+    pipe.ask(slot.seq)
 
 
 @promise(
@@ -212,8 +209,7 @@ def test_a_members_frame_goes_to_another_member(safe, name, children, request):
 def create_and_wait(pipe, name, safe):
     tools()
     ring = gpuring.create(name, slots=4, shape=(WORDS,), dtype="u8", **safe)
-    pipe.send("up")
-    pipe.receive()
+    pipe.ask("up")
     ring.close()
 
 

@@ -180,27 +180,22 @@ def test_a_debugged_reader_may_restore_what_was_written_beyond_a_slot(name, monk
 
 def create(pipe, name, kind, nbytes=8 * WORDS):
     tools()
-    pipe.send("up")
-    pipe.receive()
+    pipe.ask("up")
     ring = make(name, kind, shape=(nbytes // 8,))
     fill(ring)
-    pipe.send(ring._epoch.hex())
-    pipe.receive()
+    pipe.ask(ring._epoch.hex())
     ring.close()
 
 
 def stay(pipe, name):
     tools()
-    pipe.send("up")
-    pipe.receive()
+    pipe.ask("up")
     with gpuring.attach(name, timeout=20) as ring, ring.consumer(lossless=False):
-        pipe.send("inside")
-        pipe.receive()
+        pipe.ask("inside")
 
 
 def told(child):
-    child.send()
-    return child.receive()
+    return child.ask()
 
 
 @promise(

@@ -37,8 +37,7 @@ def publish_and_die(pipe, name):
         for _ in range(2):
             with producer.claim(30) as slot:
                 kernels.stamp(slot, slot.seq, stream)
-            pipe.send("published")
-            pipe.receive()
+            pipe.ask("published")
 
 
 @ORDER

@@ -19,14 +19,12 @@ def publish_held(pipe, name):
     latch = kernels.Latch(limit_s=100)
     stream = library.new_stream()
     with gpuring.attach(name) as ring, ring.producer(gate="stream") as producer:
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
         slot = producer.claim(10, stream=stream)
         latch.hold(stream)
         kernels.stamp(slot, slot.seq, stream)
         slot.publish()
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 @pytest.mark.parametrize("sync", ["timeline", "event"])
@@ -35,8 +33,7 @@ def test_a_torn_frame_of_a_gpu_is_thrown_away_and_said_so(name, children, tmp_pa
         victim = up(children(publish_held, name))
         with running("tap", name, "--out", tmp_path) as process:
             poll(lambda: any(peer.role == "consumer" for peer in ring.stats().peers), 60)
-            victim.send()
-            victim.receive()
+            victim.ask()
             poll(lambda: any(p.holding for p in ring.stats().peers if p.role == "consumer"))
             victim.kill()
             _, errors = process.communicate(timeout=60)

@@ -36,8 +36,7 @@ def test_a_frame_is_kept_until_it_was_copied_from(driver, name, launch, children
     )  # fmt: skip
     reader = up(children(read_late, driver, name, slots, method="spawn"))
     source.until("chain", slots + 2)
-    reader.send()
-    read = reader.result()
+    read = reader.finish()
     source.end()
     expected = list(pictures(file.read_bytes(), planes_of("RGB", *SIZE)))[slots:]
     for (picture, _, _), frame in zip(read, expected, strict=True):
@@ -55,8 +54,7 @@ def test_a_frame_is_put_out_when_its_producer_has_written_it(
     writer.receive()
     if driver == "fake":  # it asks again and again whether the copy is done
         poll(lambda: calls_of(calls_log, target.pid, "cuStreamQuery") > 9)
-    writer.send()
-    writer.result()
+    writer.finish()
     target.end()
     assert file.read_bytes() == bytes([7]) * 2 * int(np.prod(shape))
 
@@ -77,8 +75,7 @@ def test_a_frame_that_was_not_written_to_its_end_is_passed_over(
     target.until("FRAME_TORN", 1)
     writer = up(children(write_late, driver, name, shape, 9, method="spawn"))
     writer.receive()
-    writer.send()
-    writer.result()
+    writer.finish()
     target.end()
     picture = int(np.prod(shape))
     assert file.read_bytes() == bytes([7]) * picture + bytes([9]) * 2 * picture
@@ -163,8 +160,7 @@ def test_a_source_sleeps_while_a_frame_is_written(driver, name, launch, children
     target = launch(f"gpuringsrc ring={name} ! fakesink")
     writer.receive()
     check_naps(calls_log, target.pid)
-    writer.send()
-    writer.result()
+    writer.finish()
     target.end()
 
 
@@ -175,6 +171,5 @@ def test_a_sink_sleeps_while_a_frame_is_read(driver, name, launch, children, cal
     )
     reader = up(children(read_late, driver, name, 3, method="spawn"))
     check_naps(calls_log, source.pid)
-    reader.send()
-    reader.result()
+    reader.finish()
     source.end()

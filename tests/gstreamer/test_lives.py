@@ -63,20 +63,17 @@ def test_a_killed_source_holds_up_nobody(name, launch):
 
 def dies_with_a_claim(pipe, name):
     with small_ring(name, slots=4, shape=(4, 8)) as ring, ring.producer() as producer:
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
         publish(producer, range(3))
         producer.claim(PATIENCE_S)
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def writes_and_dies_with_a_claim(pipe, name):
     with gpuring.attach(name) as ring, ring.producer() as producer:
         publish(producer, range(3))
         producer.claim(PATIENCE_S)
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 @pytest.mark.slow
@@ -101,8 +98,7 @@ def test_the_words_of_a_dead_producer_are_on_the_bus(name, launch, children):
     source = launch(f"gpuringsrc ring={name} ! fakesink")
     with gpuring.attach(name) as ring, ring.consumer() as frames:
         poll(lambda: len(ring.stats().subscriptions) == 2)
-        child.send()
-        child.receive()
+        child.ask()
         child.kill()
         for _ in range(3):
             frames.acquire(PATIENCE_S).release()
@@ -121,8 +117,7 @@ def test_a_source_that_reattaches_goes_on_in_the_next_ring(how, name, launch, ch
         child = up(children(dies_with_a_claim, name))
         with gpuring.attach(name) as ring:
             poll(lambda: ring.stats().subscriptions)
-        child.send()
-        child.receive()
+        child.ask()
         child.kill()
     else:
         with small_ring(name, slots=4, shape=(4, 8)) as ring, ring.producer() as producer:

@@ -85,8 +85,7 @@ def publish_at_random(pipe: Pipe, names: list[str], rounds: int, seed: int) -> N
 def publish_and_wait(pipe: Pipe, name: str, frames: int) -> None:
     with gpuring.attach(name) as ring, ring.producer() as producer:
         put(producer, frames)
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def tidied(name: str) -> None:

@@ -14,8 +14,7 @@ def publishes(pipe, name, frames):
         slot = producer.claim(10)
         seqs.append(slot.seq)
         slot.publish()
-    pipe.send((producer.peer, seqs))
-    pipe.receive()
+    pipe.ask((producer.peer, seqs))
 
 
 def unpay(ring, peer, index):

@@ -34,15 +34,13 @@ def hold_a_frame(pipe, name, options):
     consumer = gpuring.attach(name, timeout=10).consumer("shared", **options)
     pipe.send("joined")
     slot = consumer.acquire(10)
-    pipe.send(slot.seq)
-    pipe.receive()
+    pipe.ask(slot.seq)
 
 
 def hold_a_claim(pipe, name):
     producer = gpuring.attach(name, timeout=10).producer()
     slot = producer.claim(10)
-    pipe.send(slot.seq)
-    pipe.receive()
+    pipe.ask(slot.seq)
 
 
 # ---- the watchdog ------------------------------------------------------------------------------
@@ -132,8 +130,7 @@ def be_in_all(pipe, names):
             ring = stack.enter_context(gpuring.attach(name))
             stack.enter_context(ring.consumer())
             stack.enter_context(ring.consumer())
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def watch_over_all(pipe, names):
@@ -144,8 +141,7 @@ def watch_over_all(pipe, names):
         rings = [stack.enter_context(make(name)) for name in names]
         for ring in rings:
             stack.enter_context(ring.producer())
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
         assert [len(ring.stats().peers) for ring in rings] == [3, 3, 3]
         poll(pidfds)
         assert pidfds() == 1
@@ -159,8 +155,7 @@ def test_one_descriptor_watches_over_all_peers_of_a_process(name, children):
     names = [f"{name}-{k}" for k in range(3)]
     watcher = up(children(watch_over_all, names))
     victim = up(children(be_in_all, names))
-    watcher.send()
-    watcher.receive()
+    watcher.ask()
     victim.kill()
     watcher.result()
 

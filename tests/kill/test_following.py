@@ -148,8 +148,7 @@ def test_a_reader_goes_on_however_it_waits(name, children, form):
     os.kill(reader.pid, signal.SIGCONT)
     assert reader.receive() == (3, True)
     reader.result()
-    camera.send()
-    camera.result()
+    camera.finish()
 
 
 # ---- producers -----------------------------------------------------------------------------------
@@ -225,8 +224,7 @@ def test_a_producer_goes_on_in_the_ring_that_its_creator_has_made_again(name, ch
             owner.kill()
     producer.send(None)
     producer.result()
-    owner.send()
-    owner.result()
+    owner.finish()
 
 
 # ---- what a program that does not follow is told -------------------------------------------------
@@ -250,5 +248,4 @@ def test_who_does_not_follow_is_told_of_the_new_ring_in_the_same_words(name, chi
             match=r"Another ring has that name now. Attach again .* `reattach`",
         ):
             frames.acquire(5)
-        again.send()
-        again.result()
+        again.finish()

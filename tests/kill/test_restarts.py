@@ -30,16 +30,14 @@ def owns_and_publishes(pipe, name, values):
     with gpuring.create(name, **OPTIONS) as ring, ring.producer() as producer:
         for value in values:
             put(producer, value)
-        pipe.send("published")
-        pipe.receive()
+        pipe.ask("published")
 
 
 def guest(pipe, name):
     with gpuring.attach(name, timeout=10) as ring, ring.consumer() as frames:
         pipe.send("joined")
         frames.acquire(10)
-        pipe.send("holds")
-        pipe.receive()
+        pipe.ask("holds")
 
 
 def records(pipe, name, last):
@@ -74,8 +72,7 @@ def test_a_loop_goes_on_over_the_death_of_who_owns_the_ring(name, children):
     os.kill(recorder.pid, signal.SIGCONT)
     assert [recorder.receive(), recorder.receive()] == [(3, 4, True), (4, 5, False)]
     recorder.result()
-    again.send()
-    again.result()
+    again.finish()
 
 
 @promise(
@@ -153,8 +150,7 @@ def test_a_watcher_goes_on_though_it_has_joined_the_ring_of_the_dead(
     again = up(children(owns_and_publishes, name, [4]))
     assert watcher.receive() == (4, True)
     watcher.result()
-    again.send()
-    again.result()
+    again.finish()
 
 
 def ends(camera, how):
@@ -186,8 +182,7 @@ def test_a_camera_starts_again_though_a_reader_is_still_in_its_ring(name, childr
             others.acquire(0) as slot,
         ):
             assert slot.array[0] == 3
-        again.send()
-        again.result()
+        again.finish()
 
 
 @promise(
@@ -338,8 +333,7 @@ def test_a_kept_ring_outlives_its_producers_and_a_keeper_that_was_killed_starts_
                 if end is gpuring.PeerLost:
                     producer.kill()
                 else:
-                    producer.send()
-                    producer.result()
+                    producer.finish()
                 with pytest.raises(end):
                     consumer.acquire(10)
         ring = gpuring.attach(name)
@@ -362,8 +356,7 @@ def test_a_kept_ring_outlives_its_producers_and_a_keeper_that_was_killed_starts_
 def joins_and_publishes(pipe, name, value):
     producer = gpuring.attach(name, timeout=10).producer()
     put(producer, value)
-    pipe.send("published")
-    pipe.receive()
+    pipe.ask("published")
 
 
 def test_the_ring_that_a_consumer_came_from_closes_it_wherever_it_is(name):

@@ -28,8 +28,7 @@ def go_on(child):
 def claims(pipe, name):
     with gpuring.attach(name, timeout=10) as ring, ring.producer() as producer:
         slot = producer.claim(10)
-        pipe.send(slot.seq)
-        pipe.receive()
+        pipe.ask(slot.seq)
         slot.publish()
 
 
@@ -40,8 +39,7 @@ def holds(pipe, name, subscription, lossless):
     ):
         pipe.send("joined")
         slot = frames.acquire(20)
-        pipe.send(slot.seq)
-        pipe.receive()
+        pipe.ask(slot.seq)
         slot.release()
 
 
@@ -219,8 +217,7 @@ def test_the_tools_say_who_is_stopped(name, children, width, capsys, monkeypatch
 
 def produces(pipe, name):
     with gpuring.attach(name) as ring, ring.producer() as producer:
-        pipe.send(producer.peer)
-        pipe.receive()
+        pipe.ask(producer.peer)
 
 
 @promise(
@@ -243,8 +240,7 @@ def test_who_waits_for_a_frame_is_told_that_the_producer_is_stopped(name, childr
 
 
 def sleeps(pipe):
-    pipe.send(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    pipe.receive()
+    pipe.ask(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
 
 
 def test_only_the_process_that_joined_is_looked_up(segment, children):

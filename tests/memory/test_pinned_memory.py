@@ -81,8 +81,7 @@ def creates(pipe: Pipe, name: str) -> None:
     ring = make(name)
     with ring.producer() as producer, producer.claim(0) as slot:
         slot.array[...] = FRAME
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
 
 
 @promise(

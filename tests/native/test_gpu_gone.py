@@ -41,8 +41,7 @@ def started(segment, children, kind):
 def test_on_a_gpu_nobody_is_cleared_before_the_process_is_gone(segment, children, kind):
     """G1: its lock goes before its GPU work does.  A peer without a GPU has no such work."""
     ring, child, number = started(segment, children, kind)
-    child.send()
-    child.receive()
+    child.ask()
     assert ring.creator.live_peers() == []
     if "GPU" not in kind:
         assert ring.creator.reap() == [number]

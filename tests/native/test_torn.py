@@ -152,8 +152,7 @@ def publishes(pipe, path):
     peer = raw_verbs.join_producer(Header.attach(os.open(path, os.O_RDWR)))
     index = peer.claim(0)
     assert peer.publish(index, peer.seq) == 0
-    pipe.send((peer.number, peer.id))
-    pipe.receive()
+    pipe.ask((peer.number, peer.id))
 
 
 @pytest.mark.parametrize("sync", ["event", "timeline"])

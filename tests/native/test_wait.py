@@ -222,8 +222,7 @@ def hold_until_killed(pipe: Pipe, path: str, role: str) -> None:
         peer = raw_verbs.join_consumer(header, b"x", True, "next")
         pipe.send()
         peer.acquire(20)
-    pipe.send(peer.seq)
-    pipe.receive()
+    pipe.ask(peer.seq)
 
 
 TIMEOUTS = pytest.mark.parametrize("timeout", [None, 20, 0.02, 0])

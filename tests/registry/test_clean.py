@@ -28,14 +28,12 @@ def cleaned(name: str) -> list[str]:
 def owner(pipe: Pipe, name: str) -> None:
     """Creates a ring, says so, and keeps it until it is killed or told to end."""
     with gpuring.create(name, **OPTIONS) as ring, ring.producer():
-        pipe.send(os.getpid())
-        pipe.receive()
+        pipe.ask(os.getpid())
 
 
 def guest(pipe: Pipe, name: str) -> None:
     with gpuring.attach(name) as ring, ring.consumer():
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def test_ls_and_unlink(name):

@@ -28,16 +28,14 @@ def creates(pipe: Pipe, name: str, linked: bool = False) -> None:
     producer.claim().publish()
     if linked:
         inner.set_link(ring, secrets.token_bytes(16), 1, 0)
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
 
 
 def reads(pipe: Pipe, name: str, how: str) -> None:
     """Attaches and reads, and leaves when it is told to."""
     ring = gpuring.attach(name)
     frames = ring.consumer(start="oldest")
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
     if how == "it closes the ring":
         ring.close()
     elif how == "its program ends":
@@ -142,8 +140,7 @@ ON_GPU = {"slots": 4, "slot_nbytes": 4096, "patience_s": 10}
 
 def creates_on_gpu(pipe: Pipe, name: str) -> None:
     kept = as_on_gpu(name, make=True, **ON_GPU)
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
     del kept
 
 

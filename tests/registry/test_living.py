@@ -104,5 +104,4 @@ def test_a_service_whose_creator_is_dead_is_joined_by_its_own_rule(name, childre
 
 def serves(pipe, name, terms):
     with gpuring.serve(name, **terms):
-        pipe.send()
-        pipe.receive()
+        pipe.ask()

@@ -339,15 +339,13 @@ def ends_in_order(pipe: Pipe, name: str) -> None:
     forgotten = gpuring.create(name, **OPTIONS, device="host")
     producer = forgotten.producer()
     producer.claim().publish()
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
 
 
 def test_a_process_that_ends_without_closing_ends_the_stream_in_order(name, children):
     child = up(children(ends_in_order, name))
     with gpuring.attach(name) as ring, ring.consumer(start="oldest") as frames:
-        child.send()
-        child.result()
+        child.finish()
         assert frames.acquire(timeout=20).seq == 2
         with pytest.raises(gpuring.EndOfStream):
             frames.acquire(timeout=20)

@@ -16,8 +16,7 @@ _CUT = "Bildverarbeitü".encode()[:-1]
 
 def called(pipe: Pipe, comm: bytes) -> None:
     ctypes.CDLL(None).prctl(_PR_SET_NAME, comm, 0, 0, 0)
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
 
 
 @pytest.mark.parametrize("comm", [_CUT, b"a\x0cNSpid:\t1", b"a\rNSpid:\t1", b"a) T "])

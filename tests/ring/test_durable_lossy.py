@@ -144,8 +144,7 @@ def holds(pipe, name, releases):
     reader = lossy(ring, durable=True)
     slots = [reader.acquire(10) for _ in range(3)]
     slots[releases].release()
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
 
 
 @pytest.mark.parametrize("releases", [0, 2])

@@ -29,8 +29,7 @@ def reads(pipe, name, how):
     pipe.send()
 
     def has(slot):
-        pipe.send(int(slot.array[0]))
-        pipe.receive()
+        pipe.ask(int(slot.array[0]))
 
     how(reader, has)
 
@@ -62,8 +61,7 @@ def finishes_its_work(pipe, name):
     reader = ring.consumer("rec", durable=True)
     try:
         for slot in reader:
-            pipe.send(int(slot.array[0]))
-            pipe.receive()
+            pipe.ask(int(slot.array[0]))
     except SystemExit:
         for _ in range(2):
             for slot in reader:

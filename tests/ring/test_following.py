@@ -67,8 +67,7 @@ def test_the_creators_own_producer_does_not_follow_who_took_its_name(name):
 
 def keeps(pipe, name):
     with gpuring.create(name, **OPTIONS):
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def test_any_other_producer_is_told_how_to_follow_who_took_its_name(name, children):

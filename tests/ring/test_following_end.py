@@ -39,8 +39,7 @@ def test_a_consumer_that_comes_between_two_producers_waits_for_the_next(name, ch
 def publishes_one(pipe, name):
     with gpuring.attach(name) as ring, ring.producer() as producer:
         put(producer, 1)
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def ends(ring, producer, died):
@@ -49,8 +48,7 @@ def ends(ring, producer, died):
         producer.kill()
         poll(lambda: ring.stats().reaps == 1)
     else:
-        producer.send()
-        producer.result()
+        producer.finish()
 
 
 @promise(
@@ -83,8 +81,7 @@ def test_a_producer_that_came_and_went_is_the_end_for_who_has_waited_for_it(name
 def claims_one(pipe, name):
     with gpuring.attach(name) as ring, ring.producer() as producer:
         producer.claim(10)
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def test_a_producer_that_dies_without_a_frame_is_told_to_who_has_waited_for_it(name, children):

@@ -112,8 +112,7 @@ def test_a_slot_that_a_close_in_vain_has_ended_is_as_good_as_any_later(name):
 
 def joins(pipe, name):
     with gpuring.attach(name) as ring, ring.consumer():
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 @pytest.mark.slow

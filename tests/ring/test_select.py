@@ -137,8 +137,7 @@ def test_no_wake_up_is_lost(name, children):
             seqs[consumers.index(ready)] += 1
     assert sum(seqs) == ROUNDS
     assert late < ROUNDS / 100, f"{late} of {ROUNDS} woke at the end of a slice"
-    child.send()
-    child.result()
+    child.finish()
     for ring in rings:
         ring.close()
 

@@ -22,8 +22,7 @@ def publish_and_wait(pipe, name, count, label=None):
         for k in range(count):
             with producer.claim(10) as slot:
                 slot.array[:] = k
-        pipe.send("published")
-        pipe.receive()
+        pipe.ask("published")
 
 
 def test_the_stream_ends_when_all_have_come_and_gone(name):
@@ -140,8 +139,7 @@ def dies(pipe, name, labels, readers=1):
         [ring.producer(label=label) for label in labels],
         [ring.consumer("readers", label="reader") for _ in range(readers)],
     )
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
     del peers
 
 

@@ -138,8 +138,7 @@ def test_ctrl_c_interrupts_a_spin(ring, verb):
 def publish_and_die(pipe: Pipe, name: str) -> None:
     producer = gpuring.attach(name).producer()
     put(producer)
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
 
 
 def test_who_spins_learns_of_a_death(ring, children):

@@ -132,8 +132,7 @@ def holder(pipe: Pipe, name: str, calls: int, options: Any = None) -> None:
     server = serve(name, **(options or {}))
     pipe.send("up")
     batch = server.take(calls, max_wait_s=20)
-    pipe.send([int(call.meta["k"]) for call in batch])
-    pipe.receive()
+    pipe.ask([int(call.meta["k"]) for call in batch])
     del batch
 
 
@@ -168,8 +167,7 @@ def sender(pipe: Pipe, name: str, calls: int) -> None:
     """A client that sends and then does nothing."""
     client = gpuring.connect(name, calls=calls, timeout=10)
     pending = [send(client, k) for k in range(calls)]
-    pipe.send(client.id)
-    pipe.receive()
+    pipe.ask(client.id)
     del pending
 
 

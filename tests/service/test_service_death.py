@@ -153,8 +153,7 @@ def writes_an_answer(pipe, name):
     (call,) = server.take()
     slot = call.answer()
     slot.array[:3] = 1
-    pipe.send("writing")
-    pipe.receive()
+    pipe.ask("writing")
     slot.publish()
 
 
@@ -324,8 +323,7 @@ def test_many_answers_to_the_dead_may_be_open_at_once(name, children):
 def claims_a_request(pipe, name):
     client = gpuring.connect(name)
     slot = client.request()
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
     slot.array[:], slot.meta["k"] = content(client.id, 7), 7
     call = slot.call
     slot.publish()
@@ -360,8 +358,7 @@ def test_engines_wait_behind_a_stopped_clients_half_written_request_until_it_die
 
 def connects(pipe, name):
     client = gpuring.connect(name)
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
     client.close()
 
 

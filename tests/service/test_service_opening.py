@@ -86,8 +86,7 @@ def test_nobody_waits_longer_than_he_said(name, monkeypatch):
 
 def creates_and_waits(pipe, name):
     with serve(name):
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 @promise(

@@ -77,8 +77,7 @@ def test_threads_and_tasks_go_on_while_the_service_is_replaced_again_and_again(n
         client.request(PATIENCE_S).abandon()
         assert client._former == []
         assert client.in_flight == 0
-        worker.send()
-        worker.result()
+        worker.finish()
 
 
 @promise(

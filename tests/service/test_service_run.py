@@ -104,8 +104,7 @@ def worker(pipe: Pipe, name: str) -> dict[str, int]:
 
         @server.batch(max_batch=2, warm_up=lambda: (pipe.send("up"), pipe.receive()))
         def answer(requests, calls):
-            pipe.send([int(call.meta["k"]) for call in calls])
-            pipe.receive()
+            pipe.ask([int(call.meta["k"]) for call in calls])
             return with_meta(requests, calls)
 
         ended = None
@@ -127,8 +126,7 @@ def test_sigterm_ends_an_engine_when_its_batch_is_answered(name, children):
         engine.send()
         assert engine.receive() == [0, 1]
         os.kill(engine.pid, signal.SIGTERM)
-        engine.send()
-        counts = engine.result()
+        counts = engine.finish()
         assert (counts["taken"], counts["answered"], counts["failed"]) == (2, 2, 0)
         assert counts["ended"] == "SIGTERM"
         rest = other.take(8, timeout=10)

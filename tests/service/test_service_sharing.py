@@ -225,8 +225,7 @@ def test_engines_must_agree(name, other, told):
 
 def keeps(pipe, name):
     with serve(name, engine=False):
-        pipe.send("up")
-        pipe.receive()
+        pipe.ask("up")
 
 
 @promise(

@@ -155,8 +155,7 @@ def answers_and_hangs(pipe, name):
         pipe.send("up")
         (call,) = server.take(timeout=20)
         answer(call)
-        pipe.send("answered")
-        pipe.receive()
+        pipe.ask("answered")
 
 
 class Torn:

@@ -75,8 +75,7 @@ def test_one_process_traces_a_ring_at_a_time(name):
 
 def creates(pipe, name):
     with small_ring(name):
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def test_a_tracer_does_not_count_as_one_who_uses_the_ring(children, name):
@@ -93,8 +92,7 @@ def publishes_until_killed(pipe, name, frames):
         pipe.send(producer._peer.number)
         put(producer, frames)
         with producer.claim():
-            pipe.send()
-            pipe.receive()
+            pipe.ask()
 
 
 def test_who_is_killed_leaves_its_events(children, name):
@@ -110,8 +108,7 @@ def test_who_is_killed_leaves_its_events(children, name):
 
 def traces(pipe, name):
     tracer = tracer_of(name)
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
     del tracer
 
 
@@ -136,8 +133,7 @@ def test_a_tracer_that_is_killed_leaves_nothing_running(children, name):
 
 def publishes_without_descriptors(pipe, name):
     with gpuring.attach(name) as ring, ring.producer() as producer:
-        pipe.send(producer._peer.number)
-        pipe.receive()
+        pipe.ask(producer._peer.number)
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, allowed[1]))
         put(producer, 3)

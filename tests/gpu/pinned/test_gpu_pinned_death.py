@@ -27,8 +27,7 @@ def upload_and_hang(pipe, name):
     latch.hold(stream)
     slot.upload(out)
     slot.release()
-    pipe.send("released")
-    pipe.receive()
+    pipe.ask("released")
 
 
 def test_a_camera_goes_on_when_a_reader_dies_with_its_upload_pending(name, children):
@@ -59,8 +58,7 @@ def copy_and_hang(pipe, name):
     latch.hold(stream)
     slot.copy_from(frame, stream=stream)
     slot.publish()
-    pipe.send("published")
-    pipe.receive()
+    pipe.ask("published")
 
 
 def test_readers_of_both_kinds_are_told_of_a_copy_that_was_cut_off(name, children):
@@ -92,8 +90,7 @@ def create_and_put(pipe, name):
     ring = make(name)
     producer = ring.producer()
     put(producer, SLOTS)
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
 
 
 def uploads_the_rest(name):

@@ -162,18 +162,15 @@ def test_the_end_of_a_stream_and_a_closed_ring(name, puppet):
 
 def owns_and_publishes(pipe, name):
     with small_ring(name, producers=2) as ring, ring.producer(label="camera") as producer:
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
         put(producer, 1)
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def test_a_producer_that_is_killed(name, puppet, children):
     camera = up(children(owns_and_publishes, name))
     c = puppet(name, ("consume", "all", NEXT, "s"), PRODUCES)
-    camera.send()
-    camera.receive()
+    camera.ask()
     c.ok("acquire", 0, 20 * S, 0)
     c.ok("release", 0, 1)
     c.tell("acquire", 0, 20 * S, 0)

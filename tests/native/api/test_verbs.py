@@ -122,19 +122,16 @@ def test_what_a_member_in_python_held_when_it_died_c_gets(name, puppet, children
         c = puppet(name, ("consume", "both", NEXT, ""))
         child = up(children(holds_one, name))
         put(producer, 1)
-        child.send()
-        child.receive()
+        child.ask()
         child.kill()
         assert c.ok("acquire", 0, 20 * S, 0)["redelivered"] == "1"
 
 
 def holds_one(pipe, name):
     with gpuring.attach(name) as ring, ring.consumer("both") as frames:
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
         slot = frames.acquire(20)
-        pipe.send(slot.seq)
-        pipe.receive()
+        pipe.ask(slot.seq)
 
 
 def test_a_producer_in_c_that_is_killed_leaves_its_claim_void(name, puppet):

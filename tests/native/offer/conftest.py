@@ -32,8 +32,7 @@ def offers(pipe: Pipe, path: str) -> list[int]:
     header = opened(path)
     native.offer(header, slots(b"12345678"))
     peer = raw_verbs.join_producer(header)
-    pipe.send(peer.number)
-    pipe.receive()
+    pipe.ask(peer.number)
     header.disown()
     return Segment(2).producer().put()
 

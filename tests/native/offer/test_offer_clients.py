@@ -99,8 +99,7 @@ def lost(ring, children):
     pidfd.  It dies in the end, which a holder of the pidfd must notice."""
     offers(ring)
     child, who = elsewhere(ring, children)
-    child.send()
-    child.receive()
+    child.ask()
     pidfd = os.pidfd_open(child.pid)
     yield who, pidfd
     child.kill()
@@ -182,8 +181,7 @@ def connects(pipe: Pipe, path: str, times: int, kept: int) -> int:
         held.append(connect(Path(path)))
         if len(held) > kept:
             held.pop(0).close()
-    pipe.send(len(held))
-    pipe.receive()
+    pipe.ask(len(held))
     return len(held)
 
 
@@ -201,8 +199,7 @@ def test_many_silent_clients_hold_nobody_up(ring, children, times, kept):
     still_answers(ring, children)
     talking = [kind for kind in open_files().values() if kind.startswith("socket")]
     assert len(talking) < 100  # it does not keep what others keep
-    child.send()
-    child.result()
+    child.finish()
 
 
 def without_descriptors(pipe: Pipe, path: str) -> None:
@@ -217,8 +214,7 @@ def without_descriptors(pipe: Pipe, path: str) -> None:
             filled.append(os.dup(0))
     except OSError:
         pass
-    pipe.send(peer.number)
-    pipe.receive()
+    pipe.ask(peer.number)
     resource.setrlimit(resource.RLIMIT_NOFILE, limit)
     pipe.receive()
 

@@ -126,8 +126,7 @@ def notified(pipe: Pipe, name: str) -> list[str]:
     with pytest.raises(gpuring.RingTimeout):
         consumer.acquire(0)
     poll(lambda: any("pidfd" in kind for kind in open_files().values()))  # the producer's pidfd
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
     mine = replaces_its_files(pipe)
     child = os.fork()  # at once, before the watchdog sees that its descriptors are gone
     if child == 0:

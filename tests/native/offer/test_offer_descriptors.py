@@ -258,8 +258,7 @@ def hands_on_with_too_many(pipe: Pipe, path: str) -> None:
     native.offer(header, got.fd)
     peer = raw_verbs.join_producer(header)
     with too_many_under_way():
-        pipe.send(peer.number)
-        pipe.receive()
+        pipe.ask(peer.number)
     pipe.receive()
 
 

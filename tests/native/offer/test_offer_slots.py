@@ -41,8 +41,7 @@ def test_the_slots_go_from_process_to_process_and_outlive_their_maker(ring, chil
     native.offer(ring.creator, fd)
     first = children(takes_part, ring.path)
     assert first.receive() == (b"from me!", 0)
-    first.send((0, b"from it!"))
-    first.receive()
+    first.ask((0, b"from it!"))
     assert os.pread(fd, 8, 0) == b"from it!"  # it is the same memory
     os.close(fd)
     ring.creator.disown()  # as a death does

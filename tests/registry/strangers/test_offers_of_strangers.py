@@ -117,8 +117,7 @@ def joins(pipe: Pipe, path: str) -> None:
     got = native.fetch(header, PATIENCE_S)
     native.offer(header, got.fd)
     peer = raw_verbs.join_producer(header)
-    pipe.send(peer.number)
-    pipe.receive()
+    pipe.ask(peer.number)
 
 
 def test_a_peer_of_another_user_hands_the_slots_on(ring, children):

@@ -15,8 +15,7 @@ SUDO = f"sudo -u '#{NOBODY}' gpuring"
 
 def keep(pipe: Pipe, name: str) -> None:
     with gpuring.create(name, **OPTIONS, mode=0o666):
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 @pytest.fixture

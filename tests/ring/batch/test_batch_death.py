@@ -13,8 +13,7 @@ from tests.ring.batch import idle, seqs_of
 
 def claims_batch(pipe, name):
     batch = gpuring.attach(name, timeout=PATIENCE_S).producer().claim_many(3, PATIENCE_S)
-    pipe.send(seqs_of(batch))
-    pipe.receive()
+    pipe.ask(seqs_of(batch))
 
 
 def test_a_producer_that_dies_with_a_batch_is_lost_and_its_claims_are_void(name, children):
@@ -32,8 +31,7 @@ def test_a_producer_that_dies_with_a_batch_is_lost_and_its_claims_are_void(name,
 
 def holds_batch(pipe, name):
     batch = gpuring.attach(name, timeout=PATIENCE_S).consumer("shared").acquire_many(2, PATIENCE_S)
-    pipe.send(seqs_of(batch))
-    pipe.receive()
+    pipe.ask(seqs_of(batch))
 
 
 def test_the_frames_of_a_member_that_dies_with_a_batch_go_to_another_member(name, children):

@@ -25,13 +25,11 @@ def streamer(pipe, name, n, more=0):
         call = take(server)
         for k in range(n):
             part(call, k)
-        pipe.send("sent")
-        pipe.receive()
+        pipe.ask("sent")
         for k in range(n, n + more):
             part(call, k)
         if more:
-            pipe.send("sent")
-            pipe.receive()
+            pipe.ask("sent")
 
 
 @promise(
@@ -139,8 +137,7 @@ def dies_after_its_end(pipe, name, n):
             part(call, k)
         slot = server._claim_answer(call, None, None, END)
         WriteSlot.publish(slot)
-        pipe.send("sent")
-        pipe.receive()
+        pipe.ask("sent")
 
 
 @promise(
@@ -189,8 +186,7 @@ def test_an_engine_hears_that_its_client_has_died(name, children):
 def dies_waiting(pipe, name):
     with gpuring.connect(name, parts=2, timeout=PATIENCE_S) as client:
         call = send(client, 0)
-        pipe.send("up")
-        pipe.receive()
+        pipe.ask("up")
         del call
 
 

@@ -105,8 +105,7 @@ def test_threads_and_tasks_take_parts_of_one_client(name, children):
         for k, join in enumerate(joins):
             assert join() == [list(range(k, k + 20))] * 5
         assert (client.in_flight, client.late) == (0, 0)
-        engine.send()
-        engine.result()
+        engine.finish()
 
 
 def many_streams(pipe, name):
