@@ -194,10 +194,6 @@ def stay(pipe, name):
         pipe.ask("inside")
 
 
-def told(child):
-    return child.ask()
-
-
 @promise(
     "limits.md",
     'Nobody new can join a GPU ring with `memory="ipc"` then. With `"vmm"` or `"pool"` others can '
@@ -215,9 +211,9 @@ def told(child):
 def test_who_may_join_after_the_creators_death(name, kind, inside, children):
     (creator,) = started(children, 1, create, name, kind)
     peers = started(children, inside, stay, name)
-    epoch = told(creator)
+    epoch = creator.ask()
     for peer in peers:
-        assert told(peer) == "inside"
+        assert peer.ask() == "inside"
     creator.kill()
     if kind in kinds.OUTLIVE and inside:
         with gpuring.attach(name) as ring, ring.consumer(start="oldest") as consumer:
@@ -272,10 +268,10 @@ def test_nothing_is_left_when_everybody_was_killed(name, kind, children):
         creators = started(children, BATCH, create, name, kind, LARGE)
         peers = started(children, BATCH // 2, stay, name)
         for k, creator in enumerate(creators):
-            epoch = told(creator)
+            epoch = creator.ask()
             if k % 2:
                 peer = peers[k // 2]
-                assert told(peer) == "inside"
+                assert peer.ask() == "inside"
                 if k % 3:
                     creator.kill()  # before anybody else joins
                 with gpuring.attach(name) as ring, ring.consumer(start="oldest") as consumer:
