@@ -61,7 +61,7 @@ def drain(consumer: gpuring.Consumer) -> list[int]:
         try:
             with consumer.acquire(0) as slot:
                 seqs.append(slot.seq)
-        except gpuring.RingTimeout:
+        except (gpuring.RingTimeout, gpuring.EndOfStream):
             return seqs
 
 
