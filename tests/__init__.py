@@ -1,6 +1,6 @@
 """The tests, in folders: each is called as the part of the package that it tests.
 
-native     the C core, its device order, and their binding; `programs` are in C
+native     the C core, its device order, and their binding; `programs` are in C and C++
 registry   names in /dev/shm: who makes, finds, replaces and cleans them; strangers, containers
 memory     where slots lie, on hosts and GPUs
 arrays     slots as arrays of NumPy, CuPy and others; copies; streams

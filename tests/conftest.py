@@ -22,9 +22,11 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.helpers.processes import PATIENCE_S
+from tests.helpers.places import PLACES, Place
+from tests.helpers.processes import PATIENCE_S, Child
 from tests.helpers.rig import Rig
-from tests.helpers.support import PLACES, Child, Place, Segment, segments_of
+from tests.helpers.rings import segments_of
+from tests.helpers.segment import Segment
 
 DEADLINE_S = 240
 """It ends a test that hangs.  A healthy one takes as long as a busy machine needs."""

@@ -332,50 +332,29 @@ static void gpuring_sink_init(GpuringSink *self) {
 
 static void add_properties(GObjectClass *of) {
     const GParamFlags early = G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS | GST_PARAM_MUTABLE_READY;
-    g_object_class_install_property(
-        of, PROP_RING,
-        g_param_spec_string("ring", "Ring", "The name of the ring", NULL, early));
-    g_object_class_install_property(
-        of, PROP_SLOTS,
-        g_param_spec_uint("slots", "Slots", "How many slots a new ring has", 1, 1024,
-                          8, early));
-    g_object_class_install_property(
-        of, PROP_CREATE,
-        g_param_spec_boolean("create", "Create",
-                             "Make the ring; otherwise wait for one that another program makes",
-                             TRUE,
-                             early));
-    g_object_class_install_property(
-        of, PROP_TIMEOUT,
-        g_param_spec_double("timeout", "Timeout",
-                            "With create=false, for how many seconds to wait for the ring (-1 = "
-                            "forever)",
-                            -1, G_MAXDOUBLE, -1, early));
-    g_object_class_install_property(
-        of, PROP_READERS,
-        g_param_spec_uint("readers", "Readers",
-                          "Wait for so many consumers before the first frame of a ring", 0, 250, 0,
-                          early));
-    g_object_class_install_property(
-        of, PROP_DROP,
-        g_param_spec_boolean("drop", "Drop",
-                             "Drop a frame for which no slot is free, instead of waiting", FALSE,
-                             early));
-    g_object_class_install_property(
-        of, PROP_MEMORY,
-        g_param_spec_enum("memory", "Memory", "Where a new ring is, and so which frames are taken",
-                          memory_type(), ANY_MEMORY, early));
-    g_object_class_install_property(
-        of, PROP_OWNER,
-        g_param_spec_int64("owner", "Owner",
-                           "With create=false, the id of the user whose ring it must be (-1 = the "
-                           "user of this process, or root)",
-                           -1, G_MAXUINT32, -1, early));
-    g_object_class_install_property(
-        of, PROP_DROPPED,
-        g_param_spec_uint64("dropped", "Dropped",
-                            "How many frames were dropped, of which long audio buffers are several",
-                            0, G_MAXUINT64, 0, G_PARAM_READABLE | G_PARAM_STATIC_STRINGS));
+    GParamSpec *properties[] = {
+        [PROP_RING] = g_param_spec_string("ring", "Ring", "The name of the ring", NULL, early),
+        [PROP_SLOTS] = g_param_spec_uint("slots", "Slots", "How many slots a new ring has",
+            1, 1024, 8, early),
+        [PROP_CREATE] = g_param_spec_boolean("create", "Create",
+            "Make the ring; otherwise wait for one that another program makes", TRUE, early),
+        [PROP_TIMEOUT] = g_param_spec_double("timeout", "Timeout",
+            "With create=false, for how many seconds to wait for the ring (-1 = forever)",
+            -1, G_MAXDOUBLE, -1, early),
+        [PROP_READERS] = g_param_spec_uint("readers", "Readers",
+            "Wait for so many consumers before the first frame of a ring", 0, 250, 0, early),
+        [PROP_DROP] = g_param_spec_boolean("drop", "Drop",
+            "Drop a frame for which no slot is free, instead of waiting", FALSE, early),
+        [PROP_MEMORY] = g_param_spec_enum("memory", "Memory",
+            "Where a new ring is, and so which frames are taken", memory_type(), ANY_MEMORY, early),
+        [PROP_OWNER] = g_param_spec_int64("owner", "Owner",
+            "With create=false, the id of the user whose ring it must be (-1 = the user of this "
+            "process, or root)", -1, G_MAXUINT32, -1, early),
+        [PROP_DROPPED] = g_param_spec_uint64("dropped", "Dropped",
+            "How many frames were dropped, of which long audio buffers are several",
+            0, G_MAXUINT64, 0, G_PARAM_READABLE | G_PARAM_STATIC_STRINGS),
+    };
+    g_object_class_install_properties(of, G_N_ELEMENTS(properties), properties);
 }
 
 static void gpuring_sink_class_init(GpuringSinkClass *class) {

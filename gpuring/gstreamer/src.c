@@ -3,7 +3,6 @@
 #include "src.h"
 
 #include <gst/base/gstpushsrc.h>
-#include <string.h>
 
 #include "buffers.h"
 #include "content.h"
@@ -332,79 +331,44 @@ static void gpuring_src_init(GpuringSrc *self) {
 }
 
 static void add_properties(GObjectClass *of) {
-    const GParamFlags set = G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS;
-    const GParamFlags early = set | GST_PARAM_MUTABLE_READY;
-    g_object_class_install_property(
-        of, PROP_RING,
-        g_param_spec_string("ring", "Ring", "The name of the ring", NULL, early));
-    g_object_class_install_property(
-        of, PROP_TIMEOUT,
-        g_param_spec_double("timeout", "Timeout",
-                            "For how many seconds to wait for a ring of this name (-1 = forever)",
-                            -1, G_MAXDOUBLE, -1, early));
-    g_object_class_install_property(
-        of, PROP_LOSSLESS,
-        g_param_spec_boolean("lossless", "Lossless",
-                             "Producers wait until a frame was read here; otherwise frames may be "
-                             "lost, and the next buffer is a discontinuity",
-                             TRUE, early));
-    g_object_class_install_property(
-        of, PROP_SUBSCRIPTION,
-        g_param_spec_string("subscription", "Subscription",
-                            "Consumers that name the same one share its frames (none = one of its "
-                            "own)",
-                            NULL, early));
-    g_object_class_install_property(
-        of, PROP_FOLLOW,
-        g_param_spec_boolean("reattach", "Reattach",
-                             "At the end of the stream, or when a producer has died, wait for the "
-                             "next producer or the next ring of the name instead of ending",
-                             FALSE, early));
-    g_object_class_install_property(
-        of, PROP_CAPS,
-        g_param_spec_boxed("caps", "Caps",
-                           "What the slots hold, for rings that gpuringsink did not make; shape "
-                           "and dtype give what is left out here",
-                           GST_TYPE_CAPS, early));
-    g_object_class_install_property(
-        of, PROP_TIMEBASE,
-        gst_param_spec_fraction("timebase", "Timebase",
-                                "Seconds in a unit of the metadata `pts`, for rings that "
-                                "gpuringsink did not make (0 = frames are stamped when they come)",
-                                0, 1, G_MAXINT, 1, 0, 1, early));
-    g_object_class_install_property(
-        of, PROP_COPY,
-        g_param_spec_boolean("copy", "Copy",
-                             "Copy every frame, instead of only those that are kept for long",
-                             FALSE, early));
-    g_object_class_install_property(
-        of, PROP_IS_LIVE,
-        g_param_spec_boolean("is-live", "Is live",
-                             "Frames come only while the pipeline plays, at their own pace", TRUE,
-                             early));
-    g_object_class_install_property(
-        of, PROP_FIELD,
-        g_param_spec_string("field", "Field",
-                            "The field of the slots that is read (none = all, as the planes of one "
-                            "picture)",
-                            NULL, early));
-    g_object_class_install_property(
-        of, PROP_DEVICE,
-        g_param_spec_int("cuda-device-id", "CUDA device",
-                         "The GPU on which frames of a ring on a GPU are put out (-1 = the first "
-                         "one)",
-                         -1, G_MAXINT, -1, early));
-    g_object_class_install_property(
-        of, PROP_OWNER,
-        g_param_spec_int64("owner", "Owner",
-                           "The id of the user whose ring it must be (-1 = the user of this process, "
-                           "or root)",
-                           -1, G_MAXUINT32, -1, early));
-    g_object_class_install_property(
-        of, PROP_LOST,
-        g_param_spec_uint64("lost", "Lost", "How many sequences were missed",
-                            0, G_MAXUINT64, 0,
-                            G_PARAM_READABLE | G_PARAM_STATIC_STRINGS));
+    const GParamFlags early = G_PARAM_READWRITE | G_PARAM_STATIC_STRINGS | GST_PARAM_MUTABLE_READY;
+    GParamSpec *properties[] = {
+        [PROP_RING] = g_param_spec_string("ring", "Ring", "The name of the ring", NULL, early),
+        [PROP_TIMEOUT] = g_param_spec_double("timeout", "Timeout",
+            "For how many seconds to wait for a ring of this name (-1 = forever)",
+            -1, G_MAXDOUBLE, -1, early),
+        [PROP_LOSSLESS] = g_param_spec_boolean("lossless", "Lossless",
+            "Producers wait until a frame was read here; otherwise frames may be lost, and the "
+            "next buffer is a discontinuity", TRUE, early),
+        [PROP_SUBSCRIPTION] = g_param_spec_string("subscription", "Subscription",
+            "Consumers that name the same one share its frames (none = one of its own)",
+            NULL, early),
+        [PROP_FOLLOW] = g_param_spec_boolean("reattach", "Reattach",
+            "At the end of the stream, or when a producer has died, wait for the next producer or "
+            "the next ring of the name instead of ending", FALSE, early),
+        [PROP_CAPS] = g_param_spec_boxed("caps", "Caps",
+            "What the slots hold, for rings that gpuringsink did not make; shape and dtype give "
+            "what is left out here", GST_TYPE_CAPS, early),
+        [PROP_TIMEBASE] = gst_param_spec_fraction("timebase", "Timebase",
+            "Seconds in a unit of the metadata `pts`, for rings that gpuringsink did not make (0 = "
+            "frames are stamped when they come)", 0, 1, G_MAXINT, 1, 0, 1, early),
+        [PROP_COPY] = g_param_spec_boolean("copy", "Copy",
+            "Copy every frame, instead of only those that are kept for long", FALSE, early),
+        [PROP_IS_LIVE] = g_param_spec_boolean("is-live", "Is live",
+            "Frames come only while the pipeline plays, at their own pace", TRUE, early),
+        [PROP_FIELD] = g_param_spec_string("field", "Field",
+            "The field of the slots that is read (none = all, as the planes of one picture)",
+            NULL, early),
+        [PROP_DEVICE] = g_param_spec_int("cuda-device-id", "CUDA device",
+            "The GPU on which frames of a ring on a GPU are put out (-1 = the first one)",
+            -1, G_MAXINT, -1, early),
+        [PROP_OWNER] = g_param_spec_int64("owner", "Owner",
+            "The id of the user whose ring it must be (-1 = the user of this process, or root)",
+            -1, G_MAXUINT32, -1, early),
+        [PROP_LOST] = g_param_spec_uint64("lost", "Lost", "How many sequences were missed",
+            0, G_MAXUINT64, 0, G_PARAM_READABLE | G_PARAM_STATIC_STRINGS),
+    };
+    g_object_class_install_properties(of, G_N_ELEMENTS(properties), properties);
 }
 
 static void gpuring_src_class_init(GpuringSrcClass *class) {

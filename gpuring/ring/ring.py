@@ -132,8 +132,7 @@ class Ring(Described):
         * `reattach`: whether this producer follows restarts of a ring that another process has
           created.  If that process closes or replaces the ring, the next claim waits for the new
           ring of that name, for as long as its timeout, and joins it.  The first slot there has
-          `slot.restarted`.  In the process that has created the ring, the claim raises RingClosed
-          instead.
+          `slot.restarted`.  In the process that has created the ring, that claim raises RingClosed.
         * `spin`: for how many seconds a wait spins before it sleeps, which takes a whole core.
           `math.inf` means that it never sleeps.  None takes the environment variable GPURING_SPIN.
           If that is not set, the time is adaptive, and at most 50 µs.
@@ -175,8 +174,7 @@ class Ring(Described):
         * `start`: the first frame of a new subscription.  "next" is the next frame to be claimed.
           "oldest" is the oldest frame that is still in the ring; with 8 slots that gives at most 7
           frames.  You may also give a sequence.  If that frame is gone, the subscription begins
-          with the oldest one.  A consumer that joins an existing subscription goes on where that
-          is.
+          with the oldest one.  A consumer that joins an existing subscription goes on there.
         * `gate`: where this consumer waits for the producer's GPU work, "stream" or "host".  None
           takes the ring's own `gate`.
         * `redeliver`: whether a frame that a member held when it died goes to another member.

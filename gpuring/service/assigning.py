@@ -6,6 +6,7 @@ may lose its fraction.  So this refuses another shape, and what cannot be cast a
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,12 +16,28 @@ from gpuring.ring import inner
 
 if TYPE_CHECKING:
     from gpuring.ring.write_slot import WriteSlot
+    from gpuring.service.pending import PendingCall, RequestSlot
 
 _NUMBERS = "biufc"
 _BY_FIELDS = {
     "the request": "give call() a function, which gets the slot and writes them",
     "the answer": "write them in the block of `with call.answer() as slot:`",
 }
+
+
+def filled(slot: RequestSlot, fill: Callable[[RequestSlot], object] | Any) -> PendingCall:
+    """The call of a request into which `fill` writes, or which gets it as its value."""
+    call = slot.call
+    if fill is None:
+        raise TypeError(
+            "call() takes a function that writes the request, or what is assigned to its array, "
+            "not None"
+        )
+    if callable(fill):
+        fill(slot)
+    else:
+        assign(slot, fill, "the request")
+    return call
 
 
 def assign(slot: WriteSlot, value: Any, what: str) -> None:

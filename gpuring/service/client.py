@@ -19,7 +19,7 @@ from gpuring.ring.caller import Whole
 from gpuring.ring.not_copyable import Unique
 from gpuring.service._sender import Sender, has_engines, is_closed
 from gpuring.service._sleepers import Attempt, Turn, asyncio, nothing
-from gpuring.service.assigning import assign
+from gpuring.service.assigning import filled
 from gpuring.service.mailbox import Mailbox, Options
 from gpuring.service.pending import Answer, PendingCall, RequestSlot, RequestWriter
 from gpuring.service.tasks import Queues
@@ -187,7 +187,7 @@ class Client(Sender, Unique):
         """
         deadline = deadline_of(timeout)
         with self.request(timeout, expires_s=timeout, stream=stream) as slot:
-            call = _fill(slot, fill)
+            call = filled(slot, fill)
         try:
             done = call._mailbox.wait(call, left_s(deadline), stream)
             return call._outcome_of(done, timeout, stream)
@@ -209,7 +209,7 @@ class Client(Sender, Unique):
         """
         deadline = deadline_of(timeout)
         with await self.request_async(timeout, expires_s=timeout, stream=stream) as slot:
-            call = _fill(slot, fill)
+            call = filled(slot, fill)
         try:
             return await call._result_by(deadline, timeout, stream)
         except BaseException:
@@ -387,17 +387,3 @@ class Client(Sender, Unique):
         n, limit = sum(len(each.calls.live) for each in self._mailboxes()), self._calls.limit
         of = f"{n} of {limit} call{'s'[: limit != 1]} in flight"
         return f"<Client of {self.name!r}: {'closed' if self.closed else of}>"
-
-
-def _fill(slot: RequestSlot, fill: Callable[[RequestSlot], object] | Any) -> PendingCall:
-    call = slot.call
-    if fill is None:
-        raise TypeError(
-            "call() takes a function that writes the request, or what is assigned to its array, "
-            "not None"
-        )
-    if callable(fill):
-        fill(slot)
-    else:
-        assign(slot, fill, "the request")
-    return call

@@ -11,8 +11,8 @@ import pytest
 import gpuring
 from tests.helpers.arrays import array_of
 from tests.helpers.commands import python
+from tests.helpers.processes import Pipe
 from tests.helpers.rings import small_ring
-from tests.helpers.support import Pipe
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import numpy as np
 import zmq
 
 from gpuring import slot_layout
+from gpuring.bridge import Export
 from gpuring.bridge.network import wire, wire_bytes
 
 WAIT_S = 60.0
@@ -124,3 +125,11 @@ def importer(ring: str, address: str, **options: int) -> Iterator[Far]:
         for option, value in options.items():
             setattr(socket, option, value)
         yield Far(socket, ring, address)
+
+
+@contextlib.contextmanager
+def asking(out: Export, near: str, who: str) -> Iterator[Far]:
+    """A lossy importer that has said Hello."""
+    with importer(near, out.address) as far:
+        far.hello("lossy", who=who)
+        yield far

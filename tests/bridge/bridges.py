@@ -16,7 +16,7 @@ import gpuring
 from gpuring import bridge
 from gpuring.bridge import Export, Import
 from tests.helpers.arrays import array_of, assign, to_host
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 
 WAIT_S = 60.0
 META = [("n", "i8")]

@@ -20,7 +20,7 @@ from pathlib import Path
 
 import gpuring
 from tests.helpers.commands import COMMAND, environment
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 
 WAIT_S = 60.0
 SLOTS = 16

@@ -21,7 +21,8 @@ import gpuring
 from gpuring.errors import RingFull
 from gpuring.registry import directory, survey
 from tests.helpers import commands
-from tests.helpers.support import PLACES, poll
+from tests.helpers.places import PLACES
+from tests.helpers.processes import poll
 
 pytest.importorskip("zmq")
 

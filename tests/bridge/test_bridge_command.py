@@ -14,8 +14,7 @@ import gpuring
 from gpuring.registry import segment
 from tests.helpers import commands
 from tests.helpers.commands import exporting, line_with
-from tests.helpers.processes import SOMEBODY
-from tests.helpers.support import poll
+from tests.helpers.processes import SOMEBODY, poll
 
 pytest.importorskip("zmq")
 

@@ -20,7 +20,8 @@ import pytest
 import gpuring
 from gpuring import native
 from gpuring.errors import EndOfStream, PeerLost, RingFull
-from tests.helpers.support import Pipe, locked, poll
+from tests.helpers.processes import Pipe, poll
+from tests.helpers.words import locked
 
 zmq = pytest.importorskip("zmq")
 
@@ -223,8 +224,7 @@ def test_a_killed_producer_is_a_lost_one_over_there(near, far, children, caplog)
         there.consumer(lossless=False, start="oldest") as watching,
     ):
         child = children(produce, near)
-        child.send(3)
-        child.receive()
+        child.ask(3)
         assert [take(frames) for _ in range(3)] == [0, 1, 2]
         child.kill()
         with pytest.raises(PeerLost):

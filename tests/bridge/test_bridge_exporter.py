@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 import gpuring
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 
 pytest.importorskip("zmq")
 

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import gpuring
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 
 zmq = pytest.importorskip("zmq")
 
@@ -27,7 +27,7 @@ from gpuring.bridge.exporter.connection_limits import ConnectionLimits  # noqa: 
 from gpuring.bridge.exporter.listener import RouterChannel, listen  # noqa: E402
 from gpuring.bridge.exporter.worker import Exporter  # noqa: E402
 from gpuring.bridge.network import wire, wire_bytes  # noqa: E402
-from tests.bridge.bridge_sides import WAIT_S, Far, importer  # noqa: E402
+from tests.bridge.bridge_sides import WAIT_S, asking, importer  # noqa: E402
 from tests.bridge.bridges import most_mib  # noqa: E402
 
 
@@ -227,14 +227,6 @@ def test_who_reads_nothing_is_sent_no_more_than_so_much_in_all_of_its_sessions(
 # ---- a whole exporter ----------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def asking(out: bridge.Export, near: str, who: str) -> Iterator[Far]:
-    """A lossy importer that has said Hello."""
-    with importer(near, out.address) as far:
-        far.hello("lossy", who=who)
-        yield far
-
-
 @pytest.mark.slow
 def test_an_exporter_without_free_descriptors_refuses_and_goes_on(name, caplog):
     caplog.set_level("INFO", "gpuring.bridge")
@@ -282,35 +274,6 @@ def test_a_ring_takes_no_more_importers_than_it_has_subscriptions(name, caplog):
         assert [link.connected for link in out.stats().links] == [True]
 
 
-def test_the_log_has_each_refusal_once_until_the_importer_was_served(name, caplog):
-    caplog.set_level("INFO", "gpuring.bridge")
-    shape = {"slots": 4, "shape": 4, "dtype": "i8", "device": "host"}
-
-    def ask(who: str) -> type:
-        with asking(out, name, who) as far:
-            kind = type(far.heard(wire.Welcome, wire.Refuse))
-            if kind is wire.Welcome:
-                far.say(7, wire.Bye("it was a test", False))
-                poll(lambda: not out.stats().links)
-        return kind
-
-    def refused() -> list[str]:
-        assert out.stats().restarts == 0  # all lines before this answer have come
-        return [line.split()[3] for line in caplog.messages if "was refused" in line]
-
-    with (
-        gpuring.create(name, max_subscriptions=1, **shape) as ring,
-        bridge.export(name, listen="127.0.0.1:0") as out,
-    ):
-        with ring.consumer("somebody"):
-            assert [ask(who) for who in ("h/a", "h/b", "h/a", "h/b")] == 4 * [wire.Refuse]
-            assert refused() == ["h/a", "h/b"]
-        assert ask("h/a") is wire.Welcome
-        with ring.consumer("somebody"):
-            assert [ask(who) for who in ("h/a", "h/b")] == 2 * [wire.Refuse]
-            assert refused() == ["h/a", "h/b", "h/a"]
-
-
 def went_on(link: Any, frames: int) -> Any:
     return link if link.frames == frames or not link.connected else None
 
@@ -339,37 +302,6 @@ def test_who_acknowledges_frames_without_reading_them_is_disconnected(name, capl
             acked = before + sent
         assert any("h/x is gone: the importer does not read" in line for line in caplog.messages)
         assert sent < 320  # 80 MiB, some of which the kernel has
-
-
-def test_nobody_can_fill_the_log(name, caplog):
-    caplog.set_level("INFO", "gpuring.bridge")
-    with (
-        bridge.export(name, listen="127.0.0.1:0") as out,
-        asking(out, "another ring", "h/x") as far,
-    ):
-        for _ in range(400):
-            far.hello("lossy", who="h/x")
-        for _ in range(401):
-            assert "and not 'another ring'" in far.heard(wire.Refuse).reason
-        assert out.stats().restarts == 0  # all lines before this answer have come
-    assert 100 <= len(caplog.messages) < 300
-
-
-def test_nobody_writes_lines_of_the_log(name, caplog):
-    caplog.set_level("INFO", "gpuring.bridge")
-    evil = "\n2026-11-23 00:00:00 a line \x1b[2J that nobody has written\u202e"
-    with (
-        gpuring.create(name, slots=2, shape=4, dtype="i8", device="host"),
-        bridge.export(name, listen="127.0.0.1:0") as out,
-        asking(out, name, "h/x") as far,
-    ):
-        far.heard(wire.Welcome)
-        far.say(7, wire.Ping(evil, evil))
-        shown = poll(lambda: out.stats().links[0].blocked)
-        far.say(7, wire.Bye(evil, True))
-        poll(lambda: "is gone" in caplog.text)
-    assert all(map(str.isprintable, [shown, *caplog.messages]))
-    assert r"\x1b[2J" in shown
 
 
 @pytest.mark.parametrize("greeting", [b"", b"\xff" + bytes(8) + b"\x7f\x01\x05"], ids=["1", "2"])

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import gpuring
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 
 zmq = pytest.importorskip("zmq")
 

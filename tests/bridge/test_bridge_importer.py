@@ -15,7 +15,8 @@ import pytest
 import gpuring
 from gpuring.errors import RingError
 from gpuring.ring import inner
-from tests.helpers.support import Pipe, create_far, poll
+from tests.helpers.processes import Pipe, poll, up
+from tests.helpers.rings import create_far
 
 pytest.importorskip("zmq")
 
@@ -145,8 +146,7 @@ def leave(pipe: Pipe, name: str, *seqs: int) -> None:
     with create_far(name, origin, **options) as ring:
         for seq in seqs:
             inner.set_link(ring, bytes.fromhex(EPOCH), seq, 2)
-            pipe.send(None)
-            pipe.receive()
+            pipe.ask(None)
 
 
 def test_an_importer_that_makes_another_ring_counts_all_sequences_since_the_last_one(
@@ -154,8 +154,7 @@ def test_an_importer_that_makes_another_ring_counts_all_sequences_since_the_last
 ):
     """The session in which the ring is made ends before a frame has come.  What the exporter has
     given up by then counts with the first frame of the next session."""
-    before = children(leave, name, 5)
-    before.receive()
+    before = up(children(leave, name, 5))
     before.kill()
     with bridge.import_(f"{near.address}/x", name=name, device="host", timeout=WAIT_S):
         hello = near.heard(wire.Hello)
@@ -175,14 +174,12 @@ def test_an_importer_asks_how_far_the_ring_had_come_when_nobody_fills_it_any_mor
     near, name, children, monkeypatch
 ):
     """The importer before goes on during the first look at the header, and is killed then."""
-    before = children(leave, name, 5, 6)
-    before.receive()
+    before = up(children(leave, name, 5, 6))
 
     def look(ring: str) -> Any:
         monkeypatch.undo()
         header = directory.look(ring)
-        before.send(None)
-        before.receive()
+        before.ask(None)
         before.kill()
         return header
 

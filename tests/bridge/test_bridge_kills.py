@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 import gpuring
-from tests.helpers.support import Pipe, poll
+from tests.helpers.processes import Pipe, poll
 
 pytest.importorskip("zmq")
 
@@ -149,19 +149,16 @@ def test_what_only_the_ring_of_a_creator_that_was_killed_had_comes_or_counts(
         first = children(create_and_put, near)
         both = Bridged(stack, near, far)
         poll(lambda: _subscriptions(near), WAIT_S)
-        first.send((0, 4))
-        first.receive()
+        first.ask((0, 4))
         for n in range(4):
             assert both.next() == (n, 0)
         if exporter == "dies":
             poll(lambda: _subscriptions(near)[0].lag == 0, WAIT_S)
             both.out.kill()
-        first.send((4, 8))
-        first.receive()
+        first.ask((4, 8))
         first.kill()
         second = children(create_and_put, near)
-        second.send((8, 12))
-        second.receive()
+        second.ask((8, 12))
         if exporter == "dies":
             both.out.start()
         else:

@@ -14,7 +14,7 @@ import pytest
 import gpuring
 from gpuring.errors import RingError
 from tests.helpers.commands import exporting
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 
 pytest.importorskip("zmq")
 

@@ -15,7 +15,8 @@ from gpuring.cli.doctor import host
 from gpuring.cli.inspect import describe
 from gpuring.errors import RingError, RingExists
 from gpuring.ring import inner
-from tests.helpers.support import Pipe, create_far, open_files, poll, segments_of
+from tests.helpers.processes import Pipe, open_files, poll, up
+from tests.helpers.rings import create_far, segments_of
 
 pytest.importorskip("zmq")
 
@@ -53,13 +54,11 @@ def leave(pipe: Pipe, far: str) -> None:
     origin = {"host": "h", "ring": "x"}
     with create_far(far, origin, slots=16, shape=4, dtype="i8", device="host") as ring:
         inner.set_link(ring, b"e" * 16, 5, 0)
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def test_a_dead_creator_is_not_called_alive_where_an_importer_has_gone_on(far, children):
-    before = children(leave, far)
-    before.receive()
+    before = up(children(leave, far))
     with gpuring.attach(far) as ring:
         assert not ring.stats().taken_over
         before.kill()
@@ -74,8 +73,7 @@ def test_a_dead_creator_is_not_called_alive_where_an_importer_has_gone_on(far, c
 
 def test_nobody_takes_the_name_of_a_ring_in_which_an_importer_has_gone_on(far, children):
     """The ring's creator is dead, and it has no producers when the near stream has ended."""
-    before = children(leave, far)
-    before.receive()
+    before = up(children(leave, far))
     with gpuring.attach(far) as ring:  # so that it stays
         before.kill()
         with bridge.import_("127.0.0.1:1/x", name=far, device="host") as into:
@@ -118,8 +116,7 @@ def test_the_name_is_taken_while_it_connects(near, far):
 
 def makes(pipe: Pipe, near: str) -> None:
     with ring_of(near):
-        pipe.send("made")
-        pipe.receive()
+        pipe.ask("made")
 
 
 @pytest.mark.slow

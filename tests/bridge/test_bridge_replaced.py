@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 
 pytest.importorskip("zmq")
 

@@ -18,7 +18,8 @@ import pytest
 import gpuring
 from tests.helpers.commands import exporting, line_with
 from tests.helpers.interrupted import PACKAGE, Interrupt, at_each_place
-from tests.helpers.support import Pipe, open_files, poll, segments_of
+from tests.helpers.processes import Pipe, open_files, poll
+from tests.helpers.rings import segments_of
 
 pytest.importorskip("zmq")
 

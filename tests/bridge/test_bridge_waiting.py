@@ -13,7 +13,7 @@ import pytest
 
 import gpuring
 from gpuring.errors import RingError
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 
 pytest.importorskip("zmq")
 

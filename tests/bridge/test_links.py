@@ -12,8 +12,7 @@ import pytest
 
 from tests import ROOT
 from tests.bridge import links
-from tests.helpers.processes import runs
-from tests.helpers.support import poll
+from tests.helpers.processes import poll, runs
 
 SERVE = """
 import socket, sys

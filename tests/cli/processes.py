@@ -6,15 +6,10 @@ Its first argument is the pipe to the test, where it says that it has begun.  `u
 from __future__ import annotations
 
 import gpuring
-from tests.helpers.processes import Child, Pipe
+from tests.helpers.processes import Pipe
 from tests.helpers.rings import put, small_ring
 from tests.service import services
 from tests.service.parts import part
-
-
-def up(child: Child) -> Child:
-    child.receive()
-    return child
 
 
 def camera(pipe: Pipe, name: str) -> None:
@@ -32,8 +27,7 @@ def camera_with_a_reader(pipe: Pipe, name: str) -> None:
 def creator(pipe: Pipe, name: str) -> None:
     with small_ring(name) as ring, ring.producer(label="camera") as producer:
         put(producer, 3)
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def reader(pipe: Pipe, name: str, subscription: str) -> None:
@@ -112,8 +106,7 @@ def writer(pipe: Pipe, name: str) -> None:
     with gpuring.attach(name) as ring, ring.producer(label="camera") as producer:
         put(producer, 3)
         with producer.claim():
-            pipe.send()
-            pipe.receive()
+            pipe.ask()
 
 
 def imports(pipe: Pipe, address: str, name: str) -> None:
@@ -131,16 +124,14 @@ def asks(pipe: Pipe, name: str) -> None:
 
 def is_connected(pipe: Pipe, name: str) -> None:
     with gpuring.connect(name, timeout=10, label="client"):
-        pipe.send("up")
-        pipe.receive()
+        pipe.ask("up")
 
 
 def asks_for_parts(pipe: Pipe, name: str) -> None:
     """Asks for an answer in parts, and does not read them."""
     with gpuring.connect(name, timeout=10, parts=2, label="client") as client:
         call = services.send(client, 0)
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
         del call
 
 

@@ -19,8 +19,7 @@ import pytest
 
 from tests.helpers.commands import gpuring as command
 from tests.helpers.commands import running
-from tests.helpers.processes import runs
-from tests.helpers.support import poll
+from tests.helpers.processes import poll, runs
 
 pytest.importorskip("av", reason="gpuring[demo] is not installed")
 pytest.importorskip("matplotlib", reason="gpuring[demo] is not installed")

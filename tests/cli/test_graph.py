@@ -15,12 +15,12 @@ from gpuring.cli.top import rates
 from gpuring.cli.top.dot import dot
 from gpuring.cli.top.graph import graph
 from gpuring.cli.top.rows import rows
-from tests.cli.planted import a_circle, a_full_ring_further_on
-from tests.cli.processes import reader, up
+from tests.cli.planted import PLANTED
+from tests.cli.processes import reader
 from tests.cli.screen import Screen
 from tests.helpers.commands import DEADLINE_S, running
+from tests.helpers.processes import poll, up
 from tests.helpers.rings import put, small_ring
-from tests.helpers.support import poll
 
 needs_graphviz = pytest.mark.skipif(not shutil.which("dot"), reason="graphviz is not installed")
 
@@ -34,7 +34,7 @@ def soon(monkeypatch):
 @pytest.fixture
 def stuck(name, children, soon):
     """camera → name → detector → name-seen → page, which is stopped; a viewer keeps pace."""
-    with a_full_ring_further_on(children, name) as blame:
+    with PLANTED["a_full_ring_further_on"](children, name) as blame:
         names = [name, f"{name}-seen"]
 
         def whole():
@@ -114,7 +114,7 @@ def test_names_of_others_cannot_write_into_the_picture(name):
 
 
 def test_a_circle_of_rings_has_an_end(name, children):
-    with a_circle(children, name):
+    with PLANTED["a_circle"](children, name):
         whole = graph(None, rates.look([name, f"{name}-b"]))
         assert sorted(whole.layers.values()) == [0, 1]
         assert len(whole.rings) == 2

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import inspect
+import os
 import signal
 import stat
 from pathlib import Path
@@ -15,6 +16,7 @@ import pytest
 import gpuring
 from gpuring.cli import keep
 from tests.helpers.commands import DEADLINE_S, running
+from tests.helpers.processes import poll
 
 
 @contextlib.contextmanager
@@ -108,3 +110,22 @@ def test_what_cannot_be_made_is_told_in_options(command, name, options, reason):
     assert done.returncode == 2
     assert reason in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_keeper_that_is_ended_while_it_says_that_it_keeps_closes_its_ring(name):
+    """Nobody reads its output, so it is still writing when the signal comes."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    with contextlib.suppress(BlockingIOError):
+        while True:
+            os.write(write, bytes(4096))
+    os.set_blocking(write, True)
+    ring = ("--slots", "4", "--shape", "4", "--dtype", "u1", "--device", "host")
+    with os.fdopen(read, "rb") as said, running("keep", name, *ring, stdout=write) as started:
+        os.close(write)
+        with gpuring.attach(name, timeout=20):
+            stat = Path(f"/proc/{started.pid}/stat")
+            poll(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S")
+        started.terminate()
+        assert b"closing" in said.read()
+        assert started.wait(20) == 0

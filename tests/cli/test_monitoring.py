@@ -17,7 +17,7 @@ import pytest
 
 from tests import ROOT
 from tests.docs import metrics
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, up
 from tests.helpers.rings import put, small_ring
 
 pytest.importorskip("prometheus_client", reason="gpuring[tools] is not installed")
@@ -110,8 +110,7 @@ def test_the_dashboard_has_its_panels_beside_each_other():
 
 def stops(pipe, name):
     with gpuring.attach(name) as ring, ring.consumer("page", label="page.py"):
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def writes(pipe, name):
@@ -134,11 +133,9 @@ def stuck(name):
 @pytest.mark.slow
 def test_what_is_stuck_is_a_metric_with_who_is_to_blame(name, children):
     with small_ring(name) as ring:
-        page = children(stops, name)
-        page.receive()
+        page = up(children(stops, name))
         page.stop()
-        camera = children(writes, name)
-        camera.receive()
+        up(children(writes, name))
         ((labels, seconds),) = poll(lambda: stuck(name))
         assert seconds > 2
         (peer,) = ring.stats().subscriptions[0].members

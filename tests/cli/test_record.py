@@ -14,7 +14,7 @@ pytest.importorskip("mcap")
 
 from gpuring.recording import read
 from tests.helpers.commands import DEADLINE_S, line_with, running
-from tests.helpers.support import poll
+from tests.helpers.processes import poll, up
 from tests.recording.recordings import put, values
 
 
@@ -84,16 +84,14 @@ def dies(pipe, name):
     with gpuring.attach(name) as ring, ring.producer() as producer:
         put(producer, range(3))
         producer.claim()
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def test_a_killed_producer(ring, name, tmp_path, children):
     """The recording ends with status 1, and has all that was published."""
     with running("record", name, "--out", tmp_path / "run.mcap") as process:
         joined(ring)
-        child = children(dies, name)
-        child.receive()
+        child = up(children(dies, name))
         child.kill()
         _, told = process.communicate(timeout=DEADLINE_S)
     assert process.returncode == 1

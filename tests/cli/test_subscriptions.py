@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from tests.helpers.rings import put, small_ring
-from tests.helpers.support import poll, segments_of
+from tests.helpers.processes import poll
+from tests.helpers.rings import put, segments_of, small_ring
 
 
 @pytest.mark.parametrize(

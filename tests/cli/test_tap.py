@@ -19,7 +19,9 @@ from gpuring.recording.message import RecordedRing, copier
 from tests.helpers.arrays import array_of
 from tests.helpers.commands import DEADLINE_S, line_with, running
 from tests.helpers.commands import gpuring as command
-from tests.helpers.support import HOST, poll, tear
+from tests.helpers.places import HOST
+from tests.helpers.processes import poll, up
+from tests.helpers.words import tear
 
 META = [("pts", "i8"), ("box", "f4", 2), ("tag", "S4")]
 OPTIONS = {"slots": 4, "shape": (3, 5), "dtype": "i4", "meta": META}
@@ -58,8 +60,7 @@ def step(pipe, name):
                 slot.meta["pts"] = slot.seq * 10
         slot = producer.claim()
         slot.array[...] = -1
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def saved(folder):
@@ -79,8 +80,7 @@ def tapped(name, folder, *options):
 
 
 def test_npy_is_what_was_published_and_the_producer_never_waits(place, name, children, tmp_path):
-    child = children(publish, name, place, OPTIONS)
-    child.receive()
+    child = up(children(publish, name, place, OPTIONS))
     out = tmp_path / "new" / "folder"
     done = tapped(name, out, "--count", 5)
     child.send()
@@ -104,14 +104,12 @@ def test_npy_is_what_was_published_and_the_producer_never_waits(place, name, chi
 def test_every_nth_and_several_fields(name, children, tmp_path):
     pytest.importorskip("PIL", reason="gpuring[tools] is not installed")
     fields = {"y": ((4, 6), "u1"), "uv": ((2, 3, 2), "u1")}
-    child = children(publish, name, HOST, {"slots": 4, "fields": fields})
-    child.receive()
+    child = up(children(publish, name, HOST, {"slots": 4, "fields": fields}))
     tapped(name, tmp_path / "a", "--count", 4, "--every", 50)
     tapped(name, tmp_path / "b", "--count", 1, "--field", "y", "--format", "png")
     uv = command("tap", name, "--out", tmp_path / "c", "--format", "png")
     unknown = command("tap", name, "--out", tmp_path / "c", "--field", "z")
-    child.send()
-    child.result()
+    child.finish()
     frames = saved(tmp_path / "a")
     seqs = sorted(frames)
     assert len(seqs) == 4
@@ -229,8 +227,7 @@ def _joined(name):
 
 
 def test_a_killed_producer_ends_it_with_what_was_published(name, children, tmp_path):
-    child = children(step, name)
-    child.receive()
+    child = up(children(step, name))
     try:
         with running("tap", name, "--out", tmp_path, "--count", 0) as process:
             _joined(name)

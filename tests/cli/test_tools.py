@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import signal
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from tests.helpers.commands import DEADLINE_S, running
-from tests.helpers.support import poll
+from tests.helpers.processes import poll, up
 
 pytest.importorskip("rich", reason="gpuring[tools] is not installed")
 
@@ -36,8 +33,7 @@ def busy(pipe, name):
             producer.claim(0).publish()
         assert viewer.acquire(0).lost == 2
         slow = ring.consumer("slow", start="oldest")
-        pipe.send((viewer.peer, ring.stats()))
-        pipe.receive()
+        pipe.ask((viewer.peer, ring.stats()))
         slow.close()
         viewer.close()
 
@@ -47,8 +43,7 @@ def hold_forever(pipe, name):
         with ring.producer() as producer:
             producer.claim().publish()
         frames.acquire(10)
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def cells(line):
@@ -96,8 +91,7 @@ def test_once_shows_lag_lost_and_holds(name, children, command):
     (lag,) = (sub.lag for sub in ring.subscriptions if sub.name == "slow")
     assert lag > 0
     done = command("top", "--once", "--interval", 0.05, name)
-    child.send()
-    child.result()
+    child.finish()
     assert (done.returncode, done.stderr) == (0, "")
     shown = ring_row(done.stdout, name)
     assert [shown[key] for key in ("CLAIMED", "1/S", "PEERS", "STATE")] == ["6", "0.0", "3", "open"]
@@ -152,8 +146,7 @@ def test_a_terminal_of_80_columns_shows_who_loses_frames_and_what_was_dropped(
 
 def test_a_dead_peer_is_shown_before_and_after_it_is_cleared(name, children, command):
     with gpuring.create(name, slots=4, **HOST) as ring:
-        victim = children(hold_forever, name)
-        victim.receive()
+        victim = up(children(hold_forever, name))
         victim.kill()  # no living process could clear it
         shown = peers(command("top", "--once", "--interval", 0.05, name).stdout, name)
         assert shown["victim"]["STATE"] == "DEAD", shown
@@ -212,8 +205,7 @@ def crowd(pipe, name, subscription):
             ring.consumer("viewer", lossless=False, start="oldest") as viewer,
         ):
             held = [first.acquire(10), second.acquire(10), viewer.acquire(10), viewer.acquire(10)]
-            pipe.send()
-            pipe.receive()
+            pipe.ask()
             for slot in held:
                 slot.release()
 
@@ -223,14 +215,12 @@ def crowd(pipe, name, subscription):
 @pytest.mark.parametrize("tool", ["top", "inspect", "ls"])
 def test_tables_fit_and_cut_nothing_off(name, children, tool, width, command, monkeypatch):
     long = "object-detection-and-tracking"
-    child = children(crowd, name, long)
-    child.receive()
+    child = up(children(crowd, name, long))
     options = {"top": ("--once", "--interval", 0.05, name), "inspect": (name,), "ls": ()}[tool]
     everything = command(tool, *options).stdout
     monkeypatch.setenv("COLUMNS", str(width))
     text = command(tool, *options).stdout
-    child.send()
-    child.result()
+    child.finish()
     assert "…" not in text
     lines = text.splitlines()
     assert all(len(line) <= width for line in lines), text
@@ -355,42 +345,7 @@ def test_rates_are_of_the_same_ring_and_peer(name):
         assert rates.frames_per_s(after, rates.look([name]), name) is None
 
 
-def without(module, *options, before="", cwd=None):
-    """Runs a command where a package is not installed."""
-    program = f"import sys; sys.modules[{module!r}] = None; import gpuring.cli as c; {before}"
-    return subprocess.run(
-        [sys.executable, "-c", f"{program}sys.exit(c.main({[*options]!r}))"],
-        capture_output=True, text=True, timeout=DEADLINE_S, check=False, cwd=cwd,
-        env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
-
-
-def test_top_needs_no_package_where_nothing_is_live(name):
-    with gpuring.create(name, slots=2, **HOST):
-        done = without("rich", "top", "--once", "--interval", "0.01", name)
-    assert (done.returncode, done.stderr) == (0, "")
-    assert ring_row(done.stdout, name)["STATE"] == "open"
-
-
 # ---- extras ------------------------------------------------------------------------------------
-
-
-@pytest.mark.slow(keep=1)
-@pytest.mark.parametrize(
-    ("module", "options"),
-    [
-        ("rich", ["top"]),
-        ("prometheus_client", ["metrics", "--once"]),
-        ("PIL", ["tap", "x", "--out", "x", "--format", "png"]),
-    ],
-)
-def test_a_missing_package_is_one_line_with_the_pip_command(module, options, tmp_path):
-    on_a_terminal = "sys.stdout.isatty = lambda: True; "
-    done = without(module, *options, before=on_a_terminal, cwd=tmp_path)
-    assert done.returncode == 1
-    assert len(done.stderr.splitlines()) == 1, done.stderr
-    assert "pip install 'gpuring[tools]'" in done.stderr
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_ls_lists_only_the_rings_that_are_named(name, command):

@@ -10,6 +10,7 @@ import urllib.request
 import pytest
 
 from tests.helpers.commands import DEADLINE_S, running
+from tests.helpers.processes import up
 
 pytest.importorskip("rich", reason="gpuring[tools] is not installed")
 parser = pytest.importorskip("prometheus_client.parser", reason="gpuring[tools] is not installed")
@@ -33,8 +34,7 @@ def test_metrics_once_says_what_the_ring_says(name, children, command):
     viewer, ring = child.receive()
     lags = {sub.name: sub.lag for sub in ring.subscriptions}
     done = command("metrics", "--once")
-    child.send()
-    child.result()
+    child.finish()
     assert (done.returncode, done.stderr) == (0, "")
     seen = parsed(done.stdout, name)
     expected = {
@@ -62,11 +62,9 @@ def test_metrics_once_says_what_the_ring_says(name, children, command):
 
 
 def test_counters_end_in_total_and_nothing_else_does(name, children, command):
-    child = children(busy, name)
-    child.receive()
+    child = up(children(busy, name))
     text = command("metrics", "--once").stdout
-    child.send()
-    child.result()
+    child.finish()
     for family in parser.text_string_to_metric_families(text):
         assert family.documentation
         assert family.type in ("counter", "gauge"), family.name

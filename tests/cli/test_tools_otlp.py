@@ -14,6 +14,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from tests.helpers.commands import DEADLINE_S, environment, gpuring, line_with, running
+from tests.helpers.processes import up
 
 parser = pytest.importorskip("prometheus_client.parser", reason="gpuring[otel] is not installed")
 service = pytest.importorskip(
@@ -85,12 +86,10 @@ def labels(point):
 
 
 def test_what_is_sent_is_what_prometheus_gets(name, children, receiver):
-    child = children(busy, name)
-    child.receive()
+    child = up(children(busy, name))
     text = gpuring("metrics", "--once", check=True).stdout
     assert gpuring("metrics", "--otlp", receiver.address, "--once", check=True).stdout == ""
-    child.send()
-    child.result()
+    child.finish()
     _, metrics = sent(receiver)
     there = set()
     for family in parser.text_string_to_metric_families(text):
@@ -114,11 +113,9 @@ def test_what_is_sent_is_what_prometheus_gets(name, children, receiver):
 
 
 def test_the_units_are_those_that_the_names_say(name, children, receiver):
-    child = children(busy, name)
-    child.receive()
+    child = up(children(busy, name))
     gpuring("metrics", "--otlp", receiver.address, "--once", check=True)
-    child.send()
-    child.result()
+    child.finish()
     units = {key: metric.unit for key, metric in sent(receiver)[1].items()}
     assert units["gpuring_ring_slot_bytes"] == "By"
     assert units["gpuring_peer_oldest_hold_seconds"] == "s"

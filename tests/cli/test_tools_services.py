@@ -10,9 +10,18 @@ import signal
 import pytest
 
 import gpuring
+from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
-from tests.helpers.support import poll, segments_of
-from tests.service.services import answer, ask_here, engine, holder, send, sender, serve, up
+from tests.helpers.rings import segments_of
+from tests.service.services import (
+    answer,
+    ask_here,
+    engine,
+    holder,
+    send,
+    sender,
+    serve,
+)
 
 
 def row_of(text, name):
@@ -56,8 +65,7 @@ def test_inspect_says_who_is_who_in_a_service(name, children, command):
         about = json.loads(command("inspect", name, "--json").stdout)["about"]
         assert (about["service"], about["kept"]) == (2, True)
         assert keeper.stats().about == about
-        worker.send()
-        worker.result()
+        worker.finish()
 
 
 def test_the_dead_of_a_service_are_engines_and_clients(name, children, command):
@@ -193,8 +201,7 @@ def test_a_stopped_engine_is_counted_once_and_its_role_is_told_in_a_narrow_termi
         assert "(not shown, for lack of room: " in text
         assert told.count(f"(pid {worker.pid})") == 1
         assert f"Stopped in {name}: " in told
-        worker.send()
-        worker.result()
+        worker.finish()
 
 
 def test_top_shows_clients_and_engines(name, command):

@@ -16,8 +16,8 @@ from gpuring import native
 from gpuring.cli import main
 from gpuring.cli.owners import myself
 from gpuring.registry.users import users
+from tests.helpers.processes import Pipe, up
 from tests.helpers.rings import small_ring
-from tests.helpers.support import Pipe
 
 
 def of_another_version(name: str) -> None:
@@ -29,20 +29,17 @@ def of_another_version(name: str) -> None:
 
 def guest(pipe: Pipe, name: str) -> None:
     with gpuring.attach(name):
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def stranger(pipe: Pipe, path: Path) -> None:
     with path.open("r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE):
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def test_ls_tells_scripts_of_rings_that_cannot_be_read(name, command, children):
     with small_ring(name):
-        child = children(guest, name)
-        child.receive()
+        child = up(children(guest, name))
         of_another_version(name)
         listed = json.loads(command("ls", "--json").stdout)
         (entry,) = (one for one in listed if one["name"] == name)
@@ -75,8 +72,7 @@ def test_users_are_found_among_files_whose_names_have_odd_bytes(name, children, 
         odd = b"odd\x0c\xff\r- - - " + f"{device} {found.st_ino}".encode()
         path = tmp_path / os.fsdecode(odd)
         path.write_bytes(bytes(mmap.PAGESIZE))
-        child = children(stranger, path)
-        child.receive()
+        up(children(stranger, path))
         assert set(users([name])[name]) == {os.getpid()}
 
 

@@ -16,9 +16,9 @@ from gpuring.cli.top.keys import named
 from gpuring.cli.top.lines import Line, window
 from gpuring.cli.top.view import render
 from gpuring.cli.why import brief
-from tests.cli.planted import a_bridge_whose_other_side_does_not_read, a_full_ring_further_on
+from tests.cli.planted import PLANTED
+from tests.helpers.processes import poll, up
 from tests.helpers.rings import drain, put, small_ring
-from tests.helpers.support import poll
 
 SLOTS = 4
 
@@ -32,8 +32,7 @@ def claims(pipe, name):
 
 def reads(pipe, name, subscription):
     with gpuring.attach(name) as ring, ring.consumer(subscription) as frames:
-        pipe.send(frames.peer)
-        pipe.receive()
+        pipe.ask(frames.peer)
         drain(frames)
 
 
@@ -54,8 +53,7 @@ def test_inspect_ends_with_whom_producers_wait_for(name, children, command):
         put(producer, SLOTS)
         last = last_sentence(command("inspect", name).stdout)
         assert last == f"the ring is full: {told_now(ring, last)}"
-        child = children(claims, name)
-        child.receive()
+        child = up(children(claims, name))
         poll(lambda: ring.stats().held_up)
         last = last_sentence(command("inspect", name).stdout)
         assert last == f"producers wait: {told_now(ring, last)}"
@@ -66,7 +64,7 @@ def test_inspect_ends_with_whom_producers_wait_for(name, children, command):
 
 
 def test_inspect_and_top_go_on_with_whom_the_one_in_the_way_waits_for(name, children, command):
-    with a_full_ring_further_on(children, name) as blame:
+    with PLANTED["a_full_ring_further_on"](children, name) as blame:
         told = f" waits for a free slot of ring {name}-seen: subscription 'page' has not"
 
         def inspected():
@@ -84,7 +82,7 @@ def test_who_holds_up_a_bridge_is_not_looked_for_over_there_if_that_is_here(
     name, children, command
 ):
     pytest.importorskip("zmq")
-    with a_bridge_whose_other_side_does_not_read(children, name) as blame:
+    with PLANTED["a_bridge_whose_other_side_does_not_read"](children, name) as blame:
 
         def inspected():
             last = last_sentence(command("inspect", name).stdout)
@@ -109,14 +107,12 @@ def test_top_shows_first_who_is_waited_for_then_who_waits(name, children):
             idle.consumer("others")
         with ring.producer() as producer:
             fast = [ring.consumer("fast") for _ in range(3)]
-            slow = children(reads, ring.name, "slow")
-            slow.receive()
+            slow = up(children(reads, ring.name, "slow"))
             put(producer, SLOTS)
             drain(fast[0])
             before = render(None, rates.look(names), names, width=80)
             assert [line.text for line in before][1].startswith(idle.name)
-            waiter = children(claims, ring.name)
-            waiter.receive()
+            waiter = up(children(claims, ring.name))
             poll(lambda: ring.stats().held_up)
             slow.stop()
             lines = render(None, rates.look(names), names, width=80)
@@ -127,8 +123,7 @@ def test_top_shows_first_who_is_waited_for_then_who_waits(name, children):
             assert f"{ring.name}: producers wait: subscription 'slow' has not taken" in whole
             assert f", pid {slow.pid}, stopped)" in whole
             os.kill(slow.pid, signal.SIGCONT)
-            slow.send()
-            slow.result()
+            slow.finish()
             waiter.result()
 
 
@@ -138,8 +133,7 @@ def test_top_names_who_keeps_the_slot_for_want_of_which_frames_are_dropped(name,
         names = [idle.name, ring.name]
         idle.consumer("others")
         with ring.producer() as producer:
-            slow = children(reads, ring.name, "slow")
-            slow.receive()
+            slow = up(children(reads, ring.name, "slow"))
             put(producer, SLOTS)
             before = rates.look(names)
             lines = render(before, rates.look(names), names, width=80)
@@ -152,14 +146,12 @@ def test_top_names_who_keeps_the_slot_for_want_of_which_frames_are_dropped(name,
             assert f"{ring.name}: frames are dropped: subscription 'slow' has not taken" in whole
             begin = f"No slot is free in {ring.name} ← subscription slow ← "
             assert brief(rates.look(names).chains[ring.name]).startswith(begin)
-            slow.send()
-            slow.result()
+            slow.finish()
 
 
 def test_a_stopped_peer_comes_first_though_nobody_waits_for_it(name, children):
     with small_ring(name, SLOTS) as ring, ring.producer():
-        child = children(reads, name, "slow")
-        child.receive()
+        child = up(children(reads, name, "slow"))
         assert pids(render(None, rates.look([name]), [name], width=80))[0] == os.getpid()
         child.stop()
         assert pids(render(None, rates.look([name]), [name], width=80))[0] == child.pid
@@ -167,8 +159,7 @@ def test_a_stopped_peer_comes_first_though_nobody_waits_for_it(name, children):
 
 def test_top_tells_above_the_peers_who_has_just_died(name, children):
     with small_ring(name, SLOTS) as ring, ring.producer():
-        child = children(reads, name, "slow")
-        child.receive()
+        child = up(children(reads, name, "slow"))
         child.kill()
         (dead,) = poll(lambda: ring.stats().deaths)
 

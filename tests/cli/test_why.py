@@ -9,7 +9,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -17,27 +16,15 @@ from pathlib import Path
 import pytest
 
 import gpuring
-from gpuring.cli.inspect import describe
 from gpuring.cli.why import advice
-from gpuring.cli.why import told as told_of
-from gpuring.registry import importers, segment, survey
+from gpuring.registry import segment
 from gpuring.registry.jams import jams
-from gpuring.registry.stats import NO_SESSION_S
-from gpuring.registry.subscriptions import read_elsewhere
-from tests.cli.planted import PLANTED, Blame, a_bridge_whose_other_side_does_not_read
-from tests.cli.processes import reader, reads_on, up
-from tests.helpers.processes import PATIENCE_S, SOMEBODY
+from tests.cli.planted import PLANTED, Blame, blamed, look
+from tests.cli.processes import reader, reads_on
+from tests.helpers.processes import SOMEBODY, poll, up
 from tests.helpers.rings import put, small_ring
-from tests.helpers.support import poll
-from tests.service.parts import part, read
-from tests.service.services import send, serve
 
 AFTER_S = 0.3
-
-
-def blamed(jam):
-    first = jam.culprits[0]
-    return Blame(first.reason, first.peers[0].pid if first.peers else None, first.subscription)
 
 
 def stuck(command, name):
@@ -48,8 +35,6 @@ def stuck(command, name):
 
 @pytest.mark.parametrize("plant", PLANTED)
 def test_it_names_the_culprit(name, children, command, plant):
-    if any(word in plant for word in ("bridge", "importer", "exporter", "far")):
-        pytest.importorskip("zmq")
     with PLANTED[plant](children, name) as blame:
         # on a busy machine others may be slow first
         poll(lambda: told(command, name, blame) == [[blame]])
@@ -248,49 +233,6 @@ def told(command, name, blame):
     ]
 
 
-def look(name, *others):
-    return [one for one in gpuring.ls() if one.name.startswith(name) and one.name not in others]
-
-
-def is_whole(jam):
-    """Whether both rings are full, and everybody who needs a slot sleeps."""
-    return len(jam.steps) == 2 and all(step.waiting for step in jam.steps)
-
-
-def test_a_chain_names_each_wait(name, children):
-    """camera → name → detector → name-seen → page, which is stopped."""
-    with PLANTED["a_full_ring_further_on"](children, name) as blame:
-        jam = poll(lambda: next((j for j in jams(look(name)) if is_whole(j)), None))
-        assert blamed(jam) == blame
-        assert [(step.ring, step.wants) for step in jam.steps] == [
-            (name, "slot"),
-            (f"{name}-seen", "slot"),
-        ]
-        assert [step.by[0].label for step in jam.steps] == ["detector", "page"]
-        assert [peer.label for step in jam.steps for peer in step.waiting] == ["camera", "detector"]
-
-
-def test_a_dead_ring_is_told_since_something_has_happened_there(name, children):
-    with PLANTED["a_ring_in_which_all_are_dead"](children, name):
-        (one,) = look(name)
-        assert one.state == "dead"
-        old = dataclasses.replace(one, created_ns=one.created_ns - 10**12)
-        signs = [one.published_s, *(each.age_s for each in (*one.peers, *one.deaths))]
-        assert jams([old])[0].age_s == min(signs)
-        nobody = dataclasses.replace(old, peers=(), deaths=(), subscriptions=(), published_s=7.0)
-        assert jams([nobody])[0].age_s == 7.0
-        twice = dataclasses.replace(old, peers=old.peers * 2)
-        assert jams([twice])[0].steps[0].why == jams([old])[0].steps[0].why
-
-
-def test_a_producer_is_not_asked_for_where_the_creator_is_dead(name, children):
-    with PLANTED["a_ring_whose_creator_was_killed"](children, name):
-        one = poll(lambda: [each for each in look(name) if not each.producers])[0]
-        step = poll(lambda: jams(look(name)))[0].steps[0]
-        assert blamed(jams(look(name))[0]).reason == "no creator"
-        assert step.why.endswith(f"its creator (pid {one.creator_pid}) is dead")
-
-
 def said(done):
     return done.stdout + done.stderr
 
@@ -308,17 +250,6 @@ def test_who_waits_for_the_next_ring_is_told(name, children, command, durable):
     assert command("why", name).returncode == (0 if durable else 3)
 
 
-def test_the_same_culprit_is_told_once(name, children):
-    with small_ring(f"{name}-a") as one, small_ring(f"{name}-b") as other:
-        slow = up(children(two_rings, one.name, other.name))
-        with one.producer() as first, other.producer() as second:
-            put(first, 4)
-            put(second, 4)
-            (jam,) = jams(look(name))
-            assert blamed(jam).pid == slow.pid
-            assert sorted(jam.rings) == [one.name, other.name]
-
-
 @pytest.mark.parametrize("claimed", [False, True])
 def test_readers_that_wait_for_the_same_are_told_together(name, children, command, claimed):
     with small_ring(name) as ring, contextlib.ExitStack() as until:
@@ -333,13 +264,6 @@ def test_readers_that_wait_for_the_same_are_told_together(name, children, comman
         assert said.count("What to do:") == 1
         assert [said.count(f"(pid {each.pid})") for each in readers] == [1, 1, 1]
         assert "wait for it as well" in said
-
-
-def two_rings(pipe, *names):
-    consumers = [gpuring.attach(each).consumer("slow") for each in names]
-    pipe.send()
-    pipe.receive()
-    del consumers
 
 
 def test_nothing_is_stuck_where_frames_move_though_slowly(name, command):
@@ -363,69 +287,6 @@ def test_nobody_is_to_blame_for_having_nothing_to_say(name, children, command):
         assert (done.returncode, str(viewer.pid) in done.stdout) == (0, False)
 
 
-def test_a_call_whose_parts_are_read_is_no_jam_however_long_it_takes(name):
-    with serve(name) as server, gpuring.connect(name, parts=2) as client:
-        parts = send(client, 0).parts(PATIENCE_S)
-        (call,) = server.take(timeout=PATIENCE_S)
-        part(call, 0)
-        assert read(parts, 1) == [0]
-        (jam,) = poll(lambda: jams(look(name), AFTER_S))
-        assert blamed(jam).pid == os.getpid()
-        assert parts.ready is False  # releases it
-        part(call, 1)
-        assert read(parts, 1) == [1]
-        assert parts.ready is False
-        seen = look(name)
-        had_s = max(hold.age_s for one in seen for peer in one.peers for hold in peer.holding)
-        assert had_s > AFTER_S
-        assert jams(seen, had_s) == []
-        call.end()
-        assert read(parts) == []
-
-
-def test_all_members_that_do_not_read_are_named(name, children):
-    with small_ring(name) as ring, ring.producer() as producer:
-        members = [up(children(two_rings, name)) for _ in range(2)]
-        put(producer, 4)
-        (jam,) = jams(look(name))
-        assert {end.peers[0].pid for end in jam.culprits} == {each.pid for each in members}
-        members[1].stop()
-        (jam,) = jams(look(name))
-        assert blamed(jam) == Blame("stopped", members[1].pid, "slow")
-
-
-def test_who_keeps_a_far_ring_waiting_that_is_not_here_is_asked_over_there(name, children):
-    pytest.importorskip("zmq")
-    far = f"{name}-far"
-    with a_bridge_whose_other_side_does_not_read(children, name):
-        (jam,) = poll(lambda: [j for j in jams(look(name, far)) if blamed(j).reason == "far"])
-        assert far in blamed(jam).subscription
-
-
-def test_the_command_that_starts_an_importer_again_is_told_on_both_hosts(name, children, command):
-    pytest.importorskip("zmq")
-    far = f"{name}-far"
-
-    def commanded(ring):
-        """The names of culprits that can be started again, as a host with this ring sees it."""
-        alone = [one for one in look(name) if one.name == ring]
-        return [end for jam in jams(alone) for end in jam.culprits if end.command]
-
-    wanted = f"`gpuring bridge import {socket.gethostname()}:PORT/{name} --as {far}"
-    with PLANTED["an_importer_that_was_killed"](children, name):
-        for seen, more in ((far, " --slots 4 --device host`"), (name, "`")):
-            (end,) = poll(lambda: commanded(seen))  # noqa: B023
-            assert f"{wanted}{more}" in advice(end)
-            if seen == far:  # it goes on there, so that nobody has to remove the ring
-                assert "gpuring clean" not in advice(end)
-
-
-def test_a_name_that_was_cut_off_is_not_told_in_a_command():
-    assert importers.of_near_ring("cam0", read_elsewhere("vm/cam0")).endswith(":PORT/cam0")
-    assert importers.of_near_ring("cam0", read_elsewhere("vm/far")).endswith("/cam0 --as far")
-    assert importers.of_near_ring("cam0", read_elsewhere(f"vm/{'far' * 50}")).endswith(" --as NAME")
-
-
 def test_how_much_patience_is_left_is_told(name):
     with small_ring(name) as ring, ring.producer() as producer:
         ring.subscribe("recorder", patience=1000)
@@ -436,100 +297,3 @@ def test_how_much_patience_is_left_is_told(name):
         assert "Producers go on by themselves in 16m" in advice(jam.culprits[0])
         endless = dataclasses.replace(jam.culprits[0], patience_s=None)
         assert "by themselves" not in advice(endless)
-
-
-def test_an_importer_that_is_stopped_is_told_on_its_own_host(name, children):
-    """The near ring cannot be seen there, and readers only wait."""
-    pytest.importorskip("zmq")
-    with PLANTED["an_importer_that_is_stopped"](children, name) as blame:
-        (jam,) = poll(lambda: jams(look(f"{name}-far")))
-        assert blamed(jam) == blame
-        assert [(step.ring, step.wants) for step in jam.steps] == [(f"{name}-far", "frame")]
-        poll(lambda: [each.label for each in jams(look(f"{name}-far"))[0].steps[0].waiting])
-
-
-def test_an_importer_that_is_stopped_is_to_blame_though_nobody_reads_its_ring(name, children):
-    pytest.importorskip("zmq")
-
-    def unread(one):
-        return dataclasses.replace(one, peers=one.producers) if one.link else one
-
-    with PLANTED["an_importer_that_is_stopped"](children, name) as blame:
-        poll(lambda: [blamed(jam) for jam in jams(map(unread, look(name)))] == [blame])
-
-
-def test_a_bridge_that_has_no_connection_is_told_on_the_far_host(name, command):
-    pytest.importorskip("zmq")
-    from tests.bridge.bridges import bridged
-
-    far = f"{name}-far"
-    with small_ring(name), bridged(name, far, slots=4):
-        one = poll(lambda: [each for each in look(far) if each.link and each.link.connected])[0]
-        assert jams([one]) == []
-        silent = dataclasses.replace(one, link=dataclasses.replace(one.link, heard_s=NO_SESSION_S))
-        (jam,) = jams([silent])
-        assert blamed(jam) == Blame("no session")
-        assert jam.age_s == NO_SESSION_S
-        assert "no connection to the other host for 20.0 s" in told_of(jam)
-        assert "no connection to" in describe(silent)
-        assert "no connection to" not in describe(one)
-        assert jams([dataclasses.replace(silent, closed=True)]) == []
-
-
-def test_a_bridge_measures_more_often_than_it_is_taken_for_unconnected():
-    pytest.importorskip("zmq")
-    from gpuring.bridge.importer import near_clock
-
-    clock, asked_ns = near_clock.NearClock(), 0
-    best = near_clock.Clock(0, 10**9, 0)
-    for n in range(200):  # each round trip is longer than the one before it
-        asked_ns = n * near_clock.ASK_NS
-        asked = clock.ask(asked_ns)
-        best = clock.heard(near_clock.wire.Time(asked.asked_ns, 0), asked_ns + 10**6 * (n + 1))
-    assert asked_ns - best.time_ns < NO_SESSION_S * 1e9
-
-
-def test_a_gpu_that_does_not_finish_is_to_blame_and_not_who_has_its_frame(rig):
-    ring = rig("timeline")
-    producer, consumer = ring.producer(), ring.consumer()
-    producer.claim_many(4, 0).publish()
-    held = consumer.acquire_many(4, 0)
-    seen = survey.collect("r", ring.segment.creator)
-    (jam,) = jams([seen])
-    assert [step.wants for step in jam.steps] == ["slot", "gpu"]
-    (end,) = jam.culprits
-    assert (end.reason, end.peers[0].number, end.seq) == ("gpu", producer.peer, held[0].seq)
-    ring.finish()
-    (jam,) = jams([survey.collect("r", ring.segment.creator)])
-    assert jam.culprits[0].peers[0].number == consumer.peer
-    assert jam.culprits[0].reason == "holds"
-    held.release()
-    (jam,) = jams([survey.collect("r", ring.segment.creator)])
-    assert (jam.culprits[0].reason, jam.culprits[0].peers[0].number) == ("gpu", consumer.peer)
-    ring.finish()
-    assert jams([survey.collect("r", ring.segment.creator)]) == []
-
-
-def test_who_is_stopped_is_not_to_blame_for_its_gpu(rig):
-    """A kernel goes on while its process is stopped."""
-    ring = rig("timeline")
-    ring.producer().claim(0).publish()
-    seen = survey.collect("r", ring.segment.creator)
-    stopped = tuple(dataclasses.replace(peer, stopped=True) for peer in seen.peers)
-    (jam,) = jams([dataclasses.replace(seen, peers=stopped)])
-    assert blamed(jam).reason == "gpu"
-
-
-def test_an_event_that_nobody_has_looked_at_is_no_jam(rig):
-    """The fence of an event rises when somebody looks at it.  So a low fence does not mean that the
-    GPU is busy."""
-    ring = rig("event")
-    producer, consumer = ring.producer(), ring.consumer()
-    producer.claim_many(4, 0).publish()
-    assert survey.collect("r", ring.segment.creator).producers[0].unfinished
-    consumer.acquire_many(3, 0).release()
-    assert jams([survey.collect("r", ring.segment.creator)]) == []
-    held = consumer.acquire(0)
-    producer.claim_many(3, 0).publish()
-    (jam,) = jams([survey.collect("r", ring.segment.creator)])
-    assert (jam.culprits[0].reason, jam.culprits[0].seq) == ("holds", held.seq)

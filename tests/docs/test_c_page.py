@@ -21,8 +21,7 @@ from tests import ROOT
 from tests.helpers import rings
 from tests.helpers.arrays import array_of
 from tests.helpers.compiled import BUILD_S, needs_compiler
-from tests.helpers.processes import until
-from tests.helpers.support import poll
+from tests.helpers.processes import poll, until
 
 pytestmark = needs_compiler
 

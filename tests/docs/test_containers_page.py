@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT
-from tests.helpers.support import Pipe, poll
+from tests.helpers.processes import Pipe, poll
 from tests.registry.containers import cleans, obey, shared_memory, start
 
 yaml = pytest.importorskip("yaml", reason="gpuring[docs] is not installed")

@@ -20,7 +20,7 @@ from tests.docs.examples import (
     files_of,
     needs,
 )
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 
 
 def _session(pid):

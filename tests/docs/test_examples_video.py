@@ -16,7 +16,7 @@ import pytest
 
 import gpuring
 from tests.docs.examples import EXAMPLES, needs_video, printed
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 
 
 def _check_video(start, first, lines, seconds, where):

@@ -18,7 +18,7 @@ import gpuring
 from gpuring.memory import frameworks
 from tests import ROOT
 from tests.helpers.processes import until
-from tests.helpers.support import segments_of
+from tests.helpers.rings import segments_of
 
 COLUMNS = 88
 """So wide is the code that the site shows on a screen of 1280 pixels."""

@@ -14,8 +14,7 @@ import pytest
 
 from gpuring.memory import frameworks
 from tests import ROOT
-from tests.helpers.processes import PATIENCE_S
-from tests.helpers.support import poll
+from tests.helpers.processes import PATIENCE_S, poll
 
 PAGE = (ROOT / "docs" / "recipes.md").read_text()
 TITLES = {"needs a GPU": (False, True), "host memory": (True, False), "": (True, True)}

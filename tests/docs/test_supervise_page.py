@@ -19,8 +19,8 @@ from gpuring.registry import directory, leftovers, segment
 from tests import ROOT
 from tests.docs.test_front_page import pasted
 from tests.helpers.commands import gpuring as command
-from tests.helpers.processes import PATIENCE_S
-from tests.helpers.support import poll, segments_of
+from tests.helpers.processes import PATIENCE_S, poll
+from tests.helpers.rings import segments_of
 
 yaml = pytest.importorskip("yaml", reason="gpuring[docs] is not installed")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.support import STREAM_GATED
+from tests.helpers.places import STREAM_GATED
 
 SAFE = {
     "timeline": {"sync": "timeline"},

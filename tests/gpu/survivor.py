@@ -29,8 +29,7 @@ def my_turn(pipe):
     Returns a stream, our kernels, and a latch that may hold the stream until it is killed."""
     kernels = tools()
     stream = library.new_stream()
-    pipe.send("up")
-    pipe.receive()
+    pipe.ask("up")
     return stream, kernels, kernels.Latch(limit_s=HELD_S)
 
 
@@ -51,8 +50,7 @@ def publish_and_hang(pipe, name, device=0):
     latch.hold(stream)
     kernels.stamp(slot, slot.seq, stream)
     slot.publish()
-    pipe.send("published")
-    pipe.receive()
+    pipe.ask("published")
 
 
 class Killing:

@@ -6,8 +6,8 @@ from __future__ import annotations
 import pytest
 
 from tests.gpu import library
+from tests.helpers.places import ON_GPU
 from tests.helpers.promise import promise
-from tests.helpers.support import ON_GPU
 from tests.service.services import answer_of, content, in_thread, send, serve
 
 pytestmark = pytest.mark.gpu

@@ -10,7 +10,7 @@ import gpuring
 from tests.gpu import library
 from tests.gpu.ordering import tools
 from tests.gpu.survivor import RECOVERY_S, my_turn, ring_is_whole, started, still_healthy
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 
 pytestmark = pytest.mark.gpu
 WORDS = 1 << 16
@@ -28,8 +28,7 @@ def claim_and_hang(pipe, name):
         for slot in batch:
             kernels.stamp(slot, slot.seq, stream)
         batch[0].publish()
-    pipe.send([slot.seq for slot in batch])
-    pipe.receive()
+    pipe.ask([slot.seq for slot in batch])
 
 
 @pytest.mark.deadline(400)
@@ -78,8 +77,7 @@ def hold_batch(pipe, name):
         latch.hold(stream)
         for slot in batch:
             kernels.check(slot, slot.seq, wrong, stream)
-    pipe.send([slot.seq for slot in batch])
-    pipe.receive()
+    pipe.ask([slot.seq for slot in batch])
 
 
 @pytest.mark.deadline(400)
@@ -133,8 +131,7 @@ def release_and_hang(pipe, name):
             for slot in batch:
                 kernels.check(slot, slot.seq, wrong, stream)
             batch.release()
-    pipe.send("released")
-    pipe.receive()
+    pipe.ask("released")
 
 
 @pytest.mark.deadline(400)

@@ -10,7 +10,7 @@ import pytest
 
 import gpuring
 from gpuring.memory import driver, gpus
-from tests.helpers.support import segments_of
+from tests.helpers.rings import segments_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(300)]
 

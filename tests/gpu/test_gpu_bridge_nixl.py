@@ -18,7 +18,7 @@ import pytest
 
 import gpuring
 from gpuring.memory import kinds
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 
 pytest.importorskip("zmq", reason="bridges need pyzmq")
 

@@ -18,8 +18,8 @@ from gpuring.memory import kinds
 from tests.gpu import library
 from tests.gpu.ordering import tools
 from tests.gpu.survivor import HELD_S, RECOVERY_S, report
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
 from tests.registry.containers import cleans, obey, shared_memory, start
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(300)]

@@ -27,8 +27,9 @@ from tests.gpu.survivor import (
     started,
     still_healthy,
 )
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll, segments_of
+from tests.helpers.rings import segments_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(400)]
 
@@ -126,8 +127,7 @@ def read_and_hang(pipe, name):
     latch.hold(stream)
     kernels.check(slot, slot.seq, wrong, stream)
     slot.release()
-    pipe.send("released")
-    pipe.receive()
+    pipe.ask("released")
 
 
 @promise("failure.md", "The subscription ends, so producers no longer wait for it.")
@@ -168,13 +168,11 @@ def test_a_consumer_dies_while_its_gpu_reads(safe, name, children, request):
 
 def hold_one(pipe, name):
     tools()
-    pipe.send("up")
-    pipe.receive()
+    pipe.ask("up")
     consumer = gpuring.attach(name, timeout=20).consumer("shared")
     pipe.send("joined")
     slot = consumer.acquire(20)
-    pipe.send(slot.seq)
-    pipe.receive()
+    pipe.ask(slot.seq)
 
 
 @promise(
@@ -211,8 +209,7 @@ def test_a_members_frame_goes_to_another_member(safe, name, children, request):
 def create_and_wait(pipe, name, safe):
     tools()
     ring = gpuring.create(name, slots=4, shape=(WORDS,), dtype="u8", **safe)
-    pipe.send("up")
-    pipe.receive()
+    pipe.ask("up")
     ring.close()
 
 

@@ -15,8 +15,9 @@ from tests.gpu import library
 from tests.gpu.ordering import tools
 from tests.gpu.survivor import ring_is_whole, started
 from tests.helpers.arrays import array_of, to_host
+from tests.helpers.processes import open_files, poll, up
 from tests.helpers.promise import promise
-from tests.helpers.support import open_files, poll, segments_of
+from tests.helpers.rings import segments_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(300)]
 
@@ -179,27 +180,18 @@ def test_a_debugged_reader_may_restore_what_was_written_beyond_a_slot(name, monk
 
 def create(pipe, name, kind, nbytes=8 * WORDS):
     tools()
-    pipe.send("up")
-    pipe.receive()
+    pipe.ask("up")
     ring = make(name, kind, shape=(nbytes // 8,))
     fill(ring)
-    pipe.send(ring._epoch.hex())
-    pipe.receive()
+    pipe.ask(ring._epoch.hex())
     ring.close()
 
 
 def stay(pipe, name):
     tools()
-    pipe.send("up")
-    pipe.receive()
+    pipe.ask("up")
     with gpuring.attach(name, timeout=20) as ring, ring.consumer(lossless=False):
-        pipe.send("inside")
-        pipe.receive()
-
-
-def told(child):
-    child.send()
-    return child.receive()
+        pipe.ask("inside")
 
 
 @promise(
@@ -219,9 +211,9 @@ def told(child):
 def test_who_may_join_after_the_creators_death(name, kind, inside, children):
     (creator,) = started(children, 1, create, name, kind)
     peers = started(children, inside, stay, name)
-    epoch = told(creator)
+    epoch = creator.ask()
     for peer in peers:
-        assert told(peer) == "inside"
+        assert peer.ask() == "inside"
     creator.kill()
     if kind in kinds.OUTLIVE and inside:
         with gpuring.attach(name) as ring, ring.consumer(start="oldest") as consumer:
@@ -276,10 +268,10 @@ def test_nothing_is_left_when_everybody_was_killed(name, kind, children):
         creators = started(children, BATCH, create, name, kind, LARGE)
         peers = started(children, BATCH // 2, stay, name)
         for k, creator in enumerate(creators):
-            epoch = told(creator)
+            epoch = creator.ask()
             if k % 2:
                 peer = peers[k // 2]
-                assert told(peer) == "inside"
+                assert peer.ask() == "inside"
                 if k % 3:
                     creator.kill()  # before anybody else joins
                 with gpuring.attach(name) as ring, ring.consumer(start="oldest") as consumer:
@@ -333,8 +325,7 @@ def test_who_is_inside_reads_on_when_the_creator_has_closed(name, kind, children
     tools()
     with make(name, kind) as ring:
         fill(ring)
-        reader = children(attach_and_keep, name)
-        reader.receive()
+        reader = up(children(attach_and_keep, name))
     junk = library.zeros(1 << 25)  # would take the slots if they were free
     reader.send()
     assert reader.result() == 0

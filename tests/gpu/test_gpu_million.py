@@ -28,8 +28,7 @@ def publish(pipe, name, frames):
     kernels = tools()
     stream = library.new_stream()
     with gpuring.attach(name, timeout=20) as ring, ring.producer() as producer, stream:
-        pipe.send("joined")
-        pipe.receive()
+        pipe.ask("joined")
         for _ in range(frames):
             slot = producer.claim(60)
             kernels.stamp(slot, slot.seq, stream)

@@ -15,8 +15,8 @@ import pytest
 import gpuring
 from tests.gpu import library
 from tests.gpu.ordering import ORDER, Waits, tools
+from tests.helpers.places import ON_GPU
 from tests.helpers.promise import promise
-from tests.helpers.support import ON_GPU
 
 pytestmark = pytest.mark.gpu
 WORDS = 1 << 16
@@ -102,12 +102,10 @@ def test_a_readers_work_stays_behind_a_held_producer(gated, name, children, orde
                     if k == (held or 0):
                         latch.hold(stream)
                     kernels.stamp(slot, slot.seq, stream)
-            child.send()
-            early = child.receive()
+            early = child.ask()
             still_held = not library.done(stream)
             latch.open()
-        child.send()
-        wrong = child.result()
+        wrong = child.finish()
         assert still_held
         assert not latch.expired
         stream.synchronize()
@@ -168,8 +166,7 @@ def test_an_overwrite_stays_behind_a_held_consumer(gated, name, children, order,
         if not order:
             stream.synchronize()
         early = library.done(stream)
-        child.send()
-        wrong = child.result()
+        wrong = child.finish()
         stream.synchronize()
     assert (early, wrong > 0) == (not order, not order)
 

@@ -11,7 +11,7 @@ from gpuring.cli.inspect import gpus
 from gpuring.native import Driver
 from gpuring.ring import inner
 from tests.helpers.arrays import array_of, assign
-from tests.helpers.support import create_far
+from tests.helpers.rings import create_far
 
 pytestmark = pytest.mark.gpu
 OPTIONS = {"slots": 4, "shape": 1024, "dtype": "u1"}

@@ -14,7 +14,7 @@ import gpuring
 from tests.gpu import library
 from tests.gpu.ordering import ORDER, Waits, tools
 from tests.helpers import raw_verbs
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 
 pytestmark = pytest.mark.gpu
 WORDS = 1 << 16
@@ -37,8 +37,7 @@ def publish_and_die(pipe, name):
         for _ in range(2):
             with producer.claim(30) as slot:
                 kernels.stamp(slot, slot.seq, stream)
-            pipe.send("published")
-            pipe.receive()
+            pipe.ask("published")
 
 
 @ORDER

@@ -11,8 +11,10 @@ import gpuring
 from gpuring.memory import kinds
 from tests.gpu import library
 from tests.gpu.ordering import tools
+from tests.helpers.places import ON_GPU, STREAM_GATED
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.support import ON_GPU, STREAM_GATED, poll, segments_of
+from tests.helpers.rings import segments_of
 from tests.service.services import outlives_its_creator
 
 pytestmark = pytest.mark.gpu

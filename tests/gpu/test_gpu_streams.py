@@ -11,7 +11,7 @@ import pytest
 import gpuring
 from tests.gpu import library
 from tests.gpu.ordering import ORDER, Waits, tools
-from tests.helpers.support import ON_GPU
+from tests.helpers.places import ON_GPU
 
 pytestmark = pytest.mark.gpu
 WORDS = 1 << 16

@@ -11,8 +11,8 @@ import gpuring
 from tests.gpu import library
 from tests.gpu.ordering import tools
 from tests.helpers import raw_verbs
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
 
 pytestmark = pytest.mark.gpu
 
@@ -51,11 +51,9 @@ def doomed(pipe, name):
     producer = gpuring.attach(name, timeout=20).producer()
     whole = [_publish(producer, kernels, stream, 2) for _ in range(SLOTS - 2)]
     stream.synchronize()
-    pipe.send(whole)
-    pipe.receive()
+    pipe.ask(whole)
     latch.hold(stream)
-    pipe.send([_publish(producer, kernels, stream, 2) for _ in range(HELD)])
-    pipe.receive()
+    pipe.ask([_publish(producer, kernels, stream, 2) for _ in range(HELD)])
 
 
 class Reader:
@@ -152,14 +150,12 @@ def finish_and_vanish(pipe, name, unread):
     for _ in range(FRAMES - unread):
         with stream, producer.claim(30) as slot:
             kernels.stamp(slot, slot.seq, stream)
-    pipe.send("read now")
-    pipe.receive()
+    pipe.ask("read now")
     for _ in range(unread):
         with stream, producer.claim(30) as slot:
             kernels.stamp(slot, slot.seq, stream)
     stream.synchronize()
-    pipe.send("done")
-    pipe.receive()
+    pipe.ask("done")
     os._exit(0)
 
 

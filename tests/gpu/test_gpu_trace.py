@@ -12,7 +12,7 @@ from tests.gpu import library
 from tests.gpu.kernels import Latch
 from tests.gpu.ordering import tools
 from tests.helpers.commands import DEADLINE_S, running
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 
 pytest.importorskip("perfetto")
 

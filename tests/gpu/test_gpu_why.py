@@ -11,7 +11,7 @@ from tests.gpu import library
 from tests.gpu.ordering import tools
 from tests.gpu.survivor import publish_and_hang, started
 from tests.helpers.commands import gpuring as command
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 
 pytestmark = pytest.mark.gpu
 

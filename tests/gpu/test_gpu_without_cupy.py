@@ -60,8 +60,7 @@ def make(name, kind="ipc", **options):
 def writes(pipe, name, kind):
     torch = torch_alone()
     with make(name, kind) as ring, ring.producer() as producer:
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
         with producer.claim(PATIENCE_S) as slot:
             torch.from_dlpack(slot).fill_(2)
         with producer.claim(PATIENCE_S) as slot:
@@ -315,8 +314,7 @@ def holds_a_frame(pipe, name):
     torch = torch_alone()
     with gpuring.attach(name) as ring, ring.consumer(lossless=True, start="oldest") as frames:
         slot = frames.acquire(PATIENCE_S)
-        pipe.send(torch.from_dlpack(slot).unique().tolist())
-        pipe.receive()
+        pipe.ask(torch.from_dlpack(slot).unique().tolist())
 
 
 def goes_on(pipe, name):

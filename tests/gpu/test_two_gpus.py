@@ -32,7 +32,7 @@ from tests.gpu.survivor import (
 from tests.helpers import raw_verbs
 from tests.helpers.commands import environment
 from tests.helpers.commands import gpuring as command
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 
 pytestmark = pytest.mark.gpu
 FRAMES = 1000
@@ -306,8 +306,7 @@ def words(seq):
 
 def joins(pipe, name, device):
     with gpuring.attach(name, device=device) as ring, ring.consumer():
-        pipe.send("joined")
-        pipe.receive()
+        pipe.ask("joined")
 
 
 def test_everybody_sees_who_is_on_which_gpu(name, children):
@@ -324,8 +323,7 @@ def test_everybody_sees_who_is_on_which_gpu(name, children):
         said = " ".join(command("inspect", name).stdout.split())  # a line may end anywhere
         assert f"its slots are on GPU {uuids[0][:8]}" in said
         assert f"GPU {uuids[1][:8]}" in said
-        child.send()
-        child.result()
+        child.finish()
 
 
 def attach_blind(pipe, name):

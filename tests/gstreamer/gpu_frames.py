@@ -122,8 +122,7 @@ def read_late(pipe: Pipe, driver: str, name: str, slots: int) -> list[tuple[Pict
         latch = Latch(stream)
         for _ in range(slots):
             frames.acquire(PATIENCE_S, stream=stream.handle).release()
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
         latch.open()
         return list(frames_of(ring, frames))
 
@@ -151,6 +150,5 @@ def write_late(pipe: Pipe, driver: str, name: str, shape: tuple[int, ...], byte:
         latch = Latch(stream)
         fill()
         poll(lambda: taken() == 2)
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
         latch.open()

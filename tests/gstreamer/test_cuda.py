@@ -18,7 +18,7 @@ from tests.conftest import gpu_missing
 from tests.gstreamer.gpu import calls_log, driver, environment, fake_gpu, memory, name, registries
 from tests.gstreamer.gpu_frames import read_all, read_until_lost, write_all
 from tests.gstreamer.pictures import pictures, planes_of
-from tests.helpers.processes import PATIENCE_S
+from tests.helpers.processes import PATIENCE_S, up
 from tests.helpers.rings import small_ring
 
 __all__ = ["calls_log", "driver", "environment", "fake_gpu", "memory", "name", "registries"]
@@ -85,8 +85,7 @@ def test_pictures_of_a_pipeline_in_python(form, driver, name, launch, children, 
 def test_pictures_of_python_in_a_pipeline(form, driver, name, launch, children, tmp_path):
     file = tmp_path / "out.raw"
     planes, sent = dice_of(form)
-    writer = children(write_all, driver, name, "auto", sent, caps_of(form), method="spawn")
-    writer.receive()
+    writer = up(children(write_all, driver, name, "auto", sent, caps_of(form), method="spawn"))
     target = launch(f"gpuringsrc ring={name} ! cudadownload ! {HOST} ! filesink location={file}")
     writer.result()
     target.end()
@@ -99,8 +98,7 @@ def test_each_kind_of_memory(memory, driver, name, launch, children, tmp_path):
     """The frames go through a pipeline between two rings, in which no CPU looks at them."""
     _, sent = dice_of("NV12", frames=30)
     caps = caps_of("NV12")
-    writer = children(write_all, driver, f"{name}-a", memory, sent, caps, method="spawn")
-    writer.receive()
+    writer = up(children(write_all, driver, f"{name}-a", memory, sent, caps, method="spawn"))
     middle = launch(
         f"gpuringsrc ring={name}-a ! {ON_GPU} "
         f"! gpuringsink ring={name}-b memory={memory} readers=1 slots=3"
@@ -144,8 +142,7 @@ def test_a_killed_sink_is_told_of(driver, name, launch, children):
 
 def test_a_killed_source_holds_up_nobody(driver, name, launch, children):
     _, sent = dice_of("RGB", (64, 36), frames=200)
-    writer = children(write_all, driver, name, "auto", sent, SMALL, method="spawn")
-    writer.receive()
+    writer = up(children(write_all, driver, name, "auto", sent, SMALL, method="spawn"))
     source = launch(
         f"gpuringsrc ring={name} ! cudadownload ! {HOST} ! fakesink silent=false sync=false", "-v"
     )
@@ -170,8 +167,7 @@ def test_a_ring_on_a_gpu_needs_a_download_before_elements_of_the_host(
     driver, name, launch, children
 ):
     _, sent = dice_of("RGB", (64, 36), frames=3)
-    writer = children(write_all, driver, name, "auto", sent, SMALL, method="spawn")
-    writer.receive()
+    writer = up(children(write_all, driver, name, "auto", sent, SMALL, method="spawn"))
     said = launch(f"gpuringsrc ring={name} ! {HOST} ! fakesink").end(1)
     assert "Put cudadownload behind gpuringsrc" in said
     writer.result()
@@ -188,8 +184,7 @@ def test_frames_of_a_gpu_do_not_go_into_a_ring_of_the_host(driver, name, launch)
 
 def test_frames_of_the_host_do_not_go_into_a_ring_on_a_gpu(driver, name, launch, children):
     _, sent = dice_of("RGB", (64, 36), frames=3)
-    writer = children(write_all, driver, name, "auto", sent, SMALL, method="spawn")
-    writer.receive()
+    writer = up(children(write_all, driver, name, "auto", sent, SMALL, method="spawn"))
     said = launch(f"{video('RGB', (64, 36))} ! gpuringsink ring={name} create=false").end(1)
     assert "Put cudaupload before gpuringsink" in said
     writer.kill()

@@ -10,7 +10,7 @@ import pytest
 from tests.gstreamer.gpu import calls_log, driver, environment, fake_gpu, name, registries
 from tests.gstreamer.gpu_frames import read_late, read_told_gpu, write_late
 from tests.gstreamer.pictures import pictures, planes_of
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, up
 
 __all__ = ["calls_log", "driver", "environment", "fake_gpu", "name", "registries"]
 SIZE = (64, 36)
@@ -34,11 +34,9 @@ def test_a_frame_is_kept_until_it_was_copied_from(driver, name, launch, children
         f"{noise(12)} ! cudaupload ! identity silent=false ! gpuringsink ring={name} readers=1 "
         f"memory=auto slots={slots} enable-last-sample=false", "-v",
     )  # fmt: skip
-    reader = children(read_late, driver, name, slots, method="spawn")
-    reader.receive()
+    reader = up(children(read_late, driver, name, slots, method="spawn"))
     source.until("chain", slots + 2)
-    reader.send()
-    read = reader.result()
+    read = reader.finish()
     source.end()
     expected = list(pictures(file.read_bytes(), planes_of("RGB", *SIZE)))[slots:]
     for (picture, _, _), frame in zip(read, expected, strict=True):
@@ -49,16 +47,14 @@ def test_a_frame_is_put_out_when_its_producer_has_written_it(
     driver, name, launch, children, tmp_path, calls_log
 ):
     file, shape = tmp_path / "out.raw", (36, 64, 3)
-    writer = children(write_late, driver, name, shape, 7, method="spawn")
-    writer.receive()
+    writer = up(children(write_late, driver, name, shape, 7, method="spawn"))
     target = launch(
         f"gpuringsrc ring={name} ! cudadownload ! video/x-raw ! filesink location={file}"
     )
     writer.receive()
     if driver == "fake":  # it asks again and again whether the copy is done
         poll(lambda: calls_of(calls_log, target.pid, "cuStreamQuery") > 9)
-    writer.send()
-    writer.result()
+    writer.finish()
     target.end()
     assert file.read_bytes() == bytes([7]) * 2 * int(np.prod(shape))
 
@@ -69,8 +65,7 @@ def test_a_frame_that_was_not_written_to_its_end_is_passed_over(
     """The frame's producer is killed while its stream is held.  The source goes on with the next
     producer's frames."""
     file, shape = tmp_path / "out.raw", (36, 64, 3)
-    writer = children(write_late, driver, name, shape, 7, method="spawn")
-    writer.receive()
+    writer = up(children(write_late, driver, name, shape, 7, method="spawn"))
     target = launch(
         f"gpuringsrc ring={name} reattach=true num-buffers=3 ! cudadownload ! video/x-raw "
         f"! filesink location={file}", "-v",
@@ -78,11 +73,9 @@ def test_a_frame_that_was_not_written_to_its_end_is_passed_over(
     writer.receive()
     writer.kill()
     target.until("FRAME_TORN", 1)
-    writer = children(write_late, driver, name, shape, 9, method="spawn")
+    writer = up(children(write_late, driver, name, shape, 9, method="spawn"))
     writer.receive()
-    writer.receive()
-    writer.send()
-    writer.result()
+    writer.finish()
     target.end()
     picture = int(np.prod(shape))
     assert file.read_bytes() == bytes([7]) * picture + bytes([9]) * 2 * picture
@@ -163,13 +156,11 @@ def check_naps(log, pid):
 
 @pytest.mark.parametrize("driver", ["fake"], indirect=True)
 def test_a_source_sleeps_while_a_frame_is_written(driver, name, launch, children, calls_log):
-    writer = children(write_late, driver, name, (36, 64, 3), 7, method="spawn")
-    writer.receive()
+    writer = up(children(write_late, driver, name, (36, 64, 3), 7, method="spawn"))
     target = launch(f"gpuringsrc ring={name} ! fakesink")
     writer.receive()
     check_naps(calls_log, target.pid)
-    writer.send()
-    writer.result()
+    writer.finish()
     target.end()
 
 
@@ -178,9 +169,7 @@ def test_a_sink_sleeps_while_a_frame_is_read(driver, name, launch, children, cal
     source = launch(
         f"{noise(12)} ! cudaupload ! gpuringsink ring={name} readers=1 memory=auto slots=3"
     )
-    reader = children(read_late, driver, name, 3, method="spawn")
-    reader.receive()
+    reader = up(children(read_late, driver, name, 3, method="spawn"))
     check_naps(calls_log, source.pid)
-    reader.send()
-    reader.result()
+    reader.finish()
     source.end()

@@ -12,9 +12,9 @@ import gpuring
 from gpuring import native
 from tests.gstreamer.pipelines import SHOWN, numbers, of_size, publish, read, taken_for_dead
 from tests.helpers.commands import gpuring as command
-from tests.helpers.processes import PATIENCE_S, poll
+from tests.helpers.processes import PATIENCE_S, poll, up
 from tests.helpers.rings import put, small_ring
-from tests.helpers.support import locked
+from tests.helpers.words import locked
 
 
 def read_what_is_there(frames):
@@ -63,20 +63,17 @@ def test_a_killed_source_holds_up_nobody(name, launch):
 
 def dies_with_a_claim(pipe, name):
     with small_ring(name, slots=4, shape=(4, 8)) as ring, ring.producer() as producer:
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
         publish(producer, range(3))
         producer.claim(PATIENCE_S)
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def writes_and_dies_with_a_claim(pipe, name):
     with gpuring.attach(name) as ring, ring.producer() as producer:
         publish(producer, range(3))
         producer.claim(PATIENCE_S)
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 @pytest.mark.slow
@@ -97,13 +94,11 @@ def test_a_sink_that_cannot_leave_its_ring_says_so(name, launch):
 
 
 def test_the_words_of_a_dead_producer_are_on_the_bus(name, launch, children):
-    child = children(dies_with_a_claim, name)
-    child.receive()
+    child = up(children(dies_with_a_claim, name))
     source = launch(f"gpuringsrc ring={name} ! fakesink")
     with gpuring.attach(name) as ring, ring.consumer() as frames:
         poll(lambda: len(ring.stats().subscriptions) == 2)
-        child.send()
-        child.receive()
+        child.ask()
         child.kill()
         for _ in range(3):
             frames.acquire(PATIENCE_S).release()
@@ -119,12 +114,10 @@ def test_the_words_of_a_dead_producer_are_on_the_bus(name, launch, children):
 def test_a_source_that_reattaches_goes_on_in_the_next_ring(how, name, launch, children):
     source = launch(f"gpuringsrc ring={name} reattach=true ! {SHOWN}", "-v")
     if how == "killed":
-        child = children(dies_with_a_claim, name)
-        child.receive()
+        child = up(children(dies_with_a_claim, name))
         with gpuring.attach(name) as ring:
             poll(lambda: ring.stats().subscriptions)
-        child.send()
-        child.receive()
+        child.ask()
         child.kill()
     else:
         with small_ring(name, slots=4, shape=(4, 8)) as ring, ring.producer() as producer:
@@ -234,8 +227,7 @@ def test_a_source_does_not_take_the_death_of_its_producer_for_its_own(name, laun
     with small_ring(name, slots=4, shape=(4, 8)) as ring:
         source = launch(f"gpuringsrc ring={name} reattach=true ! {SHOWN}", "-v")
         poll(lambda: ring.stats().subscriptions)
-        child = children(writes_and_dies_with_a_claim, name)
-        child.receive()
+        child = up(children(writes_and_dies_with_a_claim, name))
         child.kill()
         source.until("INFO", 1)
         with ring.producer() as producer:

@@ -8,7 +8,7 @@ import pytest
 
 import gpuring
 from tests.gstreamer.pipelines import GRAY, numbers
-from tests.helpers.processes import PATIENCE_S, poll
+from tests.helpers.processes import PATIENCE_S, poll, up
 from tests.registry.strangers import NOBODY, as_nobody
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="becoming another user needs root")
@@ -20,8 +20,7 @@ def shared(pipe, name):
         name, slots=4, shape=(36, 64), dtype="u1", device="host", mode=0o666
     ) as ring:
         with ring.producer() as producer:
-            pipe.send("there")
-            pipe.receive()
+            pipe.ask("there")
             poll(lambda: ring.stats().subscriptions)
             for k in range(3):
                 with producer.claim(PATIENCE_S) as slot:
@@ -34,15 +33,13 @@ def shared(pipe, name):
 
 
 def test_a_ring_of_another_user_is_used_if_that_user_is_named(name, launch, children):
-    child = children(as_nobody, shared, name)
-    child.receive()
+    child = up(children(as_nobody, shared, name))
     said = launch(f"gpuringsrc ring={name} caps={GRAY} ! fakesink").end(1)
     assert f"attach with `owner` {NOBODY}" in said
     child.send()
     launch(f"gpuringsrc ring={name} caps={GRAY} owner={NOBODY} ! fakesink").end()
     said = launch(f"{numbers(1)} ! gpuringsink ring={name} create=false").end(1)
     assert f"attach with `owner` {NOBODY}" in said
-    child.send()
-    child.receive()
+    child.ask()
     launch(f"{numbers(3)} ! gpuringsink ring={name} create=false owner={NOBODY}").end()
     assert child.result() == 3

@@ -10,7 +10,7 @@ import ctypes
 
 from gpuring import native
 from tests.helpers import raw_verbs
-from tests.helpers.support import Actor
+from tests.helpers.segment import Actor
 
 NOT_READY, INVALID, NO_CONTEXT = 600, 400, 201
 CAPTURE, CAPTURE_ELSEWHERE = 900, 906  # CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED, _IMPLICIT

@@ -76,3 +76,29 @@ def _parts(comment: str) -> tuple[str, str]:
 
 
 FIELDS, SIZES = read(HEADER.read_text())
+
+PAGE = 4096
+
+
+def tables(slots: int, max_peers: int, max_subscriptions: int) -> dict[str, int]:
+    """Returns where each table of a header begins."""
+    sub = PAGE
+    peer = sub + max_subscriptions * SIZES["sub"]
+    slot = peer + max_peers * SIZES["peer"]
+    take = slot + slots * SIZES["slot"]
+    tear = -(-(take + slots * max_subscriptions * SIZES["take"]) // 64) * 64
+    work = -(-(tear + slots * max_peers * SIZES["tear"]) // 64) * 64
+    fence = -(-(work + 8 * slots * max_peers) // PAGE) * PAGE
+    return {
+        "head": 0, "sub": sub, "peer": peer, "slot": slot, "take": take, "tear": tear, "work": work,
+        "fence": fence, "event": fence + -(-8 * slots * max_peers // PAGE) * PAGE,
+    }  # fmt: skip
+
+
+def place(tables: dict[str, int], table: str, field: str, row: int = 0) -> tuple[int, str]:
+    """Returns the offset of a field, and how to unpack it.  If the field has several words, the
+    offset is that of the first one.  The row of a take is slot * max_subscriptions + u."""
+    if table in ("work", "fence"):
+        return tables[table] + 8 * row, "<Q"
+    offset, nbytes, *_ = FIELDS[table, field]
+    return tables[table] + row * SIZES[table] + offset, "<I" if nbytes == 4 else "<Q"

@@ -73,6 +73,16 @@ class Child:
         assert self.process.exitcode == 0, self.process.exitcode
         return value
 
+    def ask(self, value: Any = None) -> Any:
+        """Sends something to the child, and returns what the child sends next."""
+        self.send(value)
+        return self.receive()
+
+    def finish(self) -> Any:
+        """Lets a child that waits for this go on to its end, and returns its result."""
+        self.send()
+        return self.result()
+
     def _next(self) -> tuple[str, Any]:
         if not self.pipe.poll(self.patience_s):
             raise AssertionError(f"child {self.pid} said nothing for {self.patience_s} s")
@@ -105,6 +115,12 @@ class Child:
         self.process.close()
 
 
+def up(child: Child) -> Child:
+    """Waits until the child has sent something for the first time."""
+    child.receive()
+    return child
+
+
 class Pipe:
     """The child's end of the pipe."""
 
@@ -116,6 +132,11 @@ class Pipe:
 
     def receive(self) -> Any:
         return self._connection.recv()
+
+    def ask(self, value: Any = None) -> Any:
+        """Sends something to the test, and waits for what the test sends next."""
+        self.send(value)
+        return self.receive()
 
     def told(self) -> bool:
         """Whether there is something to receive."""

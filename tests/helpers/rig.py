@@ -1,4 +1,4 @@
-"""A ring whose peers are "processes" (support.py), each with a device order over one fake driver.
+"""A ring whose peers are "processes" (segment.py), each with a device order over one fake driver.
 
 The fixture `rig` makes it.
 """

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import os
 import random
 import selectors
-import struct
 import time
+from pathlib import Path
 from typing import Any
 
 import gpuring
+from gpuring import slot_layout
 from gpuring.registry import leftovers
+from gpuring.ring.creation import create_of
 from tests.helpers.arrays import array_of, assign
-from tests.helpers.layout import FIELDS
 from tests.helpers.processes import Pipe, poll
+from tests.helpers.words import peek
 
 SMALL = {"slots": 4, "shape": 4, "dtype": "u1"}
 
@@ -21,6 +22,19 @@ SMALL = {"slots": 4, "shape": 4, "dtype": "u1"}
 def small_ring(name: str, slots: int = 4, **options: Any) -> gpuring.Ring:
     """Makes a ring in host memory.  A frame has four bytes."""
     return gpuring.create(name, **SMALL | {"slots": slots, "device": "host"} | options)
+
+
+def create_far(
+    name: str, origin: Any, *, slots: int, device: str, memory: str = "auto", **described: Any
+) -> gpuring.Ring:
+    """A ring as the importer of a bridge makes it."""
+    slot = slot_layout.make(**described, origin=origin)
+    return create_of(slot, name, slots=slots, device=device, memory=memory)
+
+
+def segments_of(name: str) -> list[str]:
+    """Returns the files in shared memory of rings whose names begin with this name."""
+    return sorted(path.name for path in Path("/dev/shm").glob(f"gpuring.{name}*"))
 
 
 def publish(producer: gpuring.Producer, *values: Any) -> None:
@@ -47,7 +61,7 @@ def drain(consumer: gpuring.Consumer) -> list[int]:
         try:
             with consumer.acquire(0) as slot:
                 seqs.append(slot.seq)
-        except gpuring.RingTimeout:
+        except (gpuring.RingTimeout, gpuring.EndOfStream):
             return seqs
 
 
@@ -71,8 +85,7 @@ def publish_at_random(pipe: Pipe, names: list[str], rounds: int, seed: int) -> N
 def publish_and_wait(pipe: Pipe, name: str, frames: int) -> None:
     with gpuring.attach(name) as ring, ring.producer() as producer:
         put(producer, frames)
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def tidied(name: str) -> None:
@@ -91,16 +104,11 @@ def is_whole_or_gone(name: str) -> bool:
 
 def waiters(ring: gpuring.Ring) -> int:
     """head.waiters: how many are counted as waiting in this ring."""
-    return _peek(ring, "waiters")
+    return peek(ring, "head", "waiters")
 
 
 def bells(ring: gpuring.Ring) -> int:
-    return _peek(ring, "bell")
-
-
-def _peek(ring: gpuring.Ring, field: str) -> int:
-    offset = FIELDS["head", field].offset
-    return int(struct.unpack_from("<I", os.pread(ring._header.lock_fd, 4, offset))[0])
+    return peek(ring, "head", "bell")
 
 
 def readable(endpoint: Any, timeout: float = 0) -> bool:

@@ -13,8 +13,7 @@ import pytest
 
 import gpuring
 from tests.helpers import commands
-from tests.helpers.processes import few_descriptors, until
-from tests.helpers.support import Pipe
+from tests.helpers.processes import Pipe, few_descriptors, until
 
 
 def variable(pipe: Pipe) -> str | None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import gpuring
-from tests.helpers.support import poll, set_fence, written_by_gpu
+from tests.helpers.processes import poll
+from tests.helpers.words import set_fence, written_by_gpu
 
 
 def publishes(pipe, name, frames):
@@ -13,8 +14,7 @@ def publishes(pipe, name, frames):
         slot = producer.claim(10)
         seqs.append(slot.seq)
         slot.publish()
-    pipe.send((producer.peer, seqs))
-    pipe.receive()
+    pipe.ask((producer.peer, seqs))
 
 
 def unpay(ring, peer, index):

@@ -17,9 +17,9 @@ import pytest
 
 import gpuring
 from gpuring.cli.inspect import describe
+from tests.helpers.processes import open_files, poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import cpu_seconds_of, put
-from tests.helpers.support import open_files, poll
 from tests.helpers.victim import Victim
 
 
@@ -34,15 +34,13 @@ def hold_a_frame(pipe, name, options):
     consumer = gpuring.attach(name, timeout=10).consumer("shared", **options)
     pipe.send("joined")
     slot = consumer.acquire(10)
-    pipe.send(slot.seq)
-    pipe.receive()
+    pipe.ask(slot.seq)
 
 
 def hold_a_claim(pipe, name):
     producer = gpuring.attach(name, timeout=10).producer()
     slot = producer.claim(10)
-    pipe.send(slot.seq)
-    pipe.receive()
+    pipe.ask(slot.seq)
 
 
 # ---- the watchdog ------------------------------------------------------------------------------
@@ -68,8 +66,7 @@ def kill_and_wait(pipe, name, pid):
 )
 def test_the_dead_are_cleared_while_the_main_thread_holds_the_gil(name, children):
     with make(name) as ring, ring.producer():
-        victim = children(hold_a_claim, name)
-        victim.receive()
+        victim = up(children(hold_a_claim, name))
         killer = children(kill_and_wait, name, victim.pid)
         killer.send()
         # No Python runs in this process until the killer has sent its result.
@@ -84,8 +81,7 @@ def test_the_dead_are_cleared_while_the_main_thread_holds_the_gil(name, children
 )
 def test_nobody_has_to_wait_for_the_dead_to_be_cleared(name, children):
     with make(name) as ring, ring.consumer():
-        victim = children(hold_a_claim, name)
-        victim.receive()
+        victim = up(children(hold_a_claim, name))
         victim.kill()
         poll(lambda: ring.stats().reaps == 1)
         (death,) = ring.stats().deaths
@@ -134,8 +130,7 @@ def be_in_all(pipe, names):
             ring = stack.enter_context(gpuring.attach(name))
             stack.enter_context(ring.consumer())
             stack.enter_context(ring.consumer())
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def watch_over_all(pipe, names):
@@ -146,8 +141,7 @@ def watch_over_all(pipe, names):
         rings = [stack.enter_context(make(name)) for name in names]
         for ring in rings:
             stack.enter_context(ring.producer())
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
         assert [len(ring.stats().peers) for ring in rings] == [3, 3, 3]
         poll(pidfds)
         assert pidfds() == 1
@@ -159,12 +153,9 @@ def watch_over_all(pipe, names):
 
 def test_one_descriptor_watches_over_all_peers_of_a_process(name, children):
     names = [f"{name}-{k}" for k in range(3)]
-    watcher = children(watch_over_all, names)
-    watcher.receive()
-    victim = children(be_in_all, names)
-    victim.receive()
-    watcher.send()
-    watcher.receive()
+    watcher = up(children(watch_over_all, names))
+    victim = up(children(be_in_all, names))
+    watcher.ask()
     victim.kill()
     watcher.result()
 
@@ -286,8 +277,7 @@ def test_a_forked_child_that_attaches_by_itself_clears_the_dead(name, children):
         pid, peer = parent.receive()
         try:
             poll(lambda: ring._header.live_peers() == [peer])
-            victim = children(hold_a_claim, name)
-            victim.receive()
+            victim = up(children(hold_a_claim, name))
             victim.kill()
             poll(lambda: ring.stats().reaps == 1)
         finally:

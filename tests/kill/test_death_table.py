@@ -7,9 +7,10 @@ import pytest
 
 import gpuring
 from gpuring.cli.inspect import describe
+from tests.helpers.places import HOST, ON_GPU
+from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
-from tests.helpers.rings import put, small_ring
-from tests.helpers.support import HOST, ON_GPU, poll, segments_of
+from tests.helpers.rings import put, segments_of, small_ring
 from tests.helpers.victim import Victim
 
 
@@ -20,8 +21,7 @@ def publishes_and_claims(pipe, name, place):
         place.fill(slot, 7)
         seq = slot.seq
     place.wait()
-    pipe.send((seq, producer.claim(10).seq))
-    pipe.receive()
+    pipe.ask((seq, producer.claim(10).seq))
 
 
 @promise(
@@ -55,8 +55,7 @@ def reads(pipe, name, what):
             slot = frames.acquire(20)
             if what == "a frame, released":
                 slot.release()
-        pipe.send(frames.peer)
-        pipe.receive()
+        pipe.ask(frames.peer)
 
 
 @promise("failure.md", "The subscription ends, so producers no longer wait for it.")
@@ -80,8 +79,7 @@ def test_a_killed_readers_subscription_goes_and_producers_go_on(name, children, 
 
 def creates(pipe, name):
     ring = small_ring(name)
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
     ring.close()
 
 
@@ -91,8 +89,7 @@ def creates(pipe, name):
     "ring can finish.",
 )
 def test_a_host_ring_outlives_its_creator_as_long_as_it_has_its_name(name, children):
-    creator = children(creates, name)
-    creator.receive()
+    creator = up(children(creates, name))
     with gpuring.attach(name) as inside, inside.producer() as producer:
         creator.kill()
         with gpuring.attach(name) as late, late.consumer() as frames:
@@ -146,8 +143,7 @@ def seq_of(frames):
 def dies_at_once(pipe, name, peers):
     ring = gpuring.attach(name, timeout=20)
     joined = [ring.consumer() for _ in range(peers)]
-    pipe.send([each.peer for each in joined])
-    pipe.receive()
+    pipe.ask([each.peer for each in joined])
 
 
 @promise(

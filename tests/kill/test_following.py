@@ -13,9 +13,9 @@ import pytest
 
 import gpuring
 from gpuring.ring.waiting import select_async
+from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import readable
-from tests.helpers.support import poll
 from tests.kill.test_restarts import OPTIONS, owns_and_publishes
 
 # ---- the forms of a reader: each yields the slots that it gets, which it has then ----------------
@@ -134,8 +134,7 @@ def follows(pipe, name, form, last):
 def test_a_reader_goes_on_however_it_waits(name, children, form):
     """The reader's camera dies and comes back while the reader waits.  Another camera comes while
     the reader is stopped, so that it finds the stream and the ring at their end at once."""
-    camera = children(owns_and_publishes, name, [1])
-    camera.receive()
+    camera = up(children(owns_and_publishes, name, [1]))
     reader = children(follows, name, form, 3)
     assert reader.receive() == (1, False)
     camera.kill()
@@ -145,13 +144,11 @@ def test_a_reader_goes_on_however_it_waits(name, children, form):
     assert reader.receive() == (2, True)
     os.kill(reader.pid, signal.SIGSTOP)
     camera.kill()
-    camera = children(owns_and_publishes, name, [3])
-    camera.receive()
+    camera = up(children(owns_and_publishes, name, [3]))
     os.kill(reader.pid, signal.SIGCONT)
     assert reader.receive() == (3, True)
     reader.result()
-    camera.send()
-    camera.result()
+    camera.finish()
 
 
 # ---- producers -----------------------------------------------------------------------------------
@@ -209,8 +206,7 @@ def owns_and_reads(pipe, name, count):
 )
 def test_a_producer_goes_on_in_the_ring_that_its_creator_has_made_again(name, children, form):
     """The producer publishes in the ring of its dead creator until there is another ring."""
-    owner = children(owns_and_reads, name, 1)
-    owner.receive()
+    owner = up(children(owns_and_reads, name, 1))
     producer = children(publishes, name, form)
     producer.send(1)
     assert producer.receive() is False
@@ -228,8 +224,7 @@ def test_a_producer_goes_on_in_the_ring_that_its_creator_has_made_again(name, ch
             owner.kill()
     producer.send(None)
     producer.result()
-    owner.send()
-    owner.result()
+    owner.finish()
 
 
 # ---- what a program that does not follow is told -------------------------------------------------
@@ -241,19 +236,16 @@ def test_a_producer_goes_on_in_the_ring_that_its_creator_has_made_again(name, ch
     "to go on there.",
 )
 def test_who_does_not_follow_is_told_of_the_new_ring_in_the_same_words(name, children):
-    camera = children(owns_and_publishes, name, [1])
-    camera.receive()
+    camera = up(children(owns_and_publishes, name, [1]))
     with gpuring.attach(name) as ring, ring.consumer(start="oldest") as frames:
         frames.acquire(5).release()
         camera.kill()
         with pytest.raises(gpuring.PeerLost, match="`reattach` waits for one, or for the next"):
             frames.acquire(5)
-        again = children(owns_and_publishes, name, [2])
-        again.receive()
+        again = up(children(owns_and_publishes, name, [2]))
         with pytest.raises(
             gpuring.EndOfStream,
             match=r"Another ring has that name now. Attach again .* `reattach`",
         ):
             frames.acquire(5)
-        again.send()
-        again.result()
+        again.finish()

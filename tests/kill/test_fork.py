@@ -18,8 +18,8 @@ import gpuring
 from gpuring import native
 from gpuring.registry import segment
 from tests.helpers.holdings import HOLDINGS, Has
+from tests.helpers.processes import Pipe, poll
 from tests.helpers.promise import promise
-from tests.helpers.support import Pipe, poll
 
 OPTIONS = {"slots": 2, "shape": 4, "dtype": "u1"}
 

@@ -13,8 +13,7 @@ import gpuring
 from gpuring.native.snapshot import snapshot
 from tests.helpers.commands import python
 from tests.helpers.promise import promise
-from tests.helpers.rings import small_ring
-from tests.helpers.support import segments_of
+from tests.helpers.rings import segments_of, small_ring
 
 JOINS = """
 import contextlib, multiprocessing, os, sys, threading, time

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
 from pathlib import Path
@@ -13,8 +12,9 @@ import gpuring
 from tests.helpers.commands import gpuring as command
 from tests.helpers.commands import running
 from tests.helpers.layout import FIELDS
+from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
-from tests.helpers.support import poll, segments_of
+from tests.helpers.rings import segments_of
 
 OPTIONS = {"slots": 4, "shape": 4, "dtype": "i8", "device": "host"}
 
@@ -30,16 +30,14 @@ def owns_and_publishes(pipe, name, values):
     with gpuring.create(name, **OPTIONS) as ring, ring.producer() as producer:
         for value in values:
             put(producer, value)
-        pipe.send("published")
-        pipe.receive()
+        pipe.ask("published")
 
 
 def guest(pipe, name):
     with gpuring.attach(name, timeout=10) as ring, ring.consumer() as frames:
         pipe.send("joined")
         frames.acquire(10)
-        pipe.send("holds")
-        pipe.receive()
+        pipe.ask("holds")
 
 
 def records(pipe, name, last):
@@ -65,19 +63,16 @@ def records(pipe, name, last):
 @pytest.mark.slow
 def test_a_loop_goes_on_over_the_death_of_who_owns_the_ring(name, children):
     """Sequences start over in the new ring."""
-    camera = children(owns_and_publishes, name, [1, 2])
-    camera.receive()
+    camera = up(children(owns_and_publishes, name, [1, 2]))
     recorder = children(records, name, 4)
     assert [recorder.receive(), recorder.receive()] == [(1, 4, False), (2, 5, False)]
     os.kill(recorder.pid, signal.SIGSTOP)  # it goes on when both frames are there
     camera.kill()
-    again = children(owns_and_publishes, name, [3, 4])
-    again.receive()
+    again = up(children(owns_and_publishes, name, [3, 4]))
     os.kill(recorder.pid, signal.SIGCONT)
     assert [recorder.receive(), recorder.receive()] == [(3, 4, True), (4, 5, False)]
     recorder.result()
-    again.send()
-    again.result()
+    again.finish()
 
 
 @promise(
@@ -110,8 +105,7 @@ def test_a_loop_goes_on_over_a_ring_that_replaces_a_living_one(name, children):
 def test_a_loop_goes_on_over_the_death_of_a_producer(name, children):
     with gpuring.create(name, **OPTIONS):
         recorder = children(records, name, 2)
-        killed = children(joins_and_publishes, name, 1)
-        killed.receive()
+        killed = up(children(joins_and_publishes, name, 1))
         assert recorder.receive() == (1, 4, False)
         killed.kill()
         children(joins_and_publishes, name, 2)
@@ -146,20 +140,17 @@ def test_a_watcher_goes_on_though_it_has_joined_the_ring_of_the_dead(
     name, children, newest, between
 ):
     """The watcher may start between the death of the camera and its restart."""
-    camera = children(owns_and_publishes, name, [1])
-    camera.receive()
+    camera = up(children(owns_and_publishes, name, [1]))
     if between:
         camera.kill()
     watcher = children(watches, name, newest, 4)
     assert watcher.receive() == "joined"
     assert watcher.receive() == (1, False)
     camera.kill()
-    again = children(owns_and_publishes, name, [4])
-    again.receive()
+    again = up(children(owns_and_publishes, name, [4]))
     assert watcher.receive() == (4, True)
     watcher.result()
-    again.send()
-    again.result()
+    again.finish()
 
 
 def ends(camera, how):
@@ -179,8 +170,7 @@ def ends(camera, how):
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM])
 def test_a_camera_starts_again_though_a_reader_is_still_in_its_ring(name, children, how):
     """The reader, which is lossless and has fallen behind, drains the old ring."""
-    camera = children(owns_and_publishes, name, [1, 2])
-    camera.receive()
+    camera = up(children(owns_and_publishes, name, [1, 2]))
     with gpuring.attach(name) as old, old.consumer(start="oldest") as frames:
         ends(camera, how)
         again = children(owns_and_publishes, name, [3])
@@ -192,8 +182,7 @@ def test_a_camera_starts_again_though_a_reader_is_still_in_its_ring(name, childr
             others.acquire(0) as slot,
         ):
             assert slot.array[0] == 3
-        again.send()
-        again.result()
+        again.finish()
 
 
 @promise(
@@ -204,8 +193,7 @@ def test_a_camera_starts_again_though_a_reader_is_still_in_its_ring(name, childr
 )
 def test_a_producer_in_the_ring_of_a_dead_creator_is_closed_out_by_the_next_one(name, children):
     """The creator decides.  With replace=False it goes on with the ring instead."""
-    camera = children(owns_and_publishes, name, [1])
-    camera.receive()
+    camera = up(children(owns_and_publishes, name, [1]))
     with gpuring.attach(name) as old, old.producer() as producer:
         ends(camera, signal.SIGKILL)
         producer.claim(5).publish()
@@ -224,8 +212,7 @@ def test_a_producer_in_the_ring_of_a_dead_creator_is_closed_out_by_the_next_one(
     "`replace=False` no ring is replaced.",
 )
 def test_replace_false_refuses_the_ring_of_the_dead_too(name, children):
-    camera = children(owns_and_publishes, name, [1])
-    camera.receive()
+    camera = up(children(owns_and_publishes, name, [1]))
     with gpuring.attach(name) as ring, ring.consumer():
         camera.kill()
         poll(lambda: ring.stats().reaps == 1)
@@ -257,8 +244,7 @@ def damaged(name):
 )
 @pytest.mark.parametrize("change", [of_another_version, damaged])
 def test_what_cannot_be_read_makes_way_when_nobody_uses_it(name, children, change):
-    camera = children(owns_and_publishes, name, [1])
-    camera.receive()
+    camera = up(children(owns_and_publishes, name, [1]))
     with gpuring.attach(name):
         camera.kill()
         change(name)
@@ -267,44 +253,6 @@ def test_what_cannot_be_read_makes_way_when_nobody_uses_it(name, children, chang
     with gpuring.create(name, **OPTIONS) as ring:
         assert len(segments_of(name)) == 2
         works(ring)
-
-
-@pytest.mark.parametrize("role", ["producer", "consumer"])
-@pytest.mark.parametrize("end", ["replaced", "closed"])
-def test_who_attached_before_a_ring_was_replaced_is_told_to_attach_again(name, role, end):
-    """The ring may be closed between `attach` and the join."""
-    old = gpuring.create(name, **OPTIONS)
-    with gpuring.attach(name) as late:
-        if end == "closed":
-            old.close()
-        with gpuring.create(name, **OPTIONS, replace=True):
-            again = "another ring took its name.*attach again: with a timeout"
-            with pytest.raises(gpuring.RingClosed, match=again):
-                getattr(late, role)()
-            with gpuring.attach(name) as new:
-                getattr(new, role)().close()
-    old.close()
-
-
-@promise(
-    "failure.md",
-    "It reads what is there and gets `EndOfStream`.",
-)
-def test_readers_drain_a_ring_that_was_replaced(name):
-    with (
-        gpuring.create(name, **OPTIONS) as old,
-        old.consumer() as frames,
-        old.producer() as producer,
-    ):
-        seqs = [put(producer, value) for value in (1, 2, 3)]
-        with gpuring.create(name, **OPTIONS, replace=True):
-            with pytest.raises(gpuring.RingClosed):
-                producer.claim(0)
-            for seq in seqs:
-                with frames.acquire(0) as slot:
-                    assert slot.seq == seq
-            with pytest.raises(gpuring.EndOfStream):
-                frames.acquire(0)
 
 
 def all_killed(name, children):
@@ -379,15 +327,13 @@ def test_a_kept_ring_outlives_its_producers_and_a_keeper_that_was_killed_starts_
     with keeper(name) as first:
         with gpuring.attach(name, timeout=20) as ring, ring.consumer() as consumer:
             for value, end in ((1, gpuring.PeerLost), (2, gpuring.EndOfStream)):
-                producer = children(joins_and_publishes, name, value)
-                producer.receive()
+                producer = up(children(joins_and_publishes, name, value))
                 with consumer.acquire(10) as slot:
                     assert slot.array[0] == value
                 if end is gpuring.PeerLost:
                     producer.kill()
                 else:
-                    producer.send()
-                    producer.result()
+                    producer.finish()
                 with pytest.raises(end):
                     consumer.acquire(10)
         ring = gpuring.attach(name)
@@ -407,29 +353,10 @@ def test_a_kept_ring_outlives_its_producers_and_a_keeper_that_was_killed_starts_
         gpuring.attach(name)
 
 
-def test_a_keeper_that_is_ended_while_it_says_that_it_keeps_closes_its_ring(name):
-    """Nobody reads its output, so it is still writing when the signal comes."""
-    read, write = os.pipe()
-    os.set_blocking(write, False)
-    with contextlib.suppress(BlockingIOError):
-        while True:
-            os.write(write, bytes(4096))
-    os.set_blocking(write, True)
-    with os.fdopen(read, "rb") as said, keeper(name, stdout=write) as started:
-        os.close(write)
-        with gpuring.attach(name, timeout=20):
-            stat = Path(f"/proc/{started.pid}/stat")
-            poll(lambda: stat.read_text().rpartition(")")[2].split()[0] == "S")
-        started.terminate()
-        assert b"closing" in said.read()
-        assert started.wait(20) == 0
-
-
 def joins_and_publishes(pipe, name, value):
     producer = gpuring.attach(name, timeout=10).producer()
     put(producer, value)
-    pipe.send("published")
-    pipe.receive()
+    pipe.ask("published")
 
 
 def test_the_ring_that_a_consumer_came_from_closes_it_wherever_it_is(name):

@@ -13,9 +13,9 @@ import pytest
 
 import gpuring
 from gpuring import cli
+from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import drain, put, small_ring
-from tests.helpers.support import poll
 
 SLOTS = 4
 
@@ -28,8 +28,7 @@ def go_on(child):
 def claims(pipe, name):
     with gpuring.attach(name, timeout=10) as ring, ring.producer() as producer:
         slot = producer.claim(10)
-        pipe.send(slot.seq)
-        pipe.receive()
+        pipe.ask(slot.seq)
         slot.publish()
 
 
@@ -40,8 +39,7 @@ def holds(pipe, name, subscription, lossless):
     ):
         pipe.send("joined")
         slot = frames.acquire(20)
-        pipe.send(slot.seq)
-        pipe.receive()
+        pipe.ask(slot.seq)
         slot.release()
 
 
@@ -92,8 +90,7 @@ def test_a_stopped_producer_with_a_claim_holds_up_readers_and_a_lap_later_produc
 @promise("failure.md", "producers, a lap later")
 def test_a_stopped_holder_of_a_lossless_subscription_holds_up_producers_a_lap_later(name, children):
     with small_ring(name) as ring, ring.producer() as producer, ring.consumer("other") as other:
-        child = children(holds, name, "mine", True)
-        child.receive()
+        child = up(children(holds, name, "mine", True))
         (seq,) = put(producer)
         assert child.receive() == seq
         child.stop()
@@ -111,8 +108,7 @@ def test_a_stopped_holder_of_a_lossless_subscription_holds_up_producers_a_lap_la
 def test_another_member_reads_on_beside_a_stopped_one(name, children):
     """It reads up to one lap after the frame that the stopped member holds."""
     with small_ring(name) as ring, ring.producer() as producer:
-        child = children(holds, name, "shared", True)
-        child.receive()
+        child = up(children(holds, name, "shared", True))
         (seq,) = put(producer)
         assert child.receive() == seq
         other = ring.consumer("shared")
@@ -128,8 +124,7 @@ def test_another_member_reads_on_beside_a_stopped_one(name, children):
 @promise("failure.md", "nobody; the ring has one slot less")
 def test_a_stopped_holder_of_a_lossy_subscription_costs_one_slot(name, children):
     with small_ring(name) as ring, ring.producer() as producer, ring.consumer("all") as reader:
-        child = children(holds, name, "some", False)
-        child.receive()
+        child = up(children(holds, name, "some", False))
         (seq,) = put(producer)
         assert child.receive() == seq
         child.stop()
@@ -193,8 +188,7 @@ def test_the_tools_say_who_is_stopped(name, children, width, capsys, monkeypatch
     """They do so in a narrow terminal, too, where top leaves out columns."""
     monkeypatch.setenv("COLUMNS", str(width))
     with small_ring(name) as ring, ring.producer() as producer:
-        child = children(holds, name, "object-detection-workers", True)
-        child.receive()
+        child = up(children(holds, name, "object-detection-workers", True))
         put(producer)
         child.receive()
         shown = {}
@@ -223,8 +217,7 @@ def test_the_tools_say_who_is_stopped(name, children, width, capsys, monkeypatch
 
 def produces(pipe, name):
     with gpuring.attach(name) as ring, ring.producer() as producer:
-        pipe.send(producer.peer)
-        pipe.receive()
+        pipe.ask(producer.peer)
 
 
 @promise(
@@ -247,8 +240,7 @@ def test_who_waits_for_a_frame_is_told_that_the_producer_is_stopped(name, childr
 
 
 def sleeps(pipe):
-    pipe.send(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
-    pipe.receive()
+    pipe.ask(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19])
 
 
 def test_only_the_process_that_joined_is_looked_up(segment, children):

@@ -16,7 +16,8 @@ import pytest
 
 import gpuring
 from gpuring.native.snapshot import snapshot
-from tests.helpers.support import Pipe, Place
+from tests.helpers.places import Place
+from tests.helpers.processes import Pipe
 
 WORDS = 1000
 META = [("producer", "i4"), ("k", "i8")]
@@ -64,8 +65,7 @@ def produce(pipe: Pipe, name: str, place: Place, me: int, frames: int, seconds: 
     """Publishes, and abandons every 17th claim.  Returns the k of each published frame."""
     published = []
     with gpuring.attach(name) as ring, ring.producer() as producer:
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
         until = time.monotonic() + seconds
         k = 0
         while k < frames if not seconds else time.monotonic() < until:

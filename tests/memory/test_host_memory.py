@@ -9,7 +9,7 @@ import gpuring
 from tests.helpers import raw_verbs
 from tests.helpers.processes import Pipe, open_files, replaces_its_files
 from tests.helpers.rings import small_ring
-from tests.helpers.support import peek
+from tests.helpers.words import peek
 
 
 def closes_rings(pipe: Pipe, name: str) -> set[int]:

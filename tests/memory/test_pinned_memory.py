@@ -22,9 +22,9 @@ from gpuring.memory.pinned import PinnedMemory, RegisteredMemory
 from gpuring.registry import segment
 from gpuring.ring import inner, ordering
 from gpuring.slot_layout import Field
-from tests.helpers.processes import Pipe, open_files
+from tests.helpers.processes import Pipe, open_files, up
 from tests.helpers.promise import promise
-from tests.helpers.support import segments_of
+from tests.helpers.rings import segments_of
 from tests.memory.fake_gpu import GpuArray
 
 FIELD = Field("array", (5,), np.dtype("i4"), 0)
@@ -81,8 +81,7 @@ def creates(pipe: Pipe, name: str) -> None:
     ring = make(name)
     with ring.producer() as producer, producer.claim(0) as slot:
         slot.array[...] = FRAME
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
 
 
 @promise(
@@ -91,8 +90,7 @@ def creates(pipe: Pipe, name: str) -> None:
     "leave removes the names.",
 )
 def test_others_attach_after_the_death_of_the_creator(name, children):
-    creator = children(creates, name)
-    creator.receive()
+    creator = up(children(creates, name))
     with gpuring.attach(name) as first:
         creator.kill()
         with (

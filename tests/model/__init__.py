@@ -6,7 +6,8 @@
     sequential.py                        the same verbs one after the other: the C core's oracle
     device.py                            GPU streams: queues that run later, or vanish
     doorbell.py                          bell, waiters and futex: no wake-up is lost
-    steps.py explore.py invariants.py    every interleaving, every kill, and what must hold
+    steps.py program.py explore.py invariants.py
+                                         every interleaving, every kill, and what must hold
     actors.py configs.py mutants.py      who plays, how much is explored, how the model can fail
 
 `python -m tests.model` runs the small set, `--long` the large one too; see `docs/protocol.md`.

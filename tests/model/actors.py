@@ -6,8 +6,9 @@ would know, for the invariants: the frames it writes and holds, and that its str
 
 import dataclasses
 
-from .explore import Actor, World, explore
+from .explore import World, explore
 from .invariants import Invariants, show
+from .program import Actor
 from .steps import load, load_both, owner, phase, run, store, wait, word
 from .words import (
     CONSUMER,

@@ -20,8 +20,9 @@ import time
 from dataclasses import dataclass, replace
 
 from .actors import reaping, run
-from .explore import KINDS, Actor, Program, Report
+from .explore import KINDS, Report
 from .invariants import show
+from .program import Actor, Program
 from .steps import ENQUEUE, LOCK, WAIT, apply, effect
 from .words import CONSUMER, NOBODY, EndOfStream, Peer, PeerLost, RingClosed, TableFull
 

@@ -8,7 +8,8 @@ bells.  `armed`, `fd`, `kicks`, `listed` and `mutex` belong to one process, whos
 (core/notify.c) turns bells into descriptors.  Reapers work under LOCK, as in `membership.py`.
 """
 
-from .explore import Actor, World, explore
+from .explore import World, explore
+from .program import Actor
 from .steps import fetch_add, load, load_both, lock, store, wait
 from .words import FREE, LEAVING, LIVE, Peer
 

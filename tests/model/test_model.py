@@ -7,8 +7,9 @@ import pytest
 
 from .actors import Cast
 from .configs import CI, host
-from .explore import Program, explore
+from .explore import explore
 from .mutants import MUTANTS
+from .program import Program
 from .protocol import Ring
 from .steps import apply
 

@@ -7,7 +7,7 @@ import pytest
 
 from gpuring import native
 from tests.helpers import raw_verbs
-from tests.helpers.support import pack
+from tests.helpers.segment import pack
 
 N = 4
 

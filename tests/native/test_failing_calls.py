@@ -18,7 +18,8 @@ import pytest
 import gpuring
 from gpuring.registry import survey
 from tests.helpers.compiled import CC, needs_compiler
-from tests.helpers.support import Pipe, open_files, segments_of
+from tests.helpers.processes import Pipe, open_files
+from tests.helpers.rings import segments_of
 
 SOURCE = Path(__file__).with_name("failing_calls.c")
 OPTIONS: dict[str, Any] = {"slots": 2, "shape": 4, "dtype": "u1", "device": "host"}

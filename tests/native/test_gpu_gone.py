@@ -7,8 +7,8 @@ import pytest
 
 from gpuring.cli.inspect import describe
 from gpuring.registry.survey import collect
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
 from tests.native.offer import gives_its_locks_up
 
 KINDS = pytest.mark.parametrize("kind", ["GPU ring", "host ring", "pinned, GPU", "pinned, CPU"])
@@ -41,8 +41,7 @@ def started(segment, children, kind):
 def test_on_a_gpu_nobody_is_cleared_before_the_process_is_gone(segment, children, kind):
     """G1: its lock goes before its GPU work does.  A peer without a GPU has no such work."""
     ring, child, number = started(segment, children, kind)
-    child.send()
-    child.receive()
+    child.ask()
     assert ring.creator.live_peers() == []
     if "GPU" not in kind:
         assert ring.creator.reap() == [number]

@@ -117,7 +117,7 @@ def test_every_documented_phase_is_the_cores(table):
 
 
 def test_the_documented_tables_are_where_they_are(segment):
-    """The tables are where support.py computes them from the document's element sizes and
+    """The tables are where helpers/layout.py computes them from the document's element sizes and
     alignments."""
     elements = {row[0]: row[2] for row in rows(LAYOUT) if row[0] in TABLES and len(row) == 3}
     sizes = {t: int(m[0]) for t, e in elements.items() if (m := re.findall(r"(\d+) bytes", e))}

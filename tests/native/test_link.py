@@ -15,7 +15,7 @@ import pytest
 import gpuring
 from gpuring.ring import inner
 from tests.helpers.compiled import BUILD_S, FAULTS, Edit, build, needs_compiler, run
-from tests.helpers.support import create_far, segments_of
+from tests.helpers.rings import create_far, segments_of
 
 NEAR, OTHER = b"n" * 16, b"o" * 16
 _names = itertools.count()

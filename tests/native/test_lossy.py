@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuring import native
-from tests.helpers.support import Segment, pack
+from tests.helpers.segment import Segment, pack
 
 
 def test_a_lossy_reader_is_passed_and_told_how_many(segment):

@@ -19,7 +19,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from gpuring import native
 from tests.helpers import raw_verbs
 from tests.helpers.fake_driver import Driver
-from tests.helpers.support import Actor, Segment
+from tests.helpers.segment import Actor, Segment
 from tests.model import sequential
 
 REFUSALS = {

@@ -13,8 +13,8 @@ import gpuring
 from gpuring import cli, native
 from gpuring.native.snapshot import snapshot
 from tests.helpers import raw_verbs
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
 
 SIZES = (65, 128, 250)
 CROWDS = (64, 127, 247)

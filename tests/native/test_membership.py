@@ -10,7 +10,7 @@ import pytest
 from gpuring import native
 from tests.helpers import raw_verbs
 from tests.helpers.promise import promise
-from tests.helpers.support import Actor
+from tests.helpers.segment import Actor
 
 
 def test_a_join_takes_the_lowest_free_number_and_a_new_id(segment):

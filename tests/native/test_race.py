@@ -17,7 +17,7 @@ import pytest
 from gpuring import native
 from gpuring.native import Header
 from tests.helpers import raw_verbs
-from tests.helpers.support import Pipe
+from tests.helpers.processes import Pipe
 
 DATA_AT, PAGE = 3584, 4096
 SECONDS = 0.6

@@ -7,7 +7,7 @@ import random
 import pytest
 
 from gpuring import native
-from tests.helpers.support import Actor, Segment
+from tests.helpers.segment import Actor, Segment
 
 STEPS = 20_000
 

@@ -7,7 +7,7 @@ import pytest
 
 from gpuring import native
 from tests.helpers import raw_verbs
-from tests.helpers.support import Segment
+from tests.helpers.segment import Segment
 
 GIVEN_UP = 2**48 - 1
 LONG_AGO = 1  # CLOCK_MONOTONIC

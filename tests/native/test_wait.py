@@ -13,7 +13,7 @@ import pytest
 from gpuring import native
 from gpuring.native import Header
 from tests.helpers import raw_verbs
-from tests.helpers.support import Pipe, poll
+from tests.helpers.processes import Pipe, poll, up
 
 VERBS = ("claim", "acquire", "latest")
 
@@ -222,8 +222,7 @@ def hold_until_killed(pipe: Pipe, path: str, role: str) -> None:
         peer = raw_verbs.join_consumer(header, b"x", True, "next")
         pipe.send()
         peer.acquire(20)
-    pipe.send(peer.seq)
-    pipe.receive()
+    pipe.ask(peer.seq)
 
 
 TIMEOUTS = pytest.mark.parametrize("timeout", [None, 20, 0.02, 0])
@@ -233,8 +232,7 @@ TIMEOUTS = pytest.mark.parametrize("timeout", [None, 20, 0.02, 0])
 def test_a_claim_goes_on_after_the_death_of_the_reader_in_its_way(segment, children, timeout):
     """With a short time-out, or without waiting, the caller tries again.  Somebody must reap."""
     ring = segment(2)
-    child = children(hold_until_killed, ring.path, "consumer")
-    child.receive()
+    child = up(children(hold_until_killed, ring.path, "consumer"))
     producer = ring.producer()
     producer.put(2)
     assert child.receive() == 2

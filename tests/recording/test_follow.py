@@ -14,8 +14,7 @@ from gpuring.recording import read
 from gpuring.recording.files import Files
 from gpuring.recording.recorder import Recorder, Source
 from gpuring.recording.replay import Replay
-from tests.helpers.processes import in_thread
-from tests.helpers.support import poll
+from tests.helpers.processes import in_thread, poll
 from tests.recording.recordings import put, values
 
 

@@ -17,7 +17,7 @@ from gpuring.recording import read
 from gpuring.recording.files import Files
 from gpuring.recording.index import IndexedFile
 from gpuring.recording.recorder import Recorder, Source
-from tests.helpers.support import poll
+from tests.helpers.processes import poll, up
 from tests.recording.recordings import put, values
 
 
@@ -70,8 +70,7 @@ def test_each_frame_is_there_once_or_comes_again_and_says_so(
 
     with gpuring.create(name, slots=slots, shape=64, dtype="i8", device="host") as ring:
         ring.subscribe("recorder", start="oldest")
-        producer = children(publishes, name)
-        producer.receive()
+        producer = up(children(publishes, name))
         for _ in range(kills):
             recorder = children(records, name, path)
             poll(lambda pid=recorder.pid: taken(pid) > slots)

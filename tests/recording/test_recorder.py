@@ -17,7 +17,7 @@ from gpuring.recording.files import Files
 from gpuring.recording.message import RecordedRing
 from gpuring.recording.recorder import Recorder, Source
 from tests.helpers.processes import in_thread
-from tests.helpers.support import tear
+from tests.helpers.words import tear
 from tests.recording.recordings import put, record, values
 
 

@@ -23,7 +23,7 @@ from gpuring.recording.message import REDELIVERED, copier
 from gpuring.recording.recorder import Source
 from gpuring.recording.replay import Replay
 from gpuring.ring import inner
-from tests.helpers.support import create_far
+from tests.helpers.rings import create_far
 from tests.recording.recordings import bits, put, record, values
 
 KINDS = st.sampled_from(["?", "u1", "<i2", ">u4", "<f4", "<f8", "c16", "S5", "U2", "V3", "M8[ns]"])

@@ -19,8 +19,7 @@ import gpuring
 from gpuring import native
 from gpuring.native import Header
 from gpuring.registry import segment
-from tests.helpers.processes import Child
-from tests.helpers.support import Pipe
+from tests.helpers.processes import Child, Pipe
 
 _NEW_MOUNTS, _NEW_IPC, _NEW_USERS = 0x20000, 0x08000000, 0x10000000
 _NEW_PIDS, _NEW_NET, _NEW_TIME = 0x20000000, 0x40000000, 0x80

@@ -15,9 +15,8 @@ import pytest
 import gpuring
 from gpuring import native
 from gpuring.registry import new_names
-from tests.helpers.processes import in_thread
+from tests.helpers.processes import in_thread, poll
 from tests.helpers.rings import put
-from tests.helpers.support import poll
 
 OPTIONS = {"slots": 4, "shape": 4, "dtype": "u1", "device": "host"}
 TERMS = {"request": ((4,), "u1"), "response": ((4,), "u1")}

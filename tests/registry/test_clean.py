@@ -12,8 +12,9 @@ import gpuring
 from gpuring import native
 from gpuring.registry import segment as segments
 from tests.helpers.commands import gpuring as command
+from tests.helpers.processes import Pipe, up
 from tests.helpers.promise import promise
-from tests.helpers.support import Pipe, segments_of
+from tests.helpers.rings import segments_of
 
 OPTIONS = {"slots": 2, "shape": 4, "dtype": "u1", "device": "host"}
 
@@ -27,14 +28,12 @@ def cleaned(name: str) -> list[str]:
 def owner(pipe: Pipe, name: str) -> None:
     """Creates a ring, says so, and keeps it until it is killed or told to end."""
     with gpuring.create(name, **OPTIONS) as ring, ring.producer():
-        pipe.send(os.getpid())
-        pipe.receive()
+        pipe.ask(os.getpid())
 
 
 def guest(pipe: Pipe, name: str) -> None:
     with gpuring.attach(name) as ring, ring.consumer():
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def test_ls_and_unlink(name):
@@ -98,8 +97,7 @@ def test_a_dry_run_says_what_clean_then_does(name, children):
     dead, guests = children(owner, f"{name}-dead"), children(owner, f"{name}-guests")
     for each in (dead, guests):
         each.receive()
-    inside = children(guest, f"{name}-guests")
-    inside.receive()
+    inside = up(children(guest, f"{name}-guests"))
     dead.kill()
     guests.kill()
     half = Path(f"/dev/shm/gpuring.{name}-half")
@@ -140,8 +138,7 @@ def test_a_dry_run_says_what_clean_then_does(name, children):
 def test_only_what_was_named_is_removed(name, children):
     names = [f"{name}-a", f"{name}-b"]
     for each in names:
-        child = children(owner, each)
-        child.receive()
+        child = up(children(owner, each))
         child.kill()
     status, (line,), errors = said(name, names[0])
     assert (status, errors) == (0, "")
@@ -213,8 +210,7 @@ def test_clean_leaves_the_slots_of_a_living_ring_of_another_version(name):
 
 def test_clean_leaves_a_ring_that_somebody_has_attached_to(name, children):
     """The process that has attached may join at any moment.  Others have to find the ring then."""
-    child = children(owner, name)
-    child.receive()
+    child = up(children(owner, name))
     with gpuring.attach(name) as ring:
         child.kill()
         assert cleaned(name) == []

@@ -14,9 +14,8 @@ import pytest
 
 import gpuring
 from tests.helpers import raw_verbs
-from tests.helpers.processes import PATIENCE_S, Child
+from tests.helpers.processes import PATIENCE_S, Child, Pipe, open_files, poll
 from tests.helpers.promise import promise
-from tests.helpers.support import Pipe, open_files, poll
 from tests.registry.containers import Contained, as_on_gpu, cleans, obey, shared_memory, start
 
 SLOTS, SLOT_NBYTES = 4, 4096

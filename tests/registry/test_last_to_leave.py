@@ -13,8 +13,9 @@ import gpuring
 from gpuring import native
 from gpuring.registry import leftovers
 from gpuring.ring import inner
+from tests.helpers.processes import Pipe, poll, up
 from tests.helpers.promise import promise
-from tests.helpers.support import Pipe, poll, segments_of
+from tests.helpers.rings import segments_of
 from tests.registry.containers import as_on_gpu
 
 OPTIONS = {"slots": 4, "shape": 4, "dtype": "u1", "device": "host"}
@@ -27,16 +28,14 @@ def creates(pipe: Pipe, name: str, linked: bool = False) -> None:
     producer.claim().publish()
     if linked:
         inner.set_link(ring, secrets.token_bytes(16), 1, 0)
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
 
 
 def reads(pipe: Pipe, name: str, how: str) -> None:
     """Attaches and reads, and leaves when it is told to."""
     ring = gpuring.attach(name)
     frames = ring.consumer(start="oldest")
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
     if how == "it closes the ring":
         ring.close()
     elif how == "its program ends":
@@ -57,8 +56,7 @@ LEAVES = ("it closes the ring", "its program ends", "it drops the ring")
 )
 @pytest.mark.parametrize("how", LEAVES)
 def test_the_last_one_takes_the_names_of_the_dead_away(name, children, how):
-    creator = children(creates, name)
-    creator.receive()
+    creator = up(children(creates, name))
     readers = [children(reads, name, how) for _ in range(2)]
     for reader in readers:
         reader.receive()
@@ -77,8 +75,7 @@ def test_the_last_one_takes_the_names_of_the_dead_away(name, children, how):
 def test_of_several_that_leave_at_the_same_moment_one_is_the_last(name, children):
     readers = []
     for _ in range(3):
-        creator = children(creates, name)
-        creator.receive()
+        creator = up(children(creates, name))
         readers = [children(reads, name, LEAVES[0]) for _ in range(4)]
         for reader in readers:
             reader.receive()
@@ -96,8 +93,7 @@ def test_of_several_that_leave_at_the_same_moment_one_is_the_last(name, children
 def test_who_is_killed_leaves_the_names_to_those_that_come_later(name, children):
     creator, reader = children(creates, name), None
     creator.receive()
-    reader = children(reads, name, LEAVES[0])
-    reader.receive()
+    reader = up(children(reads, name, LEAVES[0]))
     creator.kill()
     reader.kill()
     assert len(segments_of(name)) == 2
@@ -116,8 +112,7 @@ def test_who_is_killed_leaves_the_names_to_those_that_come_later(name, children)
 )
 @pytest.mark.parametrize("what", ["of a bridge", "with a durable subscription"])
 def test_a_ring_that_others_want_to_go_on_with_keeps_its_names(name, children, what):
-    creator = children(creates, name, what == "of a bridge")
-    creator.receive()
+    creator = up(children(creates, name, what == "of a bridge"))
     with gpuring.attach(name) as ring:
         if what == "with a durable subscription":
             ring.subscribe("recorder")
@@ -130,8 +125,7 @@ def test_a_ring_that_others_want_to_go_on_with_keeps_its_names(name, children, w
 
 
 def test_nobody_takes_the_names_of_a_ring_that_has_replaced_the_one_of_the_dead(name, children):
-    creator = children(creates, name)
-    creator.receive()
+    creator = up(children(creates, name))
     with gpuring.attach(name) as old:
         creator.kill()
         with gpuring.create(name, **OPTIONS) as ring:
@@ -146,8 +140,7 @@ ON_GPU = {"slots": 4, "slot_nbytes": 4096, "patience_s": 10}
 
 def creates_on_gpu(pipe: Pipe, name: str) -> None:
     kept = as_on_gpu(name, make=True, **ON_GPU)
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
     del kept
 
 
@@ -158,8 +151,7 @@ def creates_on_gpu(pipe: Pipe, name: str) -> None:
 )
 def test_names_on_a_gpu_stay_for_those_who_may_still_join(name, children):
     """Processes that have only attached have no peer, so nobody who tidies up counts them."""
-    creator = children(creates_on_gpu, name)
-    creator.receive()
+    creator = up(children(creates_on_gpu, name))
     (first, fd), (second, other_fd) = (as_on_gpu(name, make=False, **ON_GPU) for _ in range(2))
     assert not native.goes_with_the_last(name, first)
     creator.kill()

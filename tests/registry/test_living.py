@@ -5,17 +5,15 @@ from __future__ import annotations
 import pytest
 
 import gpuring
-from tests.helpers.processes import in_thread
+from tests.helpers.processes import in_thread, poll, up
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
 from tests.kill.test_restarts import OPTIONS, joins_and_publishes, owns_and_publishes, put
 
 
 @pytest.fixture
 def dead(name, children):
     """A ring whose creator, which was its only producer, was killed."""
-    camera = children(owns_and_publishes, name, [1])
-    camera.receive()
+    camera = up(children(owns_and_publishes, name, [1]))
     camera.kill()
     yield camera
     gpuring.clean()
@@ -67,10 +65,8 @@ def test_the_wait_ends_when_somebody_publishes_in_the_ring_of_the_dead(name, dea
 
 def test_a_ring_lives_as_long_as_a_producer_does(name, children):
     """Others may join it although its creator is dead.  A consumer alone does not keep it alive."""
-    owner = children(owns_and_publishes, name, [1])
-    owner.receive()
-    producer = children(joins_and_publishes, name, 2)
-    producer.receive()
+    owner = up(children(owns_and_publishes, name, [1]))
+    producer = up(children(joins_and_publishes, name, 2))
     owner.kill()
     with gpuring.attach(name, timeout=5) as ring, ring.consumer():
         producer.kill()
@@ -97,8 +93,7 @@ def test_a_ring_that_was_closed_and_still_has_its_name_is_not_waited_for(name):
 
 def test_a_service_whose_creator_is_dead_is_joined_by_its_own_rule(name, children):
     terms = {"request": ((4,), "u1"), "response": ((4,), "u1"), "device": "host"}
-    creator = children(serves, name, terms)
-    creator.receive()
+    creator = up(children(serves, name, terms))
     with gpuring.connect(name, timeout=5) as client:
         creator.kill()
         gpuring.connect(name, timeout=5).close()
@@ -109,5 +104,4 @@ def test_a_service_whose_creator_is_dead_is_joined_by_its_own_rule(name, childre
 
 def serves(pipe, name, terms):
     with gpuring.serve(name, **terms):
-        pipe.send()
-        pipe.receive()
+        pipe.ask()

@@ -15,8 +15,8 @@ import pytest
 
 import gpuring
 from tests.helpers.interrupted import collected
-from tests.helpers.rings import is_whole_or_gone, tidied
-from tests.helpers.support import Pipe, segments_of
+from tests.helpers.processes import Pipe
+from tests.helpers.rings import is_whole_or_gone, segments_of, tidied
 from tests.registry import in_a_child
 
 PACKAGE = Path(gpuring.__file__).parent

@@ -17,8 +17,10 @@ from gpuring import native
 from gpuring.registry import new_names
 from gpuring.registry import segment as segments
 from gpuring.ring import debug
+from tests.helpers.places import Place
+from tests.helpers.processes import Pipe, up
 from tests.helpers.promise import promise
-from tests.helpers.support import Pipe, Place, segments_of
+from tests.helpers.rings import segments_of
 
 OPTIONS = {"slots": 2, "shape": 4, "dtype": "u1"}
 
@@ -337,16 +339,13 @@ def ends_in_order(pipe: Pipe, name: str) -> None:
     forgotten = gpuring.create(name, **OPTIONS, device="host")
     producer = forgotten.producer()
     producer.claim().publish()
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
 
 
 def test_a_process_that_ends_without_closing_ends_the_stream_in_order(name, children):
-    child = children(ends_in_order, name)
-    child.receive()
+    child = up(children(ends_in_order, name))
     with gpuring.attach(name) as ring, ring.consumer(start="oldest") as frames:
-        child.send()
-        child.result()
+        child.finish()
         assert frames.acquire(timeout=20).seq == 2
         with pytest.raises(gpuring.EndOfStream):
             frames.acquire(timeout=20)

@@ -10,8 +10,8 @@ import pytest
 
 import gpuring
 from tests.helpers.arrays import array_of
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
 
 FIELDS = {"y": ((6, 8), "u1"), "uv": ((3, 4, 2), "i2"), "scale": ((), "f4")}
 

@@ -12,6 +12,8 @@ import pytest
 
 import gpuring
 from tests.helpers import raw_verbs
+from tests.helpers.places import Place
+from tests.helpers.processes import Pipe, poll, up
 from tests.helpers.rings import (
     SMALL,
     bells,
@@ -22,7 +24,6 @@ from tests.helpers.rings import (
     small_ring,
     waiters,
 )
-from tests.helpers.support import Pipe, Place, poll
 
 ROUNDS = 10_000
 
@@ -233,8 +234,7 @@ def test_a_producer_that_is_killed_ends_the_loop(place, name, children):
             killer.start()
 
     with place.create(name, **SMALL) as ring, ring.consumer() as consumer:
-        child = children(publish_and_wait, name, 1)
-        child.receive()
+        child = up(children(publish_and_wait, name, 1))
         killer = threading.Timer(0.2, child.kill)
         with pytest.raises(gpuring.PeerLost):
             asyncio.run(main(consumer))

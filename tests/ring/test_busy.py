@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 
 import gpuring
+from tests.helpers.gil import has_slot_without_gil, one_thread_at_a_time
+from tests.helpers.processes import poll
 from tests.helpers.rings import small_ring
-from tests.helpers.support import has_slot_without_gil, one_thread_at_a_time, poll
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nobody has its slot:ResourceWarning")
 

@@ -14,9 +14,9 @@ import pytest
 import gpuring
 from gpuring.native.snapshot import snapshot
 from gpuring.ring import joining
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
 from tests.helpers.rings import small_ring
-from tests.helpers.support import poll
 
 
 def fill(producer):

@@ -18,8 +18,8 @@ from gpuring.ring import debug
 from gpuring.slot_layout import Field
 from tests.helpers.arrays import array_of
 from tests.helpers.commands import python
+from tests.helpers.processes import Pipe
 from tests.helpers.promise import promise
-from tests.helpers.support import Pipe
 from tests.service.services import answer_of, content, send, serve
 
 

@@ -11,8 +11,8 @@ import threading
 import pytest
 
 import gpuring
+from tests.helpers.processes import Pipe
 from tests.helpers.rings import bells, publish_at_random, put, readable, small_ring, waiters
-from tests.helpers.support import Pipe
 
 
 @pytest.mark.parametrize("greedy", [False, True])

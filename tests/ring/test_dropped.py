@@ -18,9 +18,10 @@ import gpuring
 from tests.helpers import raw_verbs
 from tests.helpers.commands import python
 from tests.helpers.interrupted import Interrupt, at_each_place
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
 from tests.helpers.rings import small_ring
-from tests.helpers.support import locked, poll
+from tests.helpers.words import locked
 from tests.ring.test_interrupt import earlier, names, traces  # noqa: F401 - earlier is a fixture
 
 pytestmark = pytest.mark.filterwarnings("ignore:ring .* was not closed:ResourceWarning")

@@ -10,9 +10,9 @@ import pytest
 
 import gpuring
 from gpuring import native
+from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
-from tests.helpers.rings import publish
-from tests.helpers.support import poll, segments_of
+from tests.helpers.rings import publish, segments_of
 
 SLOTS = 4
 
@@ -101,8 +101,7 @@ def hold(pipe, name):
         with reader.acquire(10) as slot:
             pipe.send(int(slot.array[0]))
         slot = reader.acquire(10)
-        pipe.send(int(slot.array[0]))
-        pipe.receive()
+        pipe.ask(int(slot.array[0]))
 
 
 @promise(
@@ -236,10 +235,8 @@ def test_a_closed_ring_goes_with_its_last_durable_subscription(name, children):
 
 def until_the_end(pipe, name):
     with gpuring.attach(name, timeout=10) as ring, ring.consumer("rec") as frames:
-        pipe.send("joined")
-        pipe.receive()
-        pipe.send(sum(1 for _ in frames))
-        pipe.receive()
+        pipe.ask("joined")
+        pipe.ask(sum(1 for _ in frames))
         ring.unsubscribe("other")
         ring.unsubscribe("rec")
         pipe.send(segments_of(name))
@@ -247,16 +244,14 @@ def until_the_end(pipe, name):
 
 def create(pipe, name):
     with make(name) as ring, ring.producer() as producer:
-        pipe.send("made")
-        pipe.receive()
+        pipe.ask("made")
         publish(producer, 0, 1, 2)
         pipe.receive()
 
 
 def test_what_a_member_had_not_read_that_was_killed_with_its_ring_counts(name, children):
     """No reaper had cleared the dead member."""
-    maker = children(create, name)
-    maker.receive()
+    maker = up(children(create, name))
     victim = children(hold, name)
     assert victim.receive() == "joined"
     maker.send(None)

@@ -3,33 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-import os
-import signal
 
 import pytest
 
 import gpuring
-from tests.helpers.processes import poll, runs
 from tests.helpers.promise import promise
 from tests.helpers.rings import publish
 from tests.ring.test_durable import make, read
+from tests.ring.ways_to_read import (
+    has_a_block,
+    loops,
+    loops_in_a_block,
+    loops_in_asyncio,
+    loops_over_partial_tuples,
+    loops_over_tuples,
+    made,
+    publish_times,
+)
 
 
 class Wrong(Exception):
     pass
-
-
-def made(name):
-    """A ring whose frames can be aligned."""
-    return make(name, meta=[("pts", "i8")])
-
-
-def publish_times(producer, *values):
-    """Publishes frames whose `pts` is their value."""
-    for value in values:
-        with producer.claim(timeout=10) as slot:
-            slot.array[...] = value
-            slot.meta["pts"] = value
 
 
 ENDS = [KeyboardInterrupt, SystemExit]
@@ -110,50 +104,6 @@ def leaves(loop, reader, how):
             raise how
 
     loop(reader, has)
-
-
-def loops(reader, has):
-    for slot in reader:
-        has(slot)
-
-
-def loops_over_batches(reader, has):
-    while True:
-        with reader.acquire_many(1) as batch:
-            has(batch[0])
-
-
-def loops_in_asyncio(reader, has):
-    async def main():
-        async for slot in reader:
-            has(slot)
-
-    asyncio.run(main())
-
-
-def loops_over_tuples(reader, has):
-    for (slot,) in gpuring.align([reader], by="pts"):
-        has(slot)
-
-
-def loops_over_partial_tuples(reader, has):
-    for (slot,) in gpuring.align([reader], by="pts", partial=True, depth=4):
-        has(slot)
-
-
-def has_a_block(reader, has):
-    with reader:
-        while True:
-            slot = reader.acquire()
-            has(slot)
-            slot.release()
-
-
-def loops_in_a_block(reader, has):
-    frames = iter(reader)  # kept, so that the end of the loop does not drop it
-    with reader:
-        for slot in frames:
-            has(slot)
 
 
 LOOPS = [loops, loops_over_tuples, loops_over_partial_tuples, has_a_block, loops_in_a_block]
@@ -330,74 +280,3 @@ def test_a_frame_of_a_ring_that_its_reader_has_left_goes_to_those_who_are_still_
 
 
 # ---- SIGTERM -------------------------------------------------------------------------------------
-
-
-def keeps_the_slot(reader, has):
-    while True:
-        slot = reader.acquire()
-        has(slot)
-        slot.release()
-
-
-def reads(pipe, name, how):
-    gpuring.exit_on_sigterm()
-    ring = gpuring.attach(name)
-    reader = ring.consumer("rec", durable=True)
-    pipe.send()
-
-    def has(slot):
-        pipe.send(int(slot.array[0]))
-        pipe.receive()
-
-    how(reader, has)
-
-
-@promise(
-    "failure.md",
-    "**The frame in hand.** If SIGTERM ends a reader of a lossless durable subscription in this "
-    "way, the frame that it holds comes again.",
-)
-@pytest.mark.parametrize(
-    "how", [loops, loops_over_batches, loops_in_asyncio, loops_over_tuples, keeps_the_slot]
-)
-def test_the_frame_of_a_loop_that_sigterm_leaves_comes_again(name, children, how):
-    with made(name) as ring, ring.producer() as producer:
-        child = children(reads, name, how)
-        child.receive()
-        publish_times(producer, 0, 1, 2)
-        assert child.receive() == 0
-        child.send()
-        assert child.receive() == 1
-        os.kill(child.pid, signal.SIGTERM)
-        poll(lambda: not runs(child.pid))
-        with ring.consumer("rec") as reader:
-            assert read(reader, 2) == [(1, 0, True), (2, 0, False)]
-
-
-def finishes_its_work(pipe, name):
-    gpuring.exit_on_sigterm()
-    ring = gpuring.attach(name)
-    reader = ring.consumer("rec", durable=True)
-    try:
-        for slot in reader:
-            pipe.send(int(slot.array[0]))
-            pipe.receive()
-    except SystemExit:
-        for _ in range(2):
-            for slot in reader:
-                pipe.send((int(slot.array[0]), slot.redelivered))
-                break
-    reader.close()
-
-
-def test_a_program_that_finishes_its_work_after_sigterm_gets_each_frame_once(name, children):
-    with made(name) as ring, ring.producer() as producer:
-        ring.subscribe("rec")
-        child = children(finishes_its_work, name)
-        publish_times(producer, 0, 1, 2)
-        assert child.receive() == 0
-        os.kill(child.pid, signal.SIGTERM)
-        assert [child.receive(), child.receive()] == [(0, True), (1, False)]
-        poll(lambda: not runs(child.pid))
-        with ring.consumer("rec") as reader:
-            assert read(reader, 1) == [(2, 0, False)]

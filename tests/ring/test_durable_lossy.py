@@ -10,8 +10,9 @@ import signal
 import pytest
 
 import gpuring
+from tests.helpers.processes import poll, up
 from tests.helpers.rings import drain, publish
-from tests.helpers.support import poke, poll
+from tests.helpers.words import poke
 from tests.ring.test_durable import SLOTS, make, only, read
 
 
@@ -143,8 +144,7 @@ def holds(pipe, name, releases):
     reader = lossy(ring, durable=True)
     slots = [reader.acquire(10) for _ in range(3)]
     slots[releases].release()
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
 
 
 @pytest.mark.parametrize("releases", [0, 2])
@@ -154,8 +154,7 @@ def test_who_comes_after_a_killed_reader_goes_on_behind_the_last_released_frame(
     with make(name) as ring, ring.producer() as producer:
         ring.subscribe("rec", lossless=False)
         publish(producer, 0, 1, 2)
-        victim = children(holds, name, releases)
-        victim.receive()
+        victim = up(children(holds, name, releases))
         os.kill(victim.pid, signal.SIGKILL)
         poll(lambda: ring.stats().reaps == 1)
         publish(producer, 3)

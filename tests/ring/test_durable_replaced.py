@@ -17,8 +17,8 @@ from gpuring.registry import leftovers
 from gpuring.registry import segment as segments
 from tests.helpers.processes import SOMEBODY, few_descriptors
 from tests.helpers.promise import promise
-from tests.helpers.rings import publish
-from tests.helpers.support import locked, segments_of
+from tests.helpers.rings import publish, segments_of
+from tests.helpers.words import locked
 from tests.ring.test_durable import make, read
 
 

@@ -15,9 +15,8 @@ import pytest
 
 import gpuring
 from gpuring.ring import following
-from tests.helpers.processes import has_timer, open_files
+from tests.helpers.processes import has_timer, open_files, poll
 from tests.helpers.rings import readable
-from tests.helpers.support import poll
 from tests.kill.test_restarts import OPTIONS, put
 
 

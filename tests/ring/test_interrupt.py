@@ -19,8 +19,8 @@ from tests.helpers.interrupted import (
     at_each_place,
     interrupts,
 )
-from tests.helpers.rings import small_ring
-from tests.helpers.support import open_files
+from tests.helpers.processes import open_files
+from tests.helpers.rings import drain, small_ring
 
 pytestmark = pytest.mark.filterwarnings("ignore:ring .* was not closed:ResourceWarning")
 
@@ -47,17 +47,6 @@ def put(producer: gpuring.Producer) -> int:
     slot = producer.claim(0)
     slot.publish()
     return slot.seq
-
-
-def get(consumer: gpuring.Consumer) -> list[int]:
-    """Everything that the consumer can read now."""
-    seqs = []
-    while True:
-        try:
-            with consumer.acquire(0) as slot:
-                seqs.append(slot.seq)
-        except (gpuring.RingTimeout, gpuring.EndOfStream):
-            return seqs
 
 
 def names(ring: gpuring.Ring, number: int) -> list[str]:
@@ -159,7 +148,7 @@ def test_an_interrupted_loop_of_a_task_holds_nothing_after_the_next_verb(name, k
                 put(producer)
                 with interrupt:
                     asyncio.run(loop(reader, 2))
-                get(reader)
+                drain(reader)
                 assert names(ring, reader.peer) == ["peer"], interrupt.where
     finally:
         gc.enable()
@@ -174,7 +163,7 @@ def test_an_interrupted_claim_of_a_smaller_frame_leaves_no_claim(name):
                 producer.claim(0, shape=[2]).abandon()
             assert producer._peer.holding() == [], interrupt.where
             seqs = [put(producer), put(producer)]
-            assert get(reader) == seqs, interrupt.where
+            assert drain(reader) == seqs, interrupt.where
 
 
 @pytest.mark.parametrize("end", ["publish", "abandon"])
@@ -188,10 +177,10 @@ def test_an_interrupted_end_of_a_batch_leaves_nothing_after_close(name, end):
             producer.close()
             assert names(ring, producer.peer) == [], interrupt.where
             with ring.producer() as other:
-                get(reader)
+                drain(reader)
                 for _ in range(4):
                     seq = put(other)
-                    assert get(reader) == [seq], interrupt.where
+                    assert drain(reader) == [seq], interrupt.where
 
 
 def test_an_interrupted_release_of_a_batch_is_released_by_close(name):
@@ -208,10 +197,10 @@ def test_an_interrupted_release_of_a_batch_is_released_by_close(name):
                 reader.close()
             reader.close()
             assert names(ring, reader.peer) == [], interrupt.where
-            assert get(other) == [], interrupt.where
+            assert drain(other) == [], interrupt.where
             for _ in range(4):
                 seq = put(producer)
-                assert get(other) == [seq], interrupt.where
+                assert drain(other) == [seq], interrupt.where
 
 
 # ---- joining and leaving -----------------------------------------------------------------------
@@ -275,12 +264,12 @@ def test_an_interrupted_close_can_be_repeated(name, role, joins):
                 assert leaver.peer not in ring._header.live_peers(), interrupt.where
             assert ring._header.reap() == [], interrupt.where
             assert ring._header.reaps == 0, interrupt.where
-            assert get(other) == [], interrupt.where
+            assert drain(other) == [], interrupt.where
             for _ in range(4):
                 seq = put(producer)
-                assert get(other) == [seq], interrupt.where
+                assert drain(other) == [seq], interrupt.where
                 if late is not None:
-                    assert get(late) == [seq], interrupt.where
+                    assert drain(late) == [seq], interrupt.where
 
 
 @pytest.mark.slow
@@ -301,7 +290,7 @@ def test_whatever_was_interrupted_in_its_close_can_be_closed_again(name, kind):
         with ring.producer() as producer, ring.consumer() as reader:
             for _ in range(5):
                 seq = put(producer)
-                assert get(reader) == [seq], interrupt.where
+                assert drain(reader) == [seq], interrupt.where
         assert ring._header.reaps == 0, interrupt.where
         ring.close()
         assert traces(name) == [], interrupt.where

@@ -9,8 +9,9 @@ import pytest
 
 import gpuring
 from gpuring import native
+from tests.helpers.processes import poll, up
 from tests.helpers.rings import cpu_seconds_of, small_ring
-from tests.helpers.support import locked, poll
+from tests.helpers.words import locked
 
 
 def errors_of(calls):
@@ -111,16 +112,14 @@ def test_a_slot_that_a_close_in_vain_has_ended_is_as_good_as_any_later(name):
 
 def joins(pipe, name):
     with gpuring.attach(name) as ring, ring.consumer():
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 @pytest.mark.slow
 def test_while_the_lock_is_held_the_dead_cost_the_watchdog_next_to_nothing(name, children):
     """The pidfd of a process that nobody has waited for stays readable."""
     with small_ring(name, 2) as ring, ring.producer():
-        victim = children(joins, name, method="spawn")
-        victim.receive()
+        victim = up(children(joins, name, method="spawn"))
         with locked(name):
             victim.process.kill()
             os.waitid(os.P_PID, victim.pid, os.WEXITED | os.WNOWAIT)

@@ -21,7 +21,7 @@ from tests.helpers import commands
 from tests.helpers.compiled import BUILD_S, CC, needs_compiler
 from tests.helpers.processes import PATIENCE_S
 from tests.helpers.promise import promise
-from tests.helpers.support import segments_of
+from tests.helpers.rings import segments_of
 from tests.memory.fake_gpu import Gpu, forget
 
 INTEGRATED, VIRTUAL_MEMORY = 18, (102, 103)  # CUdevice_attribute

@@ -8,8 +8,8 @@ import threading
 import pytest
 
 import gpuring
+from tests.helpers.processes import poll
 from tests.helpers.rings import small_ring
-from tests.helpers.support import poll
 from tests.ring.test_interrupt import names, put
 
 pytestmark = pytest.mark.filterwarnings(

@@ -15,8 +15,8 @@ import pytest
 import gpuring
 from gpuring.ring import shutdown
 from tests.helpers.interrupted import Interrupt, at_each_place
+from tests.helpers.processes import poll
 from tests.helpers.rings import drain
-from tests.helpers.support import poll
 from tests.ring.test_lost_slots import put, ring
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nobody has its slot:ResourceWarning")

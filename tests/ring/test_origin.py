@@ -14,7 +14,7 @@ from gpuring import Consumer, Producer, Ring
 from gpuring.cli.inspect import describe
 from gpuring.registry.stats import Link
 from gpuring.ring import inner
-from tests.helpers.support import create_far
+from tests.helpers.rings import create_far
 
 HOST = {"slots": 8, "shape": (2,), "dtype": "u1", "device": "host"}
 FROM = {"host": "camera-host", "ring": "cam0"}

@@ -14,8 +14,8 @@ import pytest
 
 import gpuring
 from gpuring import native
+from tests.helpers.processes import Pipe, poll, up
 from tests.helpers.rings import SMALL, publish_and_wait, publish_at_random, put, small_ring, waiters
-from tests.helpers.support import Pipe, poll
 
 ROUNDS = 10_000
 
@@ -137,8 +137,7 @@ def test_no_wake_up_is_lost(name, children):
             seqs[consumers.index(ready)] += 1
     assert sum(seqs) == ROUNDS
     assert late < ROUNDS / 100, f"{late} of {ROUNDS} woke at the end of a slice"
-    child.send()
-    child.result()
+    child.finish()
     for ring in rings:
         ring.close()
 
@@ -203,8 +202,7 @@ def test_as_many_rings_as_the_kernel_takes_and_no_more(segment):
 
 def test_a_producer_that_is_killed_is_an_answer(place, pair, children):
     consumers = [ring.consumer() for ring in pair]
-    child = children(publish_and_wait, pair[1].name, 1)
-    child.receive()
+    child = up(children(publish_and_wait, pair[1].name, 1))
     with consumers[1].acquire(timeout=20) as slot:
         place.read(slot)
     killer = threading.Timer(0.2, child.kill)  # select most likely sleeps by then
@@ -228,8 +226,7 @@ def select_until_killed(pipe: Pipe, name: str, fileno: bool) -> None:
 def test_a_dead_sleeper_is_no_waiter_any_more(name, children, fileno):
     """It may have slept, armed a descriptor, or both."""
     with small_ring(name) as ring, ring.producer():
-        child = children(select_until_killed, name, fileno)
-        child.receive()
+        child = up(children(select_until_killed, name, fileno))
         poll(lambda: waiters(ring) == 1 + fileno)
         child.kill()
         poll(lambda: waiters(ring) == 0)
@@ -280,8 +277,7 @@ def test_a_kernel_without_futex_waitv(name, children, errno):
         one.producer() as first,
         other.producer() as second,
     ):
-        child = children(without_futex_waitv, name, errno)
-        child.receive()
+        child = up(children(without_futex_waitv, name, errno))
         for producer in (second, first):
             poll(lambda: waiters(one) == waiters(other) == 1)
             put(producer)

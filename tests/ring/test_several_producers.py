@@ -11,9 +11,9 @@ import pytest
 
 import gpuring
 from gpuring.cli.inspect import describe
+from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import publish
-from tests.helpers.support import poll
 from tests.ring.test_durable import SLOTS, make
 
 
@@ -22,8 +22,7 @@ def publish_and_wait(pipe, name, count, label=None):
         for k in range(count):
             with producer.claim(10) as slot:
                 slot.array[:] = k
-        pipe.send("published")
-        pipe.receive()
+        pipe.ask("published")
 
 
 def test_the_stream_ends_when_all_have_come_and_gone(name):
@@ -107,8 +106,7 @@ def test_of_several_deaths_all_are_named_that_are_remembered(name, children):
         ring.producer(label="left").close()
         for labels in (["a", None], ["c"] * 9):
             reaps = ring.stats().reaps
-            victim = children(dies, name, labels)
-            victim.receive()
+            victim = up(children(dies, name, labels))
             victim.kill()
             poll(lambda reaps=reaps, labels=labels: ring.stats().reaps == reaps + len(labels) + 1)
             with pytest.raises(gpuring.ProducerDied) as caught:
@@ -125,8 +123,7 @@ def test_of_several_deaths_all_are_named_that_are_remembered(name, children):
 def test_a_death_is_told_that_is_not_remembered_any_more(name, children):
     """So many readers have died since."""
     with make(name, producers=2) as ring, ring.producer(), ring.consumer(deaths=True) as told:
-        victim = children(dies, name, ["a"], 8)
-        victim.receive()
+        victim = up(children(dies, name, ["a"], 8))
         victim.kill()
         poll(lambda: ring.stats().reaps == 9)
         assert {each.role for each in ring.stats().deaths} == {"consumer"}
@@ -142,8 +139,7 @@ def dies(pipe, name, labels, readers=1):
         [ring.producer(label=label) for label in labels],
         [ring.consumer("readers", label="reader") for _ in range(readers)],
     )
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
     del peers
 
 

@@ -22,8 +22,8 @@ import pytest
 
 import gpuring
 from gpuring.ring import spinning, waiting
+from tests.helpers.processes import Pipe, poll, up
 from tests.helpers.rings import bells, put, waiters
-from tests.helpers.support import Pipe, poll
 
 SLICES_S = 0.11  # more than two slices of the core
 WAITS = ("acquire", "latest", "acquire_many", "claim", "claim_many", "select")
@@ -138,14 +138,12 @@ def test_ctrl_c_interrupts_a_spin(ring, verb):
 def publish_and_die(pipe: Pipe, name: str) -> None:
     producer = gpuring.attach(name).producer()
     put(producer)
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
 
 
 def test_who_spins_learns_of_a_death(ring, children):
     with ring.consumer(spin=math.inf) as reader:
-        child = children(publish_and_die, ring.name)
-        child.receive()
+        child = up(children(publish_and_die, ring.name))
         reader.acquire(20).release()
 
         def read_on() -> bool:

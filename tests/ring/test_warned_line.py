@@ -12,7 +12,7 @@ import pytest
 
 import gpuring
 from tests.helpers.commands import python
-from tests.helpers.support import HOST
+from tests.helpers.places import HOST
 from tests.ring.align import Streams
 
 SPEC = {"slots": 2, "shape": 4, "dtype": "u1", "device": "host"}

@@ -11,7 +11,8 @@ import pytest
 
 import gpuring
 from tests.helpers.arrays import array_of, assign, to_host
-from tests.helpers.support import Child, Pipe, Place
+from tests.helpers.places import Place
+from tests.helpers.processes import PATIENCE_S, Pipe, up
 
 WORDS = 64
 META = [("k", "i8")]
@@ -68,6 +69,12 @@ def check(client: gpuring.Client, k: int, slot: Any, place: Place | None = None)
     assert (got == answer_of(content(client.id, k))).all()
 
 
+def finish_in(former: gpuring.Client, k: int, call: gpuring.Call) -> None:
+    """Checks the answer to request k, which the client has sent in a former service."""
+    with call.result(PATIENCE_S) as slot:
+        check(former, k, slot)
+
+
 def ask(client: gpuring.Client, k: int, place: Place | None = None, **options: Any) -> None:
     """Sends a request, and checks the answer."""
     with send(client, k, place, **options).result(20) as slot:
@@ -105,12 +112,6 @@ def outlives_its_creator(name, children, place=None, *, joins):
 # ---- processes ---------------------------------------------------------------------------------
 
 
-def up(child: Child) -> Child:
-    """Waits until the process says that it is up.  Returns it."""
-    assert child.receive() == "up"
-    return child
-
-
 def engine(pipe: Pipe, name: str, place: Place | None = None, options: Any = None) -> Any:
     """Answers until it is told to stop, or the service ends.  Returns its counts."""
     with serve(name, place, **(options or {})) as server:
@@ -131,8 +132,7 @@ def holder(pipe: Pipe, name: str, calls: int, options: Any = None) -> None:
     server = serve(name, **(options or {}))
     pipe.send("up")
     batch = server.take(calls, max_wait_s=20)
-    pipe.send([int(call.meta["k"]) for call in batch])
-    pipe.receive()
+    pipe.ask([int(call.meta["k"]) for call in batch])
     del batch
 
 
@@ -167,8 +167,7 @@ def sender(pipe: Pipe, name: str, calls: int) -> None:
     """A client that sends and then does nothing."""
     client = gpuring.connect(name, calls=calls, timeout=10)
     pending = [send(client, k) for k in range(calls)]
-    pipe.send(client.id)
-    pipe.receive()
+    pipe.ask(client.id)
     del pending
 
 

@@ -11,10 +11,19 @@ import pytest
 
 import gpuring
 from tests import ROOT
+from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
-from tests.helpers.support import poll, segments_of
+from tests.helpers.rings import segments_of
 from tests.service import services
-from tests.service.services import answer, ask_here, check, engine, in_thread, send, serve, up
+from tests.service.services import (
+    answer,
+    ask_here,
+    check,
+    engine,
+    in_thread,
+    send,
+    serve,
+)
 
 # ---- calls --------------------------------------------------------------------------------------
 

@@ -9,9 +9,10 @@ import pytest
 
 import gpuring
 from gpuring.service.server import Server
+from tests.helpers.processes import up
 from tests.helpers.promise import promise
 from tests.service import services
-from tests.service.services import answer, ask_here, finish, send, serve, up
+from tests.service.services import answer, ask_here, finish, send, serve
 
 
 def dies_after_its_answer(pipe, name):

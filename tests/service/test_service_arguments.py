@@ -12,8 +12,8 @@ import pytest
 
 import gpuring
 from gpuring.registry import diagnosis
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
 from tests.service.services import (
     answer,
     ask_here,

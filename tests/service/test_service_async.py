@@ -14,12 +14,12 @@ import pytest
 
 import gpuring
 from gpuring.service import tasks
-from tests.helpers.processes import PATIENCE_S
+from tests.helpers.processes import PATIENCE_S, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import bells, waiters
 from tests.service import services
 from tests.service.in_loops import ask, ask_here, finish, send_async, settled, soon
-from tests.service.services import answer, check, engine, holder, send, serve, up
+from tests.service.services import answer, check, engine, holder, send, serve
 from tests.service.test_service_locks import watched
 
 assert watched  # a fixture

@@ -9,8 +9,8 @@ import pytest
 
 import gpuring
 from tests.helpers.arrays import array_of
+from tests.helpers.places import HOST
 from tests.helpers.promise import promise
-from tests.helpers.support import HOST
 from tests.service.services import WORDS, content, in_thread, send, serve
 
 

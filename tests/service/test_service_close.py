@@ -15,9 +15,17 @@ from gpuring.native.snapshot import snapshot
 from gpuring.ring import inner
 from gpuring.service.pending import Answer
 from tests.helpers.interrupted import interrupts
-from tests.helpers.processes import PATIENCE_S, other_threads_sleep
-from tests.helpers.support import poll, segments_of
-from tests.service.services import answer, finish, holder, in_thread, send, serve, up, whole
+from tests.helpers.processes import PATIENCE_S, other_threads_sleep, poll, up
+from tests.helpers.rings import segments_of
+from tests.service.services import (
+    answer,
+    finish,
+    holder,
+    in_thread,
+    send,
+    serve,
+    whole,
+)
 
 
 @pytest.fixture

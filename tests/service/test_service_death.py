@@ -11,8 +11,9 @@ import pytest
 
 import gpuring
 from gpuring.registry.leftovers import tidy
+from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
-from tests.helpers.support import poll, segments_of
+from tests.helpers.rings import segments_of
 from tests.service.services import (
     answer,
     ask_here,
@@ -27,7 +28,6 @@ from tests.service.services import (
     send,
     sender,
     serve,
-    up,
 )
 
 # ---- engines ------------------------------------------------------------------------------------
@@ -153,8 +153,7 @@ def writes_an_answer(pipe, name):
     (call,) = server.take()
     slot = call.answer()
     slot.array[:3] = 1
-    pipe.send("writing")
-    pipe.receive()
+    pipe.ask("writing")
     slot.publish()
 
 
@@ -185,8 +184,7 @@ def test_later_answers_wait_behind_a_stopped_engines_half_written_one_until_it_d
 @pytest.mark.slow
 def test_a_client_that_is_stopped_holds_nobody_up(name, children):
     with serve(name) as server, gpuring.connect(name) as client:
-        stopped = children(sender, name, 8)
-        stopped.receive()
+        stopped = up(children(sender, name, 8))
         os.kill(stopped.pid, signal.SIGSTOP)
         for call in server.take(8, timeout=10):
             answer(call)
@@ -311,8 +309,7 @@ def test_a_dead_clients_calls_are_dropped(name, children, monkeypatch):
 
 def test_many_answers_to_the_dead_may_be_open_at_once(name, children):
     with serve(name) as server:
-        victim = children(sender, name, 3)
-        victim.receive()
+        victim = up(children(sender, name, 3))
         taken = server.take(3, timeout=10)
         victim.kill()
         poll(lambda: not server._delivery.writers[taken[0].client].ring._header.creator_alive)
@@ -326,8 +323,7 @@ def test_many_answers_to_the_dead_may_be_open_at_once(name, children):
 def claims_a_request(pipe, name):
     client = gpuring.connect(name)
     slot = client.request()
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
     slot.array[:], slot.meta["k"] = content(client.id, 7), 7
     call = slot.call
     slot.publish()
@@ -341,8 +337,7 @@ def test_engines_wait_behind_a_stopped_clients_half_written_request_until_it_die
     name, children, dies
 ):
     with serve(name) as server, gpuring.connect(name) as client:
-        stopped = children(claims_a_request, name)
-        stopped.receive()
+        stopped = up(children(claims_a_request, name))
         stopped.stop()
         call = send(client, 0)
         with pytest.raises(gpuring.RingTimeout):
@@ -363,16 +358,14 @@ def test_engines_wait_behind_a_stopped_clients_half_written_request_until_it_die
 
 def connects(pipe, name):
     client = gpuring.connect(name)
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
     client.close()
 
 
 @pytest.mark.slow
 def test_what_a_dead_client_left_is_removed_by_an_engine_that_never_met_it(name, children):
     with serve(name, engine=False):
-        victim = children(connects, name)
-        victim.receive()
+        victim = up(children(connects, name))
         assert len(segments_of(name)) == 4
         victim.kill()
         with serve(name):

@@ -9,8 +9,9 @@ import pytest
 import gpuring
 from gpuring.cli.inspect import describe
 from tests.helpers import commands
+from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
-from tests.helpers.support import locked, poll
+from tests.helpers.words import locked
 from tests.service.services import (
     content,
     engine,
@@ -19,7 +20,6 @@ from tests.service.services import (
     is_held,
     send,
     serve,
-    up,
 )
 from tests.service.test_service_refusal import lose_lock, numbers
 

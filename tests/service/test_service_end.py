@@ -11,9 +11,8 @@ import sys
 import pytest
 
 import gpuring
-from tests.helpers.processes import PATIENCE_S
+from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
 from tests.service.services import answer, ask_here, finish, send, serve
 
 ENDS = {

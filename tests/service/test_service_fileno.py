@@ -5,10 +5,9 @@ from __future__ import annotations
 import pytest
 
 import gpuring
-from tests.helpers.processes import PATIENCE_S
+from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.promise import promise
 from tests.helpers.rings import readable
-from tests.helpers.support import poll
 from tests.service.services import answer, finish, in_thread, receives, send, serve
 
 

@@ -13,13 +13,12 @@ import pytest
 
 import gpuring
 from gpuring.cli import main
-from tests.cli.planted import an_importer_that_was_killed
-from tests.helpers.processes import PATIENCE_S
+from tests.cli.planted import PLANTED
+from tests.helpers.processes import PATIENCE_S, poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import put, small_ring
-from tests.helpers.support import poll
 from tests.service.parts import part, read
-from tests.service.services import answer, engine, holder, in_thread, send, serve, up
+from tests.service.services import answer, engine, holder, in_thread, send, serve
 from tests.service.test_service_batch import running
 
 
@@ -248,7 +247,7 @@ def test_it_says_how_to_start_an_importer_for_which_an_engine_waits(name, childr
     pytest.importorskip("zmq")
     near, far = f"{name}-near", f"{name}-near-far"
     with (
-        an_importer_that_was_killed(children, near),
+        PLANTED["an_importer_that_was_killed"](children, near),
         serve(name, engine=False),
         gpuring.connect(name) as client,
     ):

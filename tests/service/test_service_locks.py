@@ -19,7 +19,7 @@ import pytest
 import gpuring
 from gpuring.service import _books, client
 from gpuring.service.pending import Answer, PendingCall
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 from tests.service.services import answer, finish, in_thread, receives, send, serve
 
 SENDING, RECEIVING = range(2)

@@ -10,8 +10,8 @@ import pytest
 
 import gpuring
 from gpuring.service import tasks
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
 from tests.service.in_loops import finish, settled, soon
 from tests.service.services import answer, in_thread, receives, send, serve
 

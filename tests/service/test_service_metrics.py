@@ -9,8 +9,8 @@ import pytest
 import gpuring
 from gpuring.service import metrics
 from tests.helpers.commands import gpuring as command
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
 from tests.service.services import send, serve
 from tests.service.test_service_batch import running
 

@@ -17,6 +17,7 @@ from gpuring import native
 from gpuring.registry import leftovers
 from gpuring.service import _engine, delivery
 from tests.helpers.layout import FIELDS
+from tests.helpers.processes import up
 from tests.helpers.promise import promise
 from tests.service.services import TERMS, ask_here, in_thread, serve
 
@@ -85,8 +86,7 @@ def test_nobody_waits_longer_than_he_said(name, monkeypatch):
 
 def creates_and_waits(pipe, name):
     with serve(name):
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 @promise(
@@ -98,8 +98,7 @@ def creates_and_waits(pipe, name):
 )
 def test_a_service_on_a_gpu_whose_creator_died_makes_way(name, children):
     """The header says that the memory is on a GPU.  No look at the ring gets further than that."""
-    creator = children(creates_and_waits, name)
-    creator.receive()
+    creator = up(children(creates_and_waits, name))
     with gpuring.attach(name) as ring, ring.producer():
         creator.kill()
         with Path(f"/dev/shm/gpuring.{name}").open("r+b") as file:

@@ -11,14 +11,21 @@ import pytest
 
 import gpuring
 from tests.helpers.interrupted import interrupts
-from tests.helpers.processes import PATIENCE_S
+from tests.helpers.processes import PATIENCE_S, poll, up
 from tests.helpers.promise import promise
-from tests.helpers.rings import readable
-from tests.helpers.support import poll, segments_of
+from tests.helpers.rings import readable, segments_of
 from tests.service.in_loops import ask_here as ask_here_async
 from tests.service.in_loops import send_async, settled, soon
-from tests.service.services import answer, ask_here, engine, finish, in_thread, send, serve, up
-from tests.service.test_service_replaced import finish_in
+from tests.service.services import (
+    answer,
+    ask_here,
+    engine,
+    finish,
+    finish_in,
+    in_thread,
+    send,
+    serve,
+)
 
 
 @pytest.mark.slow(keep=1)
@@ -70,8 +77,7 @@ def test_threads_and_tasks_go_on_while_the_service_is_replaced_again_and_again(n
         client.request(PATIENCE_S).abandon()
         assert client._former == []
         assert client.in_flight == 0
-        worker.send()
-        worker.result()
+        worker.finish()
 
 
 @promise(

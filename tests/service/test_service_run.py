@@ -14,9 +14,17 @@ import pytest
 
 import gpuring
 from gpuring.registry import segment
+from tests.helpers.processes import Pipe, poll, up
 from tests.helpers.promise import promise
-from tests.helpers.support import Pipe, poll
-from tests.service.services import WORDS, asker, content, finish, in_thread, send, serve, up
+from tests.service.services import (
+    WORDS,
+    asker,
+    content,
+    finish,
+    in_thread,
+    send,
+    serve,
+)
 from tests.service.test_service_batch import running
 
 
@@ -96,8 +104,7 @@ def worker(pipe: Pipe, name: str) -> dict[str, int]:
 
         @server.batch(max_batch=2, warm_up=lambda: (pipe.send("up"), pipe.receive()))
         def answer(requests, calls):
-            pipe.send([int(call.meta["k"]) for call in calls])
-            pipe.receive()
+            pipe.ask([int(call.meta["k"]) for call in calls])
             return with_meta(requests, calls)
 
         ended = None
@@ -119,8 +126,7 @@ def test_sigterm_ends_an_engine_when_its_batch_is_answered(name, children):
         engine.send()
         assert engine.receive() == [0, 1]
         os.kill(engine.pid, signal.SIGTERM)
-        engine.send()
-        counts = engine.result()
+        counts = engine.finish()
         assert (counts["taken"], counts["answered"], counts["failed"]) == (2, 2, 0)
         assert counts["ended"] == "SIGTERM"
         rest = other.take(8, timeout=10)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 import gpuring
+from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
 from tests.service.services import answer, finish, in_thread, send, serve
 
 

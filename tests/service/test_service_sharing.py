@@ -12,9 +12,10 @@ import pytest
 import gpuring
 from gpuring.registry import segment
 from gpuring.ring.whose import nobody_has
+from tests.helpers.gil import has_slot_without_gil, one_thread_at_a_time
+from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
-from tests.helpers.rings import waiters
-from tests.helpers.support import has_slot_without_gil, one_thread_at_a_time, poll, segments_of
+from tests.helpers.rings import segments_of, waiters
 from tests.service import services
 from tests.service.services import (
     answer,
@@ -27,7 +28,6 @@ from tests.service.services import (
     receives,
     send,
     serve,
-    up,
 )
 from tests.service.test_service_locks import watched
 
@@ -225,8 +225,7 @@ def test_engines_must_agree(name, other, told):
 
 def keeps(pipe, name):
     with serve(name, engine=False):
-        pipe.send("up")
-        pipe.receive()
+        pipe.ask("up")
 
 
 @promise(

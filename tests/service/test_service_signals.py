@@ -19,10 +19,9 @@ import pytest
 
 import gpuring
 from tests.helpers.interrupted import Signal, interrupts, signals
-from tests.helpers.processes import PATIENCE_S
+from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.promise import promise
 from tests.helpers.rings import waiters
-from tests.helpers.support import poll
 from tests.service import services
 from tests.service.services import ask, in_thread, serve
 from tests.service.test_service_interrupt import serve_once

@@ -11,9 +11,10 @@ import pytest
 
 import gpuring
 from gpuring.service import Batch
+from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
-from tests.helpers.support import poll, segments_of
-from tests.service.services import answer, answer_of, check, content, send, serve, up
+from tests.helpers.rings import segments_of
+from tests.service.services import answer, answer_of, check, content, send, serve
 from tests.service.test_service_locks import watching
 
 

@@ -8,10 +8,11 @@ import numpy as np
 import pytest
 
 import gpuring
+from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
-from tests.helpers.support import poll, set_fence, written_by_gpu
+from tests.helpers.words import set_fence, written_by_gpu
 from tests.service import services
-from tests.service.services import answer, ask_here, finish, in_thread, send, serve, up
+from tests.service.services import answer, ask_here, finish, in_thread, send, serve
 
 # ---- calls --------------------------------------------------------------------------------------
 
@@ -154,8 +155,7 @@ def answers_and_hangs(pipe, name):
         pipe.send("up")
         (call,) = server.take(timeout=20)
         answer(call)
-        pipe.send("answered")
-        pipe.receive()
+        pipe.ask("answered")
 
 
 class Torn:

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import gpuring
-from tests.helpers.processes import PATIENCE_S
-from tests.helpers.support import Child, Pipe, segments_of
+from tests.helpers.processes import PATIENCE_S, Child, Pipe
+from tests.helpers.rings import segments_of
 from tests.storm.harness import Storm
 
 CALLS = 8

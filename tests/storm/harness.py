@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuring.cli.measure.card import machine_card
-from tests.helpers.support import segments_of
+from tests.helpers.rings import segments_of
 
 SIGNALS = {"kill": signal.SIGKILL, "stop": signal.SIGSTOP, "term": signal.SIGTERM,
            "int": signal.SIGINT}  # fmt: skip

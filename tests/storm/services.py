@@ -23,8 +23,7 @@ from typing import Any
 
 import gpuring
 from tests.helpers import loops
-from tests.helpers.processes import die_with
-from tests.helpers.support import Child, Pipe, poll
+from tests.helpers.processes import Child, Pipe, die_with, poll
 from tests.service import services
 from tests.storm.harness import SIGNALS, Failed, Storm
 

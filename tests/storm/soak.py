@@ -22,8 +22,8 @@ import numpy as np
 
 from gpuring.native.snapshot import snapshot
 from tests.gpu import library
-from tests.helpers.processes import PATIENCE_S
-from tests.helpers.support import PLACES, Child, Place
+from tests.helpers.places import PLACES, Place
+from tests.helpers.processes import PATIENCE_S, Child
 from tests.storm.harness import Storm
 from tests.storm.paper import META, ROW, WORDS, read
 from tests.storm.soak_roles import HELD, consume, produce

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import gpuring
-from tests.helpers.processes import die_with
-from tests.helpers.support import Pipe, Place
+from tests.helpers.places import Place
+from tests.helpers.processes import Pipe, die_with
 from tests.storm.paper import Sheet, content
 
 HELD = 2  # frames that a member holds at once, at most

@@ -8,8 +8,8 @@ import pytest
 
 from tests import ROOT
 from tests.helpers.commands import module
+from tests.helpers.places import ON_GPU
 from tests.helpers.promise import promise
-from tests.helpers.support import ON_GPU
 from tests.storm import calls
 from tests.storm.clients import Clients
 from tests.storm.harness import storm

@@ -12,9 +12,8 @@ import gpuring
 from gpuring import native
 from gpuring.native.tracer import KINDS, TRACE_EVENTS, TRACE_NS
 from gpuring.registry import leftovers
-from tests.helpers.processes import poll
-from tests.helpers.rings import drain, put, small_ring
-from tests.helpers.support import segments_of
+from tests.helpers.processes import poll, up
+from tests.helpers.rings import drain, put, segments_of, small_ring
 from tests.tracing.traced import events, nbytes, tracer_of, until_ns
 
 
@@ -76,13 +75,11 @@ def test_one_process_traces_a_ring_at_a_time(name):
 
 def creates(pipe, name):
     with small_ring(name):
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def test_a_tracer_does_not_count_as_one_who_uses_the_ring(children, name):
-    child = children(creates, name)
-    child.receive()
+    child = up(children(creates, name))
     tracer = tracer_of(name)
     child.kill()
     assert leftovers.remove_dead(name)
@@ -95,8 +92,7 @@ def publishes_until_killed(pipe, name, frames):
         pipe.send(producer._peer.number)
         put(producer, frames)
         with producer.claim():
-            pipe.send()
-            pipe.receive()
+            pipe.ask()
 
 
 def test_who_is_killed_leaves_its_events(children, name):
@@ -112,8 +108,7 @@ def test_who_is_killed_leaves_its_events(children, name):
 
 def traces(pipe, name):
     tracer = tracer_of(name)
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
     del tracer
 
 
@@ -121,8 +116,7 @@ def test_a_tracer_that_is_killed_leaves_nothing_running(children, name):
     """The first verb after the tracer's time is over turns tracing off.  Another process can then
     trace the ring."""
     with small_ring(name) as ring, ring.producer() as producer:
-        child = children(traces, name)
-        child.receive()
+        child = up(children(traces, name))
         put(producer)
         assert until_ns(name) > native.now_ns()
         child.kill()
@@ -139,8 +133,7 @@ def test_a_tracer_that_is_killed_leaves_nothing_running(children, name):
 
 def publishes_without_descriptors(pipe, name):
     with gpuring.attach(name) as ring, ring.producer() as producer:
-        pipe.send(producer._peer.number)
-        pipe.receive()
+        pipe.ask(producer._peer.number)
         allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, allowed[1]))
         put(producer, 3)

@@ -16,7 +16,7 @@ import gpuring
 from gpuring import bridge
 from tests.bridge.bridges import WAIT_S, connected, put, ring_of, take
 from tests.helpers.commands import DEADLINE_S, running
-from tests.helpers.support import poll
+from tests.helpers.processes import poll
 from tests.tracing.picture import read
 from tests.tracing.traced import until_ns
 

@@ -15,8 +15,8 @@ pytest.importorskip("perfetto")
 
 import gpuring
 from gpuring.tracing.state import BEFORE
-from tests.cli.processes import camera, holder, up
-from tests.helpers.processes import poll, sleeps
+from tests.cli.processes import camera, holder
+from tests.helpers.processes import poll, sleeps, up
 from tests.helpers.rings import small_ring
 from tests.tracing.pipelines import paced, stalls, trace
 from tests.tracing.traced import events, tracer_of

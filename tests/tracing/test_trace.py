@@ -11,10 +11,10 @@ import pytest
 
 import gpuring
 from gpuring.cli import main
-from tests.cli.processes import camera, holder, reader, stage, up
+from tests.cli.processes import camera, holder, reader, stage
 from tests.helpers.commands import DEADLINE_S, running
 from tests.helpers.commands import gpuring as command
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, up
 from tests.helpers.rings import put, small_ring
 from tests.service import services
 

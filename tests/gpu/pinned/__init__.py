@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 import gpuring
-from tests.helpers.support import open_files
+from tests.helpers.processes import open_files
 
 WORDS = 1 << 14
 SLOTS = 4

@@ -10,7 +10,8 @@ from tests.gpu.ordering import tools
 from tests.gpu.pinned import SLOTS, TAKES_S, WORDS, make, put, words
 from tests.gpu.survivor import HELD_S, RECOVERY_S, Killing, my_turn, started, still_healthy
 from tests.helpers.arrays import to_host
-from tests.helpers.support import poll, segments_of
+from tests.helpers.processes import poll, up
+from tests.helpers.rings import segments_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(300)]
 
@@ -26,8 +27,7 @@ def upload_and_hang(pipe, name):
     latch.hold(stream)
     slot.upload(out)
     slot.release()
-    pipe.send("released")
-    pipe.receive()
+    pipe.ask("released")
 
 
 def test_a_camera_goes_on_when_a_reader_dies_with_its_upload_pending(name, children):
@@ -58,8 +58,7 @@ def copy_and_hang(pipe, name):
     latch.hold(stream)
     slot.copy_from(frame, stream=stream)
     slot.publish()
-    pipe.send("published")
-    pipe.receive()
+    pipe.ask("published")
 
 
 def test_readers_of_both_kinds_are_told_of_a_copy_that_was_cut_off(name, children):
@@ -91,8 +90,7 @@ def create_and_put(pipe, name):
     ring = make(name)
     producer = ring.producer()
     put(producer, SLOTS)
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
 
 
 def uploads_the_rest(name):
@@ -107,8 +105,7 @@ def uploads_the_rest(name):
 
 def test_gpus_join_after_the_death_of_a_camera(name, children):
     tools()
-    source = children(create_and_put, name)
-    source.receive()
+    source = up(children(create_and_put, name))
     with gpuring.attach(name) as first:
         source.kill()
         uploads_the_rest(name)

@@ -10,8 +10,9 @@ import gpuring
 from tests.gpu import library
 from tests.gpu.ordering import tools
 from tests.gpu.pinned import TAKES_S, WORDS, has_cuda, make, put, words
+from tests.helpers.processes import up
 from tests.helpers.promise import promise
-from tests.helpers.support import segments_of
+from tests.helpers.rings import segments_of
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(300)]
 
@@ -43,8 +44,7 @@ def recorder(pipe, name, frames):
 )
 def test_a_camera_without_cuda_a_model_and_a_recorder_share_a_ring(name, children):
     kernels = tools()
-    source = children(camera, name, FRAMES)
-    source.receive()
+    source = up(children(camera, name, FRAMES))
     disk = children(recorder, name, FRAMES)
     wrong, stream = kernels.counter(), library.new_stream()
     with gpuring.attach(name, device="cuda") as ring, ring.consumer("model") as consumer, stream:
@@ -79,8 +79,7 @@ def test_frames_of_a_gpu_come_to_cpus_and_gpus(name, children):
     kernels = tools()
     with make(name, subscriptions=["disk"], device="cuda") as ring, ring.consumer("gpu") as frames:
         disk = children(recorder, name, FRAMES)
-        writer = children(gpu_writer, name, FRAMES)
-        writer.receive()
+        writer = up(children(gpu_writer, name, FRAMES))
         wrong = kernels.counter()
         for _ in range(FRAMES):
             with frames.acquire(TAKES_S) as slot:

@@ -99,7 +99,15 @@ def puppets() -> Iterator[Callable[[Path], Puppet]]:
 )
 def puppet(
     request: pytest.FixtureRequest, puppets: Callable[[Path], Puppet]
-) -> Callable[[], Puppet]:
-    """Starts puppets of one build, which have to end cleanly unless they were killed."""
+) -> Callable[..., Puppet]:
+    """Starts puppets of one build, which have to end cleanly unless they were killed.  With the
+    name of a ring, a puppet attaches to that ring and carries out the commands that follow."""
     program = request.getfixturevalue(request.param)
-    return lambda: puppets(program)
+
+    def start(name: str = "", *commands: tuple[object, ...]) -> Puppet:
+        one = puppets(program)
+        for command in (("attach", name, 0), *commands) if name else ():
+            one.ok(*command)
+        return one
+
+    return start

@@ -12,6 +12,12 @@ from pathlib import Path
 
 from tests.helpers.processes import PATIENCE_S
 
+S = 1_000_000_000
+FOREVER = -1
+NEXT, OLDEST = -1, -2
+PRODUCES = ("produce", "-")
+CONSUMES = ("consume", "c", NEXT, "")
+
 
 class Puppet:
     """A process of the puppet."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.helpers.rings import small_ring
-from tests.helpers.support import poke, set_fence, tear, written_by_gpu
-from tests.native.api.test_verbs import NEXT
+from tests.helpers.words import poke, set_fence, tear, written_by_gpu
+from tests.native.api.puppet import NEXT, PRODUCES
 
 
 @pytest.fixture
@@ -46,10 +46,8 @@ def test_a_frame_that_its_gpu_has_not_written_is_waited_for(ring, first, produce
 
 
 def test_a_slot_on_which_a_gpu_has_work_is_waited_for(name, puppet):
-    c = puppet()
     with small_ring(name, slots=1) as ring, ring.producer() as producer:
-        c.ok("attach", name, 0)
-        c.ok("produce", "-")
+        c = puppet(name, PRODUCES)
         producer.claim(0).publish()
         written_by_gpu(ring, 1)
         set_fence(ring, producer.peer, 0, 1)

@@ -14,8 +14,7 @@ import pytest
 import gpuring
 from gpuring import slot_layout
 from gpuring.registry import leftovers
-from tests.helpers.rings import put, small_ring
-from tests.helpers.support import segments_of
+from tests.helpers.rings import put, segments_of, small_ring
 
 IMAGE = ("array", "|u1", 4, 6, ",", ";", "pts", "<i8", ",")
 

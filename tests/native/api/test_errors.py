@@ -10,10 +10,9 @@ import pytest
 
 import gpuring
 from gpuring.registry import leftovers, segment
+from tests.helpers.processes import up
 from tests.helpers.rings import put, small_ring
-
-S = 1_000_000_000
-NEXT = -1
+from tests.native.api.puppet import CONSUMES, NEXT, PRODUCES, S
 
 
 def words_of(call) -> str:
@@ -36,9 +35,8 @@ def test_a_name_that_no_ring_can_have_and_one_that_none_has(name, puppet):
 
 def test_a_subscription_and_a_label_are_utf_8(name, puppet):
     """A program in Python could not name this subscription, and so could not end it."""
-    c = puppet()
     with small_ring(name) as ring:
-        c.ok("attach", name, 0)
+        c = puppet(name)
         for refused, call in (
             (c.refused("subscribe", "caf\udce9", 0, "", 0), lambda: ring.subscribe("caf\udce9")),
             (c.refused("produce", "caf\udce9", ""), lambda: ring.producer(label="caf\udce9")),
@@ -99,10 +97,8 @@ def test_a_damaged_description(name, puppet):
 
 
 def test_a_full_ring_names_who_is_in_the_way(name, puppet):
-    c = puppet()
     with small_ring(name, slots=2) as ring, ring.consumer("slow", label="recorder") as frames:
-        c.ok("attach", name, 0)
-        c.ok("produce", "-")
+        c = puppet(name, PRODUCES)
         for _ in range(2):
             c.ok("claim", 0, 0, 0)
             c.ok("publish", 0, 1, 1)
@@ -118,13 +114,11 @@ def test_a_full_ring_names_who_is_in_the_way(name, puppet):
 def test_a_wait_that_can_have_no_end_is_given_up(name, puppet):
     """As in Python, producers do not wait for a reader that has got the end of the stream and asks
     for nothing."""
-    c = puppet()
     with small_ring(name, slots=2) as ring, ring.consumer() as frames:
         ring.producer().close()
         with pytest.raises(gpuring.EndOfStream):
             frames.acquire(0)
-        c.ok("attach", name, 0)
-        c.ok("produce", "-")
+        c = puppet(name, PRODUCES)
         for _ in range(2):
             c.ok("claim", 0, 0, 0)
             c.ok("publish", 0, 1, 1)
@@ -134,10 +128,8 @@ def test_a_wait_that_can_have_no_end_is_given_up(name, puppet):
 
 
 def test_a_producer_that_would_wait_for_itself_is_told(name, puppet):
-    c = puppet()
     with small_ring(name, slots=2):
-        c.ok("attach", name, 0)
-        c.ok("produce", "-")
+        c = puppet(name, PRODUCES)
         seq = int(c.ok("claim", 0, 0, 0)["seq"])
         c.ok("claim", 0, 0, 0)
         status, text = c.refused("claim", 0, -1, 0)
@@ -149,10 +141,8 @@ def test_a_producer_that_would_wait_for_itself_is_told(name, puppet):
 
 
 def test_the_end_of_a_stream_and_a_closed_ring(name, puppet):
-    c = puppet()
     with small_ring(name) as ring, ring.producer() as producer:
-        c.ok("attach", name, 0)
-        c.ok("consume", "c", NEXT, "")
+        c = puppet(name, CONSUMES)
         put(producer, 1)
         producer.close()
         c.ok("acquire", 0, 0, 0)
@@ -172,22 +162,15 @@ def test_the_end_of_a_stream_and_a_closed_ring(name, puppet):
 
 def owns_and_publishes(pipe, name):
     with small_ring(name, producers=2) as ring, ring.producer(label="camera") as producer:
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
         put(producer, 1)
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def test_a_producer_that_is_killed(name, puppet, children):
-    camera = children(owns_and_publishes, name)
-    camera.receive()
-    c = puppet()
-    c.ok("attach", name, 0)
-    c.ok("consume", "all", NEXT, "s")
-    c.ok("produce", "-")
-    camera.send()
-    camera.receive()
+    camera = up(children(owns_and_publishes, name))
+    c = puppet(name, ("consume", "all", NEXT, "s"), PRODUCES)
+    camera.ask()
     c.ok("acquire", 0, 20 * S, 0)
     c.ok("release", 0, 1)
     c.tell("acquire", 0, 20 * S, 0)
@@ -202,11 +185,8 @@ def test_a_producer_that_is_killed(name, puppet, children):
 
 
 def test_a_stopped_process_is_named(name, puppet, children):
-    camera = children(owns_and_publishes, name)
-    camera.receive()
-    c = puppet()
-    c.ok("attach", name, 0)
-    c.ok("consume", "all", NEXT, "")
+    camera = up(children(owns_and_publishes, name))
+    c = puppet(name, ("consume", "all", NEXT, ""))
     os.kill(camera.pid, signal.SIGSTOP)
     for _ in range(2000):
         _, text = c.refused("acquire", 0, S // 100, 0)
@@ -219,10 +199,8 @@ def test_a_stopped_process_is_named(name, puppet, children):
 
 
 def test_full_tables_and_terms_that_do_not_agree(name, puppet):
-    c = puppet()
     with small_ring(name, max_peers=2, max_subscriptions=1) as ring:
-        c.ok("attach", name, 0)
-        c.ok("consume", "one", NEXT, "")
+        c = puppet(name, ("consume", "one", NEXT, ""))
         assert c.refused("consume", "two", NEXT, "")[0] == "TOO_MANY_PEERS"
         status, text = c.refused("consume", "one", NEXT, "l")
         assert status == "INVALID"
@@ -237,12 +215,11 @@ def test_full_tables_and_terms_that_do_not_agree(name, puppet):
 
 
 def test_a_durable_subscription_tells_what_earlier_rings_owed(name, puppet):
-    c = puppet()
     with small_ring(name, subscriptions=["kept"]) as ring, ring.consumer("kept") as reader:
         with ring.producer() as producer:
             put(producer, 2)
         with small_ring(name, replace=True) as now, now.producer() as producer:
-            c.ok("attach", name, 0)
+            c = puppet(name)
             reader.acquire(5).release()
             reader.close()
             c.ok("consume", "kept", NEXT, "")
@@ -256,8 +233,7 @@ def test_attach_waits_for_a_ring_that_lives(name, puppet, children):
     with small_ring(name):
         assert c.hear() == "GPURING_OK"
         c.ok("detach")
-    camera = children(owns_and_publishes, name)
-    camera.receive()
+    camera = up(children(owns_and_publishes, name))
     camera.kill()
     status, text = c.refused("attach", name, S // 20)
     assert status == "PEER_LOST"

@@ -8,13 +8,10 @@ from pathlib import Path
 import pytest
 
 import gpuring
-from tests.helpers.processes import has_timer, watches_names
-from tests.helpers.rings import put, small_ring, waiters
-from tests.helpers.support import poll, segments_of
+from tests.helpers.processes import has_timer, poll, watches_names
+from tests.helpers.rings import put, segments_of, small_ring, waiters
+from tests.native.api.puppet import FOREVER, NEXT, S
 
-S = 1_000_000_000
-FOREVER = -1
-NEXT, OLDEST = -1, -2
 FIELD = ("array", "|u1", 4, ",")
 
 
@@ -128,10 +125,8 @@ def test_a_frame_that_is_held_stays_valid_in_the_ring_before(name, puppet):
 
 
 def test_a_producer_goes_on_in_the_next_ring(name, puppet):
-    c = puppet()
     with small_ring(name):
-        c.ok("attach", name, 0)
-        c.ok("produce", "camera", "r")
+        c = puppet(name, ("produce", "camera", "r"))
         writes(c, 1)
     status, text = c.refused("claim", 0, 0, 0)
     assert status == "FULL"
@@ -208,10 +203,8 @@ def test_a_consumer_in_python_goes_on_where_c_has_replaced_the_ring(name, puppet
 
 
 def test_what_is_lost_on_the_way_is_counted_once(name, puppet):
-    c = puppet()
     with small_ring(name, slots=4) as ring:
-        c.ok("attach", name, 0)
-        c.ok("consume", "-", NEXT, "rl")
+        c = puppet(name, ("consume", "-", NEXT, "rl"))
         with ring.producer() as producer:
             put(producer, 1)
             c.ok("acquire", 0, 0, 0)
@@ -225,11 +218,9 @@ def test_what_is_lost_on_the_way_is_counted_once(name, puppet):
 
 
 def test_one_that_comes_between_two_producers_waits_for_the_next_one(name, puppet):
-    c = puppet()
     with small_ring(name) as ring:
         ring.producer().close()
-        c.ok("attach", name, 0)
-        c.ok("consume", "-", NEXT, "")
+        c = puppet(name, ("consume", "-", NEXT, ""))
         assert c.refused("acquire", 0, S // 100, 0)[0] == "TIMEOUT"
         assert c("poll", 0, 0) == "GPURING_OK 1"
         waits(c)
@@ -337,9 +328,8 @@ def test_others_see_that_a_select_waits_for_an_end_to_be_over(name, puppet):
 
 
 def test_a_durable_consumer_keeps_its_place_over_its_own_death(name, puppet):
-    c = puppet()
     with small_ring(name, slots=8) as ring, ring.producer() as producer:
-        c.ok("attach", name, 0)
+        c = puppet(name)
         assert c.refused("consume", "-", NEXT, "u")[0] == "INVALID"  # it needs a name
         assert c.refused("consume", "x", NEXT, "-", 5)[0] == "INVALID"
         c.ok("consume", "rec", NEXT, "u", 3600 * S)
@@ -368,9 +358,8 @@ def test_a_durable_consumer_keeps_its_place_over_its_own_death(name, puppet):
 
 def test_spin_is_that_of_the_environment(name, monkeypatch, puppet):
     monkeypatch.setenv("GPURING_SPIN", "soon")
-    c = puppet()
     with small_ring(name) as ring:
-        c.ok("attach", name, 0)
+        c = puppet(name)
         status, text = c.refused("produce", "-", "-")
         assert status == "INVALID"
         assert "GPURING_SPIN='soon'" in text

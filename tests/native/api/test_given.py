@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.support import poll, segments_of
+from tests.helpers.processes import poll
+from tests.helpers.rings import segments_of
 from tests.native.api.gpu_rings import MEMORY, SHAPE, _is_supported, c, name, publishes
 from tests.native.api.puppet import Puppet
 from tests.native.api.test_gpu_refused import held, refuses

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.support import poll, segments_of
+from tests.helpers.processes import poll
+from tests.helpers.rings import segments_of
 from tests.native.api.gpu_peer import Peer
 from tests.native.api.gpu_rings import (
     BUSY,

@@ -19,12 +19,10 @@ from tests.native.api.gpu_rings import (
     publishes,
     sees,
 )
-from tests.native.api.puppet import Puppet
+from tests.native.api.puppet import OLDEST, Puppet, S
 
 __all__ = ["_is_supported", "c", "name"]  # pytest finds the fixtures by it
 
-S = 1_000_000_000
-OLDEST = -2
 DEFAULT, CPU = -1, -3
 
 

@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 import gpuring
-from tests.helpers.support import poll, segments_of
+from tests.helpers.processes import poll
+from tests.helpers.rings import segments_of
 from tests.native.api.gpu_rings import MEMORY, SHAPE, create, name
 from tests.native.api.puppet import Puppet
 

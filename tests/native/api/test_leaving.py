@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 import gpuring
+from tests.helpers.processes import poll
 from tests.helpers.rings import put, small_ring
-from tests.helpers.support import locked, poll
-
-FOREVER, NEXT = -1, -1
+from tests.helpers.words import locked
+from tests.native.api.puppet import FOREVER, NEXT
 
 
 @pytest.mark.slow

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from tests.helpers.processes import poll
 from tests.helpers.rings import put, small_ring
-from tests.helpers.support import poll
-from tests.native.api.puppet import Halted
+from tests.native.api.puppet import FOREVER, OLDEST, Halted
 
 pytestmark = [pytest.mark.slow, pytest.mark.deadline(400)]
-
-FOREVER, OLDEST = -1, -2
 
 
 @pytest.mark.parametrize("holds", [False, True], ids=["has-nothing", "holds-a-frame"])

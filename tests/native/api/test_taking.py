@@ -15,8 +15,7 @@ from gpuring import native
 from gpuring.registry import segment as segments
 from tests.helpers import raw_verbs
 from tests.helpers.promise import promise
-from tests.helpers.rings import is_whole_or_gone, small_ring, tidied
-from tests.helpers.support import segments_of
+from tests.helpers.rings import is_whole_or_gone, segments_of, small_ring, tidied
 from tests.native.api.puppet import Halted, Puppet
 from tests.ring.test_durable import make
 from tests.ring.test_durable_replaced import kill, replaced, told

@@ -13,21 +13,17 @@ import gpuring
 from gpuring import config, native, slot_layout
 from gpuring.registry import segment
 from tests.helpers.compiled import CC, PROGRAMS, ROOT
-from tests.helpers.rings import put, small_ring
-from tests.helpers.support import create_far, poke, poll
+from tests.helpers.processes import poll, up
+from tests.helpers.rings import create_far, put, small_ring
 from tests.native.api.conftest import STRICT
+from tests.native.api.puppet import CONSUMES, FOREVER, NEXT, OLDEST, PRODUCES, S
 
-S = 1_000_000_000
-FOREVER = -1
-NEXT, OLDEST = -1, -2
 META = [("pts", "i8")]
 
 
 def test_what_python_publishes_c_reads(name, puppet):
-    c = puppet()
     with small_ring(name, slots=4, meta=META) as ring, ring.producer() as producer:
-        c.ok("attach", name, 0)
-        c.ok("consume", "all", NEXT, "")
+        c = puppet(name, ("consume", "all", NEXT, ""))
         for k in range(10):
             with producer.claim(5) as slot:
                 slot.array[:] = k
@@ -42,10 +38,8 @@ def test_what_python_publishes_c_reads(name, puppet):
 
 
 def test_what_c_publishes_python_reads(name, puppet):
-    c = puppet()
     with small_ring(name, slots=4, meta=META) as ring, ring.consumer() as frames:
-        c.ok("attach", name, 0)
-        c.ok("produce", "camera")
+        c = puppet(name, ("produce", "camera"))
         for k in range(10):
             assert int(c.ok("claim", 0, FOREVER, 0)["seq"]) == 4 + k
             c.ok("publish", 0, 1, k, -k)
@@ -60,74 +54,9 @@ def test_what_c_publishes_python_reads(name, puppet):
         c.end()
 
 
-def test_a_smaller_frame_has_its_shape_at_both_ends(name, puppet):
-    c = puppet()
-    with gpuring.create(
-        name, slots=2, shape=(4, 6), dtype="u1", device="host"
-    ) as ring, ring.consumer() as frames, ring.producer() as producer:  # fmt: skip
-        c.ok("attach", name, 0)
-        c.ok("produce", "-")
-        c.ok("consume", "c", NEXT, "")
-        c.ok("claim", 0, 0, 0)
-        assert c.refused("shape", 0, 5, 5)[0] == "INVALID"
-        assert c.refused("shape", 0, 0)[0] == "INVALID"
-        c.ok("shape", 0, 3, 2)
-        c.ok("publish", 0, 1, 7)
-        with frames.acquire(5) as slot:
-            assert slot.array.shape == (3, 2)
-        assert c.ok("acquire", 1, 0, 0)["shape"] == "3,2"
-        c.ok("release", 1, 1)
-        with producer.claim(5, shape=(2, 2)) as slot:
-            slot.array[:] = 1
-        assert c.ok("acquire", 1, 0, 0)["shape"] == "2,2"
-
-
-@pytest.mark.parametrize("wanted", [0, 4])
-@pytest.mark.parametrize("extent", [13, 2**63, 0])
-def test_a_shape_that_does_not_fit_is_refused_once(name, puppet, extent, wanted):
-    """Any process that may write the ring can write such a shape.  The frames around it are
-    read."""
-    c = puppet()
-    with gpuring.create(
-        name, slots=4, shape=(4, 6), dtype="u1", device="host"
-    ) as ring, ring.producer() as producer:  # fmt: skip
-        c.ok("attach", name, 0)
-        c.ok("consume", "c", NEXT, "")
-        for _ in range(4):
-            producer.claim(5, shape=(2, 2)).publish()
-        poke(ring, "slot", "shape", extent, 1)
-        assert c("acquire", 0, 0, wanted).count("shape=2,2") == 1
-        status, text = c.refused("acquire", 0, 0, wanted)
-        assert status == "INCOMPATIBLE"
-        assert "holds values that gpuring never writes" in text
-        assert c("acquire", 0, 0, 4).count("shape=2,2") == 2
-        c.ok("release", 0, 3)
-        put(producer, 4)
-        assert c("acquire", 0, 0, 4).count("shape=") == 4
-
-
-def test_a_batch_ends_before_a_shape_that_does_not_fit(name, puppet):
-    """All frames around it come, and none comes twice."""
-    c = puppet()
-    with gpuring.create(
-        name, slots=4, shape=(4, 6), dtype="u1", device="host"
-    ) as ring, ring.producer() as producer:  # fmt: skip
-        c.ok("attach", name, 0)
-        c.ok("consume", "c", NEXT, "")
-        for _ in range(4):
-            producer.claim(5, shape=(2, 2)).publish()
-        poke(ring, "slot", "shape", 13, 2)
-        assert c("acquire", 0, 0, 4).count("shape=2,2") == 2
-        assert c.refused("acquire", 0, 0, 4)[0] == "INCOMPATIBLE"
-        assert c("acquire", 0, 0, 4).count("shape=2,2") == 1
-
-
 def test_batches(name, puppet):
-    c = puppet()
     with small_ring(name, slots=8) as ring, ring.consumer() as frames:
-        c.ok("attach", name, 0)
-        c.ok("produce", "-")
-        c.ok("consume", "c", NEXT, "")
+        c = puppet(name, PRODUCES, CONSUMES)
         assert c("claim", 0, 0, 3).count("seq=") == 3
         c.ok("publish", 0, 3, 5)
         assert [int(slot.array[0]) for slot in frames.acquire_many(9, 5)] == [5, 5, 5]
@@ -137,11 +66,8 @@ def test_batches(name, puppet):
 
 
 def test_a_slot_that_is_twice_in_a_batch_is_refused_before_anything_happens(name, puppet):
-    c = puppet()
     with small_ring(name) as ring:
-        c.ok("attach", name, 0)
-        c.ok("produce", "-")
-        c.ok("consume", "c", NEXT, "")
+        c = puppet(name, PRODUCES, CONSUMES)
         c.ok("claim", 0, 0, 0)
         status, text = c.refused("twice", 0)
         assert status == "INVALID"
@@ -154,10 +80,8 @@ def test_a_slot_that_is_twice_in_a_batch_is_refused_before_anything_happens(name
 
 
 def test_a_lossy_reader_is_told_what_it_has_lost(name, puppet):
-    c = puppet()
     with small_ring(name, slots=4) as ring, ring.producer() as producer:
-        c.ok("attach", name, 0)
-        c.ok("consume", "-", NEXT, "l")
+        c = puppet(name, ("consume", "-", NEXT, "l"))
         put(producer, 10)
         assert int(c.ok("latest", 0, 0, 0)["lost"]) == 9
         c.ok("release", 0, 1)
@@ -168,13 +92,11 @@ def test_a_lossy_reader_is_told_what_it_has_lost(name, puppet):
 
 
 def test_what_a_bridge_has_lost_since_its_ring_was_made_counts(name, puppet):
-    c = puppet()
     origin = {"host": "camera-host", "ring": "cam0"}
     with create_far(
         name, origin, about={"lost": 3}, slots=4, shape=4, dtype="u1", device="host"
     ) as ring, ring.producer() as producer:  # fmt: skip
-        c.ok("attach", name, 0)
-        c.ok("consume", "c", OLDEST, "")
+        c = puppet(name, ("consume", "c", OLDEST, ""))
         with producer.claim(5) as slot:
             slot._set_origin(1000, 5_000_000_000, 8)
         assert c.ok("acquire", 0, 0, 0)["lost"] == "5"
@@ -182,10 +104,8 @@ def test_what_a_bridge_has_lost_since_its_ring_was_made_counts(name, puppet):
 
 def test_members_of_one_subscription_share_its_frames(name, puppet):
     """One member is in C and dies with a frame.  The other one, in Python, gets it."""
-    c = puppet()
     with small_ring(name) as ring, ring.producer() as producer, ring.consumer("both") as frames:
-        c.ok("attach", name, 0)
-        c.ok("consume", "both", NEXT, "")
+        c = puppet(name, ("consume", "both", NEXT, ""))
         put(producer, 2)
         seqs = {int(c.ok("acquire", 0, S, 0)["seq"])}
         with frames.acquire(5) as slot:
@@ -198,33 +118,25 @@ def test_members_of_one_subscription_share_its_frames(name, puppet):
 
 
 def test_what_a_member_in_python_held_when_it_died_c_gets(name, puppet, children):
-    c = puppet()
     with small_ring(name) as ring, ring.producer() as producer:
-        c.ok("attach", name, 0)
-        c.ok("consume", "both", NEXT, "")
-        child = children(holds_one, name)
-        child.receive()
+        c = puppet(name, ("consume", "both", NEXT, ""))
+        child = up(children(holds_one, name))
         put(producer, 1)
-        child.send()
-        child.receive()
+        child.ask()
         child.kill()
         assert c.ok("acquire", 0, 20 * S, 0)["redelivered"] == "1"
 
 
 def holds_one(pipe, name):
     with gpuring.attach(name) as ring, ring.consumer("both") as frames:
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
         slot = frames.acquire(20)
-        pipe.send(slot.seq)
-        pipe.receive()
+        pipe.ask(slot.seq)
 
 
 def test_a_producer_in_c_that_is_killed_leaves_its_claim_void(name, puppet):
-    c = puppet()
     with small_ring(name, producers=2) as ring, ring.consumer() as frames:
-        c.ok("attach", name, 0)
-        c.ok("produce", "-")
+        c = puppet(name, PRODUCES)
         c.ok("claim", 0, 0, 0)
         c.ok("publish", 0, 1, 3)
         c.ok("claim", 0, 0, 0)
@@ -237,10 +149,8 @@ def test_a_producer_in_c_that_is_killed_leaves_its_claim_void(name, puppet):
 
 
 def test_try_claim_counts_what_is_dropped(name, puppet):
-    c = puppet()
     with small_ring(name, slots=2) as ring, ring.consumer() as frames:
-        c.ok("attach", name, 0)
-        c.ok("produce", "-")
+        c = puppet(name, PRODUCES)
         for _ in range(2):
             c.ok("try", 0)
             c.ok("publish", 0, 1, 1)
@@ -254,10 +164,8 @@ def test_try_claim_counts_what_is_dropped(name, puppet):
 
 
 def test_an_abandoned_claim_carries_no_frame(name, puppet):
-    c = puppet()
     with small_ring(name) as ring, ring.consumer() as frames:
-        c.ok("attach", name, 0)
-        c.ok("produce", "-")
+        c = puppet(name, PRODUCES)
         for _ in range(2):
             c.ok("claim", 0, 0, 0)
         c.ok("abandon", 0, 1)
@@ -272,10 +180,8 @@ def test_an_abandoned_claim_carries_no_frame(name, puppet):
 
 
 def test_a_wait_in_c_ends_with_a_frame_and_its_descriptor_tells_of_one(name, puppet):
-    c = puppet()
     with small_ring(name, slots=2) as ring, ring.producer() as producer:
-        c.ok("attach", name, 0)
-        c.ok("consume", "c", NEXT, "")
+        c = puppet(name, CONSUMES)
         c.tell("acquire", 0, FOREVER, 0)
         poll(lambda: any(peer.waiting for peer in ring.stats().peers))
         put(producer, 1)
@@ -293,11 +199,8 @@ def test_a_wait_in_c_ends_with_a_frame_and_its_descriptor_tells_of_one(name, pup
 
 
 def test_select_says_which_of_several_have_an_answer(name, puppet):
-    c = puppet()
     with small_ring(name, slots=2) as ring:
-        c.ok("attach", name, 0)
-        c.ok("consume", "c", NEXT, "")
-        c.ok("produce", "-")
+        c = puppet(name, CONSUMES, PRODUCES)
         assert c("select", 0, 0, 1) == "GPURING_OK 0 1"
         status, text = c.refused("select", S // 100, 0)
         assert status == "TIMEOUT"
@@ -310,11 +213,8 @@ def test_select_says_which_of_several_have_an_answer(name, puppet):
 
 
 def test_both_ends_in_one_process_and_in_c_alone(name, puppet):
-    c = puppet()
     with small_ring(name, slots=2) as ring:
-        c.ok("attach", name, 0)
-        c.ok("consume", "-", NEXT, "")
-        c.ok("produce", "-")
+        c = puppet(name, ("consume", "-", NEXT, ""), PRODUCES)
         for k in range(5):
             c.ok("claim", 1, 0, 0)
             c.ok("publish", 1, 1, k)
@@ -332,10 +232,8 @@ def test_both_ends_in_one_process_and_in_c_alone(name, puppet):
 
 
 def test_a_forked_child_can_use_nothing_of_its_parents(name, puppet):
-    c = puppet()
     with small_ring(name) as ring, ring.consumer() as frames:
-        c.ok("attach", name, 0)
-        c.ok("produce", "-")
+        c = puppet(name, PRODUCES)
         c.ok("claim", 0, 0, 0)
         assert c("fork", name) == "exit=0"
         c.ok("publish", 0, 1, 4)
@@ -343,33 +241,28 @@ def test_a_forked_child_can_use_nothing_of_its_parents(name, puppet):
 
 
 def test_a_program_that_knows_less_gets_no_more_than_it_has_room_for(name, puppet):
-    c = puppet()
     with small_ring(name) as ring, ring.producer() as producer:
-        c.ok("attach", name, 0)
-        c.ok("consume", "c", NEXT, "")
+        c = puppet(name, CONSUMES)
         put(producer, 1)
         assert c("old") == "GPURING_OK 1GPURING_OK"
 
 
 def test_a_structure_without_its_size_is_refused_before_anything_is_taken(name, puppet):
-    c = puppet()
     with small_ring(name) as ring:
-        c.ok("attach", name, 0)
-        c.ok("produce", "-")
+        c = puppet(name, PRODUCES)
         assert c("small", name) == "wrong:"
         assert c.ok("claim", 0, 0, 0)["seq"] == "4"
         assert len(ring.stats().peers) == 1
 
 
 def test_what_a_slot_holds_is_told_as_python_tells_it(name, puppet):
-    c = puppet()
     fields = {
         "y": ((4, 6), "u1"), "half": (3, "bfloat16"), "µ": ((2,), "<f4"),
         "many": (5, np.dtype([("a", "<f4"), ("b", "u1", (2,))])),
     }  # fmt: skip
     meta = np.dtype([("pts", "i8"), ("box", "f4", (2, 2)), ("flag", "?")], align=True)
     with gpuring.create(name, slots=2, fields=fields, meta=meta, device="host") as ring:
-        c.ok("attach", name, 0)
+        c = puppet(name)
         told, of_meta = c("fields").removeprefix("fields").split(" meta")
         found = {
             each.split("|")[0]: each.rsplit("|", 3) for each in told.split(" ")[1:] if "|" in each
@@ -419,11 +312,8 @@ def test_a_process_of_python_may_use_both(name):
 
 def test_what_is_open_is_ended_by_a_close(name, puppet):
     """The claims are abandoned, and the frames were read: no other member gets them."""
-    c = puppet()
     with small_ring(name, slots=4, producers=2) as ring, ring.producer() as producer:
-        c.ok("attach", name, 0)
-        c.ok("consume", "c", NEXT, "")
-        c.ok("produce", "-")
+        c = puppet(name, CONSUMES, PRODUCES)
         put(producer, 1)
         with ring.consumer("c") as frames:
             c.ok("acquire", 0, 0, 0)
@@ -436,10 +326,8 @@ def test_what_is_open_is_ended_by_a_close(name, puppet):
 
 
 def test_try_claim_counts_what_is_dropped_for_readers_in_c(name, puppet):
-    c = puppet()
     with small_ring(name, slots=2) as ring, ring.producer() as producer:
-        c.ok("attach", name, 0)
-        c.ok("consume", "c", NEXT, "")
+        c = puppet(name, CONSUMES)
         put(producer, 2)
         assert producer.try_claim() is None
         for _ in range(2):
@@ -451,13 +339,10 @@ def test_try_claim_counts_what_is_dropped_for_readers_in_c(name, puppet):
 
 def test_a_pinned_ring_is_used_by_the_cpu(name, puppet):
     """The CPU stores its fences, and a process that attaches joins the others."""
-    c = puppet()
     with gpuring.create(
         name, slots=4, shape=16, dtype="u1", memory="pinned", device="host"
     ) as ring, ring.consumer("python") as frames, ring.producer() as producer:  # fmt: skip
-        c.ok("attach", name, 0)
-        c.ok("consume", "c", NEXT, "")
-        c.ok("produce", "-")
+        c = puppet(name, CONSUMES, PRODUCES)
         for k in range(6):
             c.ok("claim", 1, 0, 0)
             c.ok("publish", 1, 1, k)

@@ -9,7 +9,7 @@ import pytest
 import gpuring
 from tests.helpers.ctrl_c import ctrl_c
 from tests.helpers.fake_driver import PER_THREAD
-from tests.helpers.support import tear
+from tests.helpers.words import tear
 from tests.native.device.instant_driver import STREAM, at, fences, pay, raises_at
 
 LOST = 719

@@ -9,7 +9,7 @@ import pytest
 
 import gpuring
 from gpuring.ring import debug
-from tests.helpers.support import tear
+from tests.helpers.words import tear
 from tests.native.device.instant_driver import STREAM, at, count_a_death, fences, pay, raises_at
 
 

@@ -10,8 +10,8 @@ import pytest
 
 import gpuring
 from tests.helpers.ctrl_c import signalled
+from tests.helpers.processes import poll
 from tests.helpers.rig import held_by
-from tests.helpers.support import poll
 from tests.helpers.victim import unpay
 from tests.native.device.instant_driver import STREAM, pay
 

@@ -13,9 +13,8 @@ import threading
 from tests import ROOT
 from tests.helpers import raw_verbs
 from tests.helpers.fake_driver import C, event_of
-from tests.helpers.processes import PATIENCE_S
+from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
 
 
 def consulted(ring, consumer, own):

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 import gpuring
-from tests.helpers.support import tear
+from tests.helpers.words import tear
 from tests.native.device.instant_driver import STREAM, count_a_death, pay
 
 

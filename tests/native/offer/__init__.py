@@ -12,8 +12,8 @@ import gpuring
 from gpuring import native
 from gpuring.native import Header
 from tests.helpers import raw_verbs
-from tests.helpers.processes import PATIENCE_S
-from tests.helpers.support import Child, Pipe, Segment
+from tests.helpers.processes import PATIENCE_S, Child, Pipe, up
+from tests.helpers.segment import Segment
 
 NBYTES = 4096
 
@@ -58,14 +58,12 @@ def takes_part(pipe: Pipe, path: str) -> None:
     pipe.send((os.pread(got.fd, 8, 0), peer.number))
     at, what = pipe.receive()
     os.pwrite(got.fd, what, at)
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
 
 
 def asks(pipe: Pipe, path: str, times: int) -> list[bytes]:
     header, found = opened(path), []
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
     for _ in range(times):
         got = native.fetch(header, PATIENCE_S)
         found.append(os.pread(got.fd, 8, 0))
@@ -104,8 +102,7 @@ def offers(ring: Segment) -> None:
 
 def asking(ring: Segment, children: Callable[..., Child]) -> Child:
     """A process that has begun to ask."""
-    child = children(asks, ring.path, 1)
-    child.receive()
+    child = up(children(asks, ring.path, 1))
     child.send()
     return child
 
@@ -118,11 +115,9 @@ def gives_its_locks_up(pipe: Pipe, path: str) -> None:
     """Gives its locks up when it is told to, as the kernel does at a death, and lives on."""
     header = opened(path)
     peer = raw_verbs.join_producer(header)
-    pipe.send(peer.number)
-    pipe.receive()
+    pipe.ask(peer.number)
     header.disown()
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
 
 
 def says(at: Path, data: bytes, fd: int) -> None:

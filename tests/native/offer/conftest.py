@@ -10,7 +10,8 @@ import pytest
 
 from gpuring import native
 from tests.helpers import raw_verbs
-from tests.helpers.support import Child, Pipe, Segment
+from tests.helpers.processes import Child, Pipe
+from tests.helpers.segment import Segment
 from tests.native.offer import directory, opened, slots, sockets
 
 
@@ -31,8 +32,7 @@ def offers(pipe: Pipe, path: str) -> list[int]:
     header = opened(path)
     native.offer(header, slots(b"12345678"))
     peer = raw_verbs.join_producer(header)
-    pipe.send(peer.number)
-    pipe.receive()
+    pipe.ask(peer.number)
     header.disown()
     return Segment(2).producer().put()
 

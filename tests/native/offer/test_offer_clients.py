@@ -13,8 +13,8 @@ import pytest
 
 from gpuring import native
 from tests.helpers import raw_verbs
+from tests.helpers.processes import Pipe, open_files, poll, up
 from tests.helpers.promise import promise
-from tests.helpers.support import Pipe, open_files, poll
 from tests.native.offer import (
     PATIENCE_S,
     asking,
@@ -99,8 +99,7 @@ def lost(ring, children):
     pidfd.  It dies in the end, which a holder of the pidfd must notice."""
     offers(ring)
     child, who = elsewhere(ring, children)
-    child.send()
-    child.receive()
+    child.ask()
     pidfd = os.pidfd_open(child.pid)
     yield who, pidfd
     child.kill()
@@ -182,8 +181,7 @@ def connects(pipe: Pipe, path: str, times: int, kept: int) -> int:
         held.append(connect(Path(path)))
         if len(held) > kept:
             held.pop(0).close()
-    pipe.send(len(held))
-    pipe.receive()
+    pipe.ask(len(held))
     return len(held)
 
 
@@ -201,8 +199,7 @@ def test_many_silent_clients_hold_nobody_up(ring, children, times, kept):
     still_answers(ring, children)
     talking = [kind for kind in open_files().values() if kind.startswith("socket")]
     assert len(talking) < 100  # it does not keep what others keep
-    child.send()
-    child.result()
+    child.finish()
 
 
 def without_descriptors(pipe: Pipe, path: str) -> None:
@@ -217,15 +214,13 @@ def without_descriptors(pipe: Pipe, path: str) -> None:
             filled.append(os.dup(0))
     except OSError:
         pass
-    pipe.send(peer.number)
-    pipe.receive()
+    pipe.ask(peer.number)
     resource.setrlimit(resource.RLIMIT_NOFILE, limit)
     pipe.receive()
 
 
 def test_a_process_without_descriptors_answers_when_it_has_some_again(ring, children):
-    child = children(without_descriptors, ring.path)
-    child.receive()
+    child = up(children(without_descriptors, ring.path))
     waits = asking(ring, children)
     begun = reads(child.pid)
     with pytest.raises(AssertionError):

@@ -14,9 +14,8 @@ from pathlib import Path
 import pytest
 
 from gpuring import native
-from tests.helpers.processes import few_descriptors
+from tests.helpers.processes import Pipe, few_descriptors, up
 from tests.helpers.promise import promise
-from tests.helpers.support import Pipe
 from tests.native.offer import (
     PATIENCE_S,
     asks,
@@ -42,8 +41,7 @@ def test_the_slots_go_from_process_to_process_and_outlive_their_maker(ring, chil
     native.offer(ring.creator, fd)
     first = children(takes_part, ring.path)
     assert first.receive() == (b"from me!", 0)
-    first.send((0, b"from it!"))
-    first.receive()
+    first.ask((0, b"from it!"))
     assert os.pread(fd, 8, 0) == b"from it!"  # it is the same memory
     os.close(fd)
     ring.creator.disown()  # as a death does
@@ -72,8 +70,7 @@ def test_who_asks_first_need_not_offer(ring, children):
 )
 def test_the_offerer_may_be_in_a_call_that_does_not_return(ring, children):
     offers(ring)
-    child = children(asks, ring.path, 3)
-    child.receive()
+    child = up(children(asks, ring.path, 3))
     child.send()
     # No Python runs in this process until the child is done.
     ctypes.PyDLL(None).poll(struct.pack("ihh", child.pipe.fileno(), select.POLLIN, 0), 1, -1)
@@ -152,8 +149,7 @@ def test_nobody_has_it(ring, children):
 )
 def test_who_has_it_is_stopped(ring, children):
     native.offer(ring.creator, fd := slots(b"12345678"))
-    child = children(takes_part, ring.path)
-    child.receive()
+    child = up(children(takes_part, ring.path))
     child.stop()
     # The creator still answers.
     still_answers(ring, children)

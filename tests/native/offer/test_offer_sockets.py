@@ -16,8 +16,8 @@ import gpuring
 from gpuring import native
 from tests.helpers import raw_verbs
 from tests.helpers.commands import gpuring as command
+from tests.helpers.processes import Pipe, open_files, poll, up
 from tests.helpers.promise import promise
-from tests.helpers.support import Pipe, open_files, poll
 from tests.native.offer import (
     PATIENCE_S,
     connect,
@@ -160,8 +160,7 @@ def forks_while_it_leaves(pipe: Pipe, path: str) -> int:
 
 
 def test_a_child_that_is_forked_while_a_socket_is_closed_does_not_keep_it(ring, children):
-    child = children(forks_while_it_leaves, ring.path)
-    child.receive()
+    child = up(children(forks_while_it_leaves, ring.path))
     with connect(of(ring, child.pid)):
         child.send()
         assert child.result() == 0
@@ -176,8 +175,7 @@ def test_clean_removes_sockets_at_which_nobody_listens(ring, children):
     """It removes them also where there is no header any more, and leaves all other files alone."""
     native.offer(ring.creator, fd := slots())
     os.close(fd)
-    child = children(takes_part, ring.path)
-    child.receive()
+    child = up(children(takes_part, ring.path))
     lock = ring.hold_lock()  # so that no reaper is quicker
     dead = of(ring, child.pid)
     child.kill()
@@ -218,8 +216,7 @@ def test_who_is_killed_while_it_comes_or_goes_leaves_nothing_that_stays(ring, ch
     native.offer(ring.creator, fd := slots())
     ours = [of(ring, os.getpid()).name]
     for turn in range(60):
-        child = children(comes_and_goes, ring.path)
-        child.receive()
+        child = up(children(comes_and_goes, ring.path))
         still = raw_verbs.joins(ring.creator)
         poll(lambda still=still, turn=turn: raw_verbs.joins(ring.creator) >= still + turn % 3)
         child.kill()

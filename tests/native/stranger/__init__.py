@@ -180,12 +180,10 @@ def once(frames: list[Frame]) -> dict[int, Frame]:
 def has_a_claim(pipe: Pipe, name: str) -> None:
     with gpuring.attach(name) as ring, ring.producer() as producer:
         slot = producer.claim(timeout=PATIENCE_S)
-        pipe.send(slot.seq)
-        pipe.receive()
+        pipe.ask(slot.seq)
 
 
 def has_a_frame(pipe: Pipe, name: str, subscription: str) -> None:
     with gpuring.attach(name) as ring, ring.consumer(subscription) as consumer:
         pipe.send()
-        pipe.send(frame_of(consumer.acquire(timeout=PATIENCE_S)))
-        pipe.receive()
+        pipe.ask(frame_of(consumer.acquire(timeout=PATIENCE_S)))

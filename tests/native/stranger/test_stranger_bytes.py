@@ -19,8 +19,8 @@ from tests.helpers.compiled import needs_compiler
 from tests.helpers.layout import FIELDS, SIZES
 from tests.helpers.processes import PATIENCE_S
 from tests.helpers.promise import promise
-from tests.helpers.rings import waiters
-from tests.helpers.support import poke, segments_of
+from tests.helpers.rings import segments_of, waiters
+from tests.helpers.words import poke
 from tests.native.stranger import WORDS, drain, make, produce
 
 pytestmark = needs_compiler

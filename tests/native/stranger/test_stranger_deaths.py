@@ -6,9 +6,9 @@ import pytest
 
 import gpuring
 from tests.helpers.compiled import needs_compiler
-from tests.helpers.processes import poll
+from tests.helpers.processes import poll, up
 from tests.helpers.rings import waiters
-from tests.helpers.support import locked, peek, poke, set_fence, written_by_gpu
+from tests.helpers.words import locked, peek, poke, set_fence, written_by_gpu
 from tests.native.stranger import (
     Frame,
     drain,
@@ -84,8 +84,7 @@ def test_a_client_clears_a_python_producer(name, stranger, children):
 def test_a_client_gets_what_a_python_member_had(name, stranger, children):
     """The client is at a later sequence by then, and goes back."""
     with make(name) as ring:
-        member = children(has_a_frame, name, "g")
-        member.receive()
+        member = up(children(has_a_frame, name, "g"))
         writer = stranger("produce", name, 9, 3, paused=True)
         writer.said("claimed 8")
         writer.step()
@@ -122,8 +121,7 @@ def test_a_durable_subscription_stays_when_a_client_clears_its_last_member(
 ):
     with make(name) as ring:
         ring.subscribe("d")
-        member = children(has_a_frame, name, "d")
-        member.receive()
+        member = up(children(has_a_frame, name, "d"))
         writer = stranger("produce", name, 9, 2)
         assert member.receive() == Frame(8, 9, 0)
         assert writer.end() == "done"

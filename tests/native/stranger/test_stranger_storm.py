@@ -17,8 +17,7 @@ import pytest
 
 import gpuring
 from tests.helpers.compiled import BUILD_S, build_alone, needs_compiler
-from tests.helpers.processes import PATIENCE_S
-from tests.helpers.support import Child, Pipe, poll
+from tests.helpers.processes import PATIENCE_S, Child, Pipe, poll
 from tests.native.stranger import CLIENT, FLAGS, Frame, Stranger, fill, frame_of, make, once, read
 
 pytestmark = [needs_compiler, pytest.mark.deadline(BUILD_S + 240)]

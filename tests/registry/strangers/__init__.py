@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import gpuring
-from tests.helpers.support import Pipe
+from tests.helpers.processes import Pipe
 
 NOBODY = 65534
 SHM = Path("/dev/shm")

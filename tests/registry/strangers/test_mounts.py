@@ -14,7 +14,7 @@ import gpuring
 from gpuring.registry import survey
 from tests.helpers import commands
 from tests.helpers.promise import promise
-from tests.helpers.support import segments_of
+from tests.helpers.rings import segments_of
 from tests.registry import in_a_child
 from tests.registry.strangers import NOBODY, OPTIONS, SHM, as_nobody, outcome
 

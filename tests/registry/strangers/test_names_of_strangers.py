@@ -17,7 +17,8 @@ from gpuring.registry import directory, leftovers, survey
 from gpuring.registry import segment as segments
 from tests.helpers import commands
 from tests.helpers.promise import promise
-from tests.helpers.support import lock, segments_of
+from tests.helpers.rings import segments_of
+from tests.helpers.words import lock
 from tests.registry.strangers import KINDS, NOBODY, OPTIONS, SHM, TERMS, outcome, put, valid_header
 
 pytest.importorskip("prometheus_client", reason="gpuring[tools] is not installed")

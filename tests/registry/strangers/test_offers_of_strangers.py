@@ -19,8 +19,9 @@ import gpuring
 from gpuring import native
 from tests.helpers import raw_verbs
 from tests.helpers.compiled import CC, needs_compiler
+from tests.helpers.processes import Pipe, up
 from tests.helpers.promise import promise
-from tests.helpers.support import Pipe, Segment
+from tests.helpers.segment import Segment
 from tests.native.offer import (
     PATIENCE_S,
     directory,
@@ -116,15 +117,13 @@ def joins(pipe: Pipe, path: str) -> None:
     got = native.fetch(header, PATIENCE_S)
     native.offer(header, got.fd)
     peer = raw_verbs.join_producer(header)
-    pipe.send(peer.number)
-    pipe.receive()
+    pipe.ask(peer.number)
 
 
 def test_a_peer_of_another_user_hands_the_slots_on(ring, children):
     os.fchmod(ring.fd, 0o666)
     offers(ring)
-    peer = children(joins, ring.path)
-    peer.receive()
+    peer = up(children(joins, ring.path))
     assert of(ring, peer.pid).stat().st_uid == NOBODY
     ring.creator.disown()
     still_answers(ring, children)

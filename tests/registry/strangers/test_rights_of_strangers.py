@@ -15,8 +15,10 @@ from gpuring import native
 from gpuring.registry import directory, leftovers
 from gpuring.registry import segment as segments
 from tests.helpers import commands, raw_verbs
+from tests.helpers.processes import up
 from tests.helpers.promise import promise
-from tests.helpers.support import LOCK_BYTE, lock, segments_of
+from tests.helpers.rings import segments_of
+from tests.helpers.words import LOCK_BYTE, lock
 from tests.registry.strangers import NOBODY, OPTIONS, SHM, TERMS, outcome
 
 
@@ -30,8 +32,7 @@ def seen(name: str) -> os.stat_result:
 def lock_the_directory(pipe):
     fd = os.open(SHM, os.O_RDONLY | os.O_DIRECTORY)
     fcntl.flock(fd, fcntl.LOCK_EX)
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
     return True
 
 
@@ -146,8 +147,7 @@ def test_who_may_not_open_a_ring_is_told_whose_it_is_and_what_its_mode_is(name, 
 
 def make_and_keep(pipe, name, mode):
     with gpuring.create(name, **OPTIONS, mode=mode) as ring:
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
         return ring._header.closed or raw_verbs.is_retired(ring._header)
 
 
@@ -182,8 +182,7 @@ def test_root_too_leaves_rings_of_others_alone(name, stranger, monkeypatch, mode
 
 def serve_and_keep(pipe, name):
     with gpuring.serve(name, **TERMS, mode=0o666):
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def test_a_service_of_another_user_asks_for_no_argument_that_connect_lacks(name, stranger):
@@ -192,8 +191,7 @@ def test_a_service_of_another_user_asks_for_no_argument_that_connect_lacks(name,
     with pytest.raises(PermissionError, match=f"belongs to user {NOBODY}, not") as refused:
         gpuring.connect(name)
     assert "`" not in str(refused.value)
-    child.send()
-    child.result()
+    child.finish()
 
 
 def opens(pipe, name):
@@ -268,8 +266,7 @@ def hold_byte(pipe, name, byte, kind):
     flags = os.O_RDONLY if kind == fcntl.F_RDLCK else os.O_RDWR
     fd = os.open(SHM / f"gpuring.{name}", flags)
     lock(fd, byte, kind)
-    pipe.send()
-    pipe.receive()
+    pipe.ask()
     return True
 
 
@@ -328,19 +325,16 @@ def test_a_second_name_of_a_ring_is_no_ring_and_does_not_close_it(name, stranger
 
 def cut(pipe, name):
     with gpuring.create(name, **OPTIONS, mode=0o666):
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
         for entry in segments_of(name):
             os.truncate(SHM / entry, 0)
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 def trusts(pipe, name):
     """Attaches to another user's ring, because it was told to."""
     with gpuring.attach(name, owner=NOBODY) as ring, ring.consumer() as reader:
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
         reader.acquire(10)
 
 
@@ -353,8 +347,7 @@ def trusts(pipe, name):
 def test_who_attaches_to_a_strangers_ring_can_be_ended_by_him(name, stranger, children):
     maker = stranger(cut, name)
     maker.receive()
-    victim = children(trusts, name)
-    victim.receive()
+    victim = up(children(trusts, name))
     maker.send()
     maker.receive()
     victim.send()

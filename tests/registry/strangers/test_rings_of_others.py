@@ -7,7 +7,7 @@ import pytest
 
 import gpuring
 from tests.helpers import commands
-from tests.helpers.support import Pipe
+from tests.helpers.processes import Pipe
 from tests.registry.strangers import NOBODY, OPTIONS
 
 SUDO = f"sudo -u '#{NOBODY}' gpuring"
@@ -15,8 +15,7 @@ SUDO = f"sudo -u '#{NOBODY}' gpuring"
 
 def keep(pipe: Pipe, name: str) -> None:
     with gpuring.create(name, **OPTIONS, mode=0o666):
-        pipe.send()
-        pipe.receive()
+        pipe.ask()
 
 
 @pytest.fixture

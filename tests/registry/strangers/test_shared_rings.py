@@ -16,8 +16,7 @@ def shares(pipe, name):
     for number in (7, 8):
         options = {"mode": 0o666, "replace": number == 8}
         with gpuring.create(name, **OPTIONS, **options) as ring, ring.producer() as producer:
-            pipe.send()
-            pipe.receive()
+            pipe.ask()
             with producer.claim(10) as slot:
                 slot.array[...] = number
             pipe.receive()

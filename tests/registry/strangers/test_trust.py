@@ -9,8 +9,9 @@ import signal
 import pytest
 
 import gpuring
+from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
-from tests.helpers.support import poll, segments_of
+from tests.helpers.rings import segments_of
 from tests.registry.strangers import OPTIONS, SHM, outcome
 from tests.registry.strangers.test_rights_of_strangers import hold_byte, make_and_keep
 
@@ -47,8 +48,7 @@ def test_who_may_only_read_cannot_join_and_sees_everything(name, stranger):
 )
 @pytest.mark.slow
 def test_to_who_may_read_locks_the_dead_look_alive(name, stranger, children):
-    creator = children(make_and_keep, name, 0o644)
-    creator.receive()
+    creator = up(children(make_and_keep, name, 0o644))
     creator.kill()
     liar = stranger(hold_byte, name, CREATOR_BYTE, fcntl.F_RDLCK)
     liar.receive()
@@ -100,10 +100,8 @@ def sleeps(pipe, name):
 def test_who_may_write_can_end_its_peers_while_they_sleep(name, stranger, children, who):
     """The watchdog still reads the header, so no other thread of this process may have it
     mapped."""
-    creator = children(writable, name)
-    creator.receive()
-    victim = children(sleeps, name)
-    victim.receive()
+    creator = up(children(writable, name))
+    victim = up(children(sleeps, name))
     if who == "another user":
         stranger(cuts, name).result()
     else:

@@ -6,7 +6,7 @@ import math
 from contextlib import ExitStack
 
 import gpuring
-from tests.helpers.support import Place
+from tests.helpers.places import Place
 
 SPEC = {"slots": 8, "shape": 4, "dtype": "u1", "meta": [("pts", "f8")]}
 

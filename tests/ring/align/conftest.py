@@ -6,7 +6,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from tests.helpers.support import HOST
+from tests.helpers.places import HOST
 from tests.ring.align import Streams
 
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import gpuring
-from tests.helpers.support import tear
+from tests.helpers.words import tear
 from tests.ring.align import now, pts
 
 

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpuring
-from tests.helpers.support import HOST, ON_GPU
+from tests.helpers.places import HOST, ON_GPU
 from tests.ring.align import SPEC, Streams, now
 
 

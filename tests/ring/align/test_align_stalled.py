@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 import gpuring
-from tests.helpers.support import Pipe, poll
+from tests.helpers.processes import Pipe, poll
 from tests.ring.align import SPEC, now, pts
 
 

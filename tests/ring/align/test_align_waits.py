@@ -12,8 +12,8 @@ import pytest
 
 import gpuring
 from tests.helpers.interrupted import interrupts
+from tests.helpers.processes import poll
 from tests.helpers.rings import waiters
-from tests.helpers.support import poll
 from tests.ring.align import now, pts
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.helpers.support import HOST, STREAM_GATED
+from tests.helpers.places import HOST, STREAM_GATED
 
 
 @pytest.fixture(

@@ -5,17 +5,15 @@ from __future__ import annotations
 import pytest
 
 import gpuring
-from tests.helpers.processes import PATIENCE_S
+from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.rings import small_ring
-from tests.helpers.support import poll
 from tests.helpers.victim import Victim
 from tests.ring.batch import idle, seqs_of
 
 
 def claims_batch(pipe, name):
     batch = gpuring.attach(name, timeout=PATIENCE_S).producer().claim_many(3, PATIENCE_S)
-    pipe.send(seqs_of(batch))
-    pipe.receive()
+    pipe.ask(seqs_of(batch))
 
 
 def test_a_producer_that_dies_with_a_batch_is_lost_and_its_claims_are_void(name, children):
@@ -33,8 +31,7 @@ def test_a_producer_that_dies_with_a_batch_is_lost_and_its_claims_are_void(name,
 
 def holds_batch(pipe, name):
     batch = gpuring.attach(name, timeout=PATIENCE_S).consumer("shared").acquire_many(2, PATIENCE_S)
-    pipe.send(seqs_of(batch))
-    pipe.receive()
+    pipe.ask(seqs_of(batch))
 
 
 def test_the_frames_of_a_member_that_dies_with_a_batch_go_to_another_member(name, children):

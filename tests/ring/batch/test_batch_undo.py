@@ -9,8 +9,8 @@ import gpuring
 from tests.helpers import raw_verbs
 from tests.helpers.layout import FIELDS
 from tests.helpers.rings import drain, small_ring
-from tests.helpers.support import written_by_gpu
 from tests.helpers.victim import unpay
+from tests.helpers.words import written_by_gpu
 from tests.ring.batch import idle, seqs_of
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from gpuring.service.streaming import Parts
 from tests.helpers.processes import PATIENCE_S
+from tests.service.services import send
 
 
 def part(call, k, timeout=PATIENCE_S):
@@ -20,6 +21,16 @@ def last(call, k):
 def take(server):
     (call,) = server.take(timeout=PATIENCE_S)
     return call
+
+
+def begun(pair, parts=0):
+    """A call of the client, and the call as its engine has it.  So many parts of it were sent."""
+    server, client = pair
+    call = send(client, 0)
+    taken = take(server)
+    for k in range(parts):
+        part(taken, k)
+    return call, taken
 
 
 def value(slot):

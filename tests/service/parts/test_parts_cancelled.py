@@ -10,10 +10,9 @@ import operator
 import pytest
 
 import gpuring
-from tests.helpers.processes import PATIENCE_S
+from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
-from tests.service.parts import last, part, read, take, value
+from tests.service.parts import begun, last, part, read, take, value
 from tests.service.services import ask_here, in_thread, send
 
 
@@ -55,10 +54,7 @@ def end_the_block(call):
 @pytest.mark.parametrize("leave", [leave_the_loop, leave_the_loop_of_a_task, cancel, end_the_block])
 def test_who_leaves_before_the_end_cancels_the_call_and_its_engine_sees_it(pair, leave):
     server, client = pair
-    call = send(client, 0)
-    taken = take(server)
-    part(taken, 0)
-    part(taken, 1)
+    call, taken = begun(pair, 2)
     assert not taken.cancelled
     assert leave(call) == 0
     assert taken.cancelled
@@ -77,11 +73,7 @@ def test_who_leaves_before_the_end_cancels_the_call_and_its_engine_sees_it(pair,
     "`call.part()` raises `CallCancelled`, also while it waits, and the call is over then.",
 )
 def test_a_part_that_waits_hears_that_its_call_was_cancelled(pair):
-    server, client = pair
-    call = send(client, 0)
-    taken = take(server)
-    part(taken, 0)
-    part(taken, 1)
+    call, taken = begun(pair, 2)
     join = in_thread(taken.part)
     call.cancel()
     with pytest.raises(gpuring.CallCancelled):
@@ -89,9 +81,7 @@ def test_a_part_that_waits_hears_that_its_call_was_cancelled(pair):
 
 
 async def test_a_task_that_is_cancelled_cancels_its_call(pair):
-    server, client = pair
-    call = send(client, 0)
-    taken = take(server)
+    call, taken = begun(pair)
 
     async def reads():
         async for _ in call.parts():
@@ -114,10 +104,7 @@ async def test_a_task_that_is_cancelled_cancels_its_call(pair):
     "seconds.",
 )
 def test_a_part_that_does_not_come_in_time_ends_the_call(pair):
-    server, client = pair
-    call = send(client, 0)
-    taken = take(server)
-    part(taken, 0)
+    call, taken = begun(pair, 1)
     parts = call.parts(0.01)
     assert read(parts, 1) == [0]
     with pytest.raises(gpuring.RingTimeout, match=r"no part within 0\.01 s; given up"):
@@ -168,11 +155,8 @@ def test_a_request_of_another_call_is_not_cancelled(pair):
 @pytest.mark.parametrize("ending", [gpuring.Call.end, lambda call: last(call, 2)])
 def test_a_call_that_is_cancelled_behind_its_end_is_not_whole(pair, ending):
     """The parts that were dropped are not handed out, and the loop raises."""
-    server, client = pair
-    call = send(client, 0)
-    taken = take(server)
-    part(taken, 0)
-    part(taken, 1)
+    _, client = pair
+    call, taken = begun(pair, 2)
     ending(taken)
     parts = call.parts(PATIENCE_S)
     assert read(parts, 1) == [0]
@@ -187,10 +171,8 @@ def test_a_call_that_is_cancelled_behind_its_end_is_not_whole(pair, ending):
 @pytest.mark.parametrize("had", [0, 1, 2])
 def test_a_client_that_is_closed_behind_the_end_has_not_had_the_whole_answer(pair, ending, had):
     """The loop over the parts only ends as if complete where it has had all of them."""
-    server, client = pair
-    call = send(client, 0)
-    taken = take(server)
-    part(taken, 0)
+    _, client = pair
+    call, taken = begun(pair, 1)
     if ending == "end":
         part(taken, 1)
         taken.end()

@@ -5,11 +5,10 @@ from __future__ import annotations
 import pytest
 
 import gpuring
-from tests.helpers.processes import PATIENCE_S
+from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.promise import promise
 from tests.helpers.rings import readable
-from tests.helpers.support import poll
-from tests.service.parts import last, part, read, take, value
+from tests.service.parts import begun, last, part, read, take, value
 from tests.service.services import ask_here, in_thread, receives, send, serve
 
 
@@ -52,11 +51,7 @@ def test_a_client_that_does_not_read_is_told_to_its_engine_alone(pair):
     "waits.",
 )
 def test_a_part_that_waits_goes_on_when_the_client_releases_one(pair):
-    server, client = pair
-    call = send(client, 0)
-    taken = take(server)
-    part(taken, 0)
-    part(taken, 1)
+    call, taken = begun(pair, 2)
     join = in_thread(part, taken, 2)
     parts = call.parts(PATIENCE_S)
     assert read(parts, 3) == [0, 1, 2]
@@ -106,9 +101,7 @@ def test_a_call_needs_its_room_until_its_parts_are_released(name):
     "`parts.ready` says whether the loop would wait.",
 )
 def test_parts_are_a_way_to_look_without_waiting(pair):
-    server, client = pair
-    call = send(client, 0)
-    taken = take(server)
+    call, taken = begun(pair)
     parts = call.parts(0)
     assert not parts.ready
     part(taken, 0)
@@ -149,9 +142,8 @@ def test_a_client_is_readable_though_another_thread_has_received_the_part(pair):
     "`client.fileno()` is readable when a part may have come.",
 )
 def test_a_client_is_readable_when_a_part_has_come(pair):
-    server, client = pair
-    call = send(client, 0)
-    taken = take(server)
+    _, client = pair
+    call, taken = begun(pair)
     parts = call.parts(PATIENCE_S)
     assert not readable(client, 0)
     for k in range(3):
@@ -193,9 +185,7 @@ def test_in_the_service_that_takes_its_place_a_client_has_room_for_parts_too(nam
 
 def test_a_stream_that_has_ended_and_that_nobody_took_needs_no_room(pair):
     server, client = pair
-    call = send(client, 0)
-    taken = take(server)
-    part(taken, 0)
+    call, taken = begun(pair, 1)
     taken.end()
     assert call.wait(PATIENCE_S)
     poll(call._is_over)

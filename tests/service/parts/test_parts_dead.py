@@ -9,11 +9,12 @@ import pytest
 import gpuring
 from gpuring.ring.write_slot import WriteSlot
 from gpuring.service._envelopes import END
-from tests.helpers.processes import PATIENCE_S
+from tests.helpers.processes import PATIENCE_S, poll, up
 from tests.helpers.promise import promise
-from tests.helpers.support import poll, segments_of, written_by_gpu
-from tests.service.parts import last, part, read, take
-from tests.service.services import ask_here, in_thread, passes_over, receives, send, serve, up
+from tests.helpers.rings import segments_of
+from tests.helpers.words import written_by_gpu
+from tests.service.parts import begun, last, part, read, take
+from tests.service.services import ask_here, in_thread, passes_over, receives, send, serve
 from tests.service.test_service_table import Torn
 
 
@@ -24,13 +25,11 @@ def streamer(pipe, name, n, more=0):
         call = take(server)
         for k in range(n):
             part(call, k)
-        pipe.send("sent")
-        pipe.receive()
+        pipe.ask("sent")
         for k in range(n, n + more):
             part(call, k)
         if more:
-            pipe.send("sent")
-            pipe.receive()
+            pipe.ask("sent")
 
 
 @promise(
@@ -138,8 +137,7 @@ def dies_after_its_end(pipe, name, n):
             part(call, k)
         slot = server._claim_answer(call, None, None, END)
         WriteSlot.publish(slot)
-        pipe.send("sent")
-        pipe.receive()
+        pipe.ask("sent")
 
 
 @promise(
@@ -188,8 +186,7 @@ def test_an_engine_hears_that_its_client_has_died(name, children):
 def dies_waiting(pipe, name):
     with gpuring.connect(name, parts=2, timeout=PATIENCE_S) as client:
         call = send(client, 0)
-        pipe.send("up")
-        pipe.receive()
+        pipe.ask("up")
         del call
 
 
@@ -228,10 +225,8 @@ def test_a_stream_ends_with_its_client(name):
 
 def test_a_part_that_is_missing_ends_the_stream(pair):
     """The part was overwritten, or torn.  The part behind it is not handed out in its place."""
-    server, client = pair
-    call = send(client, 0)
-    taken = take(server)
-    part(taken, 0)
+    _, client = pair
+    call, taken = begun(pair, 1)
     parts = call.parts(PATIENCE_S)
     assert read(parts, 1) == [0]
     part(taken, 1)

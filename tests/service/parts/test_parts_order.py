@@ -11,7 +11,7 @@ import gpuring
 from tests.helpers.arrays import array_of, assign
 from tests.helpers.processes import PATIENCE_S
 from tests.helpers.promise import promise
-from tests.service.parts import last, part, read, take, value
+from tests.service.parts import begun, last, part, read, take, value
 from tests.service.services import ask_here, content, in_thread, send, serve
 
 
@@ -84,11 +84,7 @@ def test_an_answer_may_have_no_part_at_all(pair):
     "It may also fail the call: the client gets the parts that were sent, and then `CallFailed`.",
 )
 def test_parts_that_have_come_are_handed_out_before_a_failure(pair):
-    server, client = pair
-    call = send(client, 0)
-    taken = take(server)
-    part(taken, 0)
-    part(taken, 1)
+    call, taken = begun(pair, 2)
     taken.fail("why")
     parts = call.parts(PATIENCE_S)
     assert read(parts, 2) == [0, 1]
@@ -102,9 +98,7 @@ def test_parts_that_have_come_are_handed_out_before_a_failure(pair):
 )
 @pytest.mark.parametrize("early", [False, True])
 def test_a_result_is_no_place_for_parts_and_says_so(pair, early):
-    server, client = pair
-    call = send(client, 0)
-    taken = take(server)
+    call, taken = begun(pair)
     join = None if early else in_thread(call.result, PATIENCE_S)
     part(taken, 0)
     with pytest.raises(
@@ -153,9 +147,7 @@ def test_a_client_has_room_for_as_many_parts_as_a_ring_has_slots(name, parts):
     "A call has one part at a time that is being written.",
 )
 def test_one_part_is_written_at_a_time(pair):
-    server, client = pair
-    call = send(client, 0)
-    taken = take(server)
+    call, taken = begun(pair)
     slot = taken.part(0)
     for verb in (taken.part, taken.answer, taken.end):
         with pytest.raises(gpuring.RingError, match="a part of call 1 is being written"):
@@ -202,9 +194,7 @@ def test_a_part_whose_block_raises_is_not_sent_and_its_slot_keeps_the_order(pair
 def test_a_part_that_nobody_has_is_in_nobodys_way(pair, go_on):
     """The part's slot was dropped before it was sent."""
     server, client = pair
-    call = send(client, 0)
-    taken = take(server)
-    part(taken, 0)
+    call, taken = begun(pair, 1)
     taken.part(0)
     go_on(taken)
     if not taken.answered:

@@ -12,12 +12,11 @@ import pytest
 import gpuring
 from gpuring.service.mailbox import Mailbox
 from tests.helpers.interrupted import at_each_place, signals
-from tests.helpers.processes import PATIENCE_S
+from tests.helpers.processes import PATIENCE_S, poll, up
 from tests.helpers.promise import promise
-from tests.helpers.support import poll
 from tests.ring.test_interrupt import InterruptOfALoop
 from tests.service.parts import part, read, take, value
-from tests.service.services import ask_here, in_thread, send, serve, up
+from tests.service.services import ask_here, in_thread, send, serve
 
 
 @pytest.mark.slow
@@ -106,8 +105,7 @@ def test_threads_and_tasks_take_parts_of_one_client(name, children):
         for k, join in enumerate(joins):
             assert join() == [list(range(k, k + 20))] * 5
         assert (client.in_flight, client.late) == (0, 0)
-        engine.send()
-        engine.result()
+        engine.finish()
 
 
 def many_streams(pipe, name):
