@@ -11,7 +11,7 @@ from gpuring import native
 from tests.helpers import raw_verbs
 from tests.helpers.fake_driver import INVALID
 from tests.helpers.promise import promise
-from tests.kill.test_torn import OnGpu, consumer_of, get, make_ring, pay, producer_of, told
+from tests.native.test_torn_later import OnGpu, consumer_of, get, make_ring, pay, producer_of, told
 
 
 @promise(
