@@ -228,11 +228,3 @@ def test_a_ring_that_is_only_named_like_a_clients_ring_is_listed(name, command):
         text = command("ls").stdout
         assert any(line.startswith(odd) for line in text.splitlines())
         assert "gets its answers here" not in command("inspect", odd).stdout
-
-
-@pytest.mark.parametrize("asked", [("tap", "--timeout", 1, "--out", "."), ("subscribe", "more")])
-def test_that_a_service_cannot_be_read_by_others_is_said(name, command, asked):
-    with serve(name):
-        done = command(asked[0], name, *asked[1:])
-    assert done.returncode == 1
-    assert "unless it is a service, which only its engines can read" in done.stderr

@@ -221,7 +221,7 @@ def test_what_copy_from_does_not_take_is_told_how_it_is_written(name, source, to
         gpuring.create(name, slots=2, shape=4, dtype="u1", device="host") as ring,
         ring.producer() as producer,
         producer.claim(0) as slot,
-        pytest.raises(TypeError, match=told + r".*slot\.array\[\.\.\.\] = "),
+        pytest.raises(TypeError, match=told + r".*slot\.array"),
     ):
         slot.copy_from(source)
 

@@ -183,23 +183,36 @@ def test_no_part_comes_of_a_request_that_was_not_sent(name):
         ask_here(server, client, 1)
 
 
+@promise(
+    "services.md",
+    "If there are several fields, `client.call` takes a function in place of a value. The function "
+    "gets the slot and writes the fields.",
+    "An engine writes them in the block of `call.answer()`.",
+)
 def test_several_fields_are_written_and_no_value(name):
     fields = {"image": ((4,), "u1"), "box": ((2,), "f4")}
     values = {"image": [1] * 4, "box": [2] * 2}
+
+    def fill(slot):
+        for field, value in values.items():
+            slot[field][:] = value
+
     with (
         gpuring.serve(name, request=fields, response=fields, device="host") as server,
         gpuring.connect(name) as client,
+        ThreadPoolExecutor() as pool,
     ):
         with pytest.raises(TypeError, match=r"For the request give call\(\) a function"):
             client.call(values, timeout=10)
-        with client.request(timeout=10) as slot:
-            call = slot.call
+        called = pool.submit(client.call, fill, timeout=10)
         with server.take(timeout=10) as (taken,):
+            assert taken["box"].tolist() == values["box"]
             with pytest.raises(TypeError, match=r"For the answer write them in .* call\.answer"):
                 taken.reply(values)
-            taken.fail("no answer")
-        with pytest.raises(gpuring.CallFailed):
-            call.result(timeout=10)
+            with taken.answer() as slot:
+                fill(slot)
+        with called.result(10) as slot:
+            assert slot["image"].tolist() == values["image"]
 
 
 def test_none_is_neither_a_request_nor_an_answer(name):
