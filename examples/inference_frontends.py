@@ -4,17 +4,13 @@ python examples/inference_frontends.py [SECONDS]       needs pillow, starlette, 
 inference_load.py asks, checks, and has the same workers and engines over queues to compare with.
 """
 
-import signal
-import sys
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
-
 import argparse
 import io
 import json
 import os
+import signal
 import socket
+import sys
 import threading
 import time
 from contextlib import contextmanager, suppress

@@ -1,13 +1,9 @@
 """send.py and change.py of two_scripts in one: the rings are arguments of the other process."""
 
-import signal
-import sys
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
-
 import argparse
 import multiprocessing
+import signal
+import sys
 
 import numpy as np
 

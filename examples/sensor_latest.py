@@ -6,13 +6,9 @@ The lidar is computed: rays in a room, by the same arithmetic on a GPU and on a 
 So the log can be compared with what was measured, and the plans with what they should have been.
 """
 
+import argparse
 import signal
 import sys
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
-
-import argparse
 import time
 from contextlib import suppress
 

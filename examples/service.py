@@ -5,14 +5,10 @@ On host memory, also where there is a GPU.
 
 from __future__ import annotations
 
-import signal
-import sys
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
-
 import argparse
 import os
+import signal
+import sys
 import time
 from typing import Any
 

@@ -8,15 +8,11 @@ middle of each stream, one is killed, and then the engine is killed and another 
 model is a toy which always says the same to the same prompt. So every token can be checked.
 """
 
-import signal
-import sys
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
-
 import argparse
 import asyncio
 import os
+import signal
+import sys
 import time
 from contextlib import suppress
 

@@ -4,18 +4,14 @@ python examples/upscale_frontends.py [SECONDS]         needs pillow, starlette, 
 With a GPU, nvidia-nvimgcodec-cu13 and nvidia-nvjpeg (or -cu12) it decodes and encodes there, too.
 """
 
-import signal
-import sys
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
-
 import argparse
 import asyncio
 import contextlib
 import io
 import os
+import signal
 import socket
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 

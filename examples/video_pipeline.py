@@ -6,14 +6,10 @@ It writes seen.mp4.  The cameras are the clip of `gpuring demo`, decoded in thre
 one (kill -STOP), continue it (kill -CONT), kill it (kill -9): the others go on.
 """
 
-import signal
-import sys
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
-
 import argparse
+import signal
 import socket
+import sys
 import time
 from fractions import Fraction
 from functools import cache

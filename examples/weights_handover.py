@@ -6,13 +6,9 @@ A version of the weights is several buckets, one a slot. A sampler uses a versio
 its buckets, and goes on with the one before until then. It checks each by the trainer's checksum.
 """
 
+import argparse
 import signal
 import sys
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
-
-import argparse
 import time
 
 from crew import SPAWN, start, together, until

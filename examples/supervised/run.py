@@ -7,19 +7,15 @@ again.  It also kills them by chance, ends them cleanly, and stops them for a wh
 compares what the cameras have sent with what the recorder has written.
 """
 
-import signal
-import sys
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
-
 import argparse
 import collections
 import contextlib
 import os
 import random
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path

@@ -6,18 +6,14 @@ As root, the two hosts are network namespaces with a /dev/shm of their own, and 
 them.  Otherwise both are this host, and the rings of the detector have other names.
 """
 
-import signal
-import sys
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
-
 import argparse
 import contextlib
 import importlib.util
 import os
 import shutil
+import signal
 import subprocess
+import sys
 from pathlib import Path
 
 from camera import count

@@ -1,12 +1,8 @@
 """Terminal 2: squares what terminal 1 (send.py) sends, on the GPU if the rings are there."""
 
+import argparse
 import signal
 import sys
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
-
-import argparse
 
 import gpuring
 

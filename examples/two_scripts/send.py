@@ -1,12 +1,8 @@
 """Terminal 1: sends arrays, and sees what terminal 2 (change.py) made of them."""
 
+import argparse
 import signal
 import sys
-
-if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # until all is imported
-
-import argparse
 
 import numpy as np
 
