@@ -49,20 +49,26 @@ cdef class Entry:
     cdef bint done(self) noexcept
     cpdef bint _has_answer(self) except -1
     cdef bint _left_over(self) except -1
-    cdef bint part_over(self, part) except -1
+    cdef bint part_over(self, HoldsAnswer part) except -1
     cdef int drop_parts(self) except -1
-    cdef int part_released(self, uint64_t seq) except -1
+    cdef bint is_owed(self, uint64_t seq) except -1
+    cdef int part_released(self) except -1
 
 
 cdef class Calls:
     cdef str quoted
     """The name of the service in quotes.  To make these Python would look for signals (see HandsOut)."""
     cdef readonly Py_ssize_t limit
+    cdef Py_ssize_t parts
+    """How many parts of its answer each call has room for."""
     cdef readonly dict live
     """Calls that are claimed, and neither released, failed nor known to be gone, by number.  A call in it that has an error was
     given up.  Its answer may still come, and needs its room."""
     cdef readonly Py_ssize_t writing
     """How many of them have a request that was not sent yet."""
+    cdef list owed
+    """(call, sequence): this slot of the call was released, and an engine has left it out in a sequence that was not passed yet.
+    Until then the call needs it, though it may be over."""
     cdef readonly bint closed
     cdef readonly object turn
     """The turn to receive."""
@@ -70,6 +76,9 @@ cdef class Calls:
     """Who sleeps until there is room for another call."""
     cdef readonly dict _heirs
     """Who is woken when nobody receives: all of them, so that none relies on another."""
+    cpdef bint has_room(self) except -1
+    cdef int pay(self, uint64_t passed) except -1
+    cdef list waiting_for_room(self)
     cdef bint begin(self, Entry call) except -1
     cdef void sent(self, Entry call) noexcept
     cdef bint arrive(self, Entry call, HoldsAnswer answer) except -1

@@ -89,11 +89,13 @@ cdef class Entry:
             return self.parts[0]
         return self._answer if self.last and self._has_answer() else None
 
-    cdef bint part_over(self, part) except -1:
+    cdef bint part_over(self, HoldsAnswer part) except -1:
         """The slot of a part was released.  False: it is no part of this call."""
         cdef Py_ssize_t k
         for k in range(len(self.parts)):
             if self.parts[k] is part:
+                if not self.is_owed(part._seq) and not self.over():
+                    say(self.header, self._seq, False)
                 del self.parts[k]
                 if k == 0:
                     self.out = False
@@ -127,25 +129,58 @@ cdef class Entry:
         self.calls.end(self, PeerLost(error), False)
         self._withdraw()
 
-    cdef int part_released(self, uint64_t seq) except -1:
-        """The part in this sequence was released, so one more may be sent."""
+    cdef bint is_owed(self, uint64_t seq) except -1:
+        """Called once when the slot of an answer or a part in this sequence was released, before its room is given back.  Whether
+        the slot is of no use yet."""
+        raise NotImplementedError
+
+    cdef int part_released(self) except -1:
+        """A part was released."""
         raise NotImplementedError
 
 
 cdef class Calls:
     """The calls of one client."""
 
-    def __init__(self, str service not None, limit):
-        self.quoted, self.limit = repr(service), limit
-        self.live, self.for_room, self._heirs = {}, {}, {}
+    def __init__(self, str service not None, limit, parts=0):
+        self.quoted, self.limit, self.parts = repr(service), limit, parts
+        self.live, self.for_room, self._heirs, self.owed = {}, {}, {}, []
         self.turn = Turn()
 
     def all(self):
         """The calls that are live now."""
         return PyDict_Values(self.live)
 
-    def has_room(self):
-        return len(self.live) < self.limit
+    cpdef bint has_room(self) except -1:
+        """Whether there is room for another call, with all its parts."""
+        cdef Py_ssize_t needed = len(self.live), slots = 0
+        cdef Entry call
+        if self.owed:
+            for call, _ in self.owed:
+                slots += call._number not in self.live
+            needed += (slots + self.parts) // (1 + self.parts)
+        return needed < self.limit
+
+    cdef int pay(self, uint64_t passed) except -1:
+        """The client has received what was below this sequence.  So slots that were left out there are free now: a part may be
+        sent, or there is room for a call."""
+        cdef Entry call
+        cdef uint64_t left_out
+        owed, self.owed = self.owed, []
+        for call, left_out in owed:
+            if left_out >= passed:
+                self.owed.append((call, left_out))
+            elif not call.over():
+                say(call.header, call._seq, False)
+        if len(self.owed) < len(owed):
+            wake(self.waiting_for_room())
+        return 0
+
+    cdef list waiting_for_room(self):
+        """Who is to be woken because there is more room.  Those that still have to wait enter again."""
+        waiting = list(self.for_room)
+        self.for_room.clear()
+        return waiting
 
     # ---- how a call goes
 
@@ -209,8 +244,7 @@ cdef class Calls:
             del self.live[call._number]
             self.sent(call)
             if self.for_room:
-                for_room = list(self.for_room)
-                self.for_room.clear()  # those that still have to wait enter again
+                for_room = self.waiting_for_room()
         if for_it is not None:
             wake(for_it)
         if for_room is not None:
@@ -287,7 +321,8 @@ cdef int release_answer(Slot slot, bint well) except -1:
     finally:
         if call is not None and not answer.use.open:
             if call.parts is not None and call.part_over(answer):
-                call.part_released(answer._seq)
+                call.part_released()
             else:
+                call.is_owed(answer._seq)
                 call.calls.end(call)
                 call._answer = None

@@ -162,8 +162,11 @@ cdef class InFlight(Entry):
         if not self._handed and self._was_left():
             self._begin_again()
 
-    cdef int part_released(self, uint64_t seq) except -1:
-        return self._mailbox.allow_part(self, seq)
+    cdef bint is_owed(self, uint64_t seq) except -1:
+        return self._mailbox.is_owed(self, seq)
+
+    cdef int part_released(self) except -1:
+        return self._mailbox.part_released()
 
 
 cdef class HandsOut:

@@ -27,8 +27,6 @@ cdef class Inbox:
     """If fileno() was given out: weak references, by number, to the calls whose answers have come, and that nobody has asked
     since.  Whoever listens to the descriptor has to be told of them, though another thread has received the answers."""
 
-    cdef list owed
-    """(call, sequence of a slot that was left out): a part that may be sent when the position is beyond that sequence."""
     cdef uint64_t dispatched
     """Answers below this sequence were given to their calls.  The consumer's position may be beyond it: a thread that has
     received an answer without the GIL may still wait for the GIL."""
@@ -42,8 +40,8 @@ cdef class Inbox:
     cpdef bint receive(self, double timeout, stream, Entry only=*, bint one=*) except -1
     cdef bint is_to_receive(self) noexcept
     cpdef order(self, HoldsAnswer answer, stream)
-    cdef int allow_part(self, Entry call, uint64_t seq) except -1
-    cdef pay(self)
+    cdef bint is_owed(self, Entry call, uint64_t seq) except -1
+    cdef int part_released(self) except -1
     cdef arm(self)
     cdef Entry untold_call(self, number)
     cdef tell(self, Entry call)

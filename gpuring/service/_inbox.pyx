@@ -35,8 +35,8 @@ cdef class Inbox:
     """A client's end of its own ring, where its answers arrive.  One thread at a time receives for all threads."""
 
     def __init__(self, str service not None, limit, parts=0):
-        self.service, self.calls, self.parts = service, Calls(service, limit), parts
-        self._loops, self.untold, self.owed = {}, {}, []
+        self.service, self.calls, self.parts = service, Calls(service, limit, parts), parts
+        self._loops, self.untold = {}, {}
         self._looked = now_s()
 
     def _open(self, answers):
@@ -111,7 +111,7 @@ cdef class Inbox:
         cdef HoldsAnswer answer
         cdef bint any = False
         self.dispatched = self.peer.gd.core.cursor.pos
-        if timeout > 0 or self.peer.has_news():
+        if timeout > 0 or self.calls.owed or self.peer.has_news():  # a slot that is owed may be before one that is being written
             answer = inner.acquire(self._answers, timeout, stream)
             while answer is not None:
                 self._dispatch(answer)
@@ -121,8 +121,8 @@ cdef class Inbox:
                 self.dispatched = self.peer.gd.core.cursor.pos
                 answer = inner.acquire(self._answers, 0, stream)
             self.dispatched = self.peer.gd.core.cursor.pos
-        if self.owed:
-            self.pay()
+        if self.calls.owed:
+            self.calls.pay(self.peer.gd.core.cursor.pos)
         if self.polled:
             self.arm()
         now = coarse_s()
@@ -156,37 +156,27 @@ cdef class Inbox:
             self.polled = True  # only now: before the descriptor is armed, nobody may find a call that was not reported
         return notifier.fileno()
 
-    cdef int allow_part(self, Entry call, uint64_t seq) except -1:
-        """The part in this sequence was released, so one more may be sent.  What is there is received before, so that parts never
-        fill the ring from behind: a slot that was released is then not counted twice.
+    cdef bint is_owed(self, Entry call, uint64_t seq) except -1:
+        """Called when the slot of an answer or a part in this sequence was released.  If an engine has left the slot out meanwhile,
+        and the position is not beyond that sequence yet, the slot is owed until it is (decision 6).  If it counted twice, answers
+        that were not received would be overwritten."""
+        cdef uint64_t slots = self.peer.gd.core.ring.slots, frontier, left_out
+        if self.peer.is_forked():  # its parent has the slot
+            return True
+        frontier = gr_frontier(self.peer.gd.core.ring)
+        if frontier <= seq + slots:
+            return False
+        left_out = frontier - 1 - (frontier - 1 - seq) % slots
+        if left_out < self.peer.gd.core.cursor.pos:
+            return False
+        self.calls.owed.append((call, left_out))
+        return True
 
-        If another thread has the turn to receive and does not get on, an engine may have left out the slot while the part was
-        held, and the position is not beyond that sequence yet.  Then the part is owed."""
-        cdef uint64_t frontier, left_out = seq
-        if not call.over() and not self.peer.is_forked():  # else its parent has the part
-            try:
-                if self.peer.has_frame():
-                    self.pump(nothing, 0)
-            finally:
-                frontier = gr_frontier(self.peer.gd.core.ring)
-                if frontier > seq:
-                    left_out += (frontier - 1 - seq) // self.peer.gd.core.ring.slots * self.peer.gd.core.ring.slots
-                if left_out > seq and left_out >= self.peer.gd.core.cursor.pos:
-                    self.owed.append((call, left_out))
-                else:
-                    say(call.header, call._seq, False)
+    cdef int part_released(self) except -1:
+        """A part was released.  If something is owed, what is there is received, because engines may wait for it."""
+        if self.calls.owed and not self.peer.is_forked() and self.peer.has_frame():
+            self.pump(nothing, 0)
         return 0
-
-    cdef pay(self):
-        """Allows the parts that are owed, where the position is beyond the slot that was left out."""
-        cdef Entry call
-        cdef uint64_t left_out
-        owed, self.owed = self.owed, []
-        for call, left_out in owed:
-            if left_out >= self.peer.gd.core.cursor.pos:
-                self.owed.append((call, left_out))
-            elif not call.over():
-                say(call.header, call._seq, False)
 
     cdef arm(self):
         """Called with the turn to receive.  The descriptor is readable now if somebody has a call in `untold`.  It is at no time

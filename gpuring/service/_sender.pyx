@@ -166,7 +166,7 @@ cdef class Sender:
 
     def _sends_at_once(self):
         """Whether no other task of this event loop waits to send, and there is room for a call."""
-        return not self._mailbox.tasks()._queue and len(self._calls.live) < self._calls.limit
+        return not self._mailbox.tasks()._queue and self._calls.has_room()
 
     cpdef _send(self, timeout, expires_s, stream, shape, waited=None):
         """A slot for a request that has its call.  `waited` is the time-out of a caller that has waited by itself."""
@@ -190,7 +190,7 @@ cdef class Sender:
                     self._settle()
                 if self._mailbox.is_to_receive():
                     self._mailbox.pump(nothing, 0)
-                if len(self._calls.live) >= self._calls.limit:
+                if not self._calls.has_room():
                     self._make_room(None if until == FOREVER else until)
                 if not has_engines(self.header, self.kept):
                     self._await_engine(None if until == FOREVER else until)

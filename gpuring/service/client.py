@@ -346,8 +346,9 @@ class Client(Sender, Unique):
         self._settle()
         if calls.has_room():
             return
-        me = threading.get_ident()
-        if all(call._thread == me and call._error is None for call in calls.all()):
+        me, live = threading.get_ident(), calls.all()
+        mine = all(call._thread == me and call._error is None for call in live)
+        if mine and len(live) >= calls.limit:
             # Only the caller can end one, so it would wait for ever.
             raise RingFull(mailbox.no_room())
         if not mailbox.pump(self._may_send, deadline, None, calls.for_room):

@@ -113,7 +113,13 @@ class Mailbox(Inbox):
                 f"for example, and {'needs' if given_up == 1 else 'need'} room until an engine "
                 "answers or drops it. "
             )
-        first = "Take a result and release it" if given_up < len(live) else "Wait for the engines"
+        if len(live) < limit:
+            told += (
+                "Answers that were released need their room until this client has received what "
+                "came before. "
+            )
+        takes = given_up < len(live) == limit
+        first = "Take a result and release it" if takes else "Wait for the engines"
         return f"{told}{first} first, or connect(calls=…) with more"
 
     def _check_usable(self) -> None:

@@ -209,3 +209,23 @@ def in_thread(function, *args):
         return value
 
     return join
+
+
+@contextlib.contextmanager
+def another_thread_receives(client):
+    """A thread has the turn to receive in the block, and does not get on, as if it had no
+    processor."""
+    began, go_on = threading.Event(), threading.Event()
+
+    def receive():
+        with client._mailbox.calls.turn:
+            began.set()
+            go_on.wait(PATIENCE_S)
+
+    join = in_thread(receive)
+    try:
+        assert began.wait(PATIENCE_S)
+        yield
+    finally:
+        go_on.set()
+        join()

@@ -217,3 +217,55 @@ def test_parts_that_a_client_holds_and_nobody_took_have_their_room(name):
                     part(taken, 10 + k)
                 taken.end()
             assert [read(stream) for stream in streams] == [[10, 11, 12]] * n
+
+
+def test_a_part_that_is_released_gives_credit_though_its_slot_was_left_out(name):
+    """The client receives what is beyond it at once."""
+    with serve(name) as server, gpuring.connect(name, calls=2, parts=8) as client:
+        streams = [send(client, k).parts(PATIENCE_S) for k in range(2)]
+        taken = [take(server) for _ in streams]
+        for each in taken:
+            for k in range(8):
+                part(each, k, 0)
+        assert all(parts.ready for parts in streams)
+        assert read(streams[1], 8) == list(range(8))
+        for k in range(8, 15):
+            part(taken[1], k, 0)
+        assert read(streams[0], 2) == [0, 1]
+        part(taken[0], 8, 0)
+        for each in taken:
+            each.end()
+        assert read(streams[0]) == list(range(2, 9))
+        assert read(streams[1]) == list(range(8, 15))
+
+
+@pytest.mark.parametrize("over", [False, True])
+def test_parts_need_no_more_room_than_theirs_until_their_slots_are_passed(name, over):
+    """If their call is over, that is the room of one call for all of them."""
+    with serve(name) as server, gpuring.connect(name, calls=4, parts=8) as client:
+        parts = send(client, 0).parts(PATIENCE_S)
+        taken = take(server)
+        for k in range(8):
+            part(taken, k)
+        if over:
+            taken.end()
+        assert parts.ready
+        for k in range(client._options.answers - 9 - over):
+            ask_here(server, client, k)
+        calls = [send(client, 1), send(client, 2)]
+        slow, quick = take(server), take(server)
+        with slow.answer():  # in the slot before those of the parts
+            last(quick, 1)
+            assert read(parts, 8) == list(range(8))
+            assert parts.ready is over
+            calls.append(send(client, 3, timeout=0))
+            with pytest.raises(gpuring.RingFull, match=f"{4 - over} are in flight"):
+                client.request(0)
+        if not over:
+            taken.end()
+            assert read(parts) == []
+        calls.append(send(client, 4, timeout=0))
+        last(take(server), 1)
+        last(take(server), 1)
+        for call in calls:
+            call.result(PATIENCE_S).release()

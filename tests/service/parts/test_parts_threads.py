@@ -16,7 +16,7 @@ from tests.helpers.processes import PATIENCE_S, poll, up
 from tests.helpers.promise import promise
 from tests.ring.test_interrupt import InterruptOfALoop
 from tests.service.parts import part, read, take, value
-from tests.service.services import ask_here, in_thread, send, serve
+from tests.service.services import another_thread_receives, ask_here, in_thread, send, serve
 
 
 @pytest.mark.slow
@@ -124,26 +124,6 @@ def many_streams(pipe, name):
                     if k == int(call.meta["k"]) + 19:
                         call.end()
                         del running[call]
-
-
-@contextlib.contextmanager
-def another_thread_receives(client):
-    """A thread has the turn to receive in the block, and does not get on, as if it had no
-    processor."""
-    began, go_on = threading.Event(), threading.Event()
-
-    def receive():
-        with client._mailbox.calls.turn:
-            began.set()
-            go_on.wait(PATIENCE_S)
-
-    join = in_thread(receive)
-    try:
-        assert began.wait(PATIENCE_S)
-        yield
-    finally:
-        go_on.set()
-        join()
 
 
 def test_parts_that_are_released_while_another_thread_receives_overwrite_none(name):
