@@ -143,6 +143,13 @@ def test_a_disk_that_is_full_before_another_file_begins_leaves_those_before(ring
     assert values(read(path)) == [0]
 
 
+def test_a_ring_that_goes_while_others_are_awaited_is_awaited_again(name):
+    with gpuring.create(name, slots=2, shape=1, dtype="u1", device="host"):
+        source = Source(name, timeout=1)
+    with pytest.raises(gpuring.RingNotFound, match="came within"), source:
+        pass
+
+
 def test_torn_frames_are_left_out_and_counted(ring, tmp_path):
     """Some are passed over.  The producer of another one dies while that is copied."""
     with Source(ring.name) as source, ring.producer() as producer:
