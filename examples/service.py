@@ -9,11 +9,10 @@ import argparse
 import os
 import signal
 import sys
-import time
 from typing import Any
 
 import numpy as np
-from crew import start, together
+from crew import start, together, until
 from numpy.random import default_rng
 
 import gpuring
@@ -57,8 +56,7 @@ def main() -> None:
     with gpuring.serve(NAME, **TERMS, engine=False) as keeper, together():
         engines = [start(f"engine {n}", engine, NAME) for n in range(2)]
         clients = [start(f"client {n}", client, NAME, n) for n in range(3)]
-        while keeper.stats().cursor < CALLS:  # a third of them
-            time.sleep(0.001)
+        until(lambda: keeper.stats().cursor >= CALLS, [*engines, *clients])  # a third of them
         engines[0].kill()
         for process in clients:
             process.join(60)

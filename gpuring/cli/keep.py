@@ -201,7 +201,8 @@ def _array(text: str) -> tuple[str, tuple[tuple[int, ...], Any]]:
     """The name, the shape and the dtype of "y:u1:1080,1920", "u1:1080,1920", "n:i8" or "i8"."""
     parts = text.split(":")
     shape = parts.pop() if len(parts) > 1 and parts[-1][:1].isdecimal() else ""
-    if len(parts) > 2 or text[:1].isdecimal():  # 3,224,224:f4 is no array of that name
+    is_shape = parts[0].replace(",", "").isdecimal()  # 3,224,224:f4 is no array of that name
+    if len(parts) > 2 or (is_shape and not shape):
         raise Refused(f"must be {_ARRAY}, such as f4:3,224,224 or y:u1:1080,1920, not {text!r}")
     return "".join(parts[:-1]), (_shape(shape) if shape else (), _dtype(parts[-1]))
 

@@ -65,7 +65,6 @@ class Files:
             except FileExistsError:
                 continue
         self._channels: dict[RecordedRing, int] = {}
-        self._counts: defaultdict[RecordedRing, RecordedCounts] = defaultdict(RecordedCounts)
         self._writer = Writer(self._file, _NEVER, self._compression)
         try:
             self._writer.start()
@@ -76,6 +75,7 @@ class Files:
             path.unlink()
             raise OSError(error.errno, error.strerror, str(path)) from None
         self.written.append(path)
+        self._counts: defaultdict[RecordedRing, RecordedCounts] = defaultdict(RecordedCounts)
         self._began_s = time.monotonic()
         self._pending_nbytes, self._pending_s = 0, math.inf
 

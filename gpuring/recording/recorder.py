@@ -7,6 +7,7 @@ import threading
 import time
 from collections.abc import Sequence
 
+from gpuring.deadlines import deadline_of, left_s
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingTimeout
 from gpuring.recording.files import Files
 from gpuring.recording.message import RecordedRing, copier
@@ -37,7 +38,8 @@ class Source:
         patience: float | None = None,
         follow: bool = False,
     ) -> None:
-        """Waits so many seconds for the ring.  Its block joins it, from the oldest frame on.
+        """Waits so many seconds for the ring.  Its block joins it, from the oldest frame on.  If it
+        has gone meanwhile, the block waits for it for the rest of the time.
 
         * `owner`: that of `attach`.  `lossless`, `patience`: those of `Ring.consumer`.
         * `durable`: the name of a durable subscription.  If it is lossless, a frame is released
@@ -51,11 +53,12 @@ class Source:
         self._patience, self._follow = patience, follow
         self._holds = lossless and durable is not None
         self._held: list[ReadSlot] = []
+        self._deadline = deadline_of(timeout)
         self._place = place_of(name, timeout)
 
     def __enter__(self) -> Source:
         with self._place:
-            self._handle = attach(self._name, owner=self._owner)
+            self._handle = attach(self._name, timeout=left_s(self._deadline), owner=self._owner)
             try:
                 # gate: a stream that waits for a killed producer's event never wakes.
                 self.frames = self._handle.consumer(

@@ -2,6 +2,8 @@ from gpuring.native.peer cimport Peer, verb
 from gpuring.ring.endpoint cimport Endpoint
 from gpuring.ring.read_slot cimport ReadSlot
 
+cdef object RingTimeout  # for inner.pxd, since no .pxd can import it
+
 
 cdef class Consumer(Endpoint):
     cdef public list _untold       # the sequences of frames that are known to be torn, and that no call has raised yet

@@ -9,7 +9,7 @@ from gpuring.ring.read_slot cimport ReadSlot
 from gpuring.ring.slot_owner cimport remember
 
 from gpuring import native
-from gpuring.errors import FrameTorn, raise_first
+from gpuring.errors import FrameTorn, RingTimeout, raise_first
 from gpuring.registry import diagnosis
 from gpuring.registry.subscriptions import text_of
 from gpuring.ring import waiting

@@ -6,7 +6,7 @@ its own in Python.  Then these are called.
 """
 from gpuring.native.header cimport Header
 from gpuring.native.peer cimport ACQUIRE
-from gpuring.ring.consumer cimport Consumer
+from gpuring.ring.consumer cimport Consumer, RingTimeout
 from gpuring.ring.endpoint cimport Endpoint, stream_of
 from gpuring.ring.producer cimport Producer
 from gpuring.ring.read_slot cimport ReadSlot
@@ -60,7 +60,7 @@ cdef inline ReadSlot acquire(Consumer consumer, double timeout, stream):
             if slot is not None or timeout <= 0:
                 return slot
         return consumer._one(ACQUIRE, None, timeout, stream)
-    except TimeoutError:  # a RingTimeout, which a .pxd cannot import
+    except RingTimeout:
         return None
 
 
@@ -77,7 +77,7 @@ cdef inline acquire_many(Consumer consumer, Py_ssize_t n, double timeout, stream
             if slots or timeout <= 0:
                 return slots
         return consumer._many(ACQUIRE, n, timeout, stream, None)
-    except TimeoutError:
+    except RingTimeout:
         return ()
 
 

@@ -33,14 +33,14 @@ def modes(name):
 
 
 def test_it_makes_a_ring_of_several_fields_with_every_number(name):
-    fields = ("--field", "y:u1:4,6", "--field", "uv:bfloat16:2,3,2", "--field", "n:i8")
+    fields = ("--field", "y:u1:4,6", "--field", "2nd:bfloat16:2,3,2", "--field", "n:i8")
     more = ("--mode", "0640", "--max-peers", 2, "--max-subscriptions", 1)
     meta = ("--meta", "pts:i8", "--meta", "gain:f4,lens:u1")
     with kept(name, "--slots", 3, *fields, *more, *meta) as told, gpuring.attach(name) as ring:
         assert told.startswith(f"keeping {name}: 3 slots of ")
         assert told.endswith(" in host memory; Ctrl-C ends it\n")
         assert [(each, shape) for each, (shape, _) in ring.fields.items()] == [
-            ("y", (4, 6)), ("uv", (2, 3, 2)), ("n", ()),
+            ("y", (4, 6)), ("2nd", (2, 3, 2)), ("n", ()),
         ]  # fmt: skip
         assert ring.spec.meta == np.dtype([("pts", "i8"), ("gain", "f4"), ("lens", "u1")])
         assert (ring._header.max_peers, ring._header.max_subscriptions) == (2, 1)

@@ -106,7 +106,9 @@ def test_ctrl_c_ends_an_example_with_its_children_and_without_a_traceback(start,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["sensor_latest.py", "weights_handover.py", "video_pipeline.py"])
+@pytest.mark.parametrize(
+    "name", ["sensor_latest.py", "weights_handover.py", "video_pipeline.py", "service.py"]
+)
 def test_an_example_whose_child_is_killed_at_the_start_says_so_and_ends(start, name):
     needs("av", "h5py", *FRONT_ENDS)
     process = start(name, stderr=subprocess.PIPE)

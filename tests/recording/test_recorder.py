@@ -126,6 +126,30 @@ def test_a_disk_that_is_full_before_it_begins_gets_no_empty_file(tmp_path):
     assert [*tmp_path.iterdir()] == []
 
 
+def test_a_disk_that_is_full_before_another_file_begins_leaves_those_before(ring, tmp_path):
+    path, limits = tmp_path / "run.mcap", resource.getrlimit(resource.RLIMIT_FSIZE)
+    with Source(ring.name) as source, ring.producer() as producer:
+        files = Files(path)
+        put(producer, range(4))
+        source.take(files)
+        files.finish()
+        resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+        try:
+            with pytest.raises(OSError, match="File too large"):
+                Recorder([source], files).run()
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert [*tmp_path.iterdir()] == [path]
+    assert values(read(path)) == [0]
+
+
+def test_a_ring_that_goes_while_others_are_awaited_is_awaited_again(name):
+    with gpuring.create(name, slots=2, shape=1, dtype="u1", device="host"):
+        source = Source(name, timeout=1)
+    with pytest.raises(gpuring.RingNotFound, match="came within"), source:
+        pass
+
+
 def test_torn_frames_are_left_out_and_counted(ring, tmp_path):
     """Some are passed over.  The producer of another one dies while that is copied."""
     with Source(ring.name) as source, ring.producer() as producer:

@@ -4,6 +4,7 @@ of room, and whoever was interrupted goes on."""
 from __future__ import annotations
 
 import contextlib
+import signal
 
 import pytest
 
@@ -138,3 +139,36 @@ def test_an_answer_that_nobody_has_delays_nobody_after_the_next_batch(name):
         serve_once(server)
         finish(client, 1, ask_later)
         answer(taken)
+
+
+# ---- both ---------------------------------------------------------------------------------------
+
+
+class Alarm(TimeoutError):
+    """What handlers of signal.alarm mostly raise."""
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        lambda server, client: client.call(lambda _: None, 5),
+        lambda server, client: send(client, 0).wait(5),
+        lambda server, client: next(iter(send(client, 0).parts(5))),
+        lambda server, client: server.take(1, timeout=5),
+        lambda server, client: server.take(2, timeout=5),
+    ],
+    ids=["call", "wait", "parts", "take", "take two"],
+)
+def test_a_timeout_error_of_a_handler_is_not_taken_for_the_end_of_a_slice(name, wait):
+    def alarm(*_):
+        raise Alarm
+
+    before = signal.signal(signal.SIGALRM, alarm)
+    try:
+        with serve(name) as server, gpuring.connect(name, calls=2) as client:
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+            with pytest.raises(Alarm):
+                wait(server, client)
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
