@@ -184,7 +184,9 @@ def main(asked):
         first = start("engine", engine, NAME)
         fronts = [start(f"front end {n}", front_end, NAME, n, asked) for n in range(FRONT_ENDS)]
         for share, victim in ((1, fronts[IS_KILLED]), (2, first)):
-            while keeper.stats().cursor - keeper.ring.slots < share * asked and first.is_alive():
+            while keeper.stats().cursor - keeper.ring.slots < share * asked:
+                if not first.is_alive() or not any(each.is_alive() for each in fronts):
+                    break
                 time.sleep(0.001)
             victim.kill()
         second = start("another engine", engine, NAME)

@@ -84,7 +84,7 @@ def test_the_parser_says_why_it_refuses(parsed, options, reason):
         (("metrics", "--otlp", "--port", 9750), "--port and --addr say where to listen"),
         (("metrics", "--once", "--addr", "::"), "--port and --addr say where to listen"),
         (("metrics", "--every", 5), "--every says how often --otlp sends"),
-        (("metrics", "--otlp", "--once", "--every", 5), "which it does not with --once"),
+        (("metrics", "--otlp", "--once", "--every", 5), "give --otlp, and not --once"),
         (("trace", "--join", "a", "b", "--out", "c", "--seconds", 5), "--join traces nothing"),
         (("doctor", "--no-probe", "--device", "cuda"), "with --no-probe none is probed"),
         (("bench", "--from", "a", "--json", "b"), "--from measures nothing"),

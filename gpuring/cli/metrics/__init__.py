@@ -75,7 +75,7 @@ def run(args: argparse.Namespace) -> int:
             "--port and --addr say where to listen, and with --otlp or --once nothing listens"
         )
     if (args.once or args.otlp is None) and args.every is not None:
-        raise ValueError("--every says how often --otlp sends, which it does not with --once")
+        raise ValueError("--every says how often --otlp sends: give --otlp, and not --once")
     need("prometheus_client")
     from prometheus_client import CollectorRegistry, generate_latest
 
