@@ -51,8 +51,8 @@ MUTANTS: dict[str, list[Edit]] = {
     "nothing is promised": [
         (
             "record.c",
-            "value = gr_promise(&peer->core, index, use->seq);\n    use->recorded_on",
-            "value = use->seq << 16;\n    use->recorded_on",
+            "value = gr_promise(&peer->core, index, use->seq);",
+            "value = use->seq << 16;",
         )
     ],
     "the frame is shown before the record": [
