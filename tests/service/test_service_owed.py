@@ -11,6 +11,7 @@ import pytest
 import gpuring
 from tests.helpers.arrays import array_of, assign
 from tests.helpers.processes import PATIENCE_S, poll
+from tests.helpers.promise import promise
 from tests.service import in_loops
 from tests.service.services import (
     another_thread_receives,
@@ -163,6 +164,11 @@ def test_a_task_waits_for_room_that_only_comes_when_an_engine_has_written(slow):
     finish_all(server, client, calls)
 
 
+@promise(
+    "services.md",
+    "An answer that is released keeps its room until the client has received what came before it. "
+    "A request that finds no other room waits for that.",
+)
 def test_a_thread_that_waits_for_room_is_woken_by_the_one_that_receives(service):
     server, client = service
     kept = keep_some(server, client)
