@@ -13,10 +13,10 @@ import pytest
 
 import gpuring
 from gpuring.ring.waiting import select_async
+from tests.helpers.cameras import OPTIONS, owns_and_publishes
 from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import readable
-from tests.kill.test_restarts import OPTIONS, owns_and_publishes
 
 # ---- the forms of a reader: each yields the slots that it gets, which it has then ----------------
 

@@ -8,8 +8,9 @@ import contextlib
 import pytest
 
 import gpuring
+from tests.helpers.cameras import OPTIONS
 from tests.helpers.promise import promise
-from tests.kill.test_restarts import OPTIONS, put
+from tests.helpers.rings import publish
 
 
 def by_for(frames):
@@ -43,7 +44,7 @@ def replaced(name):
             ring = stack.enter_context(gpuring.create(name, **OPTIONS))
             producer = stack.enter_context(ring.producer())
             for value in range(published):
-                put(producer, value)
+                publish(producer, value)
             return ring, producer
 
         yield first, replace
@@ -55,7 +56,7 @@ def reading(first, by, lossless):
     with gpuring.attach(first.name) as mine:
         frames = mine.consumer(lossless=lossless, reattach=True)
         with first.producer() as producer:
-            put(producer, 0)
+            publish(producer, 0)
         loop = by(frames)
         assert next(loop) == (4, False, 0)
         yield loop
@@ -82,7 +83,7 @@ def test_what_a_new_ring_has_overwritten_before_its_reader_came_is_lost(replaced
         while seq < 13:
             seq, *told = next(loop)
             assert told == [False, 0]
-        put(producer, 10)
+        publish(producer, 10)
         assert next(loop) == (14, False, 0)
         seen = ring.stats()
         assert [peer.lost for peer in seen.peers if peer.role == "consumer"] == [lost]
@@ -103,7 +104,7 @@ def test_what_was_overwritten_before_a_subscription_came_is_counted_by_one_membe
     with gpuring.attach(name) as mine, gpuring.attach(name) as theirs:
         members = [ring.consumer("both", reattach=True) for ring in (mine, theirs)]
         with first.producer() as producer:
-            put(producer, 0)
+            publish(producer, 0)
         members[0].acquire(0).release()
         ring, _ = replace(published=10)
         told = [next(by_for(member)) for member in members]
@@ -119,7 +120,7 @@ def test_what_was_overwritten_is_told_again_with_a_frame_that_was_given_back(nam
     with gpuring.attach(name) as mine:
         frames = mine.consumer("x", reattach=True)
         with first.producer() as producer:
-            put(producer, 0)
+            publish(producer, 0)
         loop = iter(frames)
         next(loop)
         ring, _ = replace(published=10)

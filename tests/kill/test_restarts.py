@@ -9,28 +9,13 @@ from pathlib import Path
 import pytest
 
 import gpuring
+from tests.helpers.cameras import OPTIONS, joins_and_publishes, owns_and_publishes
 from tests.helpers.commands import gpuring as command
 from tests.helpers.commands import running
 from tests.helpers.layout import FIELDS
 from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
-from tests.helpers.rings import segments_of
-
-OPTIONS = {"slots": 4, "shape": 4, "dtype": "i8", "device": "host"}
-
-
-def put(producer, value):
-    with producer.claim(10) as slot:
-        slot.array[:] = value
-    return slot.seq
-
-
-def owns_and_publishes(pipe, name, values):
-    """A process that creates the ring and publishes in it, as a camera's does."""
-    with gpuring.create(name, **OPTIONS) as ring, ring.producer() as producer:
-        for value in values:
-            put(producer, value)
-        pipe.ask("published")
+from tests.helpers.rings import publish, segments_of
 
 
 def guest(pipe, name):
@@ -84,12 +69,11 @@ def test_a_loop_goes_on_over_the_death_of_who_owns_the_ring(name, children):
 def test_a_loop_goes_on_over_a_ring_that_replaces_a_living_one(name, children):
     with gpuring.create(name, **OPTIONS) as ring:
         with ring.producer() as producer:
-            put(producer, 1)
+            publish(producer, 1)
         recorder = children(records, name, 3)
         assert recorder.receive() == (1, 4, False)
         with gpuring.create(name, **OPTIONS, replace=True) as second, second.producer() as producer:
-            for value in (2, 3):
-                put(producer, value)
+            publish(producer, 2, 3)
             assert [recorder.receive(), recorder.receive()] == [(2, 4, True), (3, 5, False)]
             recorder.result()
         assert ring.stats().closed
@@ -263,7 +247,7 @@ def all_killed(name, children):
         children_of_ring.append(children(guest, name))
         assert children_of_ring[1].receive() == "joined"
         with ring.producer() as producer:
-            put(producer, 3)
+            publish(producer, 3)
         assert children_of_ring[1].receive() == "holds"
     for child in children_of_ring:  # this process has left: a member would remove the names
         os.kill(child.pid, signal.SIGKILL)
@@ -273,7 +257,7 @@ def all_killed(name, children):
 
 def works(ring):
     with ring.producer() as producer, ring.consumer(start="oldest") as frames:
-        put(producer, 7)
+        publish(producer, 7)
         assert frames.acquire(10).array[0] == 7
 
 
@@ -351,12 +335,6 @@ def test_a_kept_ring_outlives_its_producers_and_a_keeper_that_was_killed_starts_
         assert second.wait(20) == 0
     with pytest.raises(gpuring.RingNotFound):
         gpuring.attach(name)
-
-
-def joins_and_publishes(pipe, name, value):
-    producer = gpuring.attach(name, timeout=10).producer()
-    put(producer, value)
-    pipe.ask("published")
 
 
 def test_the_ring_that_a_consumer_came_from_closes_it_wherever_it_is(name):

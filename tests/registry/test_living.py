@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 import gpuring
+from tests.helpers.cameras import OPTIONS, joins_and_publishes, owns_and_publishes
 from tests.helpers.processes import in_thread, poll, up
 from tests.helpers.promise import promise
-from tests.kill.test_restarts import OPTIONS, joins_and_publishes, owns_and_publishes, put
+from tests.helpers.rings import publish
 
 
 @pytest.fixture
@@ -59,7 +60,7 @@ def test_the_wait_ends_when_somebody_publishes_in_the_ring_of_the_dead(name, dea
         attached() as found,
         found.consumer() as frames,
     ):
-        put(producer, 2)
+        publish(producer, 2)
         assert frames.acquire(5).array[0] == 2
 
 

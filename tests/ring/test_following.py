@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import gpuring
+from tests.helpers.cameras import OPTIONS
 from tests.helpers.processes import in_thread, poll, up
 from tests.helpers.promise import promise
-from tests.kill.test_restarts import OPTIONS, put
+from tests.helpers.rings import publish
 
 
 @pytest.fixture
@@ -131,13 +132,12 @@ def test_frames_that_are_held_outlast_the_move(name, stack, many):
     old = gpuring.create(name, **OPTIONS)
     frames = stack.enter_context(gpuring.attach(name)).consumer(reattach=True)
     with old.producer() as producer:
-        for value in (1, 2, 3):
-            put(producer, value)
+        publish(producer, 1, 2, 3)
     held = list(frames.acquire_many(2, 0)) if many else [frames.acquire(0) for _ in range(2)]
     frames.acquire(0).release()
     new = stack.enter_context(gpuring.create(name, **OPTIONS, replace=True))
     producer = stack.enter_context(new.producer())
-    put(producer, 7)
+    publish(producer, 7)
     with frames.acquire(5) as slot:
         assert (slot.array[0], slot.restarted) == (7, True)
         assert [int(each.array[0]) for each in held] == [1, 2]
@@ -157,10 +157,10 @@ def test_a_close_also_ends_what_was_held_before_the_move(name, who):
     with gpuring.attach(name) as mine:
         frames = mine.consumer(reattach=True)
         with old.producer() as producer:
-            put(producer, 1)
+            publish(producer, 1)
         held = frames.acquire(0)
         with gpuring.create(name, **OPTIONS, replace=True) as new, new.producer() as producer:
-            put(producer, 2)
+            publish(producer, 2)
             frames.acquire(5).release()
             (frames if who == "consumer" else mine).close()
             assert frames.closed
@@ -230,7 +230,7 @@ def test_a_call_whose_time_is_up_may_be_made_again(name):
         ring.consumer(lossless=False, reattach=True) as frames,
     ):
         with ring.producer() as producer:
-            put(producer, 1)
+            publish(producer, 1)
         frames.acquire(0).release()
         for call in (
             lambda: frames.acquire(0), lambda: frames.acquire(0.01), lambda: frames.latest(0),
@@ -241,7 +241,7 @@ def test_a_call_whose_time_is_up_may_be_made_again(name):
                 call()
         assert gpuring.select([frames], 0) == gpuring.select([frames], 0.01) == []
         with ring.producer() as producer:
-            put(producer, 2)
+            publish(producer, 2)
             with frames.acquire(5) as slot:
                 assert (slot.array[0], slot.restarted) == (2, True)
 
@@ -259,7 +259,7 @@ def test_a_descriptor_is_not_readable_at_an_end_that_is_waited_out(name):
         assert not readable(frames)
         with ring.producer(reattach=True) as producer:
             producer.fileno()
-            put(producer, 1)
+            publish(producer, 1)
             assert readable(frames, 20)
             first.close()
             assert readable(producer, 20)
@@ -291,11 +291,11 @@ def test_select_waits_for_one_at_its_end_and_for_another_at_once(name, stack):
     rings[0].producer().close()
     producer = stack.enter_context(rings[1].producer())
     ready = in_thread(lambda: gpuring.select(frames, 30))
-    put(producer, 1)
+    publish(producer, 1)
     assert ready() == [frames[1]]
     frames[1].acquire(0).release()
     ready = in_thread(lambda: gpuring.select(frames, 30))
-    put(stack.enter_context(rings[0].producer()), 2)
+    publish(stack.enter_context(rings[0].producer()), 2)
     assert ready() == [frames[0]]
     assert frames[0].acquire(0).restarted
 
@@ -305,7 +305,7 @@ def test_latest_waits_while_another_member_holds_the_last_frame(name):
     with gpuring.create(name, **OPTIONS) as ring:
         members = [ring.consumer("both", lossless=False, reattach=True) for _ in range(2)]
         with ring.producer() as producer:
-            put(producer, 1)
+            publish(producer, 1)
         held = members[0].latest(0)
         for timeout in (0, 0.02):
             with pytest.raises(gpuring.RingTimeout):

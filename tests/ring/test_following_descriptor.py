@@ -15,9 +15,9 @@ import pytest
 
 import gpuring
 from gpuring.ring import following
+from tests.helpers.cameras import OPTIONS
 from tests.helpers.processes import has_timer, open_files, poll
-from tests.helpers.rings import readable
-from tests.kill.test_restarts import OPTIONS, put
+from tests.helpers.rings import publish, readable
 
 
 @pytest.fixture(params=["consumer", "producer"])
@@ -54,7 +54,7 @@ def next_ring(name, endpoint):
     """Another ring takes the name, and the endpoint moves there when it hears of that.  It then
     waits for a frame, or for a slot."""
     with gpuring.create(name, **OPTIONS) as ring, ring.producer() as producer, ring.consumer():
-        put(producer, 7)
+        publish(producer, 7)
         poll(lambda: readable(endpoint, 20) and answers(endpoint))
         poll(lambda: not answers(endpoint))
         yield
@@ -173,5 +173,5 @@ def test_a_look_that_fails_is_made_again(name):
                         and not readable(endpoint, 0)
                     )
                 )
-            put(producer, 7)
+            publish(producer, 7)
             poll(lambda: readable(endpoint, 20) and answers(endpoint))

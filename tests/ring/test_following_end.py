@@ -6,10 +6,11 @@ import pytest
 
 import gpuring
 from gpuring.registry.leftovers import tidy
+from tests.helpers.cameras import OPTIONS
 from tests.helpers.commands import running
 from tests.helpers.processes import PATIENCE_S, in_thread, poll, up
 from tests.helpers.promise import promise
-from tests.kill.test_restarts import OPTIONS, put
+from tests.helpers.rings import publish
 
 
 @promise(
@@ -29,8 +30,8 @@ def test_a_consumer_that_comes_between_two_producers_waits_for_the_next(name, ch
             got = in_thread(lambda: [(int(slot.array[0]), slot.restarted) for slot in frames])
             poll(lambda: frames._at_end is not None)
             with ring.producer() as producer:
-                put(producer, 2)
-                put(producer, 3)
+                publish(producer, 2)
+                publish(producer, 3)
             assert got() == [(2, False), (3, False)]
             with pytest.raises(gpuring.EndOfStream):
                 frames.acquire(5)
@@ -38,7 +39,7 @@ def test_a_consumer_that_comes_between_two_producers_waits_for_the_next(name, ch
 
 def publishes_one(pipe, name):
     with gpuring.attach(name) as ring, ring.producer() as producer:
-        put(producer, 1)
+        publish(producer, 1)
         pipe.ask()
 
 
@@ -59,7 +60,7 @@ def ends(ring, producer, died):
 def test_a_consumer_that_finds_frames_gets_the_end_behind_them(name):
     with gpuring.create(name, **OPTIONS) as ring:
         with ring.producer() as producer:
-            put(producer, 1)
+            publish(producer, 1)
         with ring.consumer(start="oldest") as frames:
             assert [int(slot.array[0]) for slot in frames] == [1]
         with ring.consumer(start="oldest") as frames:
