@@ -10,29 +10,10 @@ import pytest
 
 import gpuring
 from gpuring import native
+from tests.helpers.durable import SLOTS, make, only, read
 from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import publish, segments_of
-
-SLOTS = 4
-
-
-def make(name, **options):
-    return gpuring.create(name, slots=SLOTS, shape=4, dtype="i8", device="host", **options)
-
-
-def read(consumer, count):
-    """Reads and releases the next frames.  Returns their (value, lost, redelivered)."""
-    found = []
-    for _ in range(count):
-        with consumer.acquire(10) as slot:
-            found.append((int(slot.array[0]), slot.lost, slot.redelivered))
-    return found
-
-
-def only(ring):
-    (subscription,) = ring.stats().subscriptions
-    return subscription
 
 
 @pytest.mark.parametrize("lossless", [True, False])

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 import gpuring
+from tests.helpers.durable import make, read
 from tests.helpers.promise import promise
 from tests.helpers.rings import publish
-from tests.ring.test_durable import make, read
 from tests.ring.ways_to_read import (
     has_a_block,
     loops,

@@ -10,10 +10,10 @@ import signal
 import pytest
 
 import gpuring
+from tests.helpers.durable import SLOTS, make, only, read
 from tests.helpers.processes import poll, up
 from tests.helpers.rings import drain, publish
 from tests.helpers.words import poke
-from tests.ring.test_durable import SLOTS, make, only, read
 
 
 def lossy(ring, **terms):

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import time
 from pathlib import Path
 
@@ -15,60 +14,13 @@ import gpuring
 from gpuring import native
 from gpuring.registry import leftovers
 from gpuring.registry import segment as segments
+from tests.helpers.durable import make, read, replaced, told
 from tests.helpers.processes import SOMEBODY, few_descriptors
 from tests.helpers.promise import promise
 from tests.helpers.rings import publish, segments_of
 from tests.helpers.words import locked
-from tests.ring.test_durable import make, read
 
-
-def member(pipe, name, reads, reattach):
-    """A member that reads so many frames, and then answers."""
-    with gpuring.attach(name, timeout=10) as ring:
-        reader = ring.consumer("rec", durable=True, reattach=reattach)
-        pipe.send("joined")
-        for _ in range(reads):
-            with reader.acquire(10):
-                pass
-        held = reader.acquire(10) if pipe.receive() == "hold" else None
-        pipe.send(reads + (held is not None))
-        while pipe.receive() == "read":
-            pipe.send(read(reader, 1)[0])
-        if held is not None:
-            held.release()
-        reader.close()
-
-
-@pytest.fixture
-def replaced(name, children):
-    """Makes a ring with three frames and a member that lives, and then replaces it."""
-    with contextlib.ExitStack() as stack:
-
-        def make_and_replace(reads=0, then="", reattach=False, replace=True):
-            old = stack.enter_context(make(name, replace=True))
-            child = children(member, name, reads, reattach)
-            assert child.receive() == "joined"
-            producer = stack.enter_context(old.producer())
-            publish(producer, 0, 1, 2)
-            child.send(then)
-            assert child.receive() == reads + (then == "hold")
-            return child, stack.enter_context(make(name, replace=True)) if replace else old
-
-        yield make_and_replace
-
-
-def told(ring, subscription="rec"):
-    """What `slot.lost` says in the first frame of a member that joins now.  It reads one frame."""
-    with ring.producer() as producer, ring.consumer(subscription) as reader:
-        publish(producer, 10)
-        value, lost, _ = read(reader, 1)[0]
-        assert value == 10
-        return lost
-
-
-def kill(child):
-    os.kill(child.pid, signal.SIGKILL)
-    child.process.join()
+__all__ = ["replaced"]  # a fixture
 
 
 @promise(
@@ -83,7 +35,7 @@ def kill(child):
 )
 def test_what_a_killed_member_had_not_read_is_told_once(name, replaced, reads, then, lost):
     child, ring = replaced(reads, then)
-    kill(child)
+    child.kill()
     assert [told(ring), told(ring)] == [lost, 0]
     assert len(segments_of(name)) == 2  # the header and the slots of the ring that has the name
 
@@ -101,7 +53,7 @@ def test_while_it_lives_nobody_is_told(name, replaced):
     child.send("read")
     assert child.receive() == (1, 0, False)
     assert told(ring) == 0
-    kill(child)
+    child.kill()
     assert [told(ring), told(ring)] == [1, 0]
 
 
@@ -112,7 +64,7 @@ def test_one_that_has_moved_has_told_it_all(name, replaced):
         for expected in [(1, 0, False), (2, 0, False), (10, 0, False)]:
             child.send("read")
             assert child.receive() == expected
-    kill(child)
+    child.kill()
     with ring.consumer("rec") as reader:
         assert read(reader, 1) == [(11, 0, False)]
     assert told(ring) == 0
@@ -123,7 +75,7 @@ def test_several_rings_and_their_members_add_up(name, replaced):
     with make(name, replace=True) as ring:
         assert told(ring) == 0
         for child, lost in zip(killed, (3, 2, 1), strict=True):
-            kill(child)
+            child.kill()
             assert told(ring) == lost
         assert told(ring) == 0
 
@@ -136,7 +88,7 @@ def test_one_subscription_is_read_there_and_another_one_is_not(name, replaced):
         for lost in (3, 0):
             with ring.consumer("other") as reader:
                 assert read(reader, 1)[0][1] == lost
-        kill(child)
+        child.kill()
         with ring.consumer("rec") as reader:
             assert read(reader, 1) == [(10, 2, False)]
 
@@ -144,7 +96,7 @@ def test_one_subscription_is_read_there_and_another_one_is_not(name, replaced):
 def test_members_that_are_dead_when_another_ring_comes(name, replaced):
     """What the first ring owes goes past the second one, in which nobody has joined."""
     child, _ = replaced(1)
-    kill(child)
+    child.kill()
     with make(name, replace=True) as ring:
         assert [told(ring), told(ring)] == [2, 0]
 
@@ -152,7 +104,7 @@ def test_members_that_are_dead_when_another_ring_comes(name, replaced):
 def test_a_member_that_joins_while_the_ring_is_replaced_again(name, replaced):
     child, ring = replaced(1)
     with ring.consumer("rec"):
-        kill(child)
+        child.kill()
         with make(name, replace=True) as again:
             assert [told(again), told(again)] == [2, 0]
 
@@ -160,7 +112,7 @@ def test_a_member_that_joins_while_the_ring_is_replaced_again(name, replaced):
 def test_a_ring_that_was_closed_leaves_it_to_the_next_one(name, replaced):
     """Somebody is about to join it, and the creator of the next one has read what it owes."""
     child, ring = replaced(1)
-    kill(child)
+    child.kill()
     with make(name, replace=True) as again:
         native.settle(name, ring._header)
         assert [told(again), told(again)] == [2, 0]
@@ -225,7 +177,7 @@ def test_who_has_no_descriptor_leaves_it_to_the_next_one(name, replaced, childre
     killed = [replaced(reads)[0] for reads in (1, 0)]
     with make(name, replace=True) as ring:
         for child in killed:
-            kill(child)
+            child.kill()
         children(joins_with_few_descriptors, name, more).result()
         assert [told(ring), told(ring)] == [5, 0]
 
@@ -233,7 +185,7 @@ def test_who_has_no_descriptor_leaves_it_to_the_next_one(name, replaced, childre
 def test_who_may_not_open_it_does_too(name, replaced, children):
     child, _ = replaced(1, replace=False)
     with make(name, replace=True, mode=0o666) as ring:
-        kill(child)
+        child.kill()
         children(joins_as_somebody, name).result()
         assert [told(ring), told(ring)] == [2, 0]
 
@@ -248,7 +200,7 @@ def joins_as_somebody(pipe, name):
 
 def test_the_file_of_another_user_is_not_opened(name, replaced):
     child, ring = replaced(1)
-    kill(child)
+    child.kill()
     if os.geteuid() == 0:
         (aside,) = segments.asides(name)
         os.chown(segments.path_of(aside), SOMEBODY, SOMEBODY)
@@ -260,7 +212,7 @@ def test_the_file_of_another_user_is_not_opened(name, replaced):
 @pytest.mark.parametrize("again", [False, True])
 def test_the_lock_of_the_earlier_ring_cannot_be_had(name, replaced, again):
     child, ring = replaced(1)
-    kill(child)
+    child.kill()
     (aside,) = segments.asides(name)
     with locked(aside.removeprefix("/gpuring.")):
         first = told(ring)
@@ -300,7 +252,7 @@ def test_these_locks_are_waited_for_once_and_not_for_each_subscription(name):
 @pytest.mark.slow
 def test_a_subscription_that_could_not_be_ended_is_still_owed_that(name, replaced):
     child, ring = replaced(1)
-    kill(child)
+    child.kill()
     with locked(name), pytest.raises(gpuring.RingTimeout):
         ring.unsubscribe("rec")
     assert told(ring) == 2
@@ -310,7 +262,7 @@ def test_when_all_is_settled_nobody_looks_any_more(name, replaced):
     child, ring = replaced(1)
     assert told(ring) == 0
     assert native.may_owe(ring._header)
-    kill(child)
+    child.kill()
     assert told(ring) == 2
     assert not native.may_owe(ring._header)
 
@@ -320,7 +272,7 @@ def test_when_all_is_settled_nobody_looks_any_more(name, replaced):
 
 def test_a_subscription_that_was_ended_is_owed_nothing(name, replaced):
     child, ring = replaced(1)
-    kill(child)
+    child.kill()
     ring.unsubscribe("rec")
     assert len(segments_of(name)) == 2
     ring.subscribe("rec")
@@ -331,7 +283,7 @@ def test_the_next_ring_of_a_name_that_was_removed_owes_nothing(name, replaced):
     child, ring = replaced(1)
     gpuring.unlink(name)
     assert [each for each in segments_of(name) if segments.is_aside(each)] == []
-    kill(child)
+    child.kill()
     ring.close()
     with make(name) as ring:
         ring.subscribe("rec")
@@ -340,7 +292,7 @@ def test_the_next_ring_of_a_name_that_was_removed_owes_nothing(name, replaced):
 
 def test_clean_keeps_the_header_of_an_earlier_ring_as_long_as_the_ring(name, replaced):
     child, ring = replaced(1)
-    kill(child)
+    child.kill()
     assert leftovers.tidy(name.__eq__) == []
     assert told(ring) == 2
     ring.close()

@@ -8,9 +8,9 @@ import signal
 import pytest
 
 import gpuring
+from tests.helpers.durable import read
 from tests.helpers.processes import poll, runs, up
 from tests.helpers.promise import promise
-from tests.ring.test_durable import read
 from tests.ring.ways_to_read import (
     keeps_the_slot,
     loops,

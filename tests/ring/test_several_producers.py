@@ -11,10 +11,10 @@ import pytest
 
 import gpuring
 from gpuring.cli.inspect import describe
+from tests.helpers.durable import SLOTS, make
 from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import publish
-from tests.ring.test_durable import SLOTS, make
 
 
 def publish_and_wait(pipe, name, count, label=None):

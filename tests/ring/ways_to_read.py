@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import gpuring
-from tests.ring.test_durable import make
+from tests.helpers.durable import make
 
 
 def made(name):

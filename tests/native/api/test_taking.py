@@ -14,11 +14,10 @@ import gpuring
 from gpuring import native
 from gpuring.registry import segment as segments
 from tests.helpers import raw_verbs
+from tests.helpers.durable import make, replaced, told
 from tests.helpers.promise import promise
 from tests.helpers.rings import is_whole_or_gone, segments_of, small_ring, tidied
 from tests.native.api.puppet import Halted, Puppet
-from tests.ring.test_durable import make
-from tests.ring.test_durable_replaced import kill, replaced, told
 
 __all__ = ["replaced"]  # a fixture
 
@@ -111,7 +110,7 @@ def test_a_child_that_another_thread_forks_at_any_step_keeps_no_lock(
         one.ok("detach")
         one.kill()
         if what == "replace":
-            kill(child)
+            child.kill()
         tidied(name)
         if over:
             assert k > 3
@@ -132,7 +131,7 @@ def test_a_child_that_is_forked_while_somebody_settles_keeps_no_lock(
         one.ok("consume", "rec", -1, "")  # nothing is owed yet: the earlier member lives
         over = not forked(one)
         one.ok("close", 0)
-        kill(child)
+        child.kill()
         assert [told(ring), told(ring)] == [2, 0], f"after a fork at step {k}"
         one.kill()
         if over:
@@ -348,7 +347,7 @@ SETTLES = ["begins", "counted", "forgotten", "settled", "removed", "done"]
 @pytest.mark.parametrize("again", [False, True], ids=["", "replaced again"])
 def test_it_is_counted_once_whoever_is_killed(name, replaced, puppets, sanitized, step, again):
     child, ring = replaced(1)
-    kill(child)
+    child.kill()
     one = puppets(sanitized)
     one.ok("attach", name, 0)
     one("stop-at", f"settle: {step}")
@@ -368,7 +367,7 @@ def test_it_is_counted_once_if_who_replaces_the_ring_is_killed(
 ):
     child, _ = replaced(1, replace=again)
     if not lives:
-        kill(child)
+        child.kill()
     one = puppets(sanitized)
     one("stop-at", step)
     one.tell(*creates(one, name, ANY))
@@ -377,7 +376,7 @@ def test_it_is_counted_once_if_who_replaces_the_ring_is_killed(
     with make(name, replace=None) as ring:
         if lives:
             assert told(ring) == 0
-            kill(child)
+            child.kill()
         assert [told(ring), told(ring)] == [2, 0]
         tidied(name)
         assert len(segments_of(name)) == 2
