@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import gpuring
+from gpuring.native.snapshot import snapshot
 from gpuring.ring.slot import Slot
 from tests.helpers import raw_verbs
 from tests.helpers.layout import place, tables
@@ -92,3 +93,14 @@ def _producer_of(ring: gpuring.Ring, seq: int) -> int:
     header = ring._header
     by = peek(ring, "slot", "producer", seq % header.slots)
     return [raw_verbs.peer_id(header, p) for p in range(header.max_peers)].index(by)
+
+
+def names(ring: gpuring.Ring, number: int) -> list[str]:
+    """The words of a ring that name a peer: "peer" if its entry is there, and its slots."""
+    seen = snapshot(ring._header)
+    found = ["peer"] if number in seen["peers"] else []
+    found += [f"{s}" for s in seen["slots"] if (s["owner"], s["phase"]) == (number, "writing")]
+    for subscription in seen["subscriptions"].values():
+        takes = subscription["takes"]
+        found += [f"{t}" for t in takes if (t["member"], t["phase"]) == (number, "held")]
+    return found

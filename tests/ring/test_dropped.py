@@ -21,8 +21,7 @@ from tests.helpers.interrupted import Interrupt, at_each_place
 from tests.helpers.processes import poll
 from tests.helpers.promise import promise
 from tests.helpers.rings import small_ring
-from tests.helpers.words import locked
-from tests.ring.test_interrupt import earlier, names, traces  # noqa: F401 - earlier is a fixture
+from tests.helpers.words import locked, names
 
 pytestmark = pytest.mark.filterwarnings("ignore:ring .* was not closed:ResourceWarning")
 
@@ -99,7 +98,7 @@ class InADrop(Interrupt):
 
 @pytest.mark.slow(keep=1)
 @PEERS
-def test_nor_does_one_that_comes_meanwhile(name, make):
+def test_nor_does_one_that_comes_meanwhile(name, make, traces):
     for interrupt in at_each_place(InADrop, 3):
         with small_ring(name, 2) as ring:
             dropped = make(ring)
@@ -221,7 +220,7 @@ def test_what_is_kept_to_the_very_end_of_the_interpreter_ends_quietly(name):
     assert (ended.returncode, ended.stderr) == (0, "")
 
 
-def test_a_ring_that_is_dropped_at_a_ctrl_c_leaves_nothing(name):
+def test_a_ring_that_is_dropped_at_a_ctrl_c_leaves_nothing(name, traces):
     last = [small_ring(name, 2)]
     with told():
         in_one_step(_thread.interrupt_main, last.clear)

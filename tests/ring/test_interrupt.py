@@ -4,84 +4,27 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import sys
-from pathlib import Path
-from types import FrameType
-from typing import Any
 
 import pytest
 
 import gpuring
-from gpuring.native.snapshot import snapshot
 from tests.helpers.holdings import HOLDINGS, has_a_ring
 from tests.helpers.interrupted import (
     Interrupt,
+    InterruptOfALoop,
     at_each_place,
     interrupts,
 )
-from tests.helpers.processes import open_files
 from tests.helpers.rings import drain, small_ring
+from tests.helpers.words import names
 
 pytestmark = pytest.mark.filterwarnings("ignore:ring .* was not closed:ResourceWarning")
-
-
-class InterruptOfALoop(Interrupt):
-    """An interrupt in the code of loops only.  It may also come where a function begins, before its
-    first opcode, because CPython looks for signals there.  Other tests have the waits of loops."""
-
-    LOOPS = "ring/async_frames.py", "service/streaming.py"
-
-    def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
-        if not frame.f_code.co_filename.endswith(self.LOOPS):
-            return None
-        trace = super()._call(frame, event, arg)
-        if trace:
-            self._left -= 1
-            if not self._left:
-                self.where = f"{frame.f_code.co_name} at its beginning"
-                raise KeyboardInterrupt
-        return trace
 
 
 def put(producer: gpuring.Producer) -> int:
     slot = producer.claim(0)
     slot.publish()
     return slot.seq
-
-
-def names(ring: gpuring.Ring, number: int) -> list[str]:
-    """The words that name a peer."""
-    seen = snapshot(ring._header)
-    found = ["peer"] if number in seen["peers"] else []
-    found += [f"{s}" for s in seen["slots"] if (s["owner"], s["phase"]) == (number, "writing")]
-    for subscription in seen["subscriptions"].values():
-        takes = subscription["takes"]
-        found += [f"{t}" for t in takes if (t["member"], t["phase"]) == (number, "held")]
-    return found
-
-
-def nameless() -> set[str]:
-    """The files of rings that this process has open and that have no name."""
-    return {file for file in open_files().values() if file.startswith("/dev/shm/#")}
-
-
-@pytest.fixture(autouse=True)
-def earlier(monkeypatch):
-    """Notes what earlier tests have left to the garbage collector, which does not count as a
-    trace."""
-    monkeypatch.setattr(sys.modules[__name__], "EARLIER", nameless())
-
-
-EARLIER: set[str] = set()
-
-
-def traces(name: str) -> list[str]:
-    """What is left of a ring in /dev/shm, and among this process's descriptors of any ring: those
-    without a name have lost it, or have not got it yet."""
-    found = [path.name for path in Path("/dev/shm").glob(f"gpuring.{name}*")]
-    own = [file for file in open_files().values() if f"gpuring.{name}" in file]
-    found += [f"descriptor of {file}" for file in own]
-    return found + [f"descriptor of {file}" for file in nameless() - EARLIER]
 
 
 # ---- verbs -------------------------------------------------------------------------------------
@@ -209,7 +152,7 @@ def test_an_interrupted_release_of_a_batch_is_released_by_close(name):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("error::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("role", ["producer", "consumer"])
-def test_an_interrupted_join_leaves_nobody_who_is_not_known(name, role):
+def test_an_interrupted_join_leaves_nobody_who_is_not_known(name, role, traces):
     for interrupt in interrupts():
         ring = small_ring(name, 2)
         header = ring._header
@@ -274,7 +217,7 @@ def test_an_interrupted_close_can_be_repeated(name, role, joins):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", HOLDINGS)
-def test_whatever_was_interrupted_in_its_close_can_be_closed_again(name, kind):
+def test_whatever_was_interrupted_in_its_close_can_be_closed_again(name, kind, traces):
     for interrupt in interrupts(step=7 if kind is has_a_ring else 1):
         ring = small_ring(name)
         has = kind(ring, name, lambda each: each)
@@ -301,7 +244,7 @@ def test_whatever_was_interrupted_in_its_close_can_be_closed_again(name, kind):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("replace", [False, True])
-def test_an_interrupted_create_leaves_nothing(name, replace):
+def test_an_interrupted_create_leaves_nothing(name, replace, traces):
     for interrupt in interrupts(step=7):
         old = small_ring(name, 2) if replace else None
         ring = None

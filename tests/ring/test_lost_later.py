@@ -9,8 +9,8 @@ import pytest
 
 import gpuring
 from tests.helpers.processes import poll
-from tests.helpers.rings import small_ring
-from tests.ring.test_interrupt import names, put
+from tests.helpers.rings import put, small_ring
+from tests.helpers.words import names
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::ResourceWarning", "ignore:coroutine .* was never awaited:RuntimeWarning"
@@ -46,7 +46,7 @@ def test_a_slot_that_is_dropped_after_the_next_verb_is_given_back(name, many):
 
 def test_a_frame_that_nobody_has_looked_at_comes_again_when_it_is_dropped_later(name):
     with small_ring(name, 2) as ring, ring.producer() as producer, ring.consumer() as reader:
-        first = put(producer)
+        (first,) = put(producer)
         slot = reader.acquire(0)
         with pytest.raises(gpuring.RingTimeout):
             reader.acquire(0)

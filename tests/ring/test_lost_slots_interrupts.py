@@ -16,12 +16,15 @@ import gpuring
 from gpuring.ring import shutdown
 from tests.helpers.interrupted import Interrupt, at_each_place
 from tests.helpers.processes import poll
-from tests.helpers.rings import drain
-from tests.ring.test_lost_slots import put, ring
+from tests.helpers.rings import drain, put, small_ring
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*nobody has its slot:ResourceWarning")
 
-assert ring  # a fixture
+
+@pytest.fixture
+def ring(name):
+    with small_ring(name, 2) as made:
+        yield made
 
 
 class InOneFunction(Interrupt):
@@ -134,10 +137,10 @@ def test_an_interrupted_acquire_loses_no_frame_and_holds_none(ring, verb):
     with ring.producer() as producer, ring.consumer(lossless=lossless) as reader:
         for interrupted in at_each_place(partial(InOneFunction, function=verb)):
             seen: list[int] = []
-            seq = put(producer)
+            (seq,) = put(producer)
             with interrupted:
                 verb(reader, seen)
-            after = put(producer)
+            (after,) = put(producer)
             got = seen + drain(reader)
             line = interrupted.line if interrupted.where else ""
             # The frame was seen but not yet noted.  Or it was on the way from the loop, which

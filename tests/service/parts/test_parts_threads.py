@@ -11,10 +11,9 @@ import pytest
 
 import gpuring
 from gpuring.service.mailbox import Mailbox
-from tests.helpers.interrupted import at_each_place, signals
+from tests.helpers.interrupted import InterruptOfALoop, at_each_place, signals
 from tests.helpers.processes import PATIENCE_S, poll, up
 from tests.helpers.promise import promise
-from tests.ring.test_interrupt import InterruptOfALoop
 from tests.service.parts import part, read, take, value
 from tests.service.services import another_thread_receives, ask_here, in_thread, send, serve
 
