@@ -10,8 +10,8 @@ import pytest
 from gpuring import native
 from tests.helpers import raw_verbs
 from tests.helpers.fake_driver import INVALID
+from tests.helpers.gpu_peers import OnGpu, consumer_of, get, make_ring, pay, producer_of, told
 from tests.helpers.promise import promise
-from tests.native.test_torn_later import OnGpu, consumer_of, get, make_ring, pay, producer_of, told
 
 
 @promise(

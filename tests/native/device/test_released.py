@@ -9,7 +9,7 @@ import gpuring
 from gpuring import native
 from tests.helpers import raw_verbs
 from tests.helpers.fake_driver import PER_THREAD, C
-from tests.native.test_torn_later import consumer_of, get, make_ring, pay, producer_of, told
+from tests.helpers.gpu_peers import consumer_of, get, make_ring, pay, producer_of, told
 
 LAPS = 40
 
