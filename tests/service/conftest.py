@@ -9,6 +9,7 @@ import pytest
 import gpuring
 from tests.helpers.processes import PATIENCE_S
 from tests.service.services import serve
+from tests.service.watched_turns import watching
 
 
 @pytest.fixture
@@ -63,3 +64,11 @@ def replaced(name):
     yield replace
     for server in servers:
         server.close()
+
+
+@pytest.fixture
+def watched():
+    with watching() as watch:
+        yield watch
+    assert watch.wrong == []
+    assert watch.taken > 2

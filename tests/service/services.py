@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import struct
 import threading
 from typing import Any
 
@@ -12,7 +14,7 @@ import pytest
 import gpuring
 from tests.helpers.arrays import array_of, assign, to_host
 from tests.helpers.places import Place
-from tests.helpers.processes import PATIENCE_S, Pipe, up
+from tests.helpers.processes import PATIENCE_S, Pipe, open_files, poll, up
 
 WORDS = 64
 META = [("k", "i8")]
@@ -60,6 +62,12 @@ def answer(call: gpuring.Call) -> None:
     with call.answer() as slot:
         assign(array_of(slot), answer_of(array_of(call.slot)))
         slot.meta["k"], slot.meta["client"] = call.meta["k"], call.client
+
+
+def serve_once(server, n=2, timeout=0):
+    with contextlib.suppress(gpuring.RingTimeout), server.take(n, timeout=timeout) as calls:
+        for call in calls:
+            answer(call)
 
 
 def check(client: gpuring.Client, k: int, slot: Any, place: Place | None = None) -> None:
@@ -212,6 +220,20 @@ def in_thread(function, *args):
 
 
 @contextlib.contextmanager
+def running(*servers):
+    """Runs the engine in a thread until the block ends.  The engine often looks whether it is to
+    end."""
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr("gpuring.service.engine._SLICE_S", 0.01)
+        ended = in_thread(gpuring.run, servers)
+        try:
+            yield
+        finally:
+            servers[0].stop()
+            ended()
+
+
+@contextlib.contextmanager
 def another_thread_receives(client):
     """A thread has the turn to receive in the block, and does not get on, as if it had no
     processor."""
@@ -229,3 +251,14 @@ def another_thread_receives(client):
     finally:
         go_on.set()
         join()
+
+
+def is_taken_for_dead(client):
+    """Waits until the client's peer in the ring of requests was cleared, because it lost its lock
+    through every descriptor that this process has of the header."""
+    peer, header = client._requests.peer, f"/dev/shm/gpuring.{client.ring.name}"
+    unlock = struct.pack("hhqqi4x", fcntl.F_UNLCK, 0, peer, 1, 0)
+    for fd, file in open_files().items():
+        if file == header:
+            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, unlock)
+    poll(lambda: peer not in [each.number for each in client.ring.stats().peers])

@@ -20,10 +20,6 @@ from tests.helpers.rings import bells, waiters
 from tests.service import services
 from tests.service.in_loops import ask, ask_here, finish, send_async, settled, soon
 from tests.service.services import answer, check, engine, holder, send, serve
-from tests.service.test_service_locks import watched
-
-assert watched  # a fixture
-
 
 # ---- answers -----------------------------------------------------------------------------------
 

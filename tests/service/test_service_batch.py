@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-
 import numpy as np
 import pytest
 
@@ -11,21 +9,7 @@ import gpuring
 from tests.helpers.arrays import array_of
 from tests.helpers.places import HOST
 from tests.helpers.promise import promise
-from tests.service.services import WORDS, content, in_thread, send, serve
-
-
-@contextlib.contextmanager
-def running(*servers):
-    """Runs the engine in a thread until the block ends.  The engine often looks whether it is to
-    end."""
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr("gpuring.service.engine._SLICE_S", 0.01)
-        ended = in_thread(gpuring.run, servers)
-        try:
-            yield
-        finally:
-            servers[0].stop()
-            ended()
+from tests.service.services import WORDS, content, running, send, serve
 
 
 @pytest.fixture

@@ -18,10 +18,10 @@ from tests.service.services import (
     finish,
     in_thread,
     is_held,
+    is_taken_for_dead,
     send,
     serve,
 )
-from tests.service.test_service_refusal import lose_lock, numbers
 
 FOR_EVER_S = 1e6
 MANY = 60
@@ -174,8 +174,7 @@ def test_a_client_does_not_wait_to_leave_a_former_service(name):
 
 def test_who_cannot_send_any_more_is_told(name):
     with serve(name), gpuring.connect(name) as client:
-        lose_lock(name, client._requests.peer)
-        poll(lambda: client._requests.peer not in numbers(client.ring))
+        is_taken_for_dead(client)
         with pytest.raises(gpuring.PeerLost):
             client.try_request()
         assert client.dropped == 0

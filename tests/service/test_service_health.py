@@ -18,8 +18,7 @@ from tests.helpers.processes import PATIENCE_S, poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import put, small_ring
 from tests.service.parts import part, read
-from tests.service.services import answer, engine, holder, in_thread, send, serve
-from tests.service.test_service_batch import running
+from tests.service.services import answer, engine, holder, in_thread, running, send, serve
 
 
 def is_waiting(server):

@@ -10,15 +10,9 @@ import pytest
 
 import gpuring
 from tests.helpers.interrupted import interrupts
-from tests.service.services import answer, check, finish, send, serve
+from tests.service.services import answer, check, finish, send, serve, serve_once
 
 # ---- engines ------------------------------------------------------------------------------------
-
-
-def serve_once(server, n=2, timeout=0):
-    with contextlib.suppress(gpuring.RingTimeout), server.take(n, timeout=timeout) as calls:
-        for call in calls:
-            answer(call)
 
 
 def finish_all(server, client, calls):

@@ -11,8 +11,7 @@ from gpuring.service import metrics
 from tests.helpers.commands import gpuring as command
 from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.service.services import send, serve
-from tests.service.test_service_batch import running
+from tests.service.services import running, send, serve
 
 prometheus = pytest.importorskip("prometheus_client", reason="gpuring[tools] is not installed")
 parser = pytest.importorskip("prometheus_client.parser")

@@ -50,6 +50,19 @@ def keep_some(server, client):
     return slots[:KEPT]
 
 
+@contextlib.contextmanager
+def released_while_another_thread_receives(server, client):
+    """Old answers that are released when the ring has come to their slots.  The block gets the
+    calls of the new ones, none of which the client has received."""
+    kept = keep_some(server, client)
+    with another_thread_receives(client):
+        calls = [send(client, k) for k in range(CALLS - KEPT)]
+        answer_all(server, len(calls))
+        for slot in kept:
+            slot.release()
+        yield calls
+
+
 def send_more(client, calls):
     """As many requests as there is room for."""
     with contextlib.suppress(gpuring.RingFull):
@@ -70,12 +83,7 @@ def finish_all(server, client, calls):
 
 def test_answers_that_are_released_while_another_thread_receives_overwrite_none(service):
     server, client = service
-    kept = keep_some(server, client)
-    with another_thread_receives(client):
-        calls = [send(client, k) for k in range(CALLS - KEPT)]
-        answer_all(server, len(calls))
-        for slot in kept:
-            slot.release()
+    with released_while_another_thread_receives(server, client) as calls:
         sent = len(calls)
         send_more(client, calls)
         answer_all(server, len(calls) - sent)
@@ -171,12 +179,7 @@ def test_a_task_waits_for_room_that_only_comes_when_an_engine_has_written(slow):
 )
 def test_a_thread_that_waits_for_room_is_woken_by_the_one_that_receives(service):
     server, client = service
-    kept = keep_some(server, client)
-    with another_thread_receives(client):
-        calls = [send(client, k) for k in range(CALLS - KEPT)]
-        answer_all(server, len(calls))
-        for slot in kept:
-            slot.release()
+    with released_while_another_thread_receives(server, client) as calls:
         join = in_thread(lambda: send(client, len(calls), timeout=PATIENCE_S))
         poll(lambda: client._calls.for_room)
     calls.append(join())

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
-import struct
 
 import pytest
 
 import gpuring
-from tests.helpers.processes import open_files, poll
 from tests.helpers.promise import promise
 from tests.service import services
 from tests.service.services import (
@@ -17,6 +14,7 @@ from tests.service.services import (
     ask_here,
     check,
     in_thread,
+    is_taken_for_dead,
     send,
     serve,
 )
@@ -27,25 +25,12 @@ def test_a_request_that_cannot_be_sent_ends_its_call(name):
     with serve(name), gpuring.connect(name) as client:
         slot = client.request(10)
         call = slot.call
-        lose_lock(name, client._requests.peer)
-        poll(lambda: client._requests.peer not in numbers(client.ring))
+        is_taken_for_dead(client)
         with pytest.raises(gpuring.PeerLost):
             slot.publish()
         with pytest.raises(gpuring.RingError, match="its request was not sent"):
             call.result(0)
         assert client.in_flight == 0
-
-
-def numbers(ring):
-    return [peer.number for peer in ring.stats().peers]
-
-
-def lose_lock(name, byte):
-    """Unlocks a byte through every descriptor that this process has of the header."""
-    unlock = struct.pack("hhqqi4x", fcntl.F_UNLCK, 0, byte, 1, 0)
-    for fd, file in open_files().items():
-        if file == f"/dev/shm/gpuring.{name}":
-            fcntl.fcntl(fd, fcntl.F_OFD_SETLK, unlock)
 
 
 @promise(

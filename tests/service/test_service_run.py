@@ -22,10 +22,10 @@ from tests.service.services import (
     content,
     finish,
     in_thread,
+    running,
     send,
     serve,
 )
-from tests.service.test_service_batch import running
 
 
 def answers(requests):

@@ -29,9 +29,6 @@ from tests.service.services import (
     send,
     serve,
 )
-from tests.service.test_service_locks import watched
-
-assert watched  # a fixture
 
 # ---- threads ------------------------------------------------------------------------------------
 

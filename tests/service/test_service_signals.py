@@ -23,8 +23,7 @@ from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.promise import promise
 from tests.helpers.rings import waiters
 from tests.service import services
-from tests.service.services import ask, in_thread, serve
-from tests.service.test_service_interrupt import serve_once
+from tests.service.services import ask, in_thread, serve, serve_once
 
 # A coroutine may be interrupted before its first line.  A recorded warning would keep the
 # coroutine.

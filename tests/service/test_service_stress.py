@@ -15,7 +15,7 @@ from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import segments_of
 from tests.service.services import answer, answer_of, check, content, send, serve
-from tests.service.test_service_locks import watching
+from tests.service.watched_turns import watching
 
 
 def unsteady_engine(pipe, name, seed):

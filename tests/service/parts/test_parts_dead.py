@@ -15,7 +15,7 @@ from tests.helpers.rings import segments_of
 from tests.helpers.words import written_by_gpu
 from tests.service.parts import begun, last, part, read, take
 from tests.service.services import ask_here, in_thread, passes_over, receives, send, serve
-from tests.service.test_service_table import Torn
+from tests.service.torn_answers import Torn
 
 
 def streamer(pipe, name, n, more=0):
