@@ -30,6 +30,19 @@ def creator(pipe: Pipe, name: str) -> None:
         pipe.ask()
 
 
+def creator_with_two_readers(pipe: Pipe, name: str) -> None:
+    """A lossy reader that lost 2 frames and holds one, a lossless one that has read nothing."""
+    with small_ring(name) as ring, ring.producer() as producer:
+        viewer = ring.consumer("viewer", lossless=False)
+        for _ in range(6):
+            producer.claim(0).publish()
+        assert viewer.acquire(0).lost == 2
+        slow = ring.consumer("slow", start="oldest")
+        pipe.ask((viewer.peer, ring.stats()))
+        slow.close()
+        viewer.close()
+
+
 def reader(pipe: Pipe, name: str, subscription: str) -> None:
     with gpuring.attach(name) as ring, ring.consumer(subscription, label=subscription) as frames:
         pipe.send()

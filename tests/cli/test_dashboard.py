@@ -14,8 +14,8 @@ import urllib.request
 
 import pytest
 
+from tests.cli.dashboard import TARGETS
 from tests.cli.planted import PLANTED
-from tests.cli.test_monitoring import TARGETS
 from tests.helpers.commands import running
 from tests.helpers.processes import poll
 from tests.helpers.rings import put, small_ring

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import resource
 from dataclasses import replace
 from pathlib import Path
-from typing import get_args
 
 import pytest
 
@@ -16,37 +14,13 @@ import gpuring
 from gpuring.bridge.engines.nixl.rdma_devices import Nic
 from gpuring.cli import doctor
 from gpuring.cli.doctor import gpu, host, network
-from gpuring.cli.doctor.finding import Finding, Level, in_lines
+from gpuring.cli.doctor.finding import Finding, in_lines
 from gpuring.registry import segment as segments
 from gpuring.registry import survey
 from tests import ROOT
-from tests.cli.test_doctor_gpus import GPUS
+from tests.cli.findings import LEVELS, PROBES, findings
+from tests.cli.gpus import GPUS
 from tests.helpers.commands import gpuring as command
-
-ON_GPU = ["probe: memory", "probe: vmm", "probe: event", "probe: timeline", "probe: pinned"]
-PROBES = ["probe: host", "probe: death", *ON_GPU]
-LEVELS = get_args(Level)
-
-
-def findings(*options, **more):
-    """The exit status, and the findings by their subjects."""
-    done = command("doctor", "--json", *options, **more)
-    document = json.loads(done.stdout)
-    assert set(document) == {"gpuring", "counts", "findings"}
-    assert document["gpuring"] == gpuring.__version__
-    listed = document["findings"]
-    for finding in listed:
-        assert set(finding) == {"level", "what", "found", "fix"}
-        assert all(isinstance(value, str) for value in finding.values())
-        assert finding["level"] in LEVELS
-        assert finding["found"]
-        if finding["level"] != "skip":  # what is not installed may be
-            assert (finding["level"] == "ok") == (not finding["fix"]), finding
-    assert len({finding["what"] for finding in listed}) == len(listed)
-    levels = [finding["level"] for finding in listed]
-    assert document["counts"] == {level: levels.count(level) for level in LEVELS}
-    assert done.returncode == (1 if "fail" in levels else 0), done.stderr
-    return done.returncode, {finding["what"]: finding for finding in listed}
 
 
 def _check_sum(text):

@@ -13,7 +13,7 @@ import gpuring
 from gpuring.cli import doctor
 from gpuring.cli.doctor import gpu, probe
 from gpuring.cli.measure.crew import Crew, Part
-from tests.cli.test_doctor import PROBES, findings
+from tests.cli.findings import PROBES, findings
 
 PATIENCE_S = 2.0
 

@@ -6,7 +6,6 @@ Prometheus' own promtool checks the rules and runs their tests, where it is inst
 from __future__ import annotations
 
 import itertools
-import json
 import os
 import re
 import shutil
@@ -24,12 +23,10 @@ pytest.importorskip("prometheus_client", reason="gpuring[tools] is not installed
 
 import gpuring
 from gpuring.cli.metrics.collector import RingCollector
+from tests.cli.dashboard import DASHBOARD, MONITORING, TARGETS
 
-MONITORING = ROOT / "examples" / "monitoring"
 ALERTS = (MONITORING / "alerts.yml").read_text()
 TESTS = (MONITORING / "alerts_test.yml").read_text()
-DASHBOARD = json.loads((MONITORING / "dashboard.json").read_text())
-TARGETS = [target for panel in DASHBOARD["panels"] for target in panel.get("targets", ())]
 EXPRESSIONS = {
     "alerts": ALERTS,
     "tests": TESTS,

@@ -7,7 +7,6 @@ import json
 import re
 import signal
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -20,22 +19,10 @@ import gpuring
 from gpuring.cli import text
 from gpuring.cli.top import rates
 from gpuring.cli.top.view import Widths, render
-from gpuring.registry import segment as segments
+from tests.cli.processes import creator_with_two_readers
+from tests.helpers.rings import damage
 
 HOST = {"device": "host", "shape": 8, "dtype": "u1"}
-
-
-def busy(pipe, name):
-    """A lossy reader that lost 2 frames and holds one, a lossless one that has read nothing."""
-    with gpuring.create(name, slots=4, **HOST) as ring, ring.producer() as producer:
-        viewer = ring.consumer("viewer", lossless=False)
-        for _ in range(6):
-            producer.claim(0).publish()
-        assert viewer.acquire(0).lost == 2
-        slow = ring.consumer("slow", start="oldest")
-        pipe.ask((viewer.peer, ring.stats()))
-        slow.close()
-        viewer.close()
 
 
 def hold_forever(pipe, name):
@@ -75,18 +62,11 @@ def peers(text, name):
     return found
 
 
-def damage(name):
-    """Makes a file under a ring's name that is no ring."""
-    path = Path("/dev/shm", segments.header_name(name)[1:])
-    path.write_bytes(b"\1" * 8192)
-    return path
-
-
 # ---- top ---------------------------------------------------------------------------------------
 
 
 def test_once_shows_lag_lost_and_holds(name, children, command):
-    child = children(busy, name)
+    child = children(creator_with_two_readers, name)
     _, ring = child.receive()
     (lag,) = (sub.lag for sub in ring.subscriptions if sub.name == "slow")
     assert lag > 0

@@ -9,14 +9,13 @@ import urllib.request
 
 import pytest
 
+from tests.cli.processes import creator_with_two_readers
 from tests.helpers.commands import DEADLINE_S, running
 from tests.helpers.processes import up
+from tests.helpers.rings import damage, small_ring
 
 pytest.importorskip("rich", reason="gpuring[tools] is not installed")
 parser = pytest.importorskip("prometheus_client.parser", reason="gpuring[tools] is not installed")
-
-import gpuring  # noqa: E402
-from tests.cli.test_tools import HOST, busy, damage  # noqa: E402
 
 
 def parsed(text, ring=None):
@@ -30,7 +29,7 @@ def parsed(text, ring=None):
 
 
 def test_metrics_once_says_what_the_ring_says(name, children, command):
-    child = children(busy, name)
+    child = children(creator_with_two_readers, name)
     viewer, ring = child.receive()
     lags = {sub.name: sub.lag for sub in ring.subscriptions}
     done = command("metrics", "--once")
@@ -62,7 +61,7 @@ def test_metrics_once_says_what_the_ring_says(name, children, command):
 
 
 def test_counters_end_in_total_and_nothing_else_does(name, children, command):
-    child = up(children(busy, name))
+    child = up(children(creator_with_two_readers, name))
     text = command("metrics", "--once").stdout
     child.finish()
     for family in parser.text_string_to_metric_families(text):
@@ -73,13 +72,13 @@ def test_counters_end_in_total_and_nothing_else_does(name, children, command):
 
 
 def test_labels_are_bounded(name, command):
-    with gpuring.create(name, slots=2, **HOST) as ring:
+    with small_ring(name, 2) as ring:
         with ring.consumer() as unnamed:
             seen = parsed(command("metrics", "--once").stdout, name)
             assert ("gpuring_subscription_lag_frames", "lossless", f"#{unnamed.peer}") in seen
         pids = {str(os.getpid())}
         assert not pids & {label for key in seen for label in key}
-        with gpuring.create(f"0{name}", slots=2, **HOST):  # the first by name
+        with small_ring(f"0{name}", 2):  # the first by name
             text = command("metrics", "--once", "--max-rings", 1).stdout
         assert parsed(text)[("gpuring_rings",)] >= 2
         assert parsed(text, name) == {}
@@ -96,7 +95,7 @@ def test_metrics_over_http(name, command):
                 return answer.read().decode()
 
         assert parsed(scrape(), name) == {}
-        with gpuring.create(name, slots=2, **HOST) as ring, ring.producer() as producer:
+        with small_ring(name, 2) as ring, ring.producer() as producer:
             producer.claim().publish()
             assert parsed(scrape(), name)[("gpuring_sequences_claimed_total",)] == 1
         path = damage(name)

@@ -13,6 +13,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from tests.cli.processes import creator_with_two_readers
 from tests.helpers.commands import DEADLINE_S, environment, gpuring, line_with, running
 from tests.helpers.processes import up
 
@@ -22,7 +23,6 @@ service = pytest.importorskip(
     reason="gpuring[otel] is not installed",
 )
 
-from tests.cli.test_tools import busy  # noqa: E402
 
 BAD_REQUEST, OK, UNAVAILABLE = 400, 200, 503
 
@@ -86,7 +86,7 @@ def labels(point):
 
 
 def test_what_is_sent_is_what_prometheus_gets(name, children, receiver):
-    child = up(children(busy, name))
+    child = up(children(creator_with_two_readers, name))
     text = gpuring("metrics", "--once", check=True).stdout
     assert gpuring("metrics", "--otlp", receiver.address, "--once", check=True).stdout == ""
     child.finish()
@@ -113,7 +113,7 @@ def test_what_is_sent_is_what_prometheus_gets(name, children, receiver):
 
 
 def test_the_units_are_those_that_the_names_say(name, children, receiver):
-    child = up(children(busy, name))
+    child = up(children(creator_with_two_readers, name))
     gpuring("metrics", "--otlp", receiver.address, "--once", check=True)
     child.finish()
     units = {key: metric.unit for key, metric in sent(receiver)[1].items()}

@@ -12,9 +12,8 @@ from tests.helpers.commands import DEADLINE_S, running
 
 pytest.importorskip("rich", reason="gpuring[tools] is not installed")
 
-import gpuring
 from tests.cli.screen import Screen
-from tests.cli.test_tools import HOST, damage
+from tests.helpers.rings import damage, small_ring
 
 
 @pytest.mark.slow(keep=1)
@@ -26,7 +25,7 @@ def test_live_on_a_terminal(name, end):
     try:
         with running("top", "--interval", 0.02, name, env=environment, **terminal) as top:
             screen.until(lambda text: "waiting for it" in text)
-            with gpuring.create(name, slots=2, **HOST) as ring, ring.producer():
+            with small_ring(name, 2) as ring, ring.producer():
                 screen.until(lambda text: "producer" in text)
             screen.forget()
             screen.until(lambda text: "waiting for it" in text)
@@ -48,7 +47,7 @@ def test_keys_scroll_a_small_terminal(name):
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "10"}
     terminal = dict.fromkeys(("stdin", "stdout", "stderr"), screen.theirs)
     try:
-        with gpuring.create(name, slots=2, **HOST) as ring, contextlib.ExitStack() as stack:
+        with small_ring(name, 2) as ring, contextlib.ExitStack() as stack:
             for _ in range(20):
                 stack.enter_context(ring.consumer("readers"))
             with running("top", "--interval", 60, name, env=environment, **terminal) as top:

@@ -10,7 +10,7 @@ from typing import Any
 
 import gpuring
 from gpuring import slot_layout
-from gpuring.registry import leftovers
+from gpuring.registry import leftovers, segment
 from gpuring.ring.creation import create_of
 from tests.helpers.arrays import array_of, assign
 from tests.helpers.processes import Pipe, poll
@@ -91,6 +91,13 @@ def publish_and_wait(pipe: Pipe, name: str, frames: int) -> None:
 def tidied(name: str) -> None:
     """Removes what the dead have left of rings of this name."""
     leftovers.tidy(lambda each: each == name)
+
+
+def damage(name: str) -> Path:
+    """Makes a file under a ring's name that is no ring."""
+    path = Path("/dev/shm", segment.header_name(name)[1:])
+    path.write_bytes(b"\1" * 8192)
+    return path
 
 
 def is_whole_or_gone(name: str) -> bool:
