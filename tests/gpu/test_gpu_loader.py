@@ -19,8 +19,8 @@ from gpuring.memory.kinds import ON_GPU
 from gpuring.torch import DataLoader
 from tests.helpers.processes import PATIENCE_S, open_files, poll, runs
 from tests.torch import datasets
-from tests.torch.test_loader import same
-from tests.torch.test_loader_deaths import left_by, program
+from tests.torch.batches import same
+from tests.torch.programs import left_by, program
 
 pytestmark = [
     pytest.mark.gpu,

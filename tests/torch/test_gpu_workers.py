@@ -26,9 +26,9 @@ from tests.helpers.interrupted import at_each_place
 from tests.helpers.processes import open_files, poll
 from tests.memory.fake_gpu import forget
 from tests.torch import datasets
+from tests.torch.batches import same
+from tests.torch.interrupted import SignalInTorch, check_interrupted
 from tests.torch.shared_gpu import SharedGpu
-from tests.torch.test_loader import same
-from tests.torch.test_loader_deaths import SignalInTorch, check_interrupted
 
 
 @pytest.fixture

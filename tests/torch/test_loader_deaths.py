@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import gc
 import multiprocessing
@@ -14,8 +13,6 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -23,16 +20,17 @@ import pytest
 
 pytest.importorskip("torch")
 
-import torch
 from torch.utils.data import Subset
 
 from gpuring.torch import DataLoader, loader
 from gpuring.torch.places import HOST
 from tests.helpers.commands import environment
-from tests.helpers.interrupted import Signal, at_each_place
+from tests.helpers.interrupted import at_each_place
 from tests.helpers.processes import PATIENCE_S, poll, runs
 from tests.helpers.rings import waiters
 from tests.torch import datasets
+from tests.torch.interrupted import SignalInTorch, check_interrupted
+from tests.torch.programs import left_by, program
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -223,30 +221,6 @@ def test_workers_that_wait_for_a_slot_end_in_order(monkeypatch):
     assert not terminated
 
 
-@contextlib.contextmanager
-def program(kind: str) -> Iterator[tuple[subprocess.Popen[str], list[int]]]:
-    """A program that loads for ever, and its workers."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "tests.torch.datasets", kind],
-        env=environment(),
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    ) as process:
-        try:
-            assert process.stdout is not None
-            yield process, [int(pid) for pid in process.stdout.readline().split()]
-        finally:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-
-
-def left_by(pid: int) -> list[str]:
-    return [each.name for each in Path("/dev/shm").glob(f"gpuring*loader-{pid}-*")]
-
-
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("kind", ["waits", "loads", "persistent"])
 def test_ctrl_c_leaves_nothing(kind):
@@ -286,40 +260,12 @@ def test_what_a_worker_does_at_a_ctrl_c_is_the_users(init):
     )
 
 
-class SignalInTorch(Signal):
-    """A signal in the code of the package, of torch's loader, or of the queues."""
-
-    FILES = (
-        *Signal.FILES,
-        str(Path(torch.utils.data.__file__).parent),
-        multiprocessing.queues.__file__,
-        multiprocessing.connection.__file__,
-    )
-
-
 class SignalInStep(SignalInTorch):
     """A signal where a step of the loop begins or ends."""
 
     def _call(self, frame: FrameType, event: str, arg: Any) -> Any:
         step = frame.f_code.co_name in ("__next__", "_step")
         return super()._call(frame, event, arg) if step else None
-
-
-EVERY = [[k, k + 1] for k in range(0, 12, 2)]
-
-
-def check_interrupted(interrupt: SignalInTorch, loading: DataLoader[object], at: int) -> None:
-    """Interrupts the call for batch `at` of a new loop, and goes on with it."""
-    batches = iter(loading)
-    seen = [next(batches)[1].tolist() for _ in range(at)]
-    with interrupt:
-        seen.append(next(batches)[1].tolist())
-    if batches.broken:
-        with pytest.raises(RuntimeError, match="was interrupted"):
-            next(batches)
-        return
-    seen += [k.tolist() for _, k in batches]
-    assert seen == EVERY, interrupt.where
 
 
 def test_after_a_ctrl_c_a_loop_goes_on_or_raises():
