@@ -47,6 +47,14 @@ def of(page: str, *languages: str) -> list[str]:
     return [code for language, code in found if language in languages]
 
 
+def pasted(page: str) -> dict[str, str]:
+    """The page's programs whose first line names a file, by that file's name."""
+    blocks = re.findall(
+        r"^```python\n(# (\S+\.py)\b.*?)^```$", (ROOT / page).read_text(), re.M | re.S
+    )
+    return {Path(name).name: code for code, name in blocks}
+
+
 def block(page: str, *numbers: int) -> Callable[[Any], Any]:
     """One of the page's blocks in Python, counted from 0."""
     path = f"docs/{page}"

@@ -17,19 +17,12 @@ import pytest
 import gpuring
 from gpuring.memory import frameworks
 from tests import ROOT
+from tests.docs.blocks import pasted
 from tests.helpers.processes import until
 from tests.helpers.rings import segments_of
 
 COLUMNS = 88
 """So wide is the code that the site shows on a screen of 1280 pixels."""
-
-
-def pasted(page: str) -> dict[str, str]:
-    """The page's programs whose first line names a file, by that file's name."""
-    blocks = re.findall(
-        r"^```python\n(# (\S+\.py)\b.*?)^```$", (ROOT / page).read_text(), re.M | re.S
-    )
-    return {Path(name).name: code for code, name in blocks}
 
 
 ARRAY, TENSOR = "slot.array.mean()", "torch.from_dlpack(slot).float().mean().item()"

@@ -9,13 +9,13 @@ import pytest
 
 import gpuring
 from tests import ROOT
-from tests.docs.test_front_page import pasted
 from tests.helpers.processes import PATIENCE_S
 
 pytest.importorskip("mcap")
 
 from gpuring.recording.files import Files
 from gpuring.recording.message import RecordedRing, copier
+from tests.docs.blocks import pasted
 
 PAGE = (ROOT / "docs" / "recording.md").read_text()
 PROGRAMS = pasted("docs/recording.md")

@@ -17,7 +17,7 @@ import gpuring
 from gpuring.cli import COMMANDS, metrics
 from gpuring.registry import directory, leftovers, segment
 from tests import ROOT
-from tests.docs.test_front_page import pasted
+from tests.docs.blocks import pasted
 from tests.helpers.commands import gpuring as command
 from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.rings import segments_of

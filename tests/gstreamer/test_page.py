@@ -11,7 +11,7 @@ import pytest
 import gpuring
 from gpuring import config
 from tests import ROOT
-from tests.docs.test_front_page import pasted
+from tests.docs.blocks import pasted
 from tests.helpers import commands
 from tests.helpers.processes import PATIENCE_S, poll
 

@@ -11,19 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from gpuring.errors import DeviceError, RingIncompatible
 from gpuring.memory.cuda import CudaMemory, Slots
-from gpuring.slot_layout import Field
 from tests.helpers.processes import PATIENCE_S, poll
+from tests.memory import EPOCH, FIELD, KINDS, NBYTES, SLOTS
 from tests.memory.fake_gpu import UUIDS, Gpu
-
-EPOCH = bytes(range(16))
-SLOTS, NBYTES = 4, 1 << 20
-FIELD = Field("array", (NBYTES,), np.dtype("u1"), 0)
-KINDS = ("ipc", "vmm", "pool")
 
 
 @pytest.fixture(params=KINDS)

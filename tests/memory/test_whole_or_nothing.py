@@ -22,8 +22,8 @@ from gpuring.memory.cuda import CudaMemory, Slots
 from gpuring.memory.pinned import PinnedMemory, RegisteredMemory, UnregisteredMemory
 from tests.helpers.interrupted import interrupts
 from tests.helpers.processes import poll
+from tests.memory import EPOCH, FIELD, KINDS, NBYTES, SLOTS
 from tests.memory.fake_gpu import UUIDS, Gpu, put
-from tests.memory.test_memory_kinds import EPOCH, FIELD, KINDS, NBYTES, SLOTS
 
 HANDLE = (SLOTS * NBYTES).to_bytes(8, "little").ljust(64, b"\0")
 

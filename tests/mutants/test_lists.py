@@ -9,7 +9,7 @@ from collections import Counter
 import pytest
 
 from tests import ROOT, TESTS
-from tests.docs.test_labels import explained
+from tests.docs.labels import explained
 from tests.mutants import __main__ as program
 from tests.mutants import load
 

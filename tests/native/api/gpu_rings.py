@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -83,3 +85,27 @@ def reads(program: Puppet, byte: int) -> None:
     assert program.ok("acquire", 0, 20 * 10**9, 0)["meta"] == str(byte)
     sees(program, byte)
     program.ok("release", 0, 1)
+
+
+FORTY_TWO = "42"
+
+
+def refuses(program: Puppet, *calls: str) -> None:
+    """Makes these calls return 42 from now on."""
+    listed = "".join(f"{call}={FORTY_TWO}," for call in calls)
+    program.ok("setenv", "FAKE_CUDA_REFUSES", f",{listed}")
+
+
+MEMORY_OF_A_GPU = "memfd:fake-cuda"
+
+
+def is_of_a_gpu(descriptor: Path) -> bool:
+    with contextlib.suppress(FileNotFoundError):
+        return MEMORY_OF_A_GPU in str(descriptor.readlink())
+    return False
+
+
+def held(program: Puppet) -> tuple[int, int]:
+    """How many descriptors and mappings of GPU memory a process has."""
+    files = sum(map(is_of_a_gpu, Path(f"/proc/{program.pid}/fd").iterdir()))
+    return files, Path(f"/proc/{program.pid}/maps").read_text().count(MEMORY_OF_A_GPU)

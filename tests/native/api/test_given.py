@@ -9,9 +9,17 @@ import pytest
 
 from tests.helpers.processes import poll
 from tests.helpers.rings import segments_of
-from tests.native.api.gpu_rings import MEMORY, SHAPE, _is_supported, c, name, publishes
+from tests.native.api.gpu_rings import (
+    MEMORY,
+    SHAPE,
+    _is_supported,
+    c,
+    held,
+    name,
+    publishes,
+    refuses,
+)
 from tests.native.api.puppet import Puppet
-from tests.native.api.test_gpu_refused import held, refuses
 
 __all__ = ["_is_supported", "c", "name"]  # pytest finds the fixtures by it
 

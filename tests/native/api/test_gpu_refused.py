@@ -5,7 +5,6 @@ The driver is programs/fake_libcuda.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,12 +14,18 @@ import pytest
 import gpuring
 from tests.helpers.processes import poll
 from tests.helpers.rings import segments_of
-from tests.native.api.gpu_rings import MEMORY, SHAPE, create, name
+from tests.native.api.gpu_rings import (
+    FORTY_TWO,
+    MEMORY,
+    SHAPE,
+    create,
+    held,
+    name,
+    refuses,
+)
 from tests.native.api.puppet import Puppet
 
 __all__ = ["name"]  # pytest finds the fixture by it
-
-FORTY_TWO = "42"
 
 
 @pytest.fixture
@@ -43,12 +48,6 @@ def program(request: pytest.FixtureRequest) -> Any:
 @pytest.fixture
 def c(driver: str, program: Any, puppets: Callable[..., Puppet]) -> Puppet:
     return puppets(program)
-
-
-def refuses(program: Puppet, *calls: str) -> None:
-    """Makes these calls return 42 from now on."""
-    listed = "".join(f"{call}={FORTY_TWO}," for call in calls)
-    program.ok("setenv", "FAKE_CUDA_REFUSES", f",{listed}")
 
 
 # ---- no CUDA -------------------------------------------------------------------------------------
@@ -177,21 +176,6 @@ def test_without_a_timeline_auto_takes_events_and_the_gate_of_the_host(name, c):
 
 
 # ---- calls that are refused ----------------------------------------------------------------------
-
-
-MEMORY_OF_A_GPU = "memfd:fake-cuda"
-
-
-def is_of_a_gpu(descriptor: Path) -> bool:
-    with contextlib.suppress(FileNotFoundError):
-        return MEMORY_OF_A_GPU in str(descriptor.readlink())
-    return False
-
-
-def held(program: Puppet) -> tuple[int, int]:
-    """How many descriptors and mappings of GPU memory a process has."""
-    files = sum(map(is_of_a_gpu, Path(f"/proc/{program.pid}/fd").iterdir()))
-    return files, Path(f"/proc/{program.pid}/maps").read_text().count(MEMORY_OF_A_GPU)
 
 
 CREATING = {

@@ -5,6 +5,7 @@ try."""
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import socket
 from collections.abc import Callable
@@ -12,7 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import gpuring
+from tests.helpers import raw_verbs
 from tests.helpers.processes import Pipe
+from tests.helpers.words import lock
 
 NOBODY = 65534
 SHM = Path("/dev/shm")
@@ -118,3 +121,20 @@ def sweep(prefix: str) -> None:
     for path in SHM.glob(f"{prefix}*"):
         with contextlib.suppress(FileNotFoundError):
             path.rmdir() if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+# ---- what the stranger does ------------------------------------------------------------------
+
+
+def make_and_keep(pipe: Pipe, name: str, mode: int) -> bool:
+    with gpuring.create(name, **OPTIONS, mode=mode) as ring:
+        pipe.ask()
+        return ring._header.closed or raw_verbs.is_retired(ring._header)
+
+
+def hold_byte(pipe: Pipe, name: str, byte: int, kind: int) -> bool:
+    flags = os.O_RDONLY if kind == fcntl.F_RDLCK else os.O_RDWR
+    fd = os.open(SHM / f"gpuring.{name}", flags)
+    lock(fd, byte, kind)
+    pipe.ask()
+    return True

@@ -14,12 +14,12 @@ import gpuring
 from gpuring import native
 from gpuring.registry import directory, leftovers
 from gpuring.registry import segment as segments
-from tests.helpers import commands, raw_verbs
+from tests.helpers import commands
 from tests.helpers.processes import up
 from tests.helpers.promise import promise
 from tests.helpers.rings import segments_of
-from tests.helpers.words import LOCK_BYTE, lock
-from tests.registry.strangers import NOBODY, OPTIONS, SHM, TERMS, outcome
+from tests.helpers.words import LOCK_BYTE
+from tests.registry.strangers import NOBODY, OPTIONS, SHM, TERMS, hold_byte, make_and_keep, outcome
 
 
 def seen(name: str) -> os.stat_result:
@@ -145,12 +145,6 @@ def test_who_may_not_open_a_ring_is_told_whose_it_is_and_what_its_mode_is(name, 
         assert "`mode`" in told
 
 
-def make_and_keep(pipe, name, mode):
-    with gpuring.create(name, **OPTIONS, mode=mode) as ring:
-        pipe.ask()
-        return ring._header.closed or raw_verbs.is_retired(ring._header)
-
-
 @promise(
     "failure.md",
     "Nobody can replace a ring of another user.",
@@ -260,14 +254,6 @@ def replaces(_pipe, name):
         outcome(lambda: gpuring.create(name, **OPTIONS, replace=True)),
         outcome(lambda: gpuring.unlink(name)),
     ]
-
-
-def hold_byte(pipe, name, byte, kind):
-    flags = os.O_RDONLY if kind == fcntl.F_RDLCK else os.O_RDWR
-    fd = os.open(SHM / f"gpuring.{name}", flags)
-    lock(fd, byte, kind)
-    pipe.ask()
-    return True
 
 
 @promise(

@@ -12,8 +12,7 @@ import gpuring
 from tests.helpers.processes import poll, up
 from tests.helpers.promise import promise
 from tests.helpers.rings import segments_of
-from tests.registry.strangers import OPTIONS, SHM, outcome
-from tests.registry.strangers.test_rights_of_strangers import hold_byte, make_and_keep
+from tests.registry.strangers import OPTIONS, SHM, hold_byte, make_and_keep, outcome
 
 CREATOR_BYTE = 257
 
