@@ -47,7 +47,7 @@ def run(tmp_path):
     return run
 
 
-def test_they_are_left_out_and_told(run):
+def test_slow_tests_are_left_out_and_told(run):
     said = run()
     assert "2 passed, 3 deselected" in said, "test_quick, and the first of three"
     assert "3 were left out: `pytest --slow` runs them, too." in said

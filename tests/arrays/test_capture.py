@@ -126,7 +126,9 @@ def test_a_block_that_raises_inside_a_capture_keeps_its_slot(rig):
 
 
 @KINDS
-def test_it_is_asked_before_each_operation_and_not_where_there_is_none(rig, kind):
+def test_a_stream_is_asked_for_its_capture_before_each_operation_and_not_where_there_is_none(
+    rig, kind
+):
     """Where nothing is enqueued, nothing needs to be refused.  The next record refuses."""
     ring = rig(kind)
     producer, consumer = ring.producer(), ring.consumer()
@@ -235,7 +237,7 @@ def test_debug_mode_poisons_no_graph(rig, many, monkeypatch):
     consumer.acquire_many(2, 0).release()
 
 
-def test_in_debug_mode_too_a_slot_that_stays_ours_may_be_used_on(rig, monkeypatch):
+def test_a_slot_that_stays_ours_may_be_used_on_in_debug_mode(rig, monkeypatch):
     monkeypatch.setattr(debug, "ON", True)
     ring = rig()
     slot = ring.producer().claim(0)

@@ -143,7 +143,7 @@ def test_a_structured_frame(name):
         assert (slot.array == frame).all()
 
 
-def test_not_after_the_slot_was_given_back(slot):
+def test_a_slot_that_was_given_back_takes_no_copy(slot):
     slot.abandon()
     with pytest.raises(gpuring.RingError, match="no longer yours"):
         slot.copy_from(FRAME)

@@ -176,7 +176,7 @@ def test_a_killed_process_fails_the_run(tmp_path, role):
 
 
 @pytest.mark.slow
-def test_time_is_up(tmp_path):
+def test_a_demo_without_progress_ends(tmp_path):
     result = demo(
         *("--device", "host", "--fps", 0.01, "--timeout", 4, "--out", tmp_path, "--plain")
     )

@@ -28,7 +28,7 @@ def joined(ring, consumers=1):
     poll(lambda: sum(peer.role == "consumer" for peer in ring.stats().peers) == consumers)
 
 
-def test_there_and_back(ring, name, tmp_path):
+def test_what_was_recorded_is_replayed(ring, name, tmp_path):
     path = tmp_path / "run.mcap"
     with running("record", name, "--out", path) as process:
         line_with(process, f"{name} into {path}; Ctrl-C ends it")

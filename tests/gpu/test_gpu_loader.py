@@ -62,7 +62,7 @@ def test_batches_on_the_gpu(context):
             assert right(images, labels, 8 * number)
 
 
-def test_without_workers():
+def test_without_workers_batches_are_on_the_gpu():
     for number, (images, labels) in enumerate(DataLoader(datasets.Numbered(), 4, device="cuda")):
         assert images.is_cuda
         assert right(images, labels, 4 * number)
@@ -123,7 +123,7 @@ def test_a_slot_is_not_written_while_its_copy_waits():
         assert right(images, labels, 8 * number)
 
 
-def test_batches_that_are_kept():
+def test_batches_on_the_gpu_that_are_kept_stay_as_they_are():
     loader = DataLoader(datasets.Numbered(400, 3, 128, 128), 4, num_workers=2, device="cuda")
     for number, (images, labels) in enumerate(list(loader)):
         assert right(images, labels, 4 * number)
@@ -193,7 +193,7 @@ def test_with_a_device_labels_come_to_the_gpu_as_well():
 
 
 @pytest.mark.parametrize("persistent", [False, True])
-def test_batches_of_everything(persistent):
+def test_gpu_workers_may_send_everything(persistent):
     expected = list(torch.utils.data.DataLoader(datasets.Structures(), 4))
     loader = gpu_workers(datasets.MixedOnCuda(), persistent_workers=persistent)
     list(loader)

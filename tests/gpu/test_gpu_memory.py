@@ -334,7 +334,7 @@ def test_who_is_inside_reads_on_when_the_creator_has_closed(name, kind, children
 
 @pytest.mark.parametrize("nbytes", [1, 4096, 3 << 20, 1 << 30])
 @pytest.mark.parametrize("slots", [1, 64])
-def test_sizes(name, kind, nbytes, slots):
+def test_slots_of_all_sizes_and_numbers_arrive(name, kind, nbytes, slots):
     if nbytes * slots > 8 << 30:
         pytest.skip("it needs more than 8 GiB")
     with (

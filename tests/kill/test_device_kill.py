@@ -80,7 +80,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_it_catches(mutant, tmp_path):
+def test_the_matrix_finds_each_mutant(mutant, tmp_path):
     where, edits = MUTANTS[mutant]
     program = build(tmp_path, PROGRAM, FLAGS, *edits, device=True)
     rounds = ("--rounds", 1000, "--deadline-ms", 600)  # it stops at the first

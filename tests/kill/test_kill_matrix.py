@@ -180,7 +180,7 @@ MUTANTS: dict[str, tuple[tuple[str, ...], list[Edit]]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_it_catches(mutant, tmp_path):
+def test_the_matrix_finds_each_mutant(mutant, tmp_path):
     where, edits = MUTANTS[mutant]
     program = build(tmp_path, "kill/*.c", FAULTS, *edits)
     is_caught(run(program, "--rounds", 100, "--deadline-ms", 400, *where, timeout=RUN_S))

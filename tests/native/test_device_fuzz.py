@@ -40,6 +40,6 @@ MUTANTS: dict[str, Edit] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_it_catches(mutant, tmp_path):
+def test_the_fuzzer_finds_each_mutant(mutant, tmp_path):
     done = fuzz(tmp_path, MUTANTS[mutant])
     assert done.returncode != 0, done.stdout

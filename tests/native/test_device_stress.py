@@ -120,7 +120,7 @@ MUTANTS: dict[str, list[Edit]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_it_catches(mutant, tmp_path):
+def test_load_finds_each_mutant(mutant, tmp_path):
     done = stress(tmp_path, *MUTANTS[mutant])
     assert done.returncode != 0, done.stdout
 
@@ -147,7 +147,7 @@ def test_step_by_step_our_own_earlier_work_comes_first(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", STEPS)
-def test_step_by_step_it_catches(mutant, tmp_path):
+def test_step_by_step_each_mutant_is_found(mutant, tmp_path):
     program = build(tmp_path, "device_steps.c", STEPS_FLAGS, STEPS[mutant], device=True)
     done = run(program, timeout=RUN_S)
     assert done.returncode == -signal.SIGABRT, done.stdout
@@ -185,7 +185,7 @@ SANITIZED: dict[str, tuple[str, str, Edit]] = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", SANITIZED)
-def test_under_a_sanitizer_it_catches(mutant, tmp_path):
+def test_a_sanitizer_finds_each_mutant(mutant, tmp_path):
     sanitizer, finding, edit = SANITIZED[mutant]
     long = {"frames": 10 * FRAMES, "hung_s": HEALTHY_S}  # it stops at the first finding
     done = stress(tmp_path, edit, also=["-DGR_DEBUG", f"-fsanitize={sanitizer}"], **long)

@@ -50,7 +50,7 @@ def test_the_watchdog_knows_who_is_waited_for(how, tmp_path):
 
 
 @pytest.mark.parametrize("how", TELLS)
-def test_it_catches_that_nobody_tells_the_watchdog(how, tmp_path):
+def test_who_does_not_tell_the_watchdog_waits_for_ever(how, tmp_path):
     file, call = TELLS[how]
     silent = (file, call, call.replace("gr_tell_of_joins(peer->core.ring);", ";"))
     assert joins(tmp_path, how, HANGS_S, silent).returncode == -signal.SIGALRM

@@ -244,7 +244,7 @@ MUTANTS: dict[str, Edit] = {
 @pytest.mark.deadline(BUILD_S + RUN_S)
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_the_reader_catches(mutant, tmp_path):
+def test_the_reader_finds_each_mutant(mutant, tmp_path):
     done = kills(tmp_path, 2000, MUTANTS[mutant])
     assert done.returncode == -signal.SIGABRT, done.stdout
     assert "not so" in done.stderr

@@ -73,7 +73,7 @@ def test_a_reader_is_awake_when_a_regular_frame_comes_and_spins_no_more_than_its
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_it_catches(mutant, tmp_path):
+def test_each_mutant_is_late_or_spins_too_much(mutant, tmp_path):
     program = build(tmp_path, "rhythm.c", FLAGS, ("wait.c", *MUTANTS[mutant]))
     with pytest.raises((AssertionError, subprocess.SubprocessError)):
         check(program)

@@ -56,7 +56,7 @@ def test_nothing_is_left_behind(rounds, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_it_catches(mutant, tmp_path):
+def test_each_mutant_leaves_something_behind(mutant, tmp_path):
     program = build(tmp_path, "threads.c", FAULTS, MUTANTS[mutant])
     done = run(program, 5000, timeout=RUN_S)
     assert "not so" in done.stderr

@@ -94,6 +94,6 @@ def running(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mutant", MUTANTS)
-def test_it_catches(mutant, running):
+def test_with_each_mutant_somebody_hangs_or_is_counted_too_often(mutant, running):
     status = running[mutant].wait(RUN_S)
     assert status in (-signal.SIGALRM, -signal.SIGABRT)  # it hung, or counts a sleeper

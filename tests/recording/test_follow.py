@@ -19,7 +19,7 @@ from tests.recording.recordings import put, values
 
 
 @pytest.mark.parametrize("shapes", [(2, 3, 1), (2, 2, 2)], ids=["other slots", "the same slots"])
-def test_over_restarts(name, tmp_path, monkeypatch, shapes):
+def test_a_recording_goes_on_over_restarts(name, tmp_path, monkeypatch, shapes):
     monkeypatch.setattr("gpuring.recording.recorder._LOOK_S", 0.001)
     files = Files(tmp_path / "run.mcap")
     looks = [0]

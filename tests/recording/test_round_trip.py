@@ -78,7 +78,7 @@ def had_by(consumer, frames):
 
 @settings(max_examples=60)
 @given(described=rings(), compressed=st.booleans())
-def test_every_bit(tmp_path_factory, described, compressed):
+def test_every_bit_of_a_frame_is_recorded(tmp_path_factory, described, compressed):
     options, frames = described
     name, path = f"test-{os.getpid()}-bits", tmp_path_factory.mktemp("r") / "a"
     with gpuring.create(name, slots=SLOTS, device="host", **options) as ring:

@@ -192,7 +192,7 @@ def test_cancelled_at_random_moments_nothing_is_lost_or_held(ring):
 
 
 @pytest.mark.slow
-async def test_no_wake_up_is_lost(name, children):
+async def test_a_loop_of_a_task_loses_no_wake_up(name, children):
     names = [f"{name}-{k}" for k in range(2)]
     rings = [small_ring(each) for each in names]
     late = 0
@@ -216,7 +216,7 @@ async def test_no_wake_up_is_lost(name, children):
         ring.close()
 
 
-async def test_who_waits_sleeps(ring):
+async def test_a_task_that_waits_sleeps(ring):
     with ring.producer(), ring.consumer() as consumer:
         wall, cpu = time.monotonic(), time.process_time()
         with pytest.raises(gpuring.RingTimeout):

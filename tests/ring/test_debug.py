@@ -201,7 +201,7 @@ def test_who_did_not_write_beyond_the_end_is_not(ring, place):
             slot.publish()
 
 
-def test_batches(ring):
+def test_views_of_a_batch_are_watched(ring):
     with ring.producer() as producer, ring.consumer() as frames:
         with producer.claim_many(2) as batch:
             for slot in batch:
@@ -240,7 +240,7 @@ def test_an_old_batch_leaves_alone_what_came_after_it(ring):
             slot.release()
 
 
-def test_several_fields(on, place, name):
+def test_views_of_several_fields_are_watched(on, place, name):
     fields = {"y": ((2, 3), "u1"), "uv": (4, "f8")}
     with place.create(name, slots=2, fields=fields) as ring, ring.producer() as producer:
         with producer.claim() as slot:
@@ -383,7 +383,7 @@ def test_others_need_not_be_in_debug_mode(ring, children, name, place):
         assert children(read_one, name).result()
 
 
-def test_off_is_off(place, name):
+def test_slots_are_not_watched_by_default(place, name):
     with place.create(name, slots=2, shape=4, dtype="u1") as ring, ring.producer() as producer:
         assert not ring.spec.canary_nbytes
         assert type(producer) is gpuring.Producer

@@ -98,7 +98,7 @@ class InADrop(Interrupt):
 
 @pytest.mark.slow(keep=1)
 @PEERS
-def test_nor_does_one_that_comes_meanwhile(name, make, traces):
+def test_a_ctrl_c_that_comes_meanwhile_keeps_nobody_in_the_ring(name, make, traces):
     for interrupt in at_each_place(InADrop, 3):
         with small_ring(name, 2) as ring:
             dropped = make(ring)
@@ -142,7 +142,7 @@ def drop(last: list[Any]) -> None:
     "itself or ends.",
 )
 @pytest.mark.usefixtures("two_more")
-def test_what_two_of_them_have_kept_leaves_when_a_wait_needs_it(ring):
+def test_what_two_ctrl_cs_have_kept_leaves_when_a_wait_needs_it(ring):
     with ring.producer() as producer:
         last = [a_consumer(ring)]
         producer.claim(0).publish()
@@ -159,7 +159,7 @@ def test_what_two_of_them_have_kept_leaves_when_a_wait_needs_it(ring):
 )
 @pytest.mark.usefixtures("two_more")
 @pytest.mark.parametrize("by", ["closed", "opened"])
-def test_what_two_of_them_have_kept_leaves_when_a_ring_is(name, ring, by):
+def test_what_two_ctrl_cs_have_kept_leaves_when_a_ring_is_opened_or_closed(name, ring, by):
     with gpuring.attach(name) as other:
         last = [a_consumer(ring)]
         number = last[0].peer
@@ -198,7 +198,7 @@ print(len(left), len(ring.stats().peers), flush=True)
     "After a second Ctrl-C it leaves when the process next opens or closes a ring, waits for "
     "itself or ends.",
 )
-def test_or_when_the_process_ends(name, ring):
+def test_what_two_ctrl_cs_have_kept_leaves_when_the_process_ends(name, ring):
     ended = python(ENDS, name)
     assert ended.stdout == "0 1\n", ended.stderr
     assert ended.returncode in (0, -signal.SIGINT)  # by the signal since CPython 3.14

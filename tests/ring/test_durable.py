@@ -103,7 +103,7 @@ def test_what_a_killed_reader_held_comes_again(name, children):
 
 
 @pytest.mark.parametrize("read_first", [0, 2])
-def test_it_goes_over_to_the_ring_that_takes_the_name(name, read_first):
+def test_a_subscription_goes_over_to_the_ring_that_takes_the_name(name, read_first):
     old = make(name)
     with old.producer() as producer, old.consumer("rec", durable=True, patience=60) as reader:
         publish(producer, 0, 1, 2)

@@ -49,7 +49,7 @@ def test_a_frame_whose_block_the_end_of_the_program_leaves_comes_again(name, end
             assert read(reader, 2) == [(1, 0, True), (2, 0, False)]
 
 
-def test_it_comes_again_to_a_program_that_goes_on(name):
+def test_a_frame_whose_block_a_ctrl_c_leaves_comes_again_to_a_program_that_goes_on(name):
     with make(name) as ring, ring.producer() as producer:
         reader = ring.consumer("rec", durable=True)
         publish(producer, 0)
@@ -60,7 +60,7 @@ def test_it_comes_again_to_a_program_that_goes_on(name):
 
 
 @pytest.mark.parametrize("end", ENDS)
-def test_so_do_the_frames_of_a_batch(name, end):
+def test_the_frames_of_a_batch_whose_block_is_left_come_again(name, end):
     with make(name) as ring, ring.producer() as producer:
         reader = ring.consumer("rec", durable=True)
         publish(producer, 0, 1, 2)
@@ -83,7 +83,7 @@ def test_so_do_the_frames_of_a_batch(name, end):
     ],
     ids=["an error", "a task that is cancelled", "not durable", "redeliver=False", "lossy"],
 )
-def test_otherwise_it_counts_as_read(name, end, terms):
+def test_a_frame_whose_block_is_left_otherwise_counts_as_read(name, end, terms):
     with make(name) as ring, ring.producer() as producer:
         reader = ring.consumer("rec", **terms)
         publish(producer, 0, 1)
@@ -126,7 +126,7 @@ def test_the_frame_of_a_loop_that_the_end_of_the_program_leaves_comes_again(name
             assert read(reader, 2) == [(1, 0, True), (2, 0, False)]
 
 
-def test_so_does_that_of_an_asynchronous_one(name):
+def test_the_frame_of_an_asynchronous_loop_comes_again(name):
     with make(name) as ring, ring.producer() as producer:
         reader = ring.consumer("rec", durable=True)
         publish(producer, 0, 1, 2)
@@ -136,7 +136,7 @@ def test_so_does_that_of_an_asynchronous_one(name):
         reader.close()
 
 
-def test_so_does_one_whose_error_is_kept(name):
+def test_the_frame_of_a_loop_whose_error_is_kept_comes_again(name):
     with make(name) as ring, ring.producer() as producer:
         reader = ring.consumer("rec", durable=True)
         publish(producer, 0, 1)

@@ -40,14 +40,14 @@ def test_what_a_killed_member_had_not_read_is_told_once(name, replaced, reads, t
     assert len(segments_of(name)) == 2  # the header and the slots of the ring that has the name
 
 
-def test_so_is_that_of_one_that_leaves(name, replaced):
+def test_what_a_member_that_leaves_had_not_read_is_told_once(name, replaced):
     child, ring = replaced(1)
     child.send("end")
     child.result()
     assert [told(ring), told(ring)] == [2, 0]
 
 
-def test_while_it_lives_nobody_is_told(name, replaced):
+def test_nobody_is_told_while_the_member_lives(name, replaced):
     child, ring = replaced(1)
     assert told(ring) == 0
     child.send("read")
@@ -57,7 +57,7 @@ def test_while_it_lives_nobody_is_told(name, replaced):
     assert [told(ring), told(ring)] == [1, 0]
 
 
-def test_one_that_has_moved_has_told_it_all(name, replaced):
+def test_a_member_that_has_moved_has_told_it_all(name, replaced):
     child, ring = replaced(1, reattach=True)
     with ring.producer() as producer:
         publish(producer, 10, 11)
@@ -121,7 +121,7 @@ def test_a_ring_that_was_closed_leaves_it_to_the_next_one(name, replaced):
 # ---- who ends it there ---------------------------------------------------------------------------
 
 
-def test_who_ends_it_in_the_earlier_ring_leaves_nothing_there(name, children):
+def test_who_ends_the_subscription_in_the_earlier_ring_leaves_nothing_there(name, children):
     with make(name) as old, old.consumer("rec", durable=True):
         with make(name, replace=True) as ring:
             assert len(segments_of(name)) == 3
@@ -152,7 +152,7 @@ def test_a_ring_that_has_lost_its_name_takes_nothing_from_later_ones(name, repla
                 assert read(reader, 1) == [(10, 2, False)]
 
 
-def test_nor_does_a_ring_without_a_name(name, replaced):
+def test_a_ring_without_a_name_takes_nothing_from_later_ones(name, replaced):
     _, old = replaced(1)
     gpuring.unlink(name)  # its peers go on
     with make(name) as other, other.producer() as producer:
@@ -182,7 +182,7 @@ def test_who_has_no_descriptor_leaves_it_to_the_next_one(name, replaced, childre
         assert [told(ring), told(ring)] == [5, 0]
 
 
-def test_who_may_not_open_it_does_too(name, replaced, children):
+def test_who_may_not_open_the_earlier_ring_leaves_it_to_the_next_one(name, replaced, children):
     child, _ = replaced(1, replace=False)
     with make(name, replace=True, mode=0o666) as ring:
         child.kill()
@@ -241,7 +241,7 @@ def replaced_under_lock(name, times, subscriptions):
 
 
 @pytest.mark.slow
-def test_these_locks_are_waited_for_once_and_not_for_each_subscription(name):
+def test_locks_of_earlier_rings_are_waited_for_once_and_not_for_each_subscription(name):
     """Meanwhile Ctrl-C has no effect."""
     replacing, settling = replaced_under_lock(name, 1, ["a"])
     replacing_twice, settling_both = replaced_under_lock(name, 2, [*"abcd"])

@@ -121,7 +121,7 @@ def test_the_one_who_was_not_first_lately_comes_first(pair):
 
 
 @pytest.mark.slow
-def test_no_wake_up_is_lost(name, children):
+def test_select_loses_no_wake_up(name, children):
     """A lost wake-up shows as a wait of a whole slice.  (native/programs/stress.c has no
     slices.)"""
     names = [f"{name}-{k}" for k in range(3)]
@@ -142,7 +142,7 @@ def test_no_wake_up_is_lost(name, children):
         ring.close()
 
 
-def test_who_waits_sleeps(pair):
+def test_who_waits_in_select_sleeps(pair):
     consumers = [ring.consumer() for ring in pair]
     wall, cpu = time.monotonic(), time.process_time()
     assert gpuring.select(consumers, 0.3) == []

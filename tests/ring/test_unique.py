@@ -71,7 +71,7 @@ def test_what_users_do_not_see_is_not_copied_either(name, made):
 
 
 @pytest.mark.parametrize("made", COPIES.values(), ids=COPIES)
-def test_in_debug_mode_too(name, made, monkeypatch):
+def test_peers_and_batches_are_not_copied_in_debug_mode_either(name, made, monkeypatch):
     monkeypatch.setattr(debug, "ON", True)
     with gpuring.create(name, slots=4, shape=(3,), dtype="u1", device="host") as ring:
         producer, consumer = ring.producer(), ring.consumer()

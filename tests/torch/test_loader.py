@@ -90,7 +90,7 @@ def test_what_is_one_tensor_stays_one():
 @pytest.mark.parametrize(
     "context", ["fork", pytest.param("spawn", marks=pytest.mark.slow), "forkserver"]
 )
-def test_contexts(context, laid):
+def test_each_way_to_start_workers_gives_the_same_batches(context, laid):
     expected = list(torch.utils.data.DataLoader(datasets.Numbered(), 3))
     loader = DataLoader(datasets.Numbered(), 3, num_workers=2, multiprocessing_context=context)
     assert same([expected] * 2, [list(loader) for _ in range(2)])
@@ -180,7 +180,7 @@ def test_two_loops_at_once():
     assert all(same(a, b) for a, b in zip(loader, loader, strict=True))
 
 
-def test_in_any_order():
+def test_batches_in_any_order_come_once_each():
     loader = DataLoader(datasets.Numbered(), 2, num_workers=2, in_order=False)
     assert sorted(int(k[0]) for _, k in loader) == list(range(0, 40, 2))
 
@@ -317,7 +317,7 @@ def test_a_thousand_short_epochs_leave_nothing():
     assert not multiprocessing.active_children()
 
 
-def test_no_warnings(recwarn):
+def test_a_loop_that_is_left_warns_of_nothing(recwarn):
     warnings.simplefilter("error", ResourceWarning)
     loader = DataLoader(datasets.Ragged(20), 1, num_workers=1)
     for _ in loader:

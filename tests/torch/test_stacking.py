@@ -32,7 +32,7 @@ def limit(request, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_they_are_as_torch_stacks_them(kind, limit):
+def test_samples_are_stacked_as_torch_stacks_them(kind, limit):
     samples = [KINDS[kind] + k if kind == "plain" else KINDS[kind] for k in range(5)]
     expected = torch.stack(samples)
     assert stacking.alike(samples)
@@ -41,7 +41,7 @@ def test_they_are_as_torch_stacks_them(kind, limit):
 
 
 @pytest.mark.parametrize("odd", ["dtype", "gradient", "parameter", "array"])
-def test_others_are_left_to_torch(odd):
+def test_samples_of_other_kinds_are_left_to_torch(odd):
     others = {
         "dtype": PLAIN.double(),
         "gradient": PLAIN.clone().requires_grad_(),

@@ -83,7 +83,7 @@ def deep(n: int) -> object:
         ({"canary": -1}, "in place of a number"),
     ],
 )
-def test_what_is_refused(change, told):
+def test_a_description_with_a_wrong_value_is_refused(change, told):
     assert read(GOOD)
     with pytest.raises(ValueError, match=told):
         read(GOOD | change)

@@ -345,7 +345,9 @@ SETTLES = ["begins", "counted", "forgotten", "settled", "removed", "done"]
 
 @pytest.mark.parametrize("step", SETTLES)
 @pytest.mark.parametrize("again", [False, True], ids=["", "replaced again"])
-def test_it_is_counted_once_whoever_is_killed(name, replaced, puppets, sanitized, step, again):
+def test_what_is_owed_is_counted_once_whoever_is_killed(
+    name, replaced, puppets, sanitized, step, again
+):
     child, ring = replaced(1)
     child.kill()
     one = puppets(sanitized)
@@ -362,7 +364,7 @@ def test_it_is_counted_once_whoever_is_killed(name, replaced, puppets, sanitized
 @pytest.mark.parametrize("again", [False, True], ids=["", "again"])
 @pytest.mark.parametrize("lives", [False, True], ids=["nobody reads", "a member lives"])
 @pytest.mark.parametrize("step", ["take: slots removed", "take: given over"])
-def test_it_is_counted_once_if_who_replaces_the_ring_is_killed(
+def test_what_is_owed_is_counted_once_if_who_replaces_the_ring_is_killed(
     name, replaced, puppets, sanitized, step, lives, again
 ):
     child, _ = replaced(1, replace=again)

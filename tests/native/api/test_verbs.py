@@ -54,7 +54,7 @@ def test_what_c_publishes_python_reads(name, puppet):
         c.end()
 
 
-def test_batches(name, puppet):
+def test_batches_go_from_c_to_python_and_to_c(name, puppet):
     with small_ring(name, slots=8) as ring, ring.consumer() as frames:
         c = puppet(name, PRODUCES, CONSUMES)
         assert c("claim", 0, 0, 3).count("seq=") == 3

@@ -48,7 +48,7 @@ def test_the_next_owner_of_a_number_has_its_own(rig):
     assert peer.gpu == HERE
 
 
-def test_on_the_host_there_is_none(segment):
+def test_a_peer_of_a_host_ring_has_no_gpu(segment):
     ring = segment()
     ring.producer()
     seen = collect("r", ring.creator)

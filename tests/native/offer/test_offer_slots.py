@@ -134,7 +134,7 @@ def test_an_offer_without_descriptors_leaves_nothing(ring, children):
     "can attach as long as a process that has joined lives, and find the frames. After that "
     "`attach` raises `PeerLost`, and the memory is free.",
 )
-def test_nobody_has_it(ring, children):
+def test_slots_that_no_process_has_any_more_are_refused(ring, children):
     kind, told = children(refused, ring.path, PATIENCE_S).result()
     assert kind == "PeerLost"
     assert f"Not there: pid {os.getpid()}" in told
@@ -147,7 +147,7 @@ def test_nobody_has_it(ring, children):
     "same time.",
     "If none answers in time, `attach` raises `RingTimeout`.",
 )
-def test_who_has_it_is_stopped(ring, children):
+def test_a_stopped_process_hands_nothing_on_and_holds_nobody_up(ring, children):
     native.offer(ring.creator, fd := slots(b"12345678"))
     child = up(children(takes_part, ring.path))
     child.stop()

@@ -133,7 +133,7 @@ def test_ctrl_c_ends_a_wait(streams):
     assert pts(next(aligned)) == (1, 1)
 
 
-def test_who_waits_sleeps(streams):
+def test_who_waits_for_a_partner_sleeps(streams):
     both = streams()
     both.put(0, 1)
     wall, cpu = time.monotonic(), time.process_time()
