@@ -88,6 +88,7 @@ def pytest_collection_finish() -> None:
 
 
 LEFT_OUT = pytest.StashKey[int]()
+FAILED = pytest.StashKey[bool]()
 
 
 @pytest.hookimpl(tryfirst=True)  # before a plugin that shuffles
@@ -151,9 +152,10 @@ def nothing_is_handled() -> Iterator[None]:
 
 
 @pytest.fixture
-def name() -> Iterator[str]:
+def name(request: pytest.FixtureRequest) -> Iterator[str]:
     """A name for a ring of this test.  After the test nothing of that name may be left in /dev/shm,
-    except the durable subscriptions of rings that were closed."""
+    except the durable subscriptions of rings that were closed.  If the test has failed, that says
+    nothing: the frames of its traceback keep its rings."""
     ring = f"test-{os.getpid()}-{secrets.token_hex(4)}"
     yield ring
     if segments_of(ring):
@@ -161,7 +163,7 @@ def name() -> Iterator[str]:
     left = segments_of(ring)
     for path in left:
         Path("/dev/shm", path).unlink()
-    assert not left, f"left behind: {left}"
+    assert not left or FAILED in request.node.stash, f"left behind: {left}"
 
 
 def _forget_closed(prefix: str) -> None:
@@ -267,8 +269,11 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Skips tests that import CuPy or use its arrays if CuPy is hidden, also if a child does so."""
+    """Notes a failure.  Skips tests that import CuPy or use its arrays if CuPy is hidden, also if a
+    child does so."""
     report = yield
+    if report.failed:
+        item.stash[FAILED] = True
     told = str(call.excinfo.value) if call.excinfo is not None else ""
     if report.failed and item.config.option.without_cupy and any(map(told.__contains__, OF_CUPY)):
         report.outcome = "skipped"
