@@ -75,11 +75,14 @@ class Results:
         self, name: str, program: str = "gpuring", p: float = 50, **setting: Value
     ) -> Amount:
         """A percentile of the figure with this setting.  Raises LookupError if there is none, or
-        more than one."""
+        more than one, and names those or all of that name."""
         found = list(self._find(name, program, p, setting))
         if len(found) != 1:
             asked = " ".join([name, program, *(f"{key}={said}" for key, said in setting.items())])
-            raise LookupError("\n  ".join([f"{len(found)} figures are {asked}", *map(line, found)]))
+            others = [each for each in self.run.figures if each.name == name]
+            raise LookupError(
+                "\n  ".join([f"{len(found)} figures are {asked}", *map(line, found or others)])
+            )
         return _amount(found[0], p)
 
     def has(self, name: str, program: str = "gpuring", p: float = 50, **setting: Value) -> bool:
