@@ -157,11 +157,16 @@ def options(parser):
         yield from action.option_strings[-1:]
 
 
-def test_every_option_is_on_a_page():
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_on_a_page_or_in_a_section_of_its_command(command):
     """But for --spoil, with which the checks of bench are checked."""
-    pages = " ".join(page.read_text() for page in (ROOT / "docs").glob("*.md"))
-    named = {*re.findall(r"(?<![\w-])--[a-z][a-z-]*", pages)}
-    assert {*options(_parser())} - named == {"--spoil"}
+    tools = ROOT / "docs" / "tools.md"
+    pages = [page.read_text() for page in (ROOT / "docs").glob("*.md") if page != tools]
+    places = [*pages, *tools.read_text().split("\n## ")]
+    said = " ".join(each for each in places if re.search(rf"\bgpuring {command}\b", each))
+    named = {"--spoil", *re.findall(r"(?<![\w-])--[a-z][a-z-]*", said)}
+    (commands,) = _parser()._subparsers._group_actions
+    assert not {*options(commands.choices[command])} - named
 
 
 def test_who_stops_reading_ends_it_in_silence(name):
