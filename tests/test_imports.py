@@ -1,4 +1,5 @@
-"""What import-linter does not see: which layer compiled modules import from, and every circle.
+"""What import-linter does not see: which layer compiled modules import from, every circle, and what
+tests import.
 
 Its contracts are in pyproject.toml, and `./check` runs it.
 """
@@ -11,7 +12,7 @@ from importlib.util import resolve_name
 
 import pytest
 
-from tests import ROOT
+from tests import ROOT, TESTS
 
 IMPORT = re.compile(r"^ *(?:from (gpuring[\w.]*|\.[\w.]*) )?c?import (\([^)]*\)|.*)", re.MULTILINE)
 FILES = {
@@ -66,6 +67,12 @@ def test_compiled_modules_import_downwards_and_are_imported_from_above():
 
 def test_no_module_imports_itself_again():
     TopologicalSorter(imports()).prepare()  # raises CycleError, which names the circle
+
+
+def test_no_file_of_tests_imports_from_another_one():
+    """What several need is in tests/helpers, or in a module of their folder."""
+    said = re.compile(r"^ *(from [\w.]*\btest_\w* import|from [\w.]+ import .*\btest_)", re.M)
+    assert not [str(path) for path in TESTS.rglob("*.py") if said.search(path.read_text())]
 
 
 def test_what_is_wrong_is_found():
