@@ -8,8 +8,9 @@ from importlib.util import find_spec
 
 import pytest
 
-from gpuring.cli.measure.figures import Distribution, Figure
+from gpuring.cli.measure.figures import Figure
 from gpuring.cli.measure.stored import Run
+from tests.helpers.figures import spread
 
 page = pytest.importorskip("bench.page", reason="templates need Jinja2")
 whole = pytest.importorskip("bench.whole")
@@ -17,7 +18,7 @@ whole = pytest.importorskip("bench.whole")
 
 def trip(us, program="gpuring", n=2000, **setting):
     setting = {"sync": "host", "kernel": True, "slots": 8, **setting}
-    return Figure("latency", "round trip", program, "µs", setting, Distribution.of([us] * n))
+    return Figure("latency", "round trip", program, "µs", setting, spread(us, n))
 
 
 def results(*figures):

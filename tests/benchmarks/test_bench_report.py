@@ -22,6 +22,7 @@ from gpuring.cli.measure.mps import CONTROL, installed, reachable
 from gpuring.cli.measure.settings import Settings
 from gpuring.cli.measure.stored import load
 from tests import ROOT
+from tests.helpers.figures import spread
 
 RESULTS = ROOT / "bench" / "results"
 SHORT = 0.05
@@ -34,10 +35,6 @@ def options(*only, **more):
     for key, value in more.items():
         setattr(args, key, value)
     return args
-
-
-def spread(value, n=2000):
-    return Distribution.of(np.full(n, float(value)))
 
 
 @pytest.fixture(autouse=True)

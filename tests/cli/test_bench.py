@@ -25,6 +25,7 @@ from gpuring.cli.measure.figures import QUANTILES, Distribution, Figure
 from gpuring.cli.measure.kernels import DriverKernel
 from gpuring.cli.measure.patterns import HostPattern
 from gpuring.cli.measure.stored import Run
+from tests.helpers.figures import spread
 
 
 @pytest.fixture(autouse=True)
@@ -32,10 +33,6 @@ def nothing_left():
     yield
     left = [path.name for path in Path("/dev/shm").glob(f"gpuring*bench-{os.getpid()}-*")]
     assert not left
-
-
-def spread(value, n=2000):
-    return Distribution.of(np.full(n, float(value)))
 
 
 # ---- the command --------------------------------------------------------------------------------
