@@ -50,13 +50,22 @@ def cannot_join(
     ring: str, header: Header, result: int, subscription: bytes
 ) -> RingError | ValueError:
     """The error for the negative `result` of a join."""
-    about = slot_layout.about(header.spec) or {}
-    if result == native.FULL_SUBSCRIPTIONS and "service" in about:
-        return TooManyPeers(
-            f"{ring!r} is a service, and no ring: only its engines read its requests. So it can be "
-            f"neither tapped nor recorded nor exported. `gpuring inspect {ring}` shows who is in it"
-        )
+    if result == native.FULL_SUBSCRIPTIONS and is_service(header):
+        return only_engines_read(ring)
     return diagnosis.cannot_join(ring, header, result, subscription)
+
+
+def is_service(header: Header) -> bool:
+    """Whether it is the ring of requests of a service."""
+    return "service" in (slot_layout.about(header.spec) or {})
+
+
+def only_engines_read(service: str) -> TooManyPeers:
+    """The error for who wants to read the requests of a service."""
+    return TooManyPeers(
+        f"{service!r} is a service, and no ring: only its engines read its requests. So it can be "
+        f"neither tapped nor recorded nor exported. `gpuring inspect {service}` shows who is in it"
+    )
 
 
 def torn(ring: str, seqs: Iterable[int], *, released: bool = False) -> FrameTorn:
