@@ -8,6 +8,7 @@ the metadata as JSON.  Ctrl-C ends it.
 from __future__ import annotations
 
 import argparse
+import re
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -26,6 +27,9 @@ from gpuring.ring import inner
 from gpuring.slot_layout import Field
 
 from .files import Writer, check_pictures
+
+_HOW_TO_FOLLOW = re.compile(r"\. [^.]*`reattach`[^.]*$")
+"""What programs can do at the end of a stream, and a tap cannot."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,7 +121,7 @@ def _tap(args: argparse.Namespace) -> int:
         except EndOfStream:
             reason = "the stream has ended"
         except (PeerLost, RingTimeout) as error:
-            reason, status = str(error), 1
+            reason, status = _HOW_TO_FOLLOW.sub("", str(error)), 1
         torn += _passed_over(ring, frames)
         _summary(args, saved, torn, reason)
     return status
