@@ -17,10 +17,10 @@ from collections.abc import Iterable
 
 from gpuring.cli.options import seconds as seconds_of
 from gpuring.cli.owners import explained
-from gpuring.cli.text import columns, counted, seconds, wrap
+from gpuring.cli.text import columns, seconds, wrap
 from gpuring.cli.trouble import COULD_NOT_LOOK, CannotLook, message
 from gpuring.errors import RingError
-from gpuring.printable import command, printable
+from gpuring.printable import command, counted, printable
 from gpuring.registry import directory, segment, survey
 from gpuring.registry.jams import STUCK_S, Culprit, Jam, all_wait, jams, named
 from gpuring.registry.processes import state

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuring.errors import RingError
+from gpuring.printable import counted
 from gpuring.recording.counts import RecordedCounts
 from gpuring.recording.message import Frame, RecordedRing
 
@@ -45,7 +46,9 @@ class Recording:
         self._with_frames = [file for file in self._files if file.start_ns]
 
     def __repr__(self) -> str:
-        counts = (f"{counts.frames} frames of {name!r}" for name, counts in self.counts.items())
+        counts = (
+            f"{counted(has.frames, 'frame')} of {name!r}" for name, has in self.counts.items()
+        )
         return f"<Recording: {', '.join(counts) or 'no frames'}>"
 
     @property

@@ -17,9 +17,10 @@ from pathlib import Path
 import gpuring
 from gpuring.cli.absent import say_who_is_waited_for
 from gpuring.cli.options import add_owner, count, count_or_zero, positive
-from gpuring.cli.text import complain, counted
+from gpuring.cli.text import complain
 from gpuring.cli.trouble import CommandError, need
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingTimeout
+from gpuring.printable import counted
 from gpuring.recording.message import Frame, RecordedRing, copier
 from gpuring.recording.places import place_of
 from gpuring.registry.jams import STUCK_S
