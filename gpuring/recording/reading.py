@@ -23,8 +23,8 @@ def read(*paths: str | Path) -> Recording:
 
     `paths` are its files, in any order.  A file that is still being written, or whose recorder was
     killed, is read up to its last whole chunk.  Such a file has no index, so this reads all of it
-    once.  Does not wait.  Raises OSError, RingError (a file is not a recording, or mcap is not
-    installed), TypeError (no path, or a list of them).
+    once.  Does not wait.  Raises OSError, RingError (a file is no recording, or damaged, or mcap is
+    not installed), TypeError (no path, or a list of them).
     """
     if not paths or not all(isinstance(path, str | os.PathLike) for path in paths):
         raise TypeError("read takes the paths of the files of a recording: read(*paths)")
