@@ -207,7 +207,7 @@ class Timeline:
 
     def _tear(self, seen: Seen) -> None:
         n, process = seen.about[0], self.picture.process(seen.peer.pid)
-        what = f"passes over {n} torn frame{'s'[: n != 1]} of {seen.ring.name}"
+        what = f"passes over {counted(n, 'torn frame')} of {seen.ring.name}"
         self.picture.instant(process, what, seen.at)
 
     def _call(self, seen: Seen) -> None:
