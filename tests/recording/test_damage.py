@@ -99,7 +99,15 @@ def test_channels_that_cannot_be(copied, name, changes, told):
         lambda data: data[:52] + b"\1\0\0\0" + b"\377" * 8 + data[64:],
         lambda data: data[:52] + b"\1\0\0\0\12" + data[57:] + bytes(8),
     ],
-    ids=["empty", "short head", "short", "long", "no extent", "large extent", "larger than its slot"],
+    ids=[
+        "empty",
+        "short head",
+        "short",
+        "long",
+        "no extent",
+        "large extent",
+        "larger than its slot",
+    ],
 )
 def test_messages_that_are_no_frames(copied, message):
     path = copied(message=message)
