@@ -68,13 +68,18 @@ def test_lossless_misses_none_and_never_blocks_itself(name, tmp_path, monkeypatc
 
 
 def test_a_durable_one_lets_a_frame_go_when_it_is_on_the_disk(ring, tmp_path, monkeypatch):
-    synced, had = [], []
+    synced, had, finished = [], [], []
 
     def fdatasync(fd):
         had.append(held(ring))
         synced.append(os.fstat(fd).st_size)
 
     monkeypatch.setattr("gpuring.recording.files.os.fdatasync", fdatasync)
+
+    def fsync(fd):
+        finished.append(os.fstat(fd).st_size)
+
+    monkeypatch.setattr("gpuring.recording.files.os.fsync", fsync)
     with (
         ring.producer() as producer,
         Source(ring.name, lossless=True, durable="recorder") as source,
@@ -85,6 +90,7 @@ def test_a_durable_one_lets_a_frame_go_when_it_is_on_the_disk(ring, tmp_path, mo
         ring.unsubscribe("recorder")
     assert had == [4]
     assert synced[0] > 4 * 128
+    assert finished == [(tmp_path / "run.mcap").stat().st_size]
     assert values(recording) == [*range(4)]
 
 
