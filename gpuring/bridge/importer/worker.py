@@ -367,8 +367,6 @@ class Importer:
     def _turn(self, writer: RingWriter, turn: wire.End | wire.Begin) -> None:
         """The stream has ended or begun again over there, so it does so here."""
         if isinstance(turn, wire.Begin) != self._ended:  # it is so already
-            if not self._ended:
-                writer.answer()
             return
         self._asked = True
         if isinstance(turn, wire.Begin):
