@@ -1,4 +1,5 @@
-"""Text that others have chosen, as it may be logged, shown, and typed into a shell.
+"""Words of messages: text that others have chosen, as it may be logged, shown, and typed into a
+shell, and numbers of things.
 
 native/host/text.c does the same for the words of the C library, and tests/native/api/test_text.py
 compares the two.  This one also takes strings that are no UTF-8.
@@ -37,3 +38,8 @@ def _quoted(word: str) -> str:
 
 def _bytes(c: str) -> str:
     return "".join(f"\\x{byte:02x}" for byte in c.encode(errors="surrogatepass"))
+
+
+def counted(n: int, noun: str) -> str:
+    """1, "peer" -> "1 peer"; 2, "peer" -> "2 peers"."""
+    return f"{n} {noun if n == 1 else f'{noun}s'}"

@@ -30,7 +30,7 @@ from gpuring.bridge.importer.supervisor import Import
 from gpuring.bridge.network.addresses import PORT, hostname, ring_of, to_listen_at
 from gpuring.bridge.stats import BridgeStats, LinkStats
 from gpuring.errors import RingError
-from gpuring.registry import segment
+from gpuring.registry import diagnosis, segment
 from gpuring.ring.attaching import whose
 
 __all__ = ["BridgeStats", "Export", "Import", "LinkStats", "export", "import_", "keygen"]
@@ -72,11 +72,13 @@ def export(
     * `owner`: the id of the user whose ring it must be, as for `attach`.
 
     Returns an `Export`, a context manager that ends the bridge with its block.  Does not wait.
-    Raises DeviceError if there is no such GPU, RingError if pyzmq is missing, ValueError,
-    TypeError, OSError (the key file).  `Export.wait` raises what goes wrong later.
+    Raises PermissionError if the ring is another user's, TooManyPeers if it is a service,
+    DeviceError if there is no such GPU, RingError if pyzmq is missing, ValueError, TypeError,
+    OSError (the key file).  `Export.wait` raises what goes wrong later.
     """
     _need_zmq()
     segment.check_name(name)
+    _check_ring(name, owner := whose(owner))
     options = {
         "role": "export",
         "ring": name,
@@ -86,7 +88,7 @@ def export(
         "patience_s": seconds_from(0, patience, "patience"),
         "timeout_s": seconds_from(0.1, timeout, "timeout"),
         "device": None if device == "host" else device,
-        "owner": whose(owner),
+        "owner": owner,
     }
     _check_device(device)
     return Export(f"export of {name}", options)._start()
@@ -191,6 +193,19 @@ def _key(path: str | Path | None, side: str) -> str | None:
 
     keys.read(path, side)
     return str(Path(path).resolve())
+
+
+def _check_ring(name: str, owner: int | None) -> None:
+    """Refuses a ring that no importer could have.  Whatever else is wrong with it may change."""
+    try:
+        header = native.attach_header(name, owner)
+    except PermissionError:
+        raise
+    except (native.Missing, RingError, OSError):
+        return
+    header.disown()
+    if diagnosis.is_service(header):
+        raise diagnosis.only_engines_read(name)
 
 
 def _check_device(device: str | int | None) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 import zmq
 
 from gpuring.bridge.descriptors import readable
+from gpuring.printable import counted
 
 BUSY_S = 0.00005
 """How long a loop rests while something is in flight, and nobody tells it when that is done."""
@@ -60,7 +61,7 @@ class SupervisorPipe:
         now = time.monotonic()
         if now - self._lines_since_s > _LINES_S:
             if self._lines > _LINES:
-                self.say(log=f"{self._lines - _LINES} more lines were left out")
+                self.say(log=f"left out: {counted(self._lines - _LINES, 'more line')}")
             self._lines_since_s, self._lines = now, 0
         self._lines += 1
         if self._lines <= _LINES:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from gpuring import native
 from gpuring.cli.owners import myself, user
 from gpuring.cli.services import service_of
-from gpuring.cli.text import columns, complain, counted, wrap
+from gpuring.cli.text import columns, complain, wrap
 from gpuring.cli.trouble import CommandError
 from gpuring.native import Header
+from gpuring.printable import counted
 from gpuring.registry import leftovers, segment, sockets, survey
 from gpuring.registry.segment import look
 from gpuring.registry.users import told, users

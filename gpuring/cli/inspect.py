@@ -14,9 +14,9 @@ import json
 from collections.abc import Sequence
 
 from gpuring.cli.services import Service, deaths, of_dead, service, service_of
-from gpuring.cli.text import columns, counted, nbytes, of_memory, seconds, table, wrap
+from gpuring.cli.text import columns, nbytes, of_memory, seconds, table, wrap
 from gpuring.memory.kinds import ON_HOST, OUTLIVE
-from gpuring.printable import printable
+from gpuring.printable import counted, printable
 from gpuring.registry import directory, segment, survey
 from gpuring.registry.diagnosis import whose
 from gpuring.registry.jams import Jam, named, of_full_rings

@@ -16,8 +16,9 @@ import gpuring
 from gpuring import slot_layout
 from gpuring.cli.ending import ending
 from gpuring.cli.options import Refused, add_order, count, device, permissions, slots
-from gpuring.cli.text import counted, nbytes, of_memory
+from gpuring.cli.text import nbytes, of_memory
 from gpuring.memory import kinds
+from gpuring.printable import counted
 
 BOTH = ("slots", "device", "sync", "gate", "memory", "mode", "replace")
 RING = (

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from gpuring.cli.durable import keeps_its_name
 from gpuring.cli.owners import explained, listed, myself, owner
 from gpuring.cli.services import of_clients, service
-from gpuring.cli.text import columns, complain, counted, nbytes, table, wrap
-from gpuring.printable import printable
+from gpuring.cli.text import columns, complain, nbytes, table, wrap
+from gpuring.printable import counted, printable
 from gpuring.registry import segment, survey
 from gpuring.registry.jams import named
 from gpuring.registry.stats import RingStats

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 
 from gpuring.cli.absent import say_who_is_waited_for
 from gpuring.cli.options import add_owner, nbytes, positive
-from gpuring.cli.text import complain, counted
+from gpuring.cli.text import complain
 from gpuring.cli.trouble import CommandError, need
 from gpuring.deadlines import deadline_of, left_s
 from gpuring.errors import RingError
+from gpuring.printable import counted
 
 if TYPE_CHECKING:
     from gpuring.recording.files import Files

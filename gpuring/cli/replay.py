@@ -14,9 +14,10 @@ import signal
 from pathlib import Path
 
 from gpuring.cli.options import Refused, count, device, positive, seconds
-from gpuring.cli.text import complain, counted
+from gpuring.cli.text import complain
 from gpuring.cli.trouble import CommandError, need
 from gpuring.errors import RingExists
+from gpuring.printable import counted
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -6,8 +6,8 @@ import contextlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from gpuring.cli.text import counted
 from gpuring.errors import RingError
+from gpuring.printable import counted
 from gpuring.registry import directory, survey
 from gpuring.registry.segment import ANSWERS
 from gpuring.registry.stats import Death, PeerStats, RingStats

@@ -165,8 +165,3 @@ def seconds(s: float) -> str:
     minutes, rest = divmod(int(s), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}h{minutes:02}m" if hours else f"{minutes}m{rest:02}s"
-
-
-def counted(n: int, noun: str) -> str:
-    """1, "peer" -> "1 peer"; 2, "peer" -> "2 peers"."""
-    return f"{n} {noun if n == 1 else f'{noun}s'}"

@@ -17,10 +17,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuring.cli.options import positive
-from gpuring.cli.text import columns, complain, counted, nbytes, seconds, wrap
+from gpuring.cli.text import columns, complain, nbytes, seconds, wrap
 from gpuring.cli.trouble import CommandError, need
 from gpuring.deadlines import deadline_of
 from gpuring.errors import RingError
+from gpuring.printable import counted
 
 if TYPE_CHECKING:
     from gpuring.tracing.collector import Collector

@@ -14,9 +14,8 @@ import gpuring
 from gpuring import native
 from gpuring.cli.options import add_owner
 from gpuring.cli.subscribe import find
-from gpuring.cli.text import counted
 from gpuring.cli.trouble import CommandError
-from gpuring.printable import printable
+from gpuring.printable import counted, printable
 from gpuring.registry import directory
 from gpuring.registry.subscriptions import encode, is_read_elsewhere
 

@@ -17,13 +17,13 @@ from collections.abc import Iterable
 
 from gpuring.cli.options import seconds as seconds_of
 from gpuring.cli.owners import explained
-from gpuring.cli.text import columns, counted, seconds, wrap
+from gpuring.cli.text import columns, seconds, wrap
 from gpuring.cli.trouble import COULD_NOT_LOOK, CannotLook, message
 from gpuring.errors import RingError
-from gpuring.printable import command, printable
+from gpuring.printable import command, counted, printable
 from gpuring.registry import directory, segment, survey
 from gpuring.registry.jams import STUCK_S, Culprit, Jam, all_wait, jams, named
-from gpuring.registry.processes import state
+from gpuring.registry.processes import is_stopped, state
 from gpuring.registry.stats import RingStats
 from gpuring.registry.users import of_former_rings
 from gpuring.registry.users import told as used_by
@@ -196,13 +196,19 @@ def _of_closed(rings: Iterable[RingStats], name: str | None) -> list[str]:
 
 
 def _of_former(name: str | None) -> list[str]:
-    """Who may wait for the next ring of a name that no ring has now."""
+    """Who still uses a ring that has lost its name, and may wait for the next one."""
     return [
-        f"Ring {each} was closed or removed. It is still used by {used_by(users)}. A reader with "
-        "`reattach=True` waits for the next ring of that name."
+        f"Ring {each} was closed, removed or replaced. It is still used by {used_by(users)}. "
+        + _advice(users)
         for each, users in of_former_rings().items()
         if name in (None, each)
     ]
+
+
+def _advice(users: Iterable[int]) -> str:
+    if stopped := [str(pid) for pid in users if is_stopped(pid)]:
+        return f"`{command('kill', '-CONT', *stopped)}` continues what is stopped."
+    return "A reader with `reattach=True` waits for the next ring of that name."
 
 
 def _nothing(args: argparse.Namespace, readable: int, unreadable: int) -> str:

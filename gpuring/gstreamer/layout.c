@@ -136,6 +136,10 @@ gboolean slots_have_field(const Slots *slots, gpuring_error *error) {
     return FALSE;
 }
 
+static const gchar *plural(const Layout *audio) {
+    return GST_AUDIO_INFO_CHANNELS(&audio->audio) == 1 ? "" : "s";
+}
+
 static gboolean does_not_fit(const Layout *layout, const Slots *slots,
                              gpuring_error *error) {
     gpuring_info info = GPURING_INFO;
@@ -151,10 +155,10 @@ static gboolean does_not_fit(const Layout *layout, const Slots *slots,
                    "gpuringsrc names one"
                  : "");
     else
-        tell(error, GPURING_INVALID, "ring '%s': its slots hold %s, not %s audio of %d channels",
+        tell(error, GPURING_INVALID, "ring '%s': its slots hold %s, not %s audio of %d channel%s",
              info.name, held->str,
              gst_audio_format_to_string(GST_AUDIO_INFO_FORMAT(&layout->audio)),
-             GST_AUDIO_INFO_CHANNELS(&layout->audio));
+             GST_AUDIO_INFO_CHANNELS(&layout->audio), plural(layout));
     g_string_free(held, TRUE);
     return FALSE;
 }
@@ -246,8 +250,8 @@ gboolean layout_frame_nbytes(const Layout *layout, const Slots *slots,
         gpuring_get_info(slots->ring, &info);
         tell(error, GPURING_INVALID,
              "ring '%s': the shape of frame %" G_GUINT64_FORMAT " is not that of audio of %d "
-             "channels",
-             info.name, slot->seq, GST_AUDIO_INFO_CHANNELS(&layout->audio));
+             "channel%s",
+             info.name, slot->seq, GST_AUDIO_INFO_CHANNELS(&layout->audio), plural(layout));
         return FALSE;
     }
     *nbytes = field.shape[0] * layout->row_nbytes[0];

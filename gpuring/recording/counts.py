@@ -43,5 +43,8 @@ class RecordedCounts:
 
     @classmethod
     def from_text(cls, text: dict[str, str]) -> RecordedCounts:
-        """The inverse of to_text, from `text`.  Raises ValueError or KeyError for anything else."""
+        """The inverse of to_text, from `text`.  Raises ValueError for anything else."""
+        for name in asdict(cls()):
+            if not text.get(name, "").isdecimal():
+                raise ValueError(f"its record {COUNTS} has no number {name!r}")
         return cls(**{name: int(text[name]) for name in asdict(cls())})

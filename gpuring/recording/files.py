@@ -168,6 +168,6 @@ def own_time_ns(frame: Frame) -> int:
     it was first published on another host.  Else when it was published here."""
     if frame.meta is not None and "time_ns" in (frame.meta.dtype.names or ()):
         own = frame.meta["time_ns"]
-        if own.dtype.kind in "iu" and own.ndim == 0 and 0 <= own < 2**64:
+        if own.dtype.kind in "iu" and own.ndim == 0 and own >= 0:
             return int(own)
     return frame.unix_ns if frame.origin is None else max(0, frame.origin.time_ns)

@@ -30,7 +30,7 @@ class IndexedFile:
     """A file of a recording.  It is open only while it is read."""
 
     def __init__(self, path: Path) -> None:
-        """Raises OSError, and RingError if it is no recording."""
+        """Raises OSError, and RingError if it is no recording, or a damaged one."""
         self.path = path
         self.complete = True
         """Whether it was finished.  Otherwise it ends with its last whole chunk."""
@@ -45,7 +45,7 @@ class IndexedFile:
             try:
                 self._summary = self._at_the_end(file) or self._found(file)
             except (McapError, ValueError, struct.error) as error:
-                raise RingError(f"{path} is not a recording of gpuring: {error}") from error
+                raise RingError(f"{path} is damaged: {error}") from error
         chunks = self._summary.chunk_indexes
         self.start_ns = min((chunk.message_start_time for chunk in chunks), default=0)
         self.end_ns = max((chunk.message_end_time for chunk in chunks), default=0)
@@ -67,7 +67,7 @@ class IndexedFile:
             try:
                 for _, channel, message in found:
                     if ring := self.rings.get(channel.id):
-                        yield Frame(ring, message.data)
+                        yield Frame(ring, message.data).checked()
             except OSError:
                 raise
             except Exception as error:  # of mcap, zstandard, struct, …
@@ -126,13 +126,17 @@ class IndexedFile:
     def _name(self, channels: Iterable[Channel], summary: Summary) -> None:
         for channel in channels:
             if channel.message_encoding == ENCODING:  # other programs may have theirs in the file
-                schema = summary.schemas[channel.schema_id].data
-                ring = RecordedRing.from_mcap(channel.topic, channel.metadata, schema)
+                schema = summary.schemas.get(channel.schema_id)
+                if schema is None:
+                    raise ValueError(f"its channel {channel.topic!r} has no schema")
+                ring = RecordedRing.from_mcap(channel.topic, channel.metadata, schema.data)
                 self.rings[channel.id] = ring
 
     def _note(self, record: Metadata) -> None:
         if record.name == COUNTS:
             said = RecordedCounts.from_text(record.metadata)
+            if not {"ring", "epoch"} <= {*record.metadata}:
+                raise ValueError(f"its record {COUNTS} does not say of which ring it is")
             counts = self._counts[record.metadata["ring"], record.metadata["epoch"]]
             counts.torn = said.torn
             if self.complete:  # else what is found is counted

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpuring import native
+from gpuring.arguments import between_one_and
 from gpuring.ring import inner
 from gpuring.ring.origin import Origin
 from gpuring.slot_layout import ARRAY, Spec
@@ -113,12 +114,14 @@ class RecordedRing:
     def from_mcap(cls, topic: str, metadata: dict[str, str], schema: bytes) -> RecordedRing:
         """The inverse of `schema` and `metadata`.  Raises ValueError for anything else."""
         try:
-            slots = int(metadata["slots"])
+            slots = between_one_and(native.MAX_SLOTS, int(metadata["slots"]), "slots")
             spec = Spec.from_bytes(schema)
             made = cls(topic, metadata["epoch"], slots, metadata["memory"], spec)
             if json.loads(schema) != json.loads(made.schema):
                 raise ValueError("another layout of messages")
-        except (KeyError, ValueError) as error:
+        except KeyError as missing:
+            raise ValueError(f"its channel {topic!r} lacks {missing}") from None
+        except ValueError as error:
             raise ValueError(f"its channel {topic!r} cannot be read: {error}") from error
         return made
 
@@ -194,7 +197,12 @@ class Frame:
     def arrays(self) -> dict[str, Array]:
         """The arrays of all fields by their names."""
         return {
-            each.name: np.ndarray(self.smaller or each.shape, each.dtype, self._data, offset)
+            each.name: np.ndarray(
+                each.shape if self.smaller is None else each.smaller(self.smaller),
+                each.dtype,
+                self._data,
+                offset,
+            )
             for each, offset in zip(self._ring.spec.fields, self._ring.offsets, strict=True)
         }
 
@@ -216,6 +224,13 @@ class Frame:
         if self._ring.spec.meta is None:
             return None
         return np.frombuffer(self._data, self._ring.spec.meta, 1, HEAD.itemsize)[0]
+
+    def checked(self) -> Frame:
+        """Itself.  Raises ValueError or TypeError if its message cannot be that of a frame."""
+        *_, last = self.arrays.values()
+        if len(self._data) != self._ring.offsets[-1] + last.nbytes:
+            raise ValueError("a message is longer than its frame")
+        return self
 
     def __repr__(self) -> str:
         return f"<Frame {self.seq} of {self._ring.name!r}>"

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuring.errors import RingError
+from gpuring.printable import counted
 from gpuring.recording.counts import RecordedCounts
 from gpuring.recording.message import Frame, RecordedRing
 
@@ -22,8 +23,8 @@ def read(*paths: str | Path) -> Recording:
 
     `paths` are its files, in any order.  A file that is still being written, or whose recorder was
     killed, is read up to its last whole chunk.  Such a file has no index, so this reads all of it
-    once.  Does not wait.  Raises OSError, RingError (a file is not a recording, or mcap is not
-    installed), TypeError (no path, or a list of them).
+    once.  Does not wait.  Raises OSError, RingError (a file is no recording, or damaged, or mcap is
+    not installed), TypeError (no path, or a list of them).
     """
     if not paths or not all(isinstance(path, str | os.PathLike) for path in paths):
         raise TypeError("read takes the paths of the files of a recording: read(*paths)")
@@ -45,7 +46,9 @@ class Recording:
         self._with_frames = [file for file in self._files if file.start_ns]
 
     def __repr__(self) -> str:
-        counts = (f"{counts.frames} frames of {name!r}" for name, counts in self.counts.items())
+        counts = (
+            f"{counted(has.frames, 'frame')} of {name!r}" for name, has in self.counts.items()
+        )
         return f"<Recording: {', '.join(counts) or 'no frames'}>"
 
     @property

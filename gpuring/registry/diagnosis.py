@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Iterable
 from functools import partial
+from typing import Any
 
 from gpuring import native, slot_layout
 from gpuring.errors import FrameTorn, RingError, TooManyPeers
@@ -21,7 +22,8 @@ from gpuring.printable import printable
 from gpuring.registry.subscriptions import is_unnamed, text_of
 
 __all__ = [
-    "Culprit", "blocking_subscription", "cannot_join", "culprit", "in_the_way", "is_alone",
+    "ONLY_END", "Culprit", "blocking_subscription", "cannot_join", "culprit", "in_the_way",
+    "is_alone", "is_service", "only_engines_read",
     "refused", "resting", "torn", "unusable", "waiting_for_itself", "waits_for_itself",
     "way_out", "whose",
 ]  # fmt: skip
@@ -33,6 +35,9 @@ _MAX_LOOKS = 1000
 
 Culprit = tuple[int, "int | None", "int | None", int, int]
 """As Peer.culprit: a reason of native, a peer, a subscription, a sequence, and since when."""
+
+ONLY_END: list[Any] = [signal.default_int_handler]
+"""Handlers of signals that end the program, and give nothing back before."""
 
 _stopped: dict[tuple[bytes, int, int], tuple[float, bool]] = {}
 """Whether a peer was stopped, and when that was looked up, by its ring, number and process."""
@@ -50,13 +55,22 @@ def cannot_join(
     ring: str, header: Header, result: int, subscription: bytes
 ) -> RingError | ValueError:
     """The error for the negative `result` of a join."""
-    about = slot_layout.about(header.spec) or {}
-    if result == native.FULL_SUBSCRIPTIONS and "service" in about:
-        return TooManyPeers(
-            f"{ring!r} is a service, and no ring: only its engines read its requests. So it can be "
-            f"neither tapped nor recorded nor exported. `gpuring inspect {ring}` shows who is in it"
-        )
+    if result == native.FULL_SUBSCRIPTIONS and is_service(header):
+        return only_engines_read(ring)
     return diagnosis.cannot_join(ring, header, result, subscription)
+
+
+def is_service(header: Header) -> bool:
+    """Whether it is the ring of requests of a service."""
+    return "service" in (slot_layout.about(header.spec) or {})
+
+
+def only_engines_read(service: str) -> TooManyPeers:
+    """The error for who wants to read the requests of a service."""
+    return TooManyPeers(
+        f"{service!r} is a service, and no ring: only its engines read its requests. So it can be "
+        f"neither tapped nor recorded nor exported. `gpuring inspect {service}` shows who is in it"
+    )
 
 
 def torn(ring: str, seqs: Iterable[int], *, released: bool = False) -> FrameTorn:
@@ -134,4 +148,4 @@ def waiting_for_itself(ring: str, peer: Peer) -> str:
 
 def _handles_signals() -> bool:
     handlers = map(signal.getsignal, signal.valid_signals())
-    return any(callable(each) and each is not signal.default_int_handler for each in handlers)
+    return any(callable(each) and each not in ONLY_END for each in handlers)

@@ -240,8 +240,6 @@ def _unfinished(
     number: int, peer: dict[str, Any], seen: dict[str, Any], now: int
 ) -> Iterator[stats.Hold]:
     """What its GPU still writes or reads, as far as the slot words still have it."""
-    if not peer["pending"]:
-        return
     for index in peer["pending"]:
         slot = seen["slots"][index]
         if (peer["role"], slot["owner"], slot["phase"]) == ("producer", number, "ready"):

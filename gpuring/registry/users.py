@@ -14,6 +14,7 @@ from pathlib import Path
 
 from gpuring.printable import printable
 from gpuring.registry import segment
+from gpuring.registry.processes import is_stopped
 
 _MOST_LETTERS = 60  # of a command line
 _PROC = Path("/proc")
@@ -37,17 +38,16 @@ def users(names: Iterable[str]) -> dict[str, dict[int, str]]:
 
 
 def of_former_rings() -> dict[str, dict[int, str]]:
-    """For each name that no ring has now: the processes that still have one mapped which had it."""
+    """For each name: the processes that still have a ring mapped which had it.  Where another ring
+    has it now, only those that are stopped, because all others move there."""
     found: dict[str, dict[int, str]] = {}
-    for pid in _pids():
-        for name in {*_FORMER.findall(_maps(pid))}:
-            found.setdefault(name.decode(errors="replace"), {})[pid] = _command(pid)
     there = {*segment.names()}
-    return {
-        name: users
-        for name, users in sorted(found.items())
-        if name not in there and not segment.ANSWERS.fullmatch(name)
-    }
+    for pid in _pids():
+        for name in {each.decode(errors="replace") for each in _FORMER.findall(_maps(pid))}:
+            is_of_client = segment.ANSWERS.fullmatch(name)
+            if not is_of_client and (name not in there or is_stopped(pid)):
+                found.setdefault(name, {})[pid] = _command(pid)
+    return dict(sorted(found.items()))
 
 
 def told(users: dict[int, str]) -> str:

@@ -180,3 +180,4 @@ class _Blocked:
 
 
 native.on_blocked(_Blocked())
+diagnosis.ONLY_END.append(_ended)

@@ -17,6 +17,7 @@ from cpython.dict cimport PyDict_GetItem, PyDict_Values
 from cpython.object cimport PyObject
 from libc.stdint cimport uint64_t
 
+from gpuring.printable import counted
 from gpuring.native.c cimport gr_forked
 from gpuring.ring.read_slot cimport ReadSlot
 from gpuring.ring.slot cimport Slot
@@ -125,7 +126,7 @@ cdef class Entry:
 
     def _lose(self):
         """Its engine is gone, and what it has sent was handed out.  Another engine shall not begin again."""
-        error = f"{self._label()} is lost: its engine died, or left, after {self._come} parts of the answer"
+        error = f"{self._label()} is lost: its engine died, or left, after {counted(self._come, 'part')} of the answer"
         self.calls.end(self, PeerLost(error), False)
         self._withdraw()
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gpuring import native
 from gpuring.deadlines import deadline_of, left_s
 from gpuring.errors import PeerLost, RingClosed, RingError, RingFull, RingTimeout
+from gpuring.printable import counted
 from gpuring.registry import diagnosis
 from gpuring.ring import inner
 from gpuring.ring.caller import Whole
@@ -386,5 +387,5 @@ class Client(Sender, Unique):
 
     def __repr__(self) -> str:
         n, limit = sum(len(each.calls.live) for each in self._mailboxes()), self._calls.limit
-        of = f"{n} of {limit} call{'s'[: limit != 1]} in flight"
+        of = f"{n} of {counted(limit, 'call')} in flight"
         return f"<Client of {self.name!r}: {'closed' if self.closed else of}>"

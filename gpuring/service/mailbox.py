@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuring.errors import PeerLost, RingError, RingTimeout
 from gpuring.native.snapshot import snapshot
+from gpuring.printable import counted
 from gpuring.ring import inner
 from gpuring.ring.whose import nobody_has, references
 from gpuring.service import _inbox
@@ -103,7 +104,7 @@ class Mailbox(Inbox):
         given_up = sum(call._error is not None for call in live)
         limit = self.calls.limit
         told = (
-            f"service {self.service!r}: this client has room for {limit} call{'s'[: limit != 1]}, "
+            f"service {self.service!r}: this client has room for {counted(limit, 'call')}, "
             f"and {len(live)} {'is' if len(live) == 1 else 'are'} in flight, {held} of them "
             "answered and not released. "
         )

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from gpuring.errors import RingIncompatible
 from gpuring.native import seconds
-from gpuring.printable import printable
+from gpuring.printable import counted, printable
 from gpuring.registry import directory, segment, survey
 from gpuring.registry.jams import STUCK_S, jams
 from gpuring.registry.stats import InTheWay, PeerStats, RingStats
@@ -85,7 +85,7 @@ def health(name: str, within_s: float = 10.0, after_s: float = STUCK_S) -> Healt
             for peer, trouble in engines.items()
             if trouble
         ]
-        told = [f"{ready} of {len(engines)} engines ready", *told] if ready else told
+        told = [f"{ready} of {counted(len(engines), 'engine')} ready", *told] if ready else told
         had_s = max((hold.age_s for peer in engines for hold in peer.holding), default=0.0)
         told += [f"no request can be sent: {shut.why}"] if shut else []
         if not ready or had_s >= after_s:

@@ -9,6 +9,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from gpuring.errors import EndOfStream, FrameTorn, RingClosed, RingError, raise_first
+from gpuring.printable import counted
 from gpuring.ring import inner
 from gpuring.ring.caller import Whole
 from gpuring.ring.consumer import Consumer
@@ -228,5 +229,5 @@ class Server(Engine, Unique):
                 call.fail(text)
 
     def __repr__(self) -> str:
-        state = "closed" if self.closed else f"{self.counts.answered} calls answered"
+        state = "closed" if self.closed else f"{counted(self.counts.answered, 'call')} answered"
         return f"<Server of {self.name!r}: {state}>"

@@ -12,6 +12,7 @@ import numpy as np
 from gpuring.arrays import tensors
 from gpuring.memory import frameworks
 from gpuring.memory.frameworks import Span
+from gpuring.printable import counted
 from gpuring.ring import inner
 from gpuring.service.call import Batch
 from gpuring.slot_layout import ARRAY
@@ -136,11 +137,14 @@ def _check(array: Any, n: int, field: Field, which: str) -> None:
                 f"{wanted} or a list of {n} arrays"
             )
         if len(array) != n:
-            raise ValueError(f"the function returned {len(array)} answers{which} to {n} calls")
+            raise ValueError(
+                f"the function returned {counted(len(array), 'answer')}{which} to "
+                f"{counted(n, 'call')}"
+            )
     elif tuple(shape) != wanted:
         raise ValueError(
-            f"the function returned an array of shape {tuple(shape)}{which} for {n} calls, whose "
-            f"answers have the shape {wanted}"
+            f"the function returned an array of shape {tuple(shape)}{which} for "
+            f"{counted(n, 'call')}, whose answers have the shape {wanted}"
         )
     dtype = getattr(array, "dtype", None)
     if isinstance(dtype, np.dtype) and dtype != field.dtype and not field.extended:

@@ -14,6 +14,7 @@ from gpuring.deadlines import deadline_of, left_s
 from gpuring.errors import CallCancelled, RingClosed, RingError, RingFull
 from gpuring.native import seconds
 from gpuring.native.signals import begun_elsewhere
+from gpuring.printable import counted
 from gpuring.ring.not_copyable import Unique
 from gpuring.service._calls import HandsOut
 from gpuring.service._envelopes import END
@@ -195,7 +196,7 @@ class InParts(Taken):
             if not rest_s:
                 raise RingFull(
                     f"service {server.name!r}: the client of call {self._number} has not released "
-                    f"{self._window} parts within {seconds(timeout, 'timeout'):g} s"
+                    f"{counted(self._window, 'part')} within {seconds(timeout, 'timeout'):g} s"
                 )
             time.sleep(min(pause_s, rest_s))
             pause_s = min(2 * pause_s, _LONGEST_S)

@@ -9,7 +9,7 @@ import numpy as np
 
 from gpuring import native
 from gpuring.native.tracer import KINDS
-from gpuring.printable import printable
+from gpuring.printable import counted, printable
 from gpuring.tracing import hosts
 from gpuring.tracing.calls import Calls
 from gpuring.tracing.collector import Events, TracedRing
@@ -114,7 +114,9 @@ class Timeline:
 
     def _show_missing(self, ring: RingState, pid: int, missing: int, at: int) -> None:
         args: Args = {"ring": ring.name}
-        self.picture.instant(self.picture.process(pid), f"{missing} events missing", at, args)
+        self.picture.instant(
+            self.picture.process(pid), f"{counted(missing, 'event')} missing", at, args
+        )
 
     # ---- slots ----------------------------------------------------------------------------------
 
@@ -205,7 +207,7 @@ class Timeline:
 
     def _tear(self, seen: Seen) -> None:
         n, process = seen.about[0], self.picture.process(seen.peer.pid)
-        what = f"passes over {n} torn frame{'s'[: n != 1]} of {seen.ring.name}"
+        what = f"passes over {counted(n, 'torn frame')} of {seen.ring.name}"
         self.picture.instant(process, what, seen.at)
 
     def _call(self, seen: Seen) -> None:

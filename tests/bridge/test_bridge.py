@@ -11,6 +11,7 @@ import os
 import resource
 import signal
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -350,3 +351,13 @@ def test_frames_go_between_kinds_of_memory(near, far, here, there):
                 side = into if n == 3 else out
                 os.kill(poll(lambda side=side: side.pid), signal.SIGKILL)
         thread.join()
+
+
+def test_a_far_ring_has_a_dtype_that_numpy_does_not_know(near, far, monkeypatch):
+    monkeypatch.setitem(sys.modules, "ml_dtypes", None)  # not installed
+    with (
+        gpuring.create(near, slots=2, shape=4, dtype="bfloat16", device="host"),
+        bridged(near, far),
+        gpuring.attach(far, timeout=WAIT_S) as there,
+    ):
+        assert str(there.spec) == "(4,) bfloat16"

@@ -177,17 +177,46 @@ def test_an_exporter_says_that_it_waits_for_its_ring(name):
             line_with(run, f"ring '{name}-near' is there now")
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a ring away")
-def test_both_sides_say_by_which_option_a_ring_of_another_user_is_exported(name, near):
-    header = segment.path_of(segment.header_name(near.name))
+@contextlib.contextmanager
+def given_away(ring: gpuring.Ring) -> Iterator[None]:
+    header = segment.path_of(segment.header_name(ring.name))
     os.chown(header, SOMEBODY, -1)
-    with contextlib.ExitStack() as stack, exporting(near.name) as (out, address):
-        stack.callback(os.chown, header, os.geteuid(), -1)  # otherwise nobody would remove it
-        options = ("--as", f"{name}-far", "--device", "host")
-        with commands.running(*IMPORT, f"{address}/{near.name}", *options) as into:
-            told = f"belongs to user {SOMEBODY} (mode 0600), not to user 0."
-            for side in (out, into):
-                assert f"with --owner {SOMEBODY}, or" in line_with(side, told)
+    try:
+        yield
+    finally:
+        os.chown(header, os.geteuid(), -1)  # otherwise nobody would remove it
+
+
+OF_SOMEBODY = f"belongs to user {SOMEBODY} (mode 0600), not to user 0."
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a ring away")
+def test_both_sides_say_by_which_option_a_ring_of_another_user_is_exported(name):
+    options = ("--as", f"{name}-far", "--device", "host")
+    with (
+        exporting(name) as (out, address),
+        gpuring.create(name, device="host", slots=2, shape=4, dtype="u1") as ring,
+        given_away(ring),
+        commands.running(*IMPORT, f"{address}/{name}", *options) as into,
+    ):
+        for side in (out, into):
+            assert f"with --owner {SOMEBODY}, or" in line_with(side, OF_SOMEBODY)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a ring away")
+def test_an_exporter_of_a_ring_of_another_user_ends_at_once(near):
+    with given_away(near):
+        told = commands.gpuring(*EXPORT, near.name, "--listen", "127.0.0.1:0")
+    assert (told.returncode, "listens" in told.stderr) == (1, False)
+    assert OF_SOMEBODY in told.stderr
+    assert f"with --owner {SOMEBODY}, or" in told.stderr
+
+
+def test_an_exporter_of_a_service_ends_at_once(name):
+    with gpuring.serve(name, request=(4, "u1"), response=(4, "u1"), device="host"):
+        told = commands.gpuring(*EXPORT, name, "--listen", "127.0.0.1:0")
+    assert (told.returncode, "listens" in told.stderr) == (1, False)
+    assert f"{name!r} is a service, and no ring" in told.stderr
 
 
 def test_an_exporter_says_at_once_that_its_port_is_in_use_and_goes_on_when_it_is_free(name):

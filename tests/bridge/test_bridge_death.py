@@ -214,7 +214,7 @@ def produce(pipe: Pipe, near: str) -> None:
 
 @pytest.mark.slow
 def test_a_killed_producer_is_a_lost_one_over_there(near, far, children, caplog):
-    """The log says that the worker has not ended by itself."""
+    """The log of each side says that the worker has not ended by itself."""
     caplog.set_level("INFO", "gpuring.bridge")
     with (
         ring_of(near),
@@ -230,6 +230,7 @@ def test_a_killed_producer_is_a_lost_one_over_there(near, far, children, caplog)
         with pytest.raises(PeerLost):
             list(watching)
         assert "last producer was killed, and so is the worker here, on purpose" in caplog.text
+        poll(lambda: "is gone: the near producer was killed, and so is the imp" in caplog.text)
         child = children(produce, near)
         child.send(2)
         loop = iter(frames)

@@ -274,6 +274,33 @@ def test_a_ring_takes_no_more_importers_than_it_has_subscriptions(name, caplog):
         assert [link.connected for link in out.stats().links] == [True]
 
 
+def test_a_ring_without_room_for_the_supervisor_serves_nobody(name):
+    shape = {"slots": 4, "shape": 4, "dtype": "i8", "device": "host"}
+    with (
+        gpuring.create(name, max_peers=1, **shape) as ring,
+        bridge.export(name, listen="127.0.0.1:0") as out,
+        asking(out, name, "h/x") as far,
+    ):
+        told = far.heard(wire.Bye, wire.Welcome)
+        assert ("its peer table" in told.reason, told.again) == (True, True)
+        poll(lambda: not ring.stats().peers)
+
+
+def test_who_comes_back_with_another_policy_is_told_at_once_to_ask_again(name):
+    with (
+        gpuring.create(name, slots=4, shape=4, dtype="i8", device="host"),
+        bridge.export(name, listen="127.0.0.1:0", timeout=WAIT_S) as out,
+        asking(out, name, "h/x") as far,
+    ):
+        far.heard(wire.Welcome)
+        assert not far.socket.poll(300)  # nothing more is said so soon
+        far.hello("latest", session=8, who="h/x")
+        refused = far.heard(wire.Refuse)
+        assert ("has to be made again" in refused.reason, refused.again) == (True, True)
+        far.hello("latest", session=9, who="h/x")
+        far.heard(wire.Welcome, wire.Refuse)
+
+
 def went_on(link: Any, frames: int) -> Any:
     return link if link.frames == frames or not link.connected else None
 

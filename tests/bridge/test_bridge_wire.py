@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpuring import slot_layout
 from gpuring.bridge.network import wire, wire_bytes
 from gpuring.bridge.network.wire_fields import MAX_NAME
-from gpuring.native import MAX_SPEC_NBYTES
+from gpuring.native import MAX_SLOTS, MAX_SPEC_NBYTES
 
 SEQ = st.integers(1, (1 << 48) - 1)
 TIME = st.integers(0, (1 << 63) - 1)
@@ -137,6 +137,50 @@ KINDS = [wire.Hello, wire.Refuse, wire.Welcome, wire.Open, wire.End, wire.Ping, 
 """Their fields are JSON."""
 
 
+HELLO = wire.Hello("r", "h/r", "0" * 16, "lossy", "", 0)
+WELCOME = wire.Welcome("h", "0" * 32, 0, "", {})
+
+
+@pytest.mark.parametrize(
+    ("message", "changes"),
+    [
+        (HELLO, {"run": "g" * 16}),
+        (HELLO, {"run": "0" * 15}),
+        (HELLO, {"policy": "fast"}),
+        (HELLO, {"ring": ""}),
+        (HELLO, {"importer": "a\nb"}),
+        (HELLO, {"importer": "x" * (2 * MAX_NAME + 1)}),
+        (HELLO, {"timeout_ms": 0}),
+        (HELLO, {"timeout_ms": True}),
+        (HELLO, {"seq": 1 << 48}),
+        (HELLO, {"more": 1}),
+        (WELCOME, {"epoch": "g" * 32}),
+        (WELCOME, {"epoch": ""}),
+        (WELCOME, {"host": "x" * (MAX_NAME + 1)}),
+        (WELCOME, {"engines": []}),
+        (WELCOME, {"engines": {"zmq": 1}}),
+        (WELCOME, {"engines": {str(n): {} for n in range(17)}}),
+        (WELCOME, {"seq": -1}),
+        (WELCOME, {"spec": "x" * (MAX_SPEC_NBYTES + 1)}),
+        (WELCOME, {"more": 1}),
+        (wire.Open("zmq", 1), {"slots": 0}),
+        (wire.Open("zmq", 1), {"slots": MAX_SLOTS + 1}),
+        (wire.Open("zmq", 1), {"more": 1}),
+        (wire.End(True), {"died": 1}),
+        (wire.End(True), {"more": 1}),
+        (wire.Ping(), {"more": 1}),
+        (wire.Bye("", True), {"reason": 7}),
+        (wire.Bye("", True), {"more": 1}),
+    ],
+)
+def test_fields_that_cannot_be(message, changes):
+    head, *rest = wire_bytes.encode(7, message)
+    assert wire_bytes.decode([head, *rest]) == (7, message)
+    fields = json.dumps(json.loads(head[16:]) | changes).encode()
+    with pytest.raises(wire.WireError):
+        wire_bytes.decode([head[:16] + fields, *rest])
+
+
 @given(MESSAGES.filter(lambda message: type(message) in KINDS), st.data())
 def test_fields_that_are_of_other_types_missing_or_too_many(message, data):
     head, *rest = wire_bytes.encode(7, message)
@@ -169,9 +213,16 @@ def test_frames_like_those_that_cannot_be(meta):
     [
         [_packed(wire.Flow.kind, struct.pack("<QI", 1, 0xFFFFFFFF))],
         [_packed(wire.Flow.kind, struct.pack("<QI2Q", 1, 2, 5, 5))],
-        [_packed(wire.Flow.kind, struct.pack("<QIQ", 1, 1, 1 << 63))],
+        [_packed(wire.Flow.kind, struct.pack("<QIQ", 1, 1, 1 << 48))],
+        [_packed(wire.Flow.kind, struct.pack("<QI", 1 << 48, 0))],
+        [_packed(wire.Flow.kind, struct.pack("<QI", 1, 0)) + b"x"],
         [_frame(9, 9, 1 << 63, 0, 0, 0, 0)],
         [_frame(9, 9, 9, 0, 0, 0, 255)],
+        [_frame(9, 9, 9, 0, 0, 0, 255) + b"\1" * 8 * 255],
+        [_frame(9, 9, 0, 0, 0, 0, 0)],
+        [_frame(9, 9, 9, 1 << 63, 0, 0, 0)],
+        [_frame(9, 9, 9, 0, 1 << 48, 0, 0)],
+        [_frame(9, 1 << 48, 9, 0, 0, 0, 0)],
         [_frame(9, 9, 9, 0, 0, 0, 1) + bytes(8)],
         [_frame(0, 9, 9, 0, 0, 0, 0)],
         [_frame(9, 9, 9, 0, 0, 0, 0) + b"x" * ((1 << 16) + 1)],
@@ -180,6 +231,13 @@ def test_frames_like_those_that_cannot_be(meta):
         [_frame(9, 9, 1 << 21, 0, 0, 0, 0), b"x" * (wire.MAX_PART + 1)],
         [_packed(wire.Data.kind, struct.pack("<QQ", 9, 1 << 63)), b"x"],
         [_packed(wire.Data.kind, struct.pack("<QQ", 9, 0)), b""],
+        [_packed(wire.Data.kind, struct.pack("<QQ", 1 << 48, 0)), b"x"],
+        [_packed(wire.Data.kind, struct.pack("<QQQ", 9, 0, 0)), b"x"],
+        [_packed(wire.Data.kind, struct.pack("<QQ", 9, 0))],
+        [_packed(wire.Data.kind, struct.pack("<QQ", 9, 0)), b"x", b"x"],
+        [_packed(wire.Begin.kind, b"x")],
+        [_packed(wire.Begin.kind, b""), b"x"],
+        [_packed(wire.End.kind, b'{"died": true}' + b" " * wire.MAX_HEAD)],
         [_packed(wire.Data.kind, struct.pack("<QQ", 9, 0)), b"x" * (wire.MAX_PART + 1)],
         [_packed(wire.Open.kind, b'{"engine": "zmq", "slots": 4}'), b"x" * (wire.MAX_OFFER + 1)],
         [_packed(wire.Open.kind, b'{"engine": "zmq", "slots": 1e9}'), b""],

@@ -241,6 +241,7 @@ def test_a_killed_producer_ends_it_with_what_was_published(name, children, tmp_p
             assert process.returncode == 1
         assert f"3 frames of {name}" in errors
         assert "one of them died" in errors
+        assert errors.endswith("A new producer starts the stream again\n")  # a tap has no reattach
         frames = saved(tmp_path)
         assert sorted(frames) == [4, 5, 6]
         for seq, frame in frames.items():

@@ -192,6 +192,7 @@ def test_a_stopped_engine_is_counted_once_and_its_role_is_told_in_a_narrow_termi
         try:
             poll(lambda: ", 1 stopped, service, " in row_of(command("ls").stdout, name))
             told = command("ls", name).stdout
+            metrics = command("metrics", "--once").stdout
             monkeypatch.setenv("COLUMNS", "60")
             text = command("inspect", name).stdout
         finally:
@@ -203,6 +204,7 @@ def test_a_stopped_engine_is_counted_once_and_its_role_is_told_in_a_narrow_termi
         assert "(not shown, for lack of room: " in text
         assert told.count(f"(pid {worker.pid})") == 1
         assert f"Stopped in {name}: " in told
+        assert len(re.findall(rf'peer_stopped{{peer="\d+",ring="{name}"}} 1.0', metrics)) == 1
         worker.finish()
 
 

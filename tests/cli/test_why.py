@@ -244,10 +244,25 @@ def test_who_waits_for_the_next_ring_is_told(name, children, command, durable):
     if durable:  # the name stays
         told = f"viewer (pid {viewer.pid}) waits for the next ring {name}."
     else:
-        told = f"Ring {name} was closed or removed. It is still used by pid {viewer.pid} ("
+        told = f"Ring {name} was closed, removed or replaced. It is still used by pid "
+        told += f"{viewer.pid} ("
         assert told in command("why").stdout
     poll(lambda: told in said(command("why", name, "--after", 0)))
     assert command("why", name).returncode == (0 if durable else 3)
+
+
+def test_who_is_stopped_in_a_ring_that_was_replaced_is_told(name, children, command):
+    with small_ring(name) as ring, gpuring.attach(name):
+        viewer = up(children(reader, name, "viewer"))
+        os.kill(viewer.pid, signal.SIGSTOP)
+        poll(lambda: any(peer.stopped for peer in ring.stats().peers))
+        assert "replaced" not in command("why", name).stdout
+        with small_ring(name, replace=True):
+            told = " ".join(command("why", name).stdout.split())
+            os.kill(viewer.pid, signal.SIGCONT)
+            poll(lambda: "replaced" not in command("why", name).stdout)
+    assert f"replaced. It is still used by pid {viewer.pid} (" in told
+    assert f"`kill -CONT {viewer.pid}` continues" in told
 
 
 @pytest.mark.parametrize("claimed", [False, True])

@@ -114,10 +114,10 @@ def test_what_other_programs_have_in_the_file_is_passed_over(whole, tmp_path, cu
 
 
 @pytest.mark.parametrize("content", [b"\1\0\0\0\xff", b"\1"], ids=["no text", "no length"])
-def test_a_file_whose_records_say_nothing_is_no_recording(tmp_path, content):
+def test_a_file_whose_records_say_nothing_is_damaged(tmp_path, content):
     record = struct.pack("<BQ", Opcode.METADATA, len(content)) + content
     (tmp_path / "run.mcap").write_bytes(MCAP0_MAGIC + record)
-    with pytest.raises(gpuring.RingError, match=r"run\.mcap is not a recording"):
+    with pytest.raises(gpuring.RingError, match=r"run\.mcap is damaged"):
         read(tmp_path / "run.mcap")
 
 

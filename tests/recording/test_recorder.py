@@ -16,7 +16,7 @@ from gpuring.recording import read
 from gpuring.recording.files import Files
 from gpuring.recording.message import RecordedRing
 from gpuring.recording.recorder import Recorder, Source
-from tests.helpers.processes import in_thread
+from tests.helpers.processes import in_thread, poll
 from tests.helpers.words import tear
 from tests.recording.recordings import put, record, values
 
@@ -68,13 +68,18 @@ def test_lossless_misses_none_and_never_blocks_itself(name, tmp_path, monkeypatc
 
 
 def test_a_durable_one_lets_a_frame_go_when_it_is_on_the_disk(ring, tmp_path, monkeypatch):
-    synced, had = [], []
+    synced, had, finished = [], [], []
 
     def fdatasync(fd):
         had.append(held(ring))
         synced.append(os.fstat(fd).st_size)
 
     monkeypatch.setattr("gpuring.recording.files.os.fdatasync", fdatasync)
+
+    def fsync(fd):
+        finished.append(os.fstat(fd).st_size)
+
+    monkeypatch.setattr("gpuring.recording.files.os.fsync", fsync)
     with (
         ring.producer() as producer,
         Source(ring.name, lossless=True, durable="recorder") as source,
@@ -85,7 +90,23 @@ def test_a_durable_one_lets_a_frame_go_when_it_is_on_the_disk(ring, tmp_path, mo
         ring.unsubscribe("recorder")
     assert had == [4]
     assert synced[0] > 4 * 128
+    assert finished == [(tmp_path / "run.mcap").stat().st_size]
     assert values(recording) == [*range(4)]
+
+
+def test_what_is_in_a_file_that_is_finished_is_not_held_until_the_next_frame(ring, tmp_path):
+    with (
+        ring.producer() as producer,
+        Source(ring.name, lossless=True, durable="recorder") as source,
+    ):
+        files = Files(tmp_path / "run.mcap", split_s=1e-9)
+        recording = in_thread(Recorder([source], files).run)
+        put(producer, [7])
+        poll(lambda: read(*files.written).complete and not held(ring))
+        producer.close()
+        assert recording() is None
+        ring.unsubscribe("recorder")
+    assert values(read(*files.written)) == [7]
 
 
 @pytest.mark.parametrize("durable", [None, "recorder"])

@@ -114,6 +114,9 @@ def test_frames_of_a_time(name, recording):
         made.run(rate=math.inf, start_ns=TIMES_NS[1], end_ns=TIMES_NS[3])
         assert made.published == 2
         assert [int(frames.acquire(0).array[0]) for _ in range(2)] == [1, 2]
+        (ring,) = made.rings
+        made.close()
+        assert (ring.closed, made.rings) == (True, [])
 
 
 def test_it_waits_for_readers(name, recording, monkeypatch):

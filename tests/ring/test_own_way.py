@@ -148,9 +148,10 @@ def test_the_callback_of_a_native_thread_may_end_the_wait(name):
     assert done.stdout.startswith("warned\nclaimed 2\n"), done.stderr
 
 
-def test_a_wait_for_oneself_is_warned_of(name):
+@pytest.mark.parametrize("before", ["", "import gpuring; gpuring.exit_on_sigterm()"])
+def test_a_wait_for_oneself_is_warned_of(name, before):
     """The process has one thread of Python, and the wait has timeout=None."""
-    done = python(PROGRAM, name, *WAITS, check=True)
+    done = python(before + PROGRAM, name, *WAITS, check=True)
     told = done.stdout.splitlines()
     assert len(told) == len(WAITS), done.stderr
     for k, line in enumerate(told):

@@ -299,7 +299,7 @@ def test_an_exception_fails_its_batch_and_the_engine_goes_on(name, caplog):
         (lambda x: x[:, :5], "shape (2, 5) for 2 calls"),
         (lambda x: x[0], "shape (64,) for 2 calls"),
         (lambda x: x.astype("f4"), "float32, and answers are int64"),
-        (lambda x: [x[0]], "1 answers to 2 calls"),
+        (lambda x: [x[0]], "1 answer to 2 calls"),
         (lambda x: [x[0], x[1, :3]], "(3,)"),
         (lambda _: "no", "str, not an array"),
     ],

@@ -41,7 +41,7 @@ def test_an_engine_that_waits_is_ready(name):
         join = in_thread(server.take)
         poll(lambda: is_waiting(server))
         assert dataclasses.astuple(gpuring.health(name)) == (
-            name, True, "1 of 1 engines ready", 1, 1, 0, 0.0,
+            name, True, "1 of 1 engine ready", 1, 1, 0, 0.0,
         )  # fmt: skip
         send(client, 0)
         join()
@@ -52,7 +52,7 @@ def test_a_process_that_keeps_a_service_open_may_be_an_engine_of_it(name):
         assert gpuring.health(name).engines == 0
         join = in_thread(server.take)
         poll(lambda: is_waiting(server))
-        assert gpuring.health(name).why == "1 of 1 engines ready"
+        assert gpuring.health(name).why == "1 of 1 engine ready"
         send(client, 0)
         join()
 
@@ -128,7 +128,7 @@ def test_an_engine_that_has_had_a_call_for_long_is_named_while_it_still_counts_a
     with serve(name, label="first") as server, gpuring.connect(name, label="web") as client:
         call = send(client, 0)
         taken = server.take(timeout=10)
-        assert gpuring.health(name, after_s=60).why == "1 of 1 engines ready"
+        assert gpuring.health(name, after_s=60).why == "1 of 1 engine ready"
         here = f"(pid {os.getpid()})"
         told = f"web {here} waits for an answer of service {name}: first {here} has had its call"
         poll(lambda: told in gpuring.health(name, within_s=60, after_s=0.05).why)
@@ -199,7 +199,7 @@ def test_an_engine_that_sends_parts_is_not_named(name):
         part(call, 0)
         assert read(parts, 1) == [0]
         assert parts.ready is False  # releases it
-        poll(lambda: gpuring.health(name, after_s=had_s()).why == "1 of 1 engines ready")
+        poll(lambda: gpuring.health(name, after_s=had_s()).why == "1 of 1 engine ready")
         call.end()
         assert read(parts) == []
 
@@ -338,7 +338,7 @@ def test_the_command_says_it_in_a_line_and_by_its_status(name, capsys):
         assert capsys.readouterr().out.startswith(told)
         server._requests._peer.ask()
         assert main(["health", name, "--within", "60"]) == 0
-        assert capsys.readouterr().out == f"{name}: ok, 1 of 1 engines ready\n"
+        assert capsys.readouterr().out == f"{name}: ok, 1 of 1 engine ready\n"
         assert main(["health", name, "--within", "60", "--json"]) == 0
         assert json.loads(capsys.readouterr().out) == dataclasses.asdict(
             gpuring.health(name, within_s=60)

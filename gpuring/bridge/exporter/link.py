@@ -103,7 +103,7 @@ class Link:
         arrived."""
         self._from_passed = False
         self._acked = 0
-        self.passed = max(0, inner.peer(consumer).position - 1)
+        self.passed = 0
         """Nothing up to this sequence is sent to a far ring that has nothing yet."""
 
     def begin_behind(self, passed: int, lost: int | None, counted: int = 0) -> None:

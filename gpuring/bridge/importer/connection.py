@@ -117,7 +117,7 @@ class Connection:
             return lost
         return f"the exporter said nothing for {seconds:g} s" if self._is_there else _NOBODY
 
-    def close(self) -> None:
+    def close(self, linger_ms: int = 0) -> None:
         self.socket.disable_monitor()
         self.monitor.close(0)
-        self.socket.close(0)
+        self.socket.close(linger_ms)

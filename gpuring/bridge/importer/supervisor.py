@@ -14,6 +14,7 @@ from gpuring import slot_layout
 from gpuring.bridge.stats import LABEL_OF_SUPERVISOR
 from gpuring.bridge.supervisor import Bridge, leave, log
 from gpuring.errors import RingError, RingExists, RingIncompatible, RingNotFound
+from gpuring.printable import counted
 from gpuring.registry import directory, segment, stats, survey
 from gpuring.ring import inner
 from gpuring.ring.attaching import attach
@@ -126,10 +127,8 @@ class Import(Bridge):
         if before is not None:
             leave(before)
         self._settle(ring)
-        log.info(
-            "%s: ring %r has %d slot%s in %s memory",
-            self._title, name, ring.slots, "s"[: ring.slots != 1], ring.memory,
-        )  # fmt: skip
+        slots = counted(ring.slots, "slot")
+        log.info("%s: ring %r has %s in %s memory", self._title, name, slots, ring.memory)
 
     def _settle(self, ring: Ring) -> None:
         ring.watch()

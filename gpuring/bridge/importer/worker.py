@@ -106,16 +106,17 @@ class Importer:
                 except (EngineError, wire.WireError) as error:
                     self._lose(str(error))
             self._give_up()
-        if self._connection is not None:
-            with contextlib.suppress(EngineError):
-                self._connection.post(wire.Bye("the importer was stopped", self._again))
-            self._poller.remove(self._connection.socket)
-            self._poller.remove(self._connection.monitor)
-            self._connection.socket.disable_monitor()
-            self._connection.socket.close(int(1000 * _DRAIN_S))
+        self._hang_up(wire.Bye("the importer was stopped", self._again))
         if self._writer is not None:
             self._writer.close()
         self._context.destroy()
+
+    def _hang_up(self, bye: wire.Bye) -> None:
+        """For good.  The context says it before it is destroyed."""
+        if self._connection is not None:
+            with contextlib.suppress(EngineError):
+                self._connection.post(bye)
+            self._connection.close(int(1000 * _DRAIN_S))
 
     def _descriptors(self) -> list[int]:
         writer, found = self._writer, []
@@ -192,6 +193,9 @@ class Importer:
             self._open()
         elif "left" in message:
             if message["left"]:  # the last producer was killed over there, so it is here
+                why = "the near producer was killed, and so is the importer's worker, on purpose"
+                self._hang_up(wire.Bye(why, True))
+                self._context.destroy()
                 os.kill(os.getpid(), signal.SIGKILL)
             assert self._writer is not None
             self._writer.leave()
@@ -363,8 +367,6 @@ class Importer:
     def _turn(self, writer: RingWriter, turn: wire.End | wire.Begin) -> None:
         """The stream has ended or begun again over there, so it does so here."""
         if isinstance(turn, wire.Begin) != self._ended:  # it is so already
-            if not self._ended:
-                writer.answer()
             return
         self._asked = True
         if isinstance(turn, wire.Begin):

@@ -14,6 +14,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormat
 from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFont
 
+from gpuring.printable import counted
+
 from .arithmetic import FRAME_COLUMNS
 from .records import Outcome, Picture
 from .table import KINDS, duration, percentiles
@@ -95,7 +97,7 @@ def _subtitle(outcome: Outcome) -> str:
     clip = outcome.clip
     return (
         f"{clip.path.name} · {clip.width} × {clip.height} · {outcome.producer.frames} frames "
-        f"through {outcome.slots} slots · memory {outcome.memory} · sync {outcome.sync}"
+        f"through {counted(outcome.slots, 'slot')} · memory {outcome.memory} · sync {outcome.sync}"
     )
 
 

@@ -11,6 +11,7 @@ from rich.live import Live
 from rich.text import Text
 
 from gpuring.cli.text import Table, columns, table
+from gpuring.printable import counted
 from gpuring.registry.stats import RingStats
 
 from ..measure.figures import Distribution
@@ -58,7 +59,9 @@ class LiveTable:
             self.max_lag[name] = max(self.max_lag.get(name, 0), frames)
         if self._live is None:
             return
-        title = f"{stats.name} · {stats.slots} slots · frame {stats.cursor - stats.slots}"
+        title = (
+            f"{stats.name} · {counted(stats.slots, 'slot')} · frame {stats.cursor - stats.slots}"
+        )
         rows: list[tuple[str, ...]] = [
             ("producer", "", *self._pace("producer"), "", "", "", ""),
         ]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from gpuring.cli.text import counted
+from gpuring.printable import counted
 
 from .arithmetic import EDGE_COLUMNS, FRAME_COLUMNS, MOTION, EdgeMeasure, FrameMeasure, luma
 from .arrays import NumPy

@@ -15,7 +15,8 @@ from typing import Any, get_args
 import gpuring
 from gpuring.cli.measure.crew import Crew, RoleFailed
 from gpuring.cli.options import gpu_number
-from gpuring.cli.text import columns, counted
+from gpuring.cli.text import columns
+from gpuring.printable import counted
 
 from . import fullness, gpu, host, network, probe
 from .finding import Finding, Level, in_lines

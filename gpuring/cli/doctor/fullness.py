@@ -10,10 +10,9 @@ from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from gpuring.cli.text import counted
 from gpuring.deadlines import deadline_of, left_s
 from gpuring.errors import RingError
-from gpuring.printable import printable
+from gpuring.printable import counted, printable
 from gpuring.registry import directory, survey
 
 from .finding import Finding

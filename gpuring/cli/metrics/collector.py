@@ -14,6 +14,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from gpuring.cli.services import service
 from gpuring.printable import printable
 from gpuring.registry import survey
 from gpuring.registry.jams import STUCK_S, jams
@@ -183,6 +184,8 @@ def _peers(rings: Sequence[RingStats]) -> Iterator[Metric]:
     stopped = _gauge("gpuring_peer_stopped", "1: its process is stopped (SIGSTOP).", PEER)
     for one in rings:
         labels = {sub.name: label for label, sub in _by_label(one).items()}
+        kinds = whole.kinds if (whole := service(one)) else {}
+        presences = [peer for peer, kind in kinds.items() if kind == "presence"]
         for peer in one.peers:
             number = [one.name, str(peer.number)]
             info.add_metric([*number, peer.label], 1)
@@ -198,7 +201,8 @@ def _peers(rings: Sequence[RingStats]) -> Iterator[Metric]:
             oldest.add_metric(number, _oldest_s(peer))
             pending.add_metric(number, peer.pending)
             waiting.add_metric(number, peer.waiting)
-            stopped.add_metric(number, peer.stopped)
+            if peer.number not in presences:  # an engine is stopped once
+                stopped.add_metric(number, peer.stopped)
     yield from (info, published, acquired, torn, held, oldest, pending, waiting, stopped, asked)
 
 

@@ -8,6 +8,7 @@ the metadata as JSON.  Ctrl-C ends it.
 from __future__ import annotations
 
 import argparse
+import re
 import signal
 import time
 from collections.abc import Callable, Sequence
@@ -16,9 +17,10 @@ from pathlib import Path
 import gpuring
 from gpuring.cli.absent import say_who_is_waited_for
 from gpuring.cli.options import add_owner, count, count_or_zero, positive
-from gpuring.cli.text import complain, counted
+from gpuring.cli.text import complain
 from gpuring.cli.trouble import CommandError, need
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingTimeout
+from gpuring.printable import counted
 from gpuring.recording.message import Frame, RecordedRing, copier
 from gpuring.recording.places import place_of
 from gpuring.registry.jams import STUCK_S
@@ -26,6 +28,9 @@ from gpuring.ring import inner
 from gpuring.slot_layout import Field
 
 from .files import Writer, check_pictures
+
+_HOW_TO_FOLLOW = re.compile(r"\. [^.]*`reattach`[^.]*$")
+"""What programs can do at the end of a stream, and a tap cannot."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -117,7 +122,7 @@ def _tap(args: argparse.Namespace) -> int:
         except EndOfStream:
             reason = "the stream has ended"
         except (PeerLost, RingTimeout) as error:
-            reason, status = str(error), 1
+            reason, status = _HOW_TO_FOLLOW.sub("", str(error)), 1
         torn += _passed_over(ring, frames)
         _summary(args, saved, torn, reason)
     return status

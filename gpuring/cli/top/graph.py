@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from gpuring.cli.services import service
-from gpuring.printable import printable
+from gpuring.printable import counted, printable
 from gpuring.registry.jams import Jam, key_of
 from gpuring.registry.stats import PeerStats, RingStats
 
@@ -108,7 +108,7 @@ def _of_ring(before: Look | None, now: Look, name: str) -> str:
     one = now.rings[name]
     full = "closed, " if one.closed else "full, " if one.in_the_way else ""
     dropped = f", {one.dropped} dropped" if one.dropped else ""
-    return f"{one.slots} slots, {full}{rate(frames_per_s(before, now, name))}/s{dropped}"
+    return f"{counted(one.slots, 'slot')}, {full}{rate(frames_per_s(before, now, name))}/s{dropped}"
 
 
 def _next(edges: Collection[Edge], name: str) -> list[str]:

@@ -9,8 +9,8 @@ from gpuring.cli.inspect import death, gpus, peer_state, waiting
 from gpuring.cli.ls import state
 from gpuring.cli.owners import explained, myself
 from gpuring.cli.services import deaths, service
-from gpuring.cli.text import counted, nbytes, seconds, table, wrap
-from gpuring.printable import printable
+from gpuring.cli.text import nbytes, seconds, table, wrap
+from gpuring.printable import counted, printable
 from gpuring.registry.stats import PeerStats, RingStats, SubscriptionStats
 
 from .lines import Line, single

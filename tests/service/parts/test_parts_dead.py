@@ -235,7 +235,7 @@ def test_a_part_that_is_missing_ends_the_stream(pair):
     lost.release()
     assert not parts.ready
     part(taken, 2, 0)
-    with pytest.raises(gpuring.PeerLost, match="after 1 parts"):
+    with pytest.raises(gpuring.PeerLost, match="after 1 part of"):
         next(parts)
     assert taken.cancelled
     taken.end()
@@ -284,7 +284,7 @@ def test_a_torn_part_behind_one_that_was_taken_ends_the_stream(name, children):
         assert torn.engine.receive() == "sent"
         torn.sticks(1)
         torn.dies()
-        with pytest.raises(gpuring.PeerLost, match="after 1 parts"):
+        with pytest.raises(gpuring.PeerLost, match="after 1 part of"):
             next(parts)
 
 

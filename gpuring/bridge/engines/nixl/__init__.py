@@ -27,6 +27,7 @@ from gpuring.bridge.engines.nixl import bounce_buffer, rdma_devices
 from gpuring.bridge.engines.nixl.agent import host, package
 from gpuring.bridge.engines.nixl.receiver import Receiver
 from gpuring.bridge.engines.nixl.sender import Sender
+from gpuring.printable import counted
 
 NAME = "nixl"
 sender, receiver = Sender, Receiver
@@ -63,7 +64,7 @@ def suits(near: Mapping[str, Any], far: Mapping[str, Any], slab: Slab) -> tuple[
             bounce_buffer.reserve(slab.gpu, slots * slab.slot_nbytes)
         except EngineError as error:
             return False, str(error)
-        reason += f", with a bounce buffer of {slots} slots"
+        reason += f", with a bounce buffer of {counted(slots, 'slot')}"
     return True, reason
 
 
