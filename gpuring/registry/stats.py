@@ -242,7 +242,7 @@ class RingStats:
     creator_pid: int
     """The id of the process that owns its memory."""
     creator_alive: bool
-    """Whether that process lives.  Without it nobody new can attach to a GPU ring."""
+    """Whether that process lives.  If not, nobody new can attach to a ring with `memory` "ipc"."""
     created_ns: int
     """When it was created: CLOCK_REALTIME in nanoseconds, as `time.time_ns()`."""
     reaps: int
