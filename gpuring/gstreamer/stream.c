@@ -100,8 +100,8 @@ static gpuring_status go_on(Stream *stream, gboolean is_dead, gpuring_error *err
                       stream->owner, &ring, error);
     if (status != GPURING_OK) return status;
     if (!is_same(ring, stream->reader->ring))
-        return join_again(stream, ring, GPURING_START_OLDEST, "goes on in the next ring of that name",
-                          error);
+        return join_again(stream, ring, GPURING_START_OLDEST,
+                          "this source goes on in the next ring of that name", error);
     if (is_dead) {
         const gint64 from = reader_next(stream->reader);
         stream->missed += gone_from(stream, ring, from);
