@@ -238,7 +238,7 @@ class RingStats:
     cursor: int
     """The next sequence to be claimed.  A ring of N slots begins with N."""
     closed: bool
-    """Whether it was closed, by its creator or by who replaced it."""
+    """Whether it was closed, by its creator or because it was replaced."""
     creator_pid: int
     """The id of the process that owns its memory."""
     creator_alive: bool
