@@ -51,7 +51,8 @@ class PeerLost(RingError):
     """The other side died, or this peer was taken for dead.
 
     * `acquire`: everything was read, and the last producer was killed.
-    * `attach`: the creator of a GPU ring died before.
+    * `attach`: nobody who lives can hand on the memory of a GPU ring, or within the timeout there
+      was only a ring of the dead.
     * Services: there is no engine, the engine died with the call, or the service was closed or
       replaced.
     * Any verb: this peer itself was taken for dead, and its claims were cleared.

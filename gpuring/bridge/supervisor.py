@@ -193,7 +193,7 @@ class Bridge:
             worker.wait()
             self._worker = None
         if self._error is not None:
-            log.error("%s: is over: %s", self._title, self._error)
+            log.error("%s is over: %s", self._title, self._error)
         self._over.set()
         with self._answered:
             self._answered.notify_all()

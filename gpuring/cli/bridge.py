@@ -80,7 +80,7 @@ def _add_export(parser: argparse.ArgumentParser) -> None:
         default=60.0,
         metavar="S",
         help="keep the frames of an importer that is gone for S seconds; a lossless one "
-        "holds up the producers meanwhile (default: 60 s)",
+        "holds up the producers meanwhile (default: 60)",
     )
     add_owner(parser)
     _add_common(parser, "the GPU under which a ring on a GPU is used: cuda (default) or cuda:N")

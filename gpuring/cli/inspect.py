@@ -222,7 +222,7 @@ def _without_members(sub: SubscriptionStats, one: RingStats) -> str:
         return f"none; the next ring takes it over{anew}"
     since = "" if sub.unread_s is None else f" for {seconds(sub.unread_s)}"
     if sub.patience_s is not None:
-        since += f" of {seconds(sub.patience_s)}"
+        since += f" (patience {seconds(sub.patience_s)})"
     return f"none{since}{', given up' if sub.given_up else ''}"
 
 

@@ -153,5 +153,6 @@ def _summary(collector: Collector) -> Iterator[str]:
         if ring.missed:
             line += f", {ring.missed} more were overwritten before they were read"
         if ring.gaps:
-            line += f"; it was off {counted(ring.gaps, 'time')}, because this command was stopped"
+            times = counted(ring.gaps, "time")
+            line += f"; tracing was off {times}, because this command was stopped"
         yield line

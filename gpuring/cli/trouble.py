@@ -47,7 +47,7 @@ def _is_there(module: str) -> bool:
 
 
 def message(error: BaseException, options: Collection[str]) -> str:
-    """An error for who typed a command that has these options."""
+    """An error, in the words of a command that has these options."""
     if isinstance(error, OSError) and error.strerror and error.filename is not None:
         return f"{os.fsdecode(error.filename)}: {error.strerror}"
     return in_options(str(error), options)

@@ -91,12 +91,12 @@ WORDS = {
         "`{unsubscribe}`, or wait until the exporter's --patience is over",
     ),
     "no reader": (
-        "Subscription '{name}' of ring {ring} has no reader, and has kept it waiting {since}",
+        "Subscription '{name}' has no reader, and ring {ring} has waited for one {since}",
         "Start its reader, or end it with `{unsubscribe}`{patience}",
     ),
     "no exporter": (
-        "The exporter of a bridge is gone that reads subscription '{name}' of ring {ring}, and has "
-        "kept it waiting {since}",
+        "The exporter of the bridge that reads subscription '{name}' is gone, and ring {ring} has "
+        "waited for it {since}",
         "Start `gpuring bridge export {ring}` here again, as before, or end the subscription with "
         "`{unsubscribe}`{patience}",
     ),
@@ -298,7 +298,7 @@ def _filled(words: str, end: Culprit) -> str:
         origin=end.origin,
         clean=_cleaning(end.ring),
         command=end.command,
-        again="Start the program again that created it"
+        again="Restart the program that created it"
         if end.command is None
         else f"Start `{end.command}` again, with PORT and the options as before",
         exists=f". If it fails because the ring exists, end the readers first, and remove the ring "

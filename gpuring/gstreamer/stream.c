@@ -100,8 +100,8 @@ static gpuring_status go_on(Stream *stream, gboolean is_dead, gpuring_error *err
                       stream->owner, &ring, error);
     if (status != GPURING_OK) return status;
     if (!is_same(ring, stream->reader->ring))
-        return join_again(stream, ring, GPURING_START_OLDEST, "goes on in the next ring of that name",
-                          error);
+        return join_again(stream, ring, GPURING_START_OLDEST,
+                          "this source goes on in the next ring of that name", error);
     if (is_dead) {
         const gint64 from = reader_next(stream->reader);
         stream->missed += gone_from(stream, ring, from);
@@ -112,8 +112,8 @@ static gpuring_status go_on(Stream *stream, gboolean is_dead, gpuring_error *err
     return GPURING_OK;
 }
 
-/* *is_dead: whether this consumer was taken for dead, because its process was stopped. Then the
- * answer is GPURING_PEER_LOST although a producer lives. That producer may also have joined after
+/* *is_dead: whether this consumer was taken for dead, because its process has lost its locks. Then
+ * the answer is GPURING_PEER_LOST although a producer lives. That producer may also have joined after
  * the first answer, so the second answer decides. */
 static gpuring_status acquire(Stream *stream, gpuring_slot *slot, gboolean *is_dead,
                               gpuring_error *error) {

@@ -56,7 +56,7 @@ uint32_t gpuring_api_version(void);
 /* The exception that Python raises is in brackets. */
 typedef enum gpuring_status {
     GPURING_OK = 0,
-    GPURING_TIMEOUT = 1,          /* nothing came in time, or others held LOCK (RingTimeout) */
+    GPURING_TIMEOUT = 1,          /* nothing came in time, or a lock was not free (RingTimeout) */
     GPURING_FULL = 2,             /* no slot could be claimed in time (RingFull) */
     GPURING_NOT_FOUND = 3,        /* there is no ring of that name, or none yet (RingNotFound) */
     GPURING_EXISTS = 4,           /* there is already a ring of that name (RingExists) */

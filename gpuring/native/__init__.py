@@ -13,7 +13,7 @@ results            what a verb returns where it does not succeed
 subscriptions      those that stay without a member
 taking             who gets a name, which ring makes way, what the dead have left
 blocked            what a wait that is blocked asks of the layers above
-tracer             events of what peers do, for who traces a ring
+tracer             events of what peers do, for a tracer of a ring
 ranges             verbs as ranges of NVTX, if a program asks for them
 snapshot, dlpack, signals
                    a header for people, capsules, the end of a dropped object

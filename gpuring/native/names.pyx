@@ -190,7 +190,7 @@ def find(str name not None):
 
 
 def read_header(str name not None, int fd):
-    """Header.read, for who has found the ring `name` by its name.  Raises Missing, RingIncompatible, OSError."""
+    """Header.read, for a caller that has found the ring `name` by its name.  Raises Missing, RingIncompatible, OSError."""
     cdef gpuring_error error
     cdef Header header = Header.__new__(Header)
     header.is_copy = True

@@ -238,11 +238,11 @@ class RingStats:
     cursor: int
     """The next sequence to be claimed.  A ring of N slots begins with N."""
     closed: bool
-    """Whether it was closed, by its creator or by who replaced it."""
+    """Whether it was closed, by its creator or because it was replaced."""
     creator_pid: int
     """The id of the process that owns its memory."""
     creator_alive: bool
-    """Whether that process lives.  Without it nobody new can attach to a GPU ring."""
+    """Whether that process lives.  If not, nobody new can attach to a ring with `memory` "ipc"."""
     created_ns: int
     """When it was created: CLOCK_REALTIME in nanoseconds, as `time.time_ns()`."""
     reaps: int

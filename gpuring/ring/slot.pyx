@@ -212,8 +212,8 @@ cdef class Slot(Exported):
 
     def _has_no_meta(self):
         return TypeError(
-            f"ring {self._ring!r} has no metadata: create() is told what frames carry, such as "
-            'meta=[("pts", "i8")], and serve() with request_meta= and response_meta='
+            f"ring {self._ring!r} has no metadata: give create() what frames carry, such as "
+            'meta=[("pts", "i8")], and give it to serve() as request_meta= and response_meta='
         )
 
     def __getitem__(self, name):

@@ -55,7 +55,7 @@ cpdef bint has_engines(Header header, bint kept) except -1:
 
 
 cpdef bint is_closed(Header header) noexcept:
-    """Whether the ring was closed, by its creator or by who has replaced it."""
+    """Whether the ring was closed, by its creator or because it was replaced."""
     return gr_load_acquire(&header.ring.head.closed) != 0
 
 

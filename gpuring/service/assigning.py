@@ -73,4 +73,7 @@ def _check(array: Any, value: Any, what: str) -> None:
     if plain and {dtype.kind, array.dtype.kind} <= {*"iu"}:
         return
     if not np.can_cast(dtype, array.dtype, "same_kind"):
-        raise TypeError(f"{what} is {array.dtype}, and {dtype} cannot be cast to it without loss")
+        raise TypeError(
+            f"{what} is {array.dtype}, and NumPy does not cast {dtype} to that by its rule "
+            '"same_kind": convert it first'
+        )

@@ -38,9 +38,9 @@ DEATH_S = 1.0
 """For how long a worker whose connections have ended may still seem to be alive."""
 
 NOT_STARTED = (
-    "What it has written says why. A worker that is not forked imports the program again: what "
-    'begins a loop stands under `if __name__ == "__main__":`, and the dataset in a file that can '
-    "be imported."
+    "Its own traceback, further up, says why. A worker that is not forked imports the program "
+    'again. So the code that begins a loop has to stand under `if __name__ == "__main__":`, and '
+    "the dataset in a file that can be imported."
 )
 
 

@@ -137,6 +137,21 @@ def test_every_file_of_tests_that_a_page_names_is_there():
     assert not wrong
 
 
+def test_every_page_that_the_code_names_has_the_heading_that_it_names():
+    """Messages and comments send people there, as in "docs/streams.md, CUDA graphs"."""
+    named = [
+        (path.name, *page)
+        for path in (ROOT / "gpuring").rglob("*.*")
+        if path.suffix in {".py", ".pyx", ".c", ".h"}
+        for page in re.findall(r'(docs/\w+\.md)(?:, "?([A-Z][A-Za-z ]+))?', path.read_text())
+    ]
+    assert len(named) > 10
+    for path, page, heading in named:
+        assert (ROOT / page).is_file(), f"{path} names {page}"
+        slug = heading.lower().replace(" ", "-")
+        assert not heading or slug in anchors(ROOT / page), f"{path} names {page}, {heading}"
+
+
 def test_every_command_is_named():
     table = (ROOT / "docs" / "tools.md").read_text().split("**Extras.**")[0]
     assert set(re.findall(r"gpuring ([a-z]+)(?=[,\]])", table)) == set(COMMANDS)

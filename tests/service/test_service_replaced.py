@@ -66,7 +66,8 @@ def test_the_next_request_goes_to_the_service_that_took_the_place(name, replaced
     "services.md",
     "A service ends when its creator closes it, when another one takes its name (`serve(…, "
     "replace=True)`), or on a GPU when it is started again after its creator died.",
-    "While there is no new service, `request` waits for it for up to `engine_s` seconds.",
+    "While there is no new service, `request` waits for it for as long as `connect(engine_s=)` "
+    "says.",
     "Clients go on in the next service of that name, as described "
     "[above](#when-a-service-is-replaced).",
 )

@@ -74,7 +74,7 @@ def read(path: str | Path, side: str) -> dict[str, bytes]:
 
 
 def serve(socket: Any, keys: dict[str, bytes]) -> None:
-    """Lets an exporter's socket talk only to who has a key.  `Doorkeeper` has to be there first."""
+    """Lets an exporter's socket talk only to holders of a key.  It needs a `Doorkeeper` first."""
     socket.curve_server = True
     socket.curve_publickey, socket.curve_secretkey = keys["public"], keys["secret"]
     socket.zap_domain = _DOMAIN

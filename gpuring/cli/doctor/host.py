@@ -283,8 +283,8 @@ def memory(host: Host) -> Finding:
         return Finding("ok", what, found)
     found += ", and the slots of host rings count where they are created"
     fix = (
-        "who creates a ring with more in its slots is killed: raise MemoryMax= of the unit, "
-        "docker run --memory, or limits.memory of the container"
+        "a process that creates a ring with more in its slots is killed: raise MemoryMax= of the "
+        "unit, docker run --memory, or limits.memory of the container"
     )
     return Finding("warn", what, found, fix)
 

@@ -49,7 +49,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         const="",
         metavar="URL",
         help="do not listen, but send to a receiver of OTLP over HTTP, such as "
-        "http://localhost:4318 (without URL: OTEL_EXPORTER_OTLP_ENDPOINT, or that one)",
+        "http://localhost:4318 (default: OTEL_EXPORTER_OTLP_ENDPOINT, or else this URL)",
     )
     parser.add_argument(
         "--every",
@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=count,
         default=64,
         metavar="N",
-        help="name only the first N rings (default: 64); a ring has up to 250 peers",
+        help="give the metrics of the first N rings only, by name (default: 64)",
     )
 
 

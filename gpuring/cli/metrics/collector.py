@@ -41,12 +41,12 @@ class RingCollector(Collector):
         found, unreadable = survey.all_rings()
         yield GaugeMetricFamily(
             "gpuring_rings",
-            "Readable rings on this host, including those beyond --max-rings.",
+            "How many rings of this host can be read, including those beyond --max-rings.",
             len(found),
         )
         yield GaugeMetricFamily(
             "gpuring_rings_unreadable",
-            "Names of rings that are damaged, of another version or user, or no files.",
+            "How many names of rings are damaged, of another version or user, or no files.",
             len(unreadable),
         )
         told = found[: self._max_rings]
@@ -59,21 +59,23 @@ class RingCollector(Collector):
 
 def _rings(rings: Sequence[RingStats]) -> Iterator[Metric]:
     info = GaugeMetricFamily(
-        "gpuring_ring_info", "Always 1.", labels=("ring", "memory", "sync", "gate")
+        "gpuring_ring_info",
+        "Always 1: where its slots are, and how GPU work on them is ordered.",
+        labels=("ring", "memory", "sync", "gate"),
     )
-    created = _gauge("gpuring_ring_created_timestamp_seconds", "When it was created.", RING)
-    slots = _gauge("gpuring_ring_slots", "Slots.", RING)
-    nbytes = _gauge("gpuring_ring_slot_bytes", "Size of a slot.", RING)
-    closed = _gauge("gpuring_ring_closed", "1: closed, nobody can claim any more.", RING)
-    creator = _gauge("gpuring_ring_creator_alive", "0: nobody new can join a GPU ring.", RING)
+    created = _gauge("gpuring_ring_created_timestamp_seconds", "When the ring was created.", RING)
+    slots = _gauge("gpuring_ring_slots", "How many slots the ring has.", RING)
+    nbytes = _gauge("gpuring_ring_slot_bytes", "How large a slot is.", RING)
+    closed = _gauge("gpuring_ring_closed", "1: the ring was closed, so nobody can claim.", RING)
+    creator = _gauge("gpuring_ring_creator_alive", "0: the ring's creator is dead.", RING)
     claimed = _counter(
-        "gpuring_sequences_claimed_total", "Sequences claimed, also void ones.", RING
+        "gpuring_sequences_claimed_total", "How many sequences were claimed, also void ones.", RING
     )
-    deaths = _counter("gpuring_peer_deaths_total", "Dead peers that were cleared.", RING)
+    deaths = _counter("gpuring_peer_deaths_total", "How many dead peers were cleared.", RING)
     dropped = _counter(
-        "gpuring_frames_dropped_total", "Frames that producers had no free slot for.", RING
+        "gpuring_frames_dropped_total", "How many frames producers had no free slot for.", RING
     )
-    peers = _gauge("gpuring_peers", "Joined peers.", ("ring", "role", "state"))
+    peers = _gauge("gpuring_peers", "How many peers are in the ring.", ("ring", "role", "state"))
     for one in rings:
         ring = [one.name]
         info.add_metric([one.name, one.memory, one.sync, one.gate], 1)
@@ -96,14 +98,18 @@ def _bridges(rings: Sequence[RingStats]) -> Iterator[Metric]:
     """The metrics of rings that a bridge fills, as far as it has measured while it is connected."""
     labels = ("ring", "host")
     connected = _gauge(
-        "gpuring_bridge_connected", "0: no connection to the other host for 20 s.", labels
+        "gpuring_bridge_connected",
+        "0: the bridge has had no connection to the other host for 20 s.",
+        labels,
     )
     round_trip = _gauge(
-        "gpuring_bridge_round_trip_seconds", "The shortest one of late to the other host.", labels
+        "gpuring_bridge_round_trip_seconds",
+        "The shortest of the last round trips to the other host.",
+        labels,
     )
     ahead = _gauge(
         "gpuring_bridge_clock_ahead_seconds",
-        "How far CLOCK_MONOTONIC of the other host is ahead; half of the round trip may be wrong.",
+        "How far CLOCK_MONOTONIC of the other host is ahead, give or take half of the round trip.",
         labels,
     )
     for one in rings:
@@ -120,28 +126,31 @@ def _bridges(rings: Sequence[RingStats]) -> Iterator[Metric]:
 def _subscriptions(rings: Sequence[RingStats]) -> Iterator[Metric]:
     lag = _gauge(
         "gpuring_subscription_lag_frames",
-        "From the oldest frame that it has not released to the newest claim.",
+        "How many sequences there are from the oldest frame that the subscription has not released "
+        "to the newest claim.",
         SUBSCRIPTION,
     )
     lost = _counter(
         "gpuring_subscription_lost_frames_total",
-        "Frames that it has missed, skipped here or lost on the way from another host.",
+        "How many frames the subscription has missed, here or on the way from another host.",
         SUBSCRIPTION,
     )
     untaken = _gauge(
         "gpuring_subscription_untaken_frames",
-        "Published frames that no member has taken; of a service: calls that wait.",
+        "How many published frames no member has taken. Of a service: how many calls wait.",
         SUBSCRIPTION,
     )
     oldest = _gauge(
         "gpuring_subscription_oldest_untaken_seconds",
-        "For how long the oldest of these has been published; 0: none.",
+        "For how long the oldest frame that no member has taken has been published. 0: none waits.",
         SUBSCRIPTION,
     )
-    members = _gauge("gpuring_subscription_members", "Consumers that share it.", SUBSCRIPTION)
+    members = _gauge(
+        "gpuring_subscription_members", "How many consumers share the subscription.", SUBSCRIPTION
+    )
     unread = _gauge(
         "gpuring_subscription_unread_seconds",
-        "For how long a durable one has had no consumer; 0: it has one.",
+        "For how long a durable subscription has had no consumer. 0: it has one.",
         SUBSCRIPTION,
     )
     for one in rings:
@@ -158,30 +167,40 @@ def _subscriptions(rings: Sequence[RingStats]) -> Iterator[Metric]:
 
 
 def _peers(rings: Sequence[RingStats]) -> Iterator[Metric]:
-    published = _counter("gpuring_frames_published_total", "Frames published by a producer.", PEER)
-    acquired = _counter("gpuring_frames_acquired_total", "Frames acquired by a consumer.", READER)
+    published = _counter(
+        "gpuring_frames_published_total", "How many frames a producer has published.", PEER
+    )
+    acquired = _counter(
+        "gpuring_frames_acquired_total", "How many frames a consumer has acquired.", READER
+    )
     torn = _counter(
         "gpuring_frames_torn_total",
-        "Torn frames that a consumer passed over or got FrameTorn for.",
+        "How many torn frames a consumer passed over or got FrameTorn for.",
         READER,
     )
     info = GaugeMetricFamily(
         "gpuring_peer_info", "Always 1: what a peer is called.", labels=(*PEER, "label")
     )
-    held = _gauge("gpuring_peer_slots_held", "Slots that a peer has claimed or holds.", PEER)
+    held = _gauge("gpuring_peer_slots_held", "How many slots a peer has claimed or holds.", PEER)
     oldest = _gauge(
-        "gpuring_peer_oldest_hold_seconds", "For how long it has had the oldest; 0: none.", PEER
+        "gpuring_peer_oldest_hold_seconds",
+        "For how long a peer has had its oldest slot. 0: it has none.",
+        PEER,
     )
     pending = _gauge(
-        "gpuring_peer_gpu_pending_slots", "Slots on which its GPU work is not finished.", PEER
+        "gpuring_peer_gpu_pending_slots",
+        "On how many slots a peer's GPU work is not finished.",
+        PEER,
     )
-    waiting = _gauge("gpuring_peer_waiting", "1: asleep in claim or acquire.", PEER)
+    waiting = _gauge(
+        "gpuring_peer_waiting", "1: the peer sleeps in claim, acquire or select.", PEER
+    )
     asked = _gauge(
         "gpuring_engine_asked_seconds",
-        "How long ago an engine of a service last asked for calls; none before it is ready.",
+        "How long ago an engine of a service last asked for calls. No value before it is ready.",
         READER,
     )
-    stopped = _gauge("gpuring_peer_stopped", "1: its process is stopped (SIGSTOP).", PEER)
+    stopped = _gauge("gpuring_peer_stopped", "1: the peer's process is stopped (SIGSTOP).", PEER)
     for one in rings:
         labels = {sub.name: label for label, sub in _by_label(one).items()}
         kinds = whole.kinds if (whole := service(one)) else {}
@@ -211,7 +230,7 @@ def _stuck(rings: Sequence[RingStats]) -> Metric:
     stuck = _gauge(
         "gpuring_stuck_seconds",
         "For how long nothing has moved in the waits that end at this peer or subscription, and "
-        "begin in the ring `stuck`; nothing if nothing is stuck.",
+        "begin in the ring `stuck`. No value if nothing is stuck.",
         ("stuck", "reason", "ring", "subscription", "peer", "label"),
     )
     by_name = {one.name: one for one in rings}

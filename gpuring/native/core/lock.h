@@ -13,7 +13,7 @@ enum {
      * In slots their maker locks it until their ring has its name. What lies behind it does not
      * count as using the ring. */
     GR_NAME_BYTE = 260,
-    GR_TRACER_BYTE = 261,   /* held by who traces the ring */
+    GR_TRACER_BYTE = 261,   /* held by the tracer of the ring */
     GR_SETTLING_BYTE = 262, /* held while somebody counts what earlier rings owe (host/debts.c) */
 };
 

@@ -1,5 +1,5 @@
 /* The other processes of our rings, as descriptors that tell when they exit. For the watchdog, and
- * for who gets a pidfd from another process; all under gr_lock_handles. */
+ * for code that gets a pidfd from another process; all under gr_lock_handles. */
 #pragma once
 
 #include <poll.h>

@@ -71,7 +71,7 @@ enum gr_result {
     GR_LOCK_TIMEOUT,  /* another process, probably a stopped one, has held LOCK for seconds */
     GR_SYSTEM,        /* errno says why */
     GR_DEVICE,        /* the GPU's driver refused; gd_trouble (device/device.h) says what */
-    GR_PRODUCER_DIED, /* and the stream goes on; for who asked to be told of each death */
+    GR_PRODUCER_DIED, /* and the stream goes on; only for a consumer with `deaths` */
     GR_TORN_BEHIND,   /* frames that this consumer has released have turned out torn */
 };
 

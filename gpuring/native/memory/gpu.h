@@ -4,7 +4,7 @@
  * words for what is refused. Both callers of this library use it: the public functions
  * (native/api), and Python by way of native/memory.pyx.
  *
- * No file needs one that stands below it in this list, and the rooms below need none of them:
+ * No file needs one that stands below it in this list, and the folders below need none of them:
  *
  *   gpu          this
  *   choice       what a GPU lacks; which memory, synchroniser and gate a new ring has

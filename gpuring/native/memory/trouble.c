@@ -23,7 +23,7 @@ gpuring_status gm_fail_trouble(gpuring_error *error, const struct gd_device *dev
                        "another one is (%s). Handing a slot over cannot be part of a graph: claim, "
                        "publish, acquire and release outside the capture (a slot that you have "
                        "stays yours), or with stream= another stream. Capture the work between, one "
-                       "graph for each slot (docs/guide.md, CUDA graphs)",
+                       "graph for each slot (docs/streams.md, CUDA graphs)",
                        stream, name);
     case GD_OTHER_DEVICE:
         return gm_fail(error, status,
