@@ -76,6 +76,9 @@ def run(args: argparse.Namespace) -> int:
     if not recorded.rings:
         raise CommandError("the recording has no frames")
     start_ns = recorded.start_ns + round(args.start * 1e9)
+    if start_ns > recorded.end_ns:
+        length_s = (recorded.end_ns - recorded.start_ns) / 1e9
+        raise ValueError(f"--from is behind the end: the recording has {length_s:.1f} s")
     end_ns = None if args.to is None else recorded.start_ns + round(args.to * 1e9)
     said = "interrupted"
     try:
@@ -88,7 +91,13 @@ def run(args: argparse.Namespace) -> int:
         complain(f"gpuring replay: {made}; Ctrl-C ends it")
         try:
             if args.readers:
-                replay.wait_for_readers(args.readers)
+                wanted = counted(args.readers, "consumer")
+                replay.wait_for_readers(
+                    args.readers,
+                    lambda fewer: complain(
+                        f"gpuring replay: it waits for {wanted} of {', '.join(fewer)}"
+                    ),
+                )
             again = True
             while again:
                 replay.run(rate=args.rate, start_ns=start_ns, end_ns=end_ns)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from gpuring.recording.message import Frame, RecordedRing
 from gpuring.recording.reading import Recording
+from gpuring.registry.jams import STUCK_S
 from gpuring.ring import inner
 from gpuring.ring.creation import create_of
 from gpuring.ring.producer import Producer
@@ -56,12 +58,20 @@ class Replay:
         """The rings that are open now."""
         return [ring for _, ring, _ in self._made.values()]
 
-    def wait_for_readers(self, number: int) -> None:
-        """Waits until each ring has so many consumers."""
-        while any(
-            sum(peer.role == "consumer" for peer in ring.stats().peers) < number
+    def wait_for_readers(
+        self, number: int, tell: Callable[[list[str]], object] = lambda _: None
+    ) -> None:
+        """Waits until each ring has so many consumers.  If that takes long, it tells once which
+        rings have fewer."""
+        tell_s = time.monotonic() + STUCK_S
+        while fewer := [
+            ring.name
             for ring in self.rings
-        ):
+            if sum(peer.role == "consumer" for peer in ring.stats().peers) < number
+        ]:
+            if time.monotonic() >= tell_s:
+                tell(fewer)
+                tell_s = math.inf
             time.sleep(_LOOK_S)
 
     def run(

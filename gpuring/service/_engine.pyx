@@ -315,6 +315,7 @@ cdef class Taker(TakesCalls):
             envelope = <Response *>envelope_of(slot)
             envelope.call, envelope.status, envelope.part = call._number, status, <uint32_t>call.sent
             envelope.request = call._slot._seq
+            clear_meta(slot, sizeof(Response))
             trace_call(slot, call._client, call._number)
             envelope.text[0] = 0
             to_write(next_envelope(slot))

@@ -1,6 +1,7 @@
 """What both sides of a service call use (_envelopes.pyx), and what a client writes for its engine and an engine for its client."""
 from cpython.object cimport PyObject
 from libc.stdint cimport int64_t, uint8_t, uint32_t, uint64_t
+from libc.string cimport memset
 from posix.time cimport CLOCK_MONOTONIC, clock_gettime, timespec
 
 from gpuring.native.c cimport GR_DID_CALL, gr_load_acquire, gr_ring, gr_trace, gr_traced, gr_word
@@ -76,6 +77,11 @@ cdef inline void trace_call(Slot slot, uint64_t client, uint64_t call) noexcept:
 cdef inline void *envelope_of(Slot slot) noexcept:
     cdef gr_ring *ring = slot._peer.gd.core.ring
     return ring.meta + slot.index * ring.layout.meta_stride
+
+
+cdef inline void clear_meta(Slot slot, size_t envelope_nbytes) noexcept:
+    """Sets the user's part of a claimed slot's metadata to zeros.  It has that of an earlier call, maybe of another client."""
+    memset(<char *>envelope_of(slot) + envelope_nbytes, 0, slot._peer.gd.core.ring.layout.meta_stride - envelope_nbytes)
 
 
 cdef inline const void *next_envelope(Slot slot) noexcept:

@@ -233,6 +233,7 @@ cdef class Sender:
         envelope.client, envelope.call = self._id, self.last
         envelope.until_ns = expiry_ns(FOREVER if expires is None else expires)
         envelope.credit, envelope.parts = call._seq << 32, self._mailbox.parts
+        clear_meta(slot, sizeof(Request))
         trace_call(slot, self._id, self.last)
         to_write(next_envelope(slot))
         slot._call = PyWeakref_NewRef(call, None)

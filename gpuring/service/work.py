@@ -39,7 +39,6 @@ class Work:
         self._function, self._warm_up = function, warm_up
         self._requests, self._answers = requests, answers
         self._stack = stacking.Stack(requests, max_batch)
-        self._no_meta = _zeros(answers.meta)
         self._wants_calls = "calls" in inspect.signature(function).parameters
 
     def warm_up(self) -> None:
@@ -93,8 +92,6 @@ class Work:
         return stacking.answers(result, n, self._answers)
 
     def _write(self, slot: AnswerSlot, answer: dict[str, Any]) -> None:
-        for name, zeros in self._no_meta.items():  # else it would be that of an earlier answer
-            slot.meta[name] = zeros
         for field in self._answers.fields:
             target, value = inner.array(slot, field.name), answer[field.name]
             plain = type(value) is type(target) is np.ndarray and not field.extended
@@ -102,11 +99,3 @@ class Work:
                 target[...] = value  # a fifth of the time of copy_from, which does the same
             else:
                 slot.copy_from(value, field=field.name)
-
-
-def _zeros(meta: np.dtype[Any] | None) -> dict[str, Any]:
-    """Zeros for each field of the metadata that users see (Enveloped)."""
-    if meta is None or "user" not in (meta.names or ()):
-        return {}
-    user = meta["user"]
-    return {name: np.zeros((), user[name]) for name in user.names or ()}

@@ -68,6 +68,9 @@ class _Ring:
     _pieces: dict[int, list[Any]] = field(default_factory=dict)
     """… and its pieces, by slot.  The next frames there mostly have the same."""
 
+    def close(self) -> None:  # by a method, which has the consumer until it is closed
+        self.ring.close()
+
     def pieces(self, slot: int, layout: Layout, frame: int) -> list[torch.Tensor]:
         """Where the pieces of a frame lie.  `frame`: its number among those of its batch."""
         if layout is not self._layout:
@@ -122,7 +125,7 @@ class Inlet:
             while self._rings:
                 # FrameTorn: a worker was killed, and the loop says so.
                 with contextlib.suppress(FrameTorn):
-                    self._rings.popitem()[1].ring.close()
+                    self._rings.popitem()[1].close()
 
     def torn(self, worker: int) -> set[tuple[int, int]]:
         """For a worker that was killed: the frames that were copied although its GPU had not
@@ -212,7 +215,7 @@ class Inlet:
         if self._closed or place in self._refused:
             return
         if (worker, place) in self._rings:
-            self._rings.pop((worker, place)).ring.close()
+            self._rings.pop((worker, place)).close()
         target = self._target(place)
         try:
             ring = create(

@@ -5,6 +5,8 @@ Its first argument is the pipe to the test, where it says that it has begun.  `u
 
 from __future__ import annotations
 
+import time
+
 import gpuring
 from tests.helpers.processes import Pipe
 from tests.helpers.rings import put, small_ring
@@ -146,6 +148,18 @@ def asks_for_parts(pipe: Pipe, name: str) -> None:
         call = services.send(client, 0)
         pipe.ask()
         del call
+
+
+def tries_to_answer(pipe: Pipe, name: str) -> None:
+    """Answers one call in parts, and sleeps while its client has no room for the next one."""
+    with gpuring.serve(name, label="engine") as server:
+        pipe.send()
+        (call,) = server.take(1)
+        while True:
+            try:
+                part(call, 0, 0)
+            except gpuring.RingFull:
+                time.sleep(0.01)
 
 
 def answers_in_parts(pipe: Pipe, name: str) -> None:

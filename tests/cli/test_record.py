@@ -147,6 +147,9 @@ def test_parts_of_a_recording(ring, name, tmp_path, command):
         taken = command("replay", tmp_path / "run.mcap", "--as", f"{name}={name}-3")
     assert taken.returncode == 1
     assert taken.stderr.endswith("Choose another name with --as NAME=NAME\n")
+    late = command("replay", tmp_path / "run.mcap", "--as", f"{name}={name}-2", "--from", 60)
+    assert late.returncode == 2
+    assert late.stderr == "gpuring replay: --from is behind the end: the recording has 0.0 s\n"
     done = command(
         "replay", tmp_path / "run.mcap", "--as", f"{name}={name}-2", "--rate", "max",
         "--from", np.format_float_positional(start), "--to", np.format_float_positional(end),

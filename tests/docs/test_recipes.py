@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import threading
+import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from importlib.util import find_spec
@@ -143,15 +144,18 @@ def test_a_page_over_a_ring(place, name, serve):
     _need(code)
     namespace: dict[str, Any] = {}
     exec(code.replace('"cam0"', repr(name)), namespace)
-    with (
-        place.create(name, slots=4, shape=(3, 4), dtype="f4", meta=[("pts", "i8")]) as ring,
-        ring.producer() as producer,
-        ThreadPoolExecutor() as threads,
-    ):
-        address = f"{serve(namespace['app'])}/brightness"
-        answer = threads.submit(lambda: urllib.request.urlopen(address, timeout=10).read())
-        poll(lambda: ring.stats().subscriptions)
-        with producer.claim(10) as slot:
-            place.fill(slot, 3)
-            slot.meta["pts"] = 40
-        assert json.loads(answer.result(10)) == {"pts": 40, "mean": 3.0}
+    address = f"{serve(namespace['app'])}/brightness"
+    for pts in 40, 50:  # the camera is started again
+        with (
+            place.create(name, slots=4, shape=(3, 4), dtype="f4", meta=[("pts", "i8")]) as ring,
+            ring.producer() as producer,
+            ThreadPoolExecutor() as threads,
+        ):
+            answer = threads.submit(lambda: urllib.request.urlopen(address, timeout=10).read())
+            poll(lambda: ring.stats().subscriptions)
+            with producer.claim(10) as slot:
+                place.fill(slot, 3)
+                slot.meta["pts"] = pts
+            assert json.loads(answer.result(10)) == {"pts": pts, "mean": 3.0}
+    with pytest.raises(urllib.error.HTTPError, match="503"):
+        urllib.request.urlopen(address, timeout=10)

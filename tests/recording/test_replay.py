@@ -125,10 +125,12 @@ def test_it_waits_for_readers(name, recording, monkeypatch):
     with Replay(recording, names={name: f"{name}-2"}) as made:
         (ring,) = made.rings
         with ring.consumer():
-            waiting = in_thread(lambda: made.wait_for_readers(2))
-            poll(lambda: len(clock.slept) > 3)  # it looks, and finds too few readers
+            told = []
+            waiting = in_thread(lambda: made.wait_for_readers(2, told.append))
+            poll(lambda: told)  # it looks again and again, and finds too few readers
             with ring.consumer():
                 assert waiting() is None
+            assert told == [[ring.name]]
 
 
 def test_a_ring_that_is_there_is_not_replaced(name, recording):

@@ -47,6 +47,30 @@ def test_a_call_is_answered(name, place):
         assert server.counts.answered == 70
 
 
+@promise("services.md", "Metadata that you do not set is zero, in a request, an answer and a part.")
+def test_a_call_has_no_metadata_of_an_earlier_one(name):
+    def use(slot):
+        assert slot.meta.item() == (0, 0)
+        slot.meta["k"] = slot.meta["client"] = 7
+
+    with (
+        serve(name, slots=1, request_meta=[("k", "i4"), ("client", "u8")]) as server,
+        gpuring.connect(name, calls=1, parts=1) as client,
+    ):
+        for _ in range(8):  # more than there are slots
+            with client.request(10) as slot:
+                use(slot)
+                call = slot.call
+            (taken,) = server.take(timeout=10)
+            with taken.part(timeout=10) as slot:
+                use(slot)
+            for part in call.parts(10):
+                if not taken.answered:
+                    part.release()
+                    with taken.answer() as slot:
+                        use(slot)
+
+
 @promise(
     "services.md",
     'With `serve(…, answers="host")` answers are in host memory even if requests are on a GPU.',

@@ -241,23 +241,6 @@ def test_all_answers_are_written_before_the_first_request_is_given_back(name):
     assert len(told) >= 4
 
 
-@promise(
-    "services.md",
-    "Answers that the engine makes of what the function returns have metadata of zeros.",
-)
-def test_answers_have_no_metadata_of_earlier_ones(name):
-    with serve(name, slots=1) as server, gpuring.connect(name, calls=1) as client:
-        for k in range(8):
-            call = send(client, k)
-            with server.take(timeout=10)[0].answer() as slot:
-                slot.meta["k"] = slot.meta["client"] = 7
-            call.result(10).release()
-        server.batch(1)(lambda requests: requests)
-        call = send(client, 9)
-        with running(server), call.result(20) as slot:
-            assert slot.meta.item() == (0, 0)
-
-
 # ---- failures ------------------------------------------------------------------------------------
 
 

@@ -142,7 +142,7 @@ class _Chain:
             if last.wants == "slot" and last.subscription and last.seq is not None:
                 found.append(self._waits.gpu(one, last.seq))
             found += self._waits.of_process(peer)
-            if last.wants == "answer":
+            if last.wants in ("answer", "slot"):
                 found.append(self._waits.room(last, peer))
         return (step for step in found if step is not None)
 

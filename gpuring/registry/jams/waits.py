@@ -217,11 +217,15 @@ class Waits:
                 return one, reader, sub
         return None
 
-    def room(self, call: Step, engine: PeerStats) -> Step | None:
+    def room(self, last: Step, engine: PeerStats) -> Step | None:
         """A client does not read what an engine has sent, so the engine may have no room for the
         next part of an answer."""
-        for client in call.waiting:
-            if (inbox := self._inbox(self.rings[call.ring], client)) is None:
+        service, clients = self.rings[last.ring], last.waiting
+        if last.wants == "slot":  # they wait for the slot of that client's request
+            asked = {hold.by for hold in engine.holding if hold.seq == last.seq}
+            clients = tuple(peer for peer in service.producers if peer.number in asked)
+        for client in clients:
+            if (inbox := self._inbox(service, client)) is None:
                 continue
             one, reader, sub = inbox
             ages = [*([sub.oldest_s] if sub.untaken else []), *(h.age_s for h in reader.holding)]

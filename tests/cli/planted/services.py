@@ -7,13 +7,19 @@ from collections.abc import Callable, Iterator
 
 import gpuring
 from tests.cli.planted.blame import Blame, Children, planted
-from tests.cli.processes import answers_in_parts, asks, asks_for_parts, is_connected
+from tests.cli.processes import (
+    answers_in_parts,
+    asks,
+    asks_for_parts,
+    is_connected,
+    tries_to_answer,
+)
 from tests.helpers.processes import Child, up
 from tests.service import services
 
 
 @contextlib.contextmanager
-def service(name: str) -> Iterator[Callable[[Child], Child]]:
+def service(name: str, **options: int) -> Iterator[Callable[[Child], Child]]:
     """Keeps a service in this process, and yields a function that waits until a child is up.  The
     children are killed at the end, and what they leave is removed."""
     started: list[Child] = []
@@ -22,7 +28,7 @@ def service(name: str) -> Iterator[Callable[[Child], Child]]:
         started.append(up(child))
         return child
 
-    with services.serve(name, engine=False):
+    with services.serve(name, engine=False, **options):
         try:
             yield started_up
         finally:
@@ -59,6 +65,16 @@ def a_client_that_does_not_read(children: Children, name: str) -> Iterator[Blame
     with service(name) as up:
         up(children(answers_in_parts, name))
         yield Blame("reads", up(children(asks_for_parts, name)).pid)
+
+
+@planted
+def a_client_that_does_not_read_in_a_full_service(children: Children, name: str) -> Iterator[Blame]:
+    """Its engine has the slot that the next request needs."""
+    with service(name, slots=2) as up:
+        up(children(tries_to_answer, name))
+        client = up(children(asks_for_parts, name))
+        up(children(asks, name))
+        yield Blame("reads", client.pid)
 
 
 @planted

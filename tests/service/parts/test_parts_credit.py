@@ -9,7 +9,7 @@ from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.promise import promise
 from tests.helpers.rings import readable
 from tests.service.parts import begun, last, part, read, take, value
-from tests.service.services import ask_here, in_thread, receives, send, serve
+from tests.service.services import answer, ask_here, in_thread, receives, send, serve
 
 
 @promise(
@@ -43,6 +43,33 @@ def test_a_client_that_does_not_read_is_told_to_its_engine_alone(pair):
     part(first, 2, 0)
     first.end()
     assert read(got) == [2]
+
+
+@promise(
+    "parts.md",
+    "A call keeps the slot of its request until it ends, and a lap of the request ring later no "
+    "client can send. So fail a call whose client has made no room for some seconds.",
+)
+def test_a_call_that_fails_is_no_longer_in_the_way(name):
+    with (
+        serve(name, slots=2) as server,
+        gpuring.connect(name, parts=1) as slow,
+        gpuring.connect(name) as other,
+    ):
+        call = send(slow, 0)
+        (taken,) = server.take(timeout=PATIENCE_S)
+        part(taken, 0)
+        answered = send(other, 0)
+        answer(*server.take(timeout=PATIENCE_S))
+        answered.result(PATIENCE_S).release()
+        with pytest.raises(gpuring.RingFull, match="has held sequence 2"):
+            other.request(0)
+        taken.fail("its client does not read")
+        other.request(0).abandon()
+        parts = call.parts(PATIENCE_S)
+        assert read(parts, 1) == [0]
+        with pytest.raises(gpuring.CallFailed, match="does not read"):
+            next(parts)
 
 
 @promise(
