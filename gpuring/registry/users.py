@@ -17,8 +17,8 @@ from gpuring.registry import segment
 
 _MOST_LETTERS = 60  # of a command line
 _PROC = Path("/proc")
-_FORMER = re.compile(rb" /dev/shm/gpuring\.([\w.-]+) \(deleted\)\n")
-"""A header that has lost the name of its ring, in a line of maps."""
+_FORMER = re.compile(rb" ([0-9a-f]+:[0-9a-f]+) \d+ +/dev/shm/gpuring\.([\w.-]+) \(deleted\)\n")
+"""A header that has lost the name of its ring, in a line of maps, with its device."""
 
 
 def users(names: Iterable[str]) -> dict[str, dict[int, str]]:
@@ -37,11 +37,14 @@ def users(names: Iterable[str]) -> dict[str, dict[int, str]]:
 
 
 def of_former_rings() -> dict[str, dict[int, str]]:
-    """For each name that no ring has now: the processes that still have one mapped which had it."""
+    """For each name that no ring has now: the processes that still have one mapped which had it.
+    Those of a container that has a /dev/shm of its own are left out."""
     found: dict[str, dict[int, str]] = {}
+    here, _ = _key(os.stat(segment.SHM))
     for pid in _pids():
-        for name in {*_FORMER.findall(_maps(pid))}:
-            found.setdefault(name.decode(errors="replace"), {})[pid] = _command(pid)
+        for device, name in {*_FORMER.findall(_maps(pid))}:
+            if device == here:
+                found.setdefault(name.decode(errors="replace"), {})[pid] = _command(pid)
     there = {*segment.names()}
     return {
         name: users
