@@ -40,7 +40,7 @@ def of_former_rings() -> dict[str, dict[int, str]]:
     """For each name that no ring has now: the processes that still have one mapped which had it.
     Those of a container that has a /dev/shm of its own are left out."""
     found: dict[str, dict[int, str]] = {}
-    here, _ = _key(os.stat(segment.SHM))
+    here, _ = _key(Path(segment.SHM).stat())
     for pid in _pids():
         for device, name in {*_FORMER.findall(_maps(pid))}:
             if device == here:
