@@ -95,10 +95,11 @@ WORDS = {
         "Start its reader, or end it with `{unsubscribe}`{patience}",
     ),
     "no exporter": (
-        "The exporter of the bridge that reads subscription '{name}' is gone, and ring {ring} has "
-        "waited for it {since}",
-        "Start `gpuring bridge export {ring}` here again, as before, or end the subscription with "
-        "`{unsubscribe}`{patience}",
+        "Subscription '{name}' of ring {ring} is that of a bridge. No exporter reads it, and it "
+        "has kept the ring waiting {since}",
+        "If `gpuring bridge export {ring}` does not run here, start it again, as before. If it "
+        "runs, it waits for its importer: start that on the other host with `{command}`, with PORT "
+        "and the options as before. Or end the subscription with `{unsubscribe}`{patience}",
     ),
     "no session": (
         "The bridge that fills ring {ring} has had no connection to the other host {since}",

@@ -18,8 +18,8 @@ from gpuring.registry.processes import is_stopped
 
 _MOST_LETTERS = 60  # of a command line
 _PROC = Path("/proc")
-_FORMER = re.compile(rb" /dev/shm/gpuring\.([\w.-]+) \(deleted\)\n")
-"""A header that has lost the name of its ring, in a line of maps."""
+_FORMER = re.compile(rb" ([0-9a-f]+:[0-9a-f]+) \d+ +/dev/shm/gpuring\.([\w.-]+) \(deleted\)\n")
+"""A header that has lost the name of its ring, in a line of maps, with its device."""
 
 
 def users(names: Iterable[str]) -> dict[str, dict[int, str]]:
@@ -39,13 +39,16 @@ def users(names: Iterable[str]) -> dict[str, dict[int, str]]:
 
 def of_former_rings() -> dict[str, dict[int, str]]:
     """For each name: the processes that still have a ring mapped which had it.  Where another ring
-    has it now, only those that are stopped, because all others move there."""
+    has it now, only those that are stopped, because all others move there.  Those of a container
+    that has a /dev/shm of its own are left out."""
     found: dict[str, dict[int, str]] = {}
+    here, _ = _key(Path(segment.SHM).stat())
     there = {*segment.names()}
     for pid in _pids():
-        for name in {each.decode(errors="replace") for each in _FORMER.findall(_maps(pid))}:
-            is_of_client = segment.ANSWERS.fullmatch(name)
-            if not is_of_client and (name not in there or is_stopped(pid)):
+        for device, word in {*_FORMER.findall(_maps(pid))}:
+            name = word.decode(errors="replace")
+            is_free = name not in there or is_stopped(pid)
+            if device == here and is_free and not segment.ANSWERS.fullmatch(name):
                 found.setdefault(name, {})[pid] = _command(pid)
     return dict(sorted(found.items()))
 

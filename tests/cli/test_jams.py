@@ -44,6 +44,8 @@ def test_a_dead_ring_is_told_since_something_has_happened_there(name, children):
         assert jams([nobody])[0].age_s == 7.0
         twice = dataclasses.replace(old, peers=old.peers * 2)
         assert jams([twice])[0].steps[0].why == jams([old])[0].steps[0].why
+        producer = dataclasses.replace(old, creator_pid=old.peers[0].pid)
+        assert jams([producer])[0].steps[0].why.count(f"(pid {producer.creator_pid})") == 1
 
 
 def test_a_producer_is_not_asked_for_where_the_creator_is_dead(name, children):

@@ -20,6 +20,7 @@ from tests.helpers.rings import small_ring
 
 pytest.importorskip("zmq")
 
+from gpuring import bridge
 from gpuring.bridge.importer import near_clock
 from tests.bridge.bridges import bridged
 
@@ -46,6 +47,20 @@ def test_the_command_that_starts_an_importer_again_is_told_on_both_hosts(name, c
             assert f"{wanted}{more}" in advice(end)
             if seen == far:  # it goes on there, so that nobody has to remove the ring
                 assert "gpuring clean" not in advice(end)
+
+
+def test_an_importer_is_missing_where_the_exporter_runs_and_reads_nothing(name, children):
+    """After both were killed, an exporter that was started again waits for its importer."""
+    with (
+        bridge.export(name, listen="127.0.0.1:0"),
+        PLANTED["a_bridge_without_its_exporter"](children, name) as blame,
+    ):
+        (jam,) = poll(lambda: jams(look(name)))
+        assert blamed(jam) == blame
+        start = f"`gpuring bridge import {socket.gethostname()}:PORT/{name} --as far`"
+        assert f"`gpuring bridge export {name}` does not run here" in advice(jam.culprits[0])
+        assert start in advice(jam.culprits[0])
+        assert "is gone" not in told_of(jam)
 
 
 def test_a_name_that_was_cut_off_is_not_told_in_a_command():

@@ -47,7 +47,8 @@ def test_whose_exporter_is_gone_is_not_sent_to_the_other_host(name):
         publish(producer, *range(SLOTS))
         with pytest.raises(gpuring.RingFull) as full:
             producer.claim(0)
-        assert "Start `gpuring bridge export` here again, or end it with" in str(full.value)
+        lacks = "`gpuring bridge export` here, or the importer on the other host"
+        assert f"Start what its bridge lacks ({lacks}), or end it with" in str(full.value)
         assert "On that host" not in str(full.value)
         way = ring.stats().in_the_way
         assert way.why.endswith("It is durable, and nobody reads it")

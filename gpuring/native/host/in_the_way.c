@@ -216,7 +216,9 @@ void gh_add_way_out(struct gh_text *text, const struct gr_ring *ring,
     if (untaken && is_left(ring, u))
         gh_add(text, ". Start %s, or end it with `gpuring unsubscribe`. `gpuring why` tells the "
                      "commands with their arguments",
-               is_read_elsewhere(sub) ? "`gpuring bridge export` here again" : "its reader");
+               is_read_elsewhere(sub) ? "what its bridge lacks (`gpuring bridge export` here, or the "
+                                        "importer on the other host)"
+                                      : "its reader");
     else if (untaken && !members_of(ring, u)) return; /* it is about to go */
     else if (is_read_elsewhere(sub) && length(sub->far, 8 * GR_FAR_WORDS))
         gh_add(text, ". `gpuring inspect` there shows its members. Make them faster, or import "

@@ -87,10 +87,11 @@ class _Chain:
     def _nobody(self, path: tuple[Step, ...]) -> Jam:
         last, reason = path[-1], _NOBODY[path[-1].wants]
         if last.wants == "slot" and last.subscription is not None:
-            if is_read_elsewhere(last.subscription):
-                reason = "no exporter"
             left_s = self._waits.patience_left_s(last.ring, last.subscription)
             nobody = Culprit(reason, last.ring, last.subscription, last.seq, (), last.age_s, left_s)
+            if is_read_elsewhere(last.subscription):
+                start = importers.of_near_ring(last.ring, last.subscription)
+                nobody = dataclasses.replace(nobody, reason="no exporter", command=start)
             return Jam(path, (nobody,))
         one = self._waits.rings[last.ring]
         if last.wants == "frame" and not one.creator_alive:

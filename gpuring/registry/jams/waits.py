@@ -52,8 +52,9 @@ class Waits:
         signs += [peer.age_s for peer in one.peers] + [death.age_s for death in one.deaths]
         signs.append(max(0, time.time_ns() - one.created_ns) / 1e9)
         age_s = min(sign for sign in signs if sign is not None)
-        inside = dict.fromkeys(map(named, one.peers))  # a process may have been several peers
-        who = ", ".join([f"its creator (pid {one.creator_pid})", *inside])
+        creator = f"its creator (pid {one.creator_pid})"
+        others = [named(p) for p in one.peers if p.elsewhere or p.pid != one.creator_pid]
+        who = ", ".join(dict.fromkeys([creator, *others]))  # a process may have been several peers
         why = f"All processes of ring {one.name} are dead: {who}"
         return Step(one.name, "life", (), (), None, None, age_s, why)
 

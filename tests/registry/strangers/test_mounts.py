@@ -243,3 +243,19 @@ def test_clean_says_that_it_may_not_remove(name, mounted):
     assert "remount,rw" in said
     assert "Traceback" not in said
     assert len(left) == 2
+
+
+def why_here_and_outside(_pipe, name):
+    """Asks for a former ring that this process still uses, here and where its parent is."""
+    with gpuring.create(name, **OPTIONS):
+        used = gpuring.attach(name)
+    with used:
+        outside = ["nsenter", "--target", str(os.getppid()), "--mount", *commands.COMMAND]
+        return commands.gpuring("why", name).stderr, run(*outside, "why", name).stderr
+
+
+def test_a_former_ring_of_another_container_is_not_one_of_this_host(name, mounted):
+    here, outside = mounted(TINY, why_here_and_outside, name)
+    assert f"Ring {name} was closed or removed" in here
+    assert f"No ring or service named '{name}'" in outside
+    assert "was closed" not in outside
