@@ -135,11 +135,12 @@ def test_a_source_that_reattaches_keeps_its_place_in_a_ring_that_stays(name, lau
     with small_ring(name, slots=4, shape=(4, 8)) as ring:
         source = launch(f"gpuringsrc ring={name} reattach=true ! {SHOWN}", "-v")
         poll(lambda: ring.stats().subscriptions)
-        for frames in (10, 2, 3):  # fewer than were read before, and more
+        for k, frames in enumerate((10, 2, 3)):  # fewer than were read before, and more
             with ring.producer() as producer:
                 publish(producer, range(frames))
-            said = source.until("INFO", 1)
+            said = source.until("END_OF_STREAM", 1)
             assert said.count("chain") == frames
+            assert said.count("goes on with the next producer") == min(k, 1)
         assert "chain" not in source.interrupt()
 
 
