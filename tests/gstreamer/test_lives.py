@@ -76,6 +76,16 @@ def writes_and_dies_with_a_claim(pipe, name):
         pipe.ask()
 
 
+@pytest.mark.parametrize("drop", ["true", "false"])
+def test_a_sink_whose_ring_is_closed_says_what_a_pipeline_can_do(drop, name, launch):
+    with small_ring(name, slots=4, shape=(36, 64)) as ring:
+        sink = launch(f"{numbers()} ! gpuringsink ring={name} create=false drop={drop}")
+        poll(lambda: ring.stats().producers)
+    said = sink.end(1)
+    assert "Start the pipeline again" in said
+    assert "reattach" not in said
+
+
 @pytest.mark.slow
 def test_a_sink_that_cannot_leave_its_ring_says_so(name, launch):
     """Another process has the membership lock when the last frame was written."""
