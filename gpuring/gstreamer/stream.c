@@ -79,12 +79,16 @@ static guint64 gone_from(const Stream *stream, const gpuring_ring *ring, gint64 
     return oldest > (guint64)from ? oldest - (guint64)from : 0;
 }
 
+static void say(const Stream *stream, const char *what) {
+    gpuring_error said;
+    tell(&said, GPURING_OK, "ring '%s': %s", stream->name, what);
+    post_info(stream->element, &said);
+}
+
 static gpuring_status join_again(Stream *stream, gpuring_ring *ring, gint64 from, const char *why,
                                  gpuring_error *error) {
     const gpuring_status status = join(stream, ring, from, error);
-    if (status != GPURING_OK) return status;
-    tell(error, status, "ring '%s': %s", stream->name, why);
-    post_info(stream->element, error);
+    if (status == GPURING_OK) say(stream, why);
     return status;
 }
 
@@ -145,6 +149,7 @@ gpuring_status stream_acquire(Stream *stream, gpuring_slot *slot, gpuring_error 
     while (status == GPURING_OK) {
         status = next_frame(stream, slot, &is_dead, error);
         if (status == GPURING_OK) {
+            if (is_told && !stream->is_new) say(stream, "goes on with the next producer");
             slot->lost += stream->missed;
             stream->missed = 0;
             return status;

@@ -11,7 +11,8 @@ static GstClockTime running_time_now(GstBaseSrc *base) {
 }
 
 /* Begins a segment, so that the next frame plays at once, whatever its pts is: the first frame, or
- * the first one after a restart. */
+ * the first one after a restart. It plays behind the frames before it, if these came faster than
+ * they play. */
 static void begin_segment(Timing *timing, GstBaseSrc *base, GstClockTime pts) {
     GstSegment *segment = &timing->segment;
     const GstClockTime played =
@@ -21,7 +22,7 @@ static void begin_segment(Timing *timing, GstBaseSrc *base, GstClockTime pts) {
     gst_segment_init(segment, GST_FORMAT_TIME);
     segment->start = segment->time = segment->position = pts;
     segment->base =
-        gst_base_src_is_live(base) ? running_time_now(base) : played;
+        gst_base_src_is_live(base) ? MAX(running_time_now(base), played) : played;
     gst_base_src_new_segment(base, segment);
 }
 

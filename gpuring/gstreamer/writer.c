@@ -171,13 +171,25 @@ gpuring_status writer_await_copy(Writer *writer, gpuring_error *error) {
     return status;
 }
 
+/* Of a closed ring the library says how a program goes on in the next one. A pipeline cannot. */
+static gpuring_status claim(Writer *writer, gpuring_slot *slot, gpuring_error *error) {
+    const gpuring_status status = writer->drops
+                                      ? gpuring_try_claim(writer->producer, slot, error)
+                                      : gpuring_claim(writer->producer, 0, slot, error);
+    if (status == GPURING_CLOSED)
+        tell(error, status,
+             "ring '%s' was closed, or another ring took its name. Start the pipeline again to write "
+             "into the next ring of that name",
+             writer->name);
+    return status;
+}
+
 gpuring_status writer_claim(Writer *writer, gpuring_slot *slot, gpuring_error *error) {
     gpuring_status status = writer_prepare(writer, error);
     if (status != GPURING_OK) return status;
-    if (writer->drops) return gpuring_try_claim(writer->producer, slot, error);
     for (;;) {
-        status = gpuring_claim(writer->producer, 0, slot, error);
-        if (status != GPURING_FULL) return status;
+        status = claim(writer, slot, error);
+        if (status != GPURING_FULL || writer->drops) return status;
         if (!may_go_on(writer, GST_CLOCK_TIME_NONE)) return CANCELLED;
     }
 }

@@ -114,6 +114,20 @@ def test_the_first_frame_plays_at_once_and_so_does_the_first_one_of_a_restart(
         source.end()
 
 
+def test_frames_whose_pts_begin_anew_play_behind_those_before(name, launch):
+    """The frames come faster than they play, as those of two files, one after the other."""
+    caps = b"video/x-raw,format=GRAY8,width=8,height=4,framerate=1/100"
+    with small_ring(name, slots=4, shape=(4, 8), meta=META) as ring, ring.producer() as producer:
+        source = launch(f"gpuringsrc ring={name} ! {SHOWN}", "-v")
+        poll(lambda: ring.stats().subscriptions)
+        for _ in range(2):
+            for k in range(3):
+                publish(producer, [0], pts=100_000_000_000 * k, caps=caps)
+        producer.close()
+        first, second = map(int, re.findall(r"base=\(guint64\)(\d+)", source.end()))
+    assert second == first + 300_000_000_000
+
+
 @pytest.mark.slow
 def test_full_speed_without_a_loss(name, launch, record_property):
     """1080p NV12, as fast as they are made.  The rate depends on the machine."""

@@ -76,6 +76,16 @@ def writes_and_dies_with_a_claim(pipe, name):
         pipe.ask()
 
 
+@pytest.mark.parametrize("drop", ["true", "false"])
+def test_a_sink_whose_ring_is_closed_says_what_a_pipeline_can_do(drop, name, launch):
+    with small_ring(name, slots=4, shape=(36, 64)) as ring:
+        sink = launch(f"{numbers()} ! gpuringsink ring={name} create=false drop={drop}")
+        poll(lambda: ring.stats().producers)
+    said = sink.end(1)
+    assert "Start the pipeline again" in said
+    assert "reattach" not in said
+
+
 @pytest.mark.slow
 def test_a_sink_that_cannot_leave_its_ring_says_so(name, launch):
     """Another process has the membership lock when the last frame was written."""
@@ -135,11 +145,12 @@ def test_a_source_that_reattaches_keeps_its_place_in_a_ring_that_stays(name, lau
     with small_ring(name, slots=4, shape=(4, 8)) as ring:
         source = launch(f"gpuringsrc ring={name} reattach=true ! {SHOWN}", "-v")
         poll(lambda: ring.stats().subscriptions)
-        for frames in (10, 2, 3):  # fewer than were read before, and more
+        for k, frames in enumerate((10, 2, 3)):  # fewer than were read before, and more
             with ring.producer() as producer:
                 publish(producer, range(frames))
-            said = source.until("INFO", 1)
+            said = source.until("END_OF_STREAM", 1)
             assert said.count("chain") == frames
+            assert said.count("goes on with the next producer") == min(k, 1)
         assert "chain" not in source.interrupt()
 
 
