@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.docs.examples import (
+    EXAMPLES,
     FRONT_ENDS,
     PLAIN,
     RINGS,
@@ -114,6 +115,30 @@ def test_ctrl_c_ends_an_example_with_its_children_and_without_a_traceback(start,
         assert "Traceback" not in said
         assert process.returncode == 130
         poll(lambda: _session(process.pid) == {}, 60)  # noqa: B023
+
+
+INTERRUPTED = """
+import os, signal, sys, threading
+
+started = threading.Thread.start
+
+def start(self):
+    started(self)
+    os.kill(os.getpid(), signal.SIGINT)
+
+threading.Thread.start = start
+from inference_frontends import kept_running
+
+signal.signal(signal.SIGINT, lambda *_: sys.exit(130))
+with kept_running((print,)):
+    pass
+"""
+
+
+def test_ctrl_c_while_the_thread_of_kept_running_starts_ends_that_thread(programs, monkeypatch):
+    needs(*FRONT_ENDS)
+    monkeypatch.setenv("PYTHONPATH", str(EXAMPLES))
+    assert programs.start("-c", INTERRUPTED).wait(60) == 130
 
 
 @pytest.mark.slow
