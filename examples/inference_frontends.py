@@ -15,7 +15,7 @@ import threading
 import time
 from contextlib import contextmanager, suppress
 
-from crew import start
+from crew import start, undivided
 
 if __name__ == "__main__":  # first, because --help needs no package
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -128,11 +128,14 @@ def kept_running(*roles):
                     crew[k] = start(None, *role)
 
     watcher = threading.Thread(target=watch)
-    watcher.start()
     try:
+        with undivided():
+            watcher.start()
         yield crew
     finally:
-        over.set(), watcher.join()
+        over.set()
+        if watcher.is_alive():
+            watcher.join()
         for each in crew.values():
             each.terminate()
         for each in crew.values():
