@@ -69,9 +69,6 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line(
-        "markers", "deadline(seconds): this test's deadline, if it is later than usual"
-    )
     if config.option.without_cupy:
         sys.path.insert(0, HIDING)  # multiprocessing hands it on
         before = os.environ.get("PYTHONPATH", "")

@@ -286,6 +286,23 @@ def test_a_ring_without_room_for_the_supervisor_serves_nobody(name):
         poll(lambda: not ring.stats().peers)
 
 
+def test_the_supervisor_joins_again_when_an_importer_comes_back_that_has_left(name):
+    with (
+        gpuring.create(name, slots=4, shape=4, dtype="i8", device="host") as ring,
+        bridge.export(name, listen="127.0.0.1:0", timeout=WAIT_S) as out,
+        importer(name, out.address) as far,
+    ):
+        for session in (7, 8):
+            answer = None
+            while not isinstance(answer, wire.Welcome):  # it is refused while it is given up
+                far.hello("lossy", session=session)
+                answer = far.heard(wire.Welcome, wire.Refuse)
+            (kept,) = ring.stats().subscriptions
+            assert len(kept.members) == 2  # the worker and the supervisor
+            far.say(session, wire.Bye("it was a test", False))
+            poll(lambda: not ring.stats().subscriptions)
+
+
 def test_who_comes_back_with_another_policy_is_told_at_once_to_ask_again(name):
     with (
         gpuring.create(name, slots=4, shape=4, dtype="i8", device="host"),

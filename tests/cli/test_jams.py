@@ -6,6 +6,7 @@ import dataclasses
 import os
 
 import gpuring
+from gpuring.cli.why import told
 from gpuring.registry import survey
 from gpuring.registry.jams import jams
 from tests.cli.planted import PLANTED, Blame, blamed, look
@@ -46,6 +47,20 @@ def test_a_dead_ring_is_told_since_something_has_happened_there(name, children):
         assert jams([twice])[0].steps[0].why == jams([old])[0].steps[0].why
         producer = dataclasses.replace(old, creator_pid=old.peers[0].pid)
         assert jams([producer])[0].steps[0].why.count(f"(pid {producer.creator_pid})") == 1
+
+
+def test_each_subscription_that_nobody_reads_is_told(name):
+    with small_ring(name, subscriptions=["one", "other"]) as ring, ring.producer() as producer:
+        put(producer, ring.slots)
+        (jam,) = jams(look(name))
+        assert [(end.reason, end.subscription) for end in jam.culprits] == [
+            ("no reader", "one"),
+            ("no reader", "other"),
+        ]
+        assert "It is not the only one" in told(jam)
+        with ring.consumer("other") as frames:
+            frames.acquire(0).release()
+            assert [end.subscription for end in jams(look(name))[0].culprits] == ["one"]
 
 
 def test_a_producer_is_not_asked_for_where_the_creator_is_dead(name, children):

@@ -42,6 +42,7 @@ def test_what_was_recorded_is_replayed(ring, name, tmp_path):
     assert values(read(path)) == [*range(5)]
     again = ("--as", f"{name}={name}-2", "--readers", 1, "--rate", "max")
     with running("replay", path, *again) as process:
+        line_with(process, f"{name}-2; it waits for 1 reader of each; Ctrl-C ends it")
         with (
             gpuring.attach(f"{name}-2", timeout=DEADLINE_S) as copy,
             copy.consumer() as frames,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import resource
 import signal
 import threading
 
@@ -320,6 +321,17 @@ def test_a_folder_that_cannot_be_made_is_one_line(name, tmp_path):
         done = command("tap", name, "--out", tmp_path / "file")
     assert (done.returncode, len(done.stderr.splitlines())) == (1, 1)
     assert "cannot be made" in done.stderr
+
+
+def test_a_frame_for_which_the_disk_has_no_room_leaves_no_file(tmp_path):
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, limits[1]))
+    try:
+        with pytest.raises(OSError, match="too large"), files._whole(tmp_path / "4.npy") as file:
+            file.write(b"a header, which Python still has when the file is closed")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not [*tmp_path.iterdir()]
 
 
 # ---- torn frames -------------------------------------------------------------------------------

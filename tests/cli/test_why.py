@@ -23,6 +23,7 @@ from tests.cli.planted import PLANTED, Blame, blamed, look
 from tests.cli.processes import reader, reads_on
 from tests.helpers.processes import SOMEBODY, poll, up
 from tests.helpers.rings import put, small_ring
+from tests.helpers.words import locked
 
 AFTER_S = 0.3
 
@@ -312,3 +313,13 @@ def test_how_much_patience_is_left_is_told(name):
         assert "Producers go on by themselves in 16m" in advice(jam.culprits[0])
         endless = dataclasses.replace(jam.culprits[0], patience_s=None)
         assert "by themselves" not in advice(endless)
+
+
+def test_the_page_has_a_command_that_finds_who_has_the_membership_lock(name):
+    page = Path(__file__).parents[2] / "docs/why.md"
+    (command,) = re.findall("`(grep -s [^`]+)`", page.read_text())
+    with small_ring(name), locked(name):
+        done = subprocess.run(
+            ["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60
+        )
+    assert f"/proc/{os.getpid()}/fdinfo/" in done.stdout

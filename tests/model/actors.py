@@ -306,10 +306,10 @@ class Cast:
         me = Peer(tag=len(self.actors) + 1, role=NOBODY, u=u)
         return self._add(f"D{me.tag}", me, subscribing(self.ring, at), mortal, None)
 
-    def unsubscriber(self, u=0, mortal=False):
+    def unsubscriber(self):
         self.unsubscribes = True
         me = Peer(tag=len(self.actors) + 1, role=NOBODY)
-        return self._add(f"U{me.tag}", me, unsubscribing(self.ring, u), mortal, None)
+        return self._add(f"U{me.tag}", me, unsubscribing(self.ring, 0), True, None)
 
     def threads(self, role, frames=1, *, ends=False, mortal=False, u=0):
         """A peer with two threads.  One uses the peer, and the other one leaves with it."""

@@ -288,7 +288,7 @@ _both(
             host(kills=1, durable=True)
             .producer(3)
             .consumer(0)
-            .unsubscriber(mortal=True)
+            .unsubscriber()
             .consumer(late=True, leave=False)
         ),
         "durable: lossy, a member leaves, another comes": lambda: (

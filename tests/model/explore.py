@@ -291,12 +291,12 @@ def _spins(program, j, memory):
     return True
 
 
-def _rehearse(world, programs, shared, walks=40):
+def _rehearse(world, programs, shared):
     """Random walks that find most of the shared words, so that the search seldom has to start
     anew."""
     dice = random.Random(1)
     loads, writes = [set() for _ in programs], [set() for _ in programs]
-    for _ in range(walks):
+    for _ in range(40):
         memory, at, kills = list(world.memory), [p.first for p in programs], world.kills
         running = set(range(len(programs)))
         while running:

@@ -80,8 +80,8 @@ def peer_word(state, role, u):
     return state | role << 2 | u << 4
 
 
-def sub_word(start, mode, durable=0):
-    return start << 3 | durable | mode
+def sub_word(start, kind):
+    return start << 3 | kind
 
 
 def start(sb):

@@ -115,8 +115,7 @@ def test_frames_of_a_time(name, recording):
         assert made.published == 2
         assert [int(frames.acquire(0).array[0]) for _ in range(2)] == [1, 2]
         (ring,) = made.rings
-        made.close()
-        assert (ring.closed, made.rings) == (True, [])
+    assert (ring.closed, made.rings) == (True, [])
 
 
 def test_it_waits_for_readers(name, recording, monkeypatch):

@@ -14,8 +14,10 @@ import pytest
 
 pytest.importorskip("torch")
 
+import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
+from gpuring.torch.progress import Task
 from gpuring.torch.queues import FromThread, Queue, with_queues
 from tests.helpers.processes import PATIENCE_S
 
@@ -34,6 +36,14 @@ def test_what_is_small_is_written_at_once(made):
     made.put((1, "small"))
     assert made._thread is None
     assert made.get(timeout=0) == (1, "small")
+
+
+@pytest.mark.parametrize(
+    ("asked", "is_simple"),
+    [([3, 4], True), ([3, "x"], False), ([torch.tensor(3)], False), ([], False), ((3, 4), False)],
+)
+def test_only_a_list_of_numbers_needs_no_pickler_of_multiprocessing(asked, is_simple):
+    assert Task(0, asked, one_by_one=True).is_simple == is_simple
 
 
 @pytest.mark.parametrize("first", [bytes(100_000), b""], ids=["large", "small"])

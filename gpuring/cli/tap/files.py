@@ -118,10 +118,11 @@ class _whole:
         return self._file
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._file.close()
-        if kind is None:
-            self._part.replace(self._path)
-        else:
+        try:
+            self._file.close()  # which may find that the disk is full
+            if kind is None:
+                self._part.replace(self._path)
+        finally:
             self._part.unlink(missing_ok=True)
 
 

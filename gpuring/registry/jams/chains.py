@@ -87,12 +87,8 @@ class _Chain:
     def _nobody(self, path: tuple[Step, ...]) -> Jam:
         last, reason = path[-1], _NOBODY[path[-1].wants]
         if last.wants == "slot" and last.subscription is not None:
-            left_s = self._waits.patience_left_s(last.ring, last.subscription)
-            nobody = Culprit(reason, last.ring, last.subscription, last.seq, (), last.age_s, left_s)
-            if is_read_elsewhere(last.subscription):
-                start = importers.of_near_ring(last.ring, last.subscription)
-                nobody = dataclasses.replace(nobody, reason="no exporter", command=start)
-            return Jam(path, (nobody,))
+            names = dict.fromkeys([last.subscription, *self._waits.unread(last.ring)])
+            return Jam(path, tuple(self._unread(last, name) for name in names))
         one = self._waits.rings[last.ring]
         if last.wants == "frame" and not one.creator_alive:
             reason = "no creator"
@@ -108,6 +104,14 @@ class _Chain:
             reason, last.ring, name, last.seq, (), last.age_s, origin=origin, command=command
         )
         return Jam(path, (nobody,))
+
+    def _unread(self, last: Step, name: str) -> Culprit:
+        left_s = self._waits.patience_left_s(last.ring, name)
+        nobody = Culprit("no reader", last.ring, name, last.seq, (), last.age_s, left_s)
+        if is_read_elsewhere(name):
+            start = importers.of_near_ring(last.ring, name)
+            nobody = dataclasses.replace(nobody, reason="no exporter", command=start)
+        return nobody
 
     def _beyond(self, peer: PeerStats, path: tuple[Step, ...]) -> Jam:
         """What keeps a process waiting whose move it is in the last step."""

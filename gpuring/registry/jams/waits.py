@@ -302,6 +302,12 @@ class Waits:
         members = (each for each in one.peers if each.number in sub.members and each.alive)
         return all(key_of(each) == key_of(peer) for each in members)
 
+    def unread(self, ring: str) -> list[str]:
+        """The subscriptions without a reader for which producers wait."""
+        one = self.rings[ring]
+        unread = (sub for sub in one.subscriptions if sub.lossless and sub.unread_s is not None)
+        return [sub.name for sub in unread if sub.lag >= one.slots and not sub.given_up]
+
     def patience_left_s(self, ring: str, subscription: str | None) -> float | None:
         """For how many more seconds producers wait for a durable subscription that nobody reads.
         None: for ever."""

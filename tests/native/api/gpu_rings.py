@@ -74,10 +74,10 @@ def publishes(program: Puppet, byte: int, pts: int) -> None:
     program.ok("publish", 0, 1, -1, pts)
 
 
-def sees(program: Puppet, byte: int, end: int = 0, stream: int = 2) -> None:
-    """What a stream reads in the newest frame of an endpoint."""
-    program.ok("read", end, stream)
-    assert program.ok("seen", stream) == {"status": "0", "all": str(byte)}
+def sees(program: Puppet, byte: int) -> None:
+    """What stream 2 reads in the newest frame."""
+    program.ok("read", 0, 2)
+    assert program.ok("seen", 2) == {"status": "0", "all": str(byte)}
 
 
 def reads(program: Puppet, byte: int) -> None:
