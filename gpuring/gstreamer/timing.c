@@ -10,20 +10,24 @@ static GstClockTime running_time_now(GstBaseSrc *base) {
     return now;
 }
 
-/* Begins a segment, so that the next frame plays at once, whatever its pts is: the first frame, or
- * the first one after a restart. It plays behind the frames before it, if these came faster than
- * they play. */
+/* The first frame plays at once, whatever its pts is. */
 static void begin_segment(Timing *timing, GstBaseSrc *base, GstClockTime pts) {
     GstSegment *segment = &timing->segment;
-    const GstClockTime played =
-        segment->format == GST_FORMAT_TIME
-            ? gst_segment_to_running_time(segment, GST_FORMAT_TIME, timing->until)
-            : 0;
     gst_segment_init(segment, GST_FORMAT_TIME);
     segment->start = segment->time = segment->position = pts;
-    segment->base =
-        gst_base_src_is_live(base) ? MAX(running_time_now(base), played) : played;
+    segment->base = gst_base_src_is_live(base) ? running_time_now(base) : 0;
+    timing->shift = 0;
     gst_base_src_new_segment(base, segment);
+}
+
+/* When a frame plays whose pts is lower than the one before, such as the first one after a restart:
+ * at once, or behind the frames before it, if these came faster than they play. The segment stays,
+ * because encoders with frames in hand do not bear a pts that goes back. */
+static GstClockTime begin_anew(const Timing *timing, GstBaseSrc *base) {
+    const GstSegment *segment = &timing->segment;
+    if (!gst_base_src_is_live(base)) return timing->until;
+    const GstClockTime now = segment->start + running_time_now(base) - segment->base;
+    return MAX(now, timing->until);
 }
 
 void timing_set(Timing *timing, GstBaseSrc *base, GstBuffer *buffer, GstClockTime pts,
@@ -33,8 +37,10 @@ void timing_set(Timing *timing, GstBaseSrc *base, GstBuffer *buffer, GstClockTim
     /* A frame without a pts gets the time of its arrival. */
     gst_base_src_set_do_timestamp(base, !GST_CLOCK_TIME_IS_VALID(pts));
     if (!GST_CLOCK_TIME_IS_VALID(pts)) return;
-    if (timing->segment.format != GST_FORMAT_TIME || pts < timing->segment.position)
-        begin_segment(timing, base, pts);
-    timing->segment.position = pts;
-    timing->until = pts + (GST_CLOCK_TIME_IS_VALID(duration) ? duration : 0);
+    if (timing->segment.format != GST_FORMAT_TIME) begin_segment(timing, base, pts);
+    if (pts + timing->shift < timing->segment.position)
+        timing->shift = begin_anew(timing, base) - pts;
+    GST_BUFFER_PTS(buffer) = timing->segment.position = pts + timing->shift;
+    timing->until =
+        timing->segment.position + (GST_CLOCK_TIME_IS_VALID(duration) ? duration : 0);
 }
