@@ -70,7 +70,7 @@ class RecordedRing:
     """Where its slots were, as `Ring.memory`."""
     spec: Spec = field(hash=False)
     """What a slot held: its fields with their shapes and dtypes, and the metadata's dtype."""
-    offsets: tuple[int, ...] = field(init=False, repr=False)
+    offsets: tuple[int, ...] = field(init=False)
     """Where the arrays of the fields begin in a message, in bytes."""
 
     def __post_init__(self) -> None:
@@ -79,6 +79,9 @@ class RecordedRing:
             offsets.append(-(-end // _ALIGNMENT) * _ALIGNMENT)
             end = offsets[-1] + each.nbytes
         object.__setattr__(self, "offsets", tuple(offsets))
+
+    def __repr__(self) -> str:
+        return f"<RecordedRing {self.name!r}: {self.slots} × {self.spec}, {self.memory}>"
 
     @classmethod
     def of(cls, ring: JoinedRing, names: Sequence[str] | None = None) -> RecordedRing:
@@ -216,6 +219,9 @@ class Frame:
 
     def __getitem__(self, name: str) -> Array:
         """The array of the field `name`.  Raises KeyError if there is no such field."""
+        if name not in self.arrays:
+            names = ", ".join(map(repr, self.arrays))
+            raise KeyError(f"ring {self._ring.name!r} has no field {name!r}; its fields: {names}")
         return self.arrays[name]
 
     @cached_property

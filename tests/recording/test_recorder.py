@@ -223,6 +223,9 @@ def test_several_rings_in_one_file_in_order_of_their_times(name, tmp_path):
     assert [frame.array.shape for frame in recording] == [(k + 1,) for k in order]
     assert {ring.name for ring in recording.rings} == {ring.name for ring in rings}
     assert f"4 frames of {rings[0].name!r}, 3 frames of " in repr(recording)
+    assert repr(recording.rings[0]) == f"<RecordedRing {rings[0].name!r}: 8 × (1,) int64, host>"
+    with pytest.raises(KeyError, match="has no field 'y'; its fields: 'array'"):
+        next(iter(recording))["y"]
     assert values(recording.frames([rings[2].name])) == [1, 2, 6]
 
 

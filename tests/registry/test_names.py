@@ -169,7 +169,7 @@ def test_a_name_is_taken(name):
             with pytest.raises(gpuring.RingExists) as caught:
                 gpuring.create(name, **OPTIONS, device="host", replace=replace)
             text = str(caught.value)
-            for part in (name, f"pid {os.getpid()}", "alive", "0 living peers", "`replace`"):
+            for part in (name, f"pid {os.getpid()} (this process)", "0 living", "`replace`"):
                 assert part in text
         assert segments_of(name) == before
         gpuring.attach(name).close()

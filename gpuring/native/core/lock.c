@@ -90,11 +90,14 @@ bool gr_peer_alive(struct gr_ring *ring, uint32_t p) {
     return gr_is_ours(ring, p) || byte_locked(ring, (int)p);
 }
 
-bool gr_creator_alive(struct gr_ring *ring) {
+bool gr_is_creator(const struct gr_ring *ring) {
     const struct gr_head *head = ring->head;
-    bool me = head->creator_pid == ring->pid && head->creator_start == ring->start &&
-              head->creator_pidns == ring->pidns;
-    return me || byte_locked(ring, GR_CREATOR_BYTE);
+    return head->creator_pid == ring->pid && head->creator_start == ring->start &&
+           head->creator_pidns == ring->pidns;
+}
+
+bool gr_creator_alive(struct gr_ring *ring) {
+    return gr_is_creator(ring) || byte_locked(ring, GR_CREATOR_BYTE);
 }
 
 bool gr_attached(struct gr_ring *ring) { return byte_locked(ring, GR_ATTACHED_BYTE); }

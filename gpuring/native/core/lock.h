@@ -33,6 +33,7 @@ void gr_unlock(struct gr_ring *ring);
 bool gr_masks_cover(const struct gr_ring *ring);
 
 bool gr_peer_alive(struct gr_ring *ring, uint32_t number); /* its byte is locked, or it is ours */
+bool gr_is_creator(const struct gr_ring *ring); /* whether this process has created it */
 bool gr_creator_alive(struct gr_ring *ring);
 bool gr_attached(struct gr_ring *ring); /* whether there is another handle, in any process */
 

@@ -23,7 +23,10 @@ static void add_what(struct gh_text *text, const char *name, int fd, const char 
         const uint32_t live = gh_live_peers(copy);
         gh_add(text, "ring '%s' exists: created by pid %llu (%s), %u living peer%s", name,
                (unsigned long long)copy->head->creator_pid,
-               gr_creator_alive(copy) ? "alive" : "dead", live, live == 1 ? "" : "s");
+               gr_is_creator(copy)      ? "this process"
+               : gr_creator_alive(copy) ? "alive"
+                                        : "dead",
+               live, live == 1 ? "" : "s");
         gr_detach(copy);
     } else if (why && failed == ESTALE) {
         gh_add(text, "ring '%s' existed a moment ago", name);
