@@ -201,7 +201,7 @@ def test_tables_fit_and_cut_nothing_off(name, children, tool, width, command, mo
     monkeypatch.setenv("COLUMNS", str(width))
     text = command(tool, *options).stdout
     child.finish()
-    assert "…" not in text
+    assert "…" not in text or "…" in everything  # of rings of others that cannot be read
     lines = text.splitlines()
     assert all(len(line) <= width for line in lines), text
     assert "not shown, for lack of" in text or width == 120
