@@ -256,6 +256,6 @@ def why_here_and_outside(_pipe, name):
 
 def test_a_former_ring_of_another_container_is_not_one_of_this_host(name, mounted):
     here, outside = mounted(TINY, why_here_and_outside, name)
-    assert f"Ring {name} was closed or removed" in here
+    assert f"Ring {name} was closed, removed or replaced" in here
     assert f"No ring or service named '{name}'" in outside
     assert "was closed" not in outside
