@@ -216,5 +216,8 @@ def _stay(args: argparse.Namespace, make: Callable[[], Bridge]) -> int:
         log.info("ending")
     finally:
         made.close(again=came[:1] == [signal.SIGTERM])  # a service may be started again
+        for number in (signal.SIGINT, signal.SIGTERM):
+            if signal.getsignal(number) is end:  # which Python drops before the process has ended
+                signal.signal(number, signal.SIG_IGN)
     made.wait()  # raises what went wrong while it ended
     return 0

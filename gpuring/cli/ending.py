@@ -40,6 +40,9 @@ def ending() -> Iterator[Callable[[], None]]:
             yield wait
         finally:
             signal.set_wakeup_fd(-1)
+            for number in _ENDS:
+                if signal.getsignal(number) is _do_nothing:  # Python drops it when it ends
+                    signal.signal(number, signal.SIG_IGN)
 
 
 def _do_nothing(number: int, frame: object) -> None:

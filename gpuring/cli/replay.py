@@ -88,7 +88,8 @@ def run(args: argparse.Namespace) -> int:
         raise CommandError(f"{there}. Choose another name with --as NAME=NAME") from error
     with replay:
         made = ", ".join(ring.name for ring in replay.rings)
-        complain(f"gpuring replay: {made}; Ctrl-C ends it")
+        wait = f"it waits for {counted(args.readers, 'reader')} of each; " if args.readers else ""
+        complain(f"gpuring replay: {made}; {wait}Ctrl-C ends it")
         try:
             if args.readers:
                 wanted = counted(args.readers, "consumer")

@@ -24,6 +24,15 @@ with ending() as wait:
     thread.join()
 print("told")
 """
+LATE = """
+import os, sys
+
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid(), number=signal.SIGINT):
+        kill(pid, number)
+
+sys.late = Late()
+"""
 KEEPER = """
 import os, signal, sys
 import gpuring
@@ -51,6 +60,11 @@ def test_ctrl_c_stays_ignored_where_it_was():
     ignores = "import signal\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\n"
     told = "\nprint(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)"
     assert python(ignores + WAITER + told).stdout == "told\nTrue\n"
+
+
+def test_a_signal_behind_the_block_does_not_kill():
+    """Python drops a handler of its own while it ends, but not that a signal is ignored."""
+    assert python(WAITER + LATE).returncode == 0
 
 
 def test_a_signal_that_comes_while_an_object_is_dropped_ends_a_keeper(name):

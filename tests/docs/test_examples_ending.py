@@ -99,22 +99,27 @@ def test_an_example_that_gets_sigterm_ends_with_its_children_and_leaves_nothing(
 
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize(
-    "name", ["two_scripts/send.py", *sorted(CHILDREN.keys() - {"one_script.py"})]
+    ("name", "children"),
+    [
+        ("two_scripts/send.py", 0),
+        *((name, n) for name, n in CHILDREN.items() if name != "one_script.py"),
+        ("sensor_latest.py", 1),
+        ("inference_frontends.py", 1),
+    ],
 )
-def test_ctrl_c_ends_an_example_with_its_children_and_without_a_traceback(start, name):
-    """A terminal sends it to all of its processes.  It comes when the first child begins, and when
-    all are there.  The child of one_script gets it, too, and may still import torch then."""
+def test_ctrl_c_ends_an_example_with_its_children_and_without_a_traceback(start, name, children):
+    """A terminal sends it to all of its processes.  It comes when all are there, or when the first
+    child begins.  The child of one_script gets it, too, and may still import torch then."""
     needs("av", "h5py", "zmq", *FRONT_ENDS)
     rings = RINGS["two_scripts"] if name == "two_scripts/send.py" else ()
-    for children in sorted({min(1, CHILDREN.get(name, 0)), CHILDREN.get(name, 0)}):
-        process = start(*name.split("/"), stderr=subprocess.STDOUT)
-        poll(lambda: all(map(files_of, rings)), 60)
-        poll(lambda: len(_children(process.pid)) >= children, 60)  # noqa: B023
-        os.killpg(process.pid, signal.SIGINT)
-        said, _ = process.communicate(timeout=60)
-        assert "Traceback" not in said
-        assert process.returncode == 130
-        poll(lambda: _session(process.pid) == {}, 60)  # noqa: B023
+    process = start(*name.split("/"), stderr=subprocess.STDOUT)
+    poll(lambda: all(map(files_of, rings)), 60)
+    poll(lambda: len(_children(process.pid)) >= children, 60)
+    os.killpg(process.pid, signal.SIGINT)
+    said, _ = process.communicate(timeout=60)
+    assert "Traceback" not in said
+    assert process.returncode == 130
+    poll(lambda: _session(process.pid) == {}, 60)
 
 
 INTERRUPTED = """

@@ -186,7 +186,7 @@ def test_no_part_comes_of_a_request_that_was_not_sent(name):
 @promise(
     "services.md",
     "If there are several fields, `client.call` takes a function in place of a value. The function "
-    "gets the slot and writes the fields.",
+    "gets the slot and writes the fields. It may write metadata, too.",
     "An engine writes them in the block of `call.answer()`.",
 )
 def test_several_fields_are_written_and_no_value(name):
@@ -197,16 +197,24 @@ def test_several_fields_are_written_and_no_value(name):
         for field, value in values.items():
             slot[field][:] = value
 
+    def fill_with_metadata(slot):
+        fill(slot)
+        slot.meta["k"] = 7
+
+    meta = [("k", "i4")]
     with (
-        gpuring.serve(name, request=fields, response=fields, device="host") as server,
+        gpuring.serve(
+            name, request=fields, response=fields, request_meta=meta, device="host"
+        ) as server,
         gpuring.connect(name) as client,
         ThreadPoolExecutor() as pool,
     ):
         with pytest.raises(TypeError, match=r"For the request give call\(\) a function"):
             client.call(values, timeout=10)
-        called = pool.submit(client.call, fill, timeout=10)
+        called = pool.submit(client.call, fill_with_metadata, timeout=10)
         with server.take(timeout=10) as (taken,):
             assert taken["box"].tolist() == values["box"]
+            assert taken.meta["k"] == 7
             with pytest.raises(TypeError, match=r"For the answer write them in .* call\.answer"):
                 taken.reply(values)
             with taken.answer() as slot:

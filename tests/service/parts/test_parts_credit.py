@@ -50,6 +50,12 @@ def test_a_client_that_does_not_read_is_told_to_its_engine_alone(pair):
     "A call keeps the slot of its request until it ends, and a lap of the request ring later no "
     "client can send. So fail a call whose client has made no room for some seconds.",
 )
+@promise(
+    "services.md",
+    "| the same, with an answer in parts that has no room for the next one | clients wait a full "
+    "lap of the request ring later, unless its engine [fails the call]"
+    "(parts.md#a-client-that-reads-slowly) |",
+)
 def test_a_call_that_fails_is_no_longer_in_the_way(name):
     with (
         serve(name, slots=2) as server,
