@@ -183,7 +183,21 @@ def test_a_wrong_label_replaces_no_service(name, label):
         assert not server.ring._header.closed
 
 
-def test_a_stopped_engine_is_counted_once_and_its_role_is_told_in_a_narrow_terminal(
+def test_a_stopped_engine_is_counted_once(name, children, command):
+    pytest.importorskip("prometheus_client", reason="gpuring[tools] is not installed")
+    with serve(name, engine=False), gpuring.connect(name):
+        worker = up(children(engine, name))
+        os.kill(worker.pid, signal.SIGSTOP)
+        try:
+            poll(lambda: ", 1 stopped, service, " in row_of(command("ls").stdout, name))
+            metrics = command("metrics", "--once").stdout
+        finally:
+            os.kill(worker.pid, signal.SIGCONT)
+        assert len(re.findall(rf'peer_stopped{{peer="\d+",ring="{name}"}} 1.0', metrics)) == 1
+        worker.finish()
+
+
+def test_a_stopped_engine_is_told_once_and_its_role_in_a_narrow_terminal(
     name, children, command, monkeypatch
 ):
     with serve(name, engine=False), gpuring.connect(name):
@@ -192,7 +206,6 @@ def test_a_stopped_engine_is_counted_once_and_its_role_is_told_in_a_narrow_termi
         try:
             poll(lambda: ", 1 stopped, service, " in row_of(command("ls").stdout, name))
             told = command("ls", name).stdout
-            metrics = command("metrics", "--once").stdout
             monkeypatch.setenv("COLUMNS", "60")
             text = command("inspect", name).stdout
         finally:
@@ -204,7 +217,6 @@ def test_a_stopped_engine_is_counted_once_and_its_role_is_told_in_a_narrow_termi
         assert "(not shown, for lack of room: " in text
         assert told.count(f"(pid {worker.pid})") == 1
         assert f"Stopped in {name}: " in told
-        assert len(re.findall(rf'peer_stopped{{peer="\d+",ring="{name}"}} 1.0', metrics)) == 1
         worker.finish()
 
 
