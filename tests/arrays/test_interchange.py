@@ -38,7 +38,7 @@ def test_numpy_sees_the_slot_itself(place, ring):
 
 def test_a_reader_on_the_host_cannot_write(place, ring):
     if place.on_gpu:
-        pytest.skip("a GPU cannot forbid it")
+        pytest.skip("on a GPU only vmm forbids it: test_gpu_memory.py")
     with ring.producer() as producer, ring.consumer() as frames:
         with producer.claim(shape=(2, 2)) as slot:
             slot.array[...] = 1
@@ -228,7 +228,7 @@ class _Copied:
 
 def test_importers_are_told_what_is_read_only(place, ring):
     if place.on_gpu:
-        pytest.skip("a GPU cannot forbid it")
+        pytest.skip("on a GPU only vmm forbids it: test_gpu_memory.py")
     with ring.producer() as producer, ring.consumer() as frames:
         producer.claim().publish()
         with frames.acquire() as slot:
