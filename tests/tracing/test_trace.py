@@ -78,9 +78,10 @@ def test_a_recorder_that_stalls_is_found(children, name, path):
         _, seen = trace(path, name, seconds=1)
     stalled = [each for each in seen.named("reads") if each.end_ns - each.begin_ns > 90e6]
     assert stalled
-    waits = [each for each in seen.named("waits for recorder") if each.pid == source.pid]
-    assert waits
-    assert {each.args["culprit's pid"] for each in waits} == {recorder.pid}
+    # Between two frames, it waits for the subscription of that name, which has no pid.
+    held = [each for each in seen.named("waits for recorder, pid") if each.pid == source.pid]
+    assert held
+    assert {each.args["culprit's pid"] for each in held} == {recorder.pid}
     ended = [each for each in stalled if "end" not in each.args]
     assert any(each.leads_to for each in ended)
     for each in ended:
