@@ -1,10 +1,12 @@
 """tests/native/programs, compiled with a copy of the C in which lines may be changed.
 
-Most of the C is the same in each copy, so its objects are kept for the next one.
+Most of the C is the same in each copy, so its objects are kept for the next one, also for tests
+that run in other processes of pytest-xdist.
 """
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import os
 import re
@@ -38,7 +40,7 @@ def build(
 ) -> Path:  # fmt: skip
     """Compiles the program whose sources match in tests/native/programs.  Returns its path.
 
-    place: an empty folder that pytest has made.  The objects that builds share are beside it.
+    place: an empty folder that pytest has made.
     device: compiles the device order, too, over the fake driver.  api: compiles the whole library,
     with the real driver if there is one.  A file of the core that a program includes is not
     compiled by itself.
@@ -57,23 +59,37 @@ def build(
     )
     included = re.findall(r'#include ".*/core/(\w+\.c)"', texts)
 
+    objects = _objects(place)
+
     def compiled(source: Path) -> Path:
         path = source.relative_to(place)
         left_out = ("-Wl,", "-fsanitize") if path.name in HARDWARE else ("-Wl,",)
         of = [flag for flag in flags if not flag.startswith(left_out)]
-        made = kept = place / f"{path}.o"
-        if not anew and path.name not in edited:
-            kept = place.parent / "objects" / hashlib.sha256(repr((path, of)).encode()).hexdigest()
-        if not kept.exists():
-            _compile(place, "-std=gnu11", *of, "-c", path, "-o", made)
-            kept.parent.mkdir(exist_ok=True)
-            made.rename(kept)
+        made = place / f"{path}.o"
+        command = ["-std=gnu11", *of, "-c", path, "-o", made]
+        if anew or path.name in edited:
+            _compile(place, *command)
+            return made
+        kept = objects / hashlib.sha256(repr((path, of)).encode()).hexdigest()
+        with kept.with_suffix(".lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not kept.exists():
+                _compile(place, *command)
+                made.rename(kept)
         return kept
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        objects = pool.map(compiled, (each for each in sources if each.name not in included))
-        _compile(place, *flags, "-o", "program", *objects, "-ldl")
+        made = pool.map(compiled, (each for each in sources if each.name not in included))
+        _compile(place, *flags, "-o", "program", *made, "-ldl")
     return place / "program"
+
+
+def _objects(place: Path) -> Path:
+    """The folder for objects that the builds of this run of pytest share."""
+    own = next((each for each in place.parents if each.name.startswith("popen-gw")), None)
+    objects = (own or place).parent / "objects"
+    objects.mkdir(exist_ok=True)
+    return objects
 
 
 def build_alone(place: Path, folder: Path, flags: list[str]) -> Path:

@@ -76,7 +76,7 @@ def test_ctrl_c_anywhere_loses_no_frame(streams, by, partial):
     aligned = both.align(by, partial=partial, depth=2)
     now(aligned)
     k = 0
-    for interrupt in interrupts(step=3):  # a step of 1 takes half a minute
+    for interrupt in interrupts(step=7):  # a step of 1 takes half a minute
         k += 2
         found, raised = [], True
         both.put(0, k, k + 1)
