@@ -58,7 +58,6 @@ def build(
         path.read_text() for path in sources if PROGRAMS in path.relative_to(place).parents
     )
     included = re.findall(r'#include ".*/core/(\w+\.c)"', texts)
-
     objects = _objects(place)
 
     def compiled(source: Path) -> Path:
@@ -79,15 +78,18 @@ def build(
         return kept
 
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
-        made = pool.map(compiled, (each for each in sources if each.name not in included))
-        _compile(place, *flags, "-o", "program", *made, "-ldl")
+        linked = pool.map(compiled, (each for each in sources if each.name not in included))
+        _compile(place, *flags, "-o", "program", *linked, "-ldl")
     return place / "program"
 
 
 def _objects(place: Path) -> Path:
-    """The folder for objects that the builds of this run of pytest share."""
-    own = next((each for each in place.parents if each.name.startswith("popen-gw")), None)
-    objects = (own or place).parent / "objects"
+    """The folder for objects that the builds of this run of pytest share.
+
+    Each process of pytest-xdist has a folder popen-gwN in that of the run.
+    """
+    of_process = next((each for each in place.parents if each.name.startswith("popen-gw")), None)
+    objects = (of_process or place).parent / "objects"
     objects.mkdir(exist_ok=True)
     return objects
 
