@@ -17,7 +17,7 @@ from tests.gpu.survivor import ring_is_whole, started
 from tests.helpers.arrays import array_of, to_host
 from tests.helpers.processes import open_files, poll, up
 from tests.helpers.promise import promise
-from tests.helpers.rings import segments_of
+from tests.helpers.rings import segments_of, tidied
 
 pytestmark = [pytest.mark.gpu, pytest.mark.deadline(300)]
 
@@ -250,8 +250,8 @@ def files_of_rings():
 
 
 def nothing_left(name, epoch):
-    """Whether the ring is gone.  Other tests clean up as well, and may have removed it."""
-    gpuring.clean()
+    """Whether the ring is gone, at the latest now."""
+    tidied(name)
     return not segments_of(name) and not Path(f"/dev/shm/gpuring+{epoch}").exists()
 
 

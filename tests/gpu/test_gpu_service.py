@@ -14,7 +14,7 @@ from tests.gpu.ordering import tools
 from tests.helpers.places import ON_GPU, STREAM_GATED
 from tests.helpers.processes import poll
 from tests.helpers.promise import promise
-from tests.helpers.rings import segments_of
+from tests.helpers.rings import segments_of, tidied
 from tests.service.services import outlives_its_creator
 
 pytestmark = pytest.mark.gpu
@@ -136,4 +136,4 @@ def test_whether_a_service_outlives_its_creator_depends_on_its_memory(place, nam
     if not able:
         pytest.skip(why)
     outlives_its_creator(name, children, place, joins=place.memory in kinds.OUTLIVE)
-    poll(lambda: gpuring.clean() is not None and not segments_of(name))
+    poll(lambda: tidied(name) or not segments_of(name))

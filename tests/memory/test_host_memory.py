@@ -8,7 +8,7 @@ from typing import Any
 import gpuring
 from tests.helpers import raw_verbs
 from tests.helpers.processes import Pipe, open_files, replaces_its_files
-from tests.helpers.rings import small_ring
+from tests.helpers.rings import small_ring, tidied
 from tests.helpers.words import peek
 
 
@@ -29,7 +29,7 @@ def closes_rings(pipe: Pipe, name: str) -> set[int]:
 def test_who_has_closed_everything_loses_no_file_of_its_own_with_a_ring(name, children):
     with small_ring(name):
         assert children(closes_rings, name).result() == set()
-    gpuring.clean()
+    tidied(name)
 
 
 def test_nothing_is_promised_for_what_a_cpu_has_done(name):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 import threading
 from pathlib import Path
 
@@ -133,6 +134,16 @@ def test_a_dry_run_says_what_clean_then_does(name, children):
     inside.kill()
     link.unlink()
     assert cleaned(name) == [f"{name}-guests"]
+
+
+def test_the_sockets_of_the_dead_are_removed():
+    place = Path(f"/dev/shm/gpuring+{secrets.token_hex(16)}")
+    place.mkdir()
+    foreseen = command("clean", "--dry-run").stdout
+    assert f"{place.name} would be removed: sockets of the dead" in foreseen
+    assert place.exists()
+    assert f"removed {place.name}: sockets of the dead" in command("clean").stdout
+    assert not place.exists()
 
 
 def test_only_what_was_named_is_removed(name, children):

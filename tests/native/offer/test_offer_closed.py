@@ -11,6 +11,7 @@ import pytest
 
 import gpuring
 from gpuring import native
+from gpuring.registry.sockets import remove_stale
 from tests.helpers import raw_verbs
 from tests.helpers.processes import (
     Pipe,
@@ -62,7 +63,7 @@ def listens_itself(_pipe: Pipe, path: str) -> int:
 @pytest.mark.slow
 def test_a_daemons_own_socket_is_not_taken_for_that_of_a_ring(ring, children):
     assert children(listens_itself, ring.path).result() == 0
-    gpuring.clean()
+    remove_stale()
 
 
 def closes_everything(pipe: Pipe, path: str) -> list[str]:
@@ -115,7 +116,7 @@ def test_what_a_program_opens_after_it_has_closed_everything_is_left_alone(ring,
         assert silent.recv(100)
         child.send()
         assert child.result() == []
-    gpuring.clean()
+    remove_stale()
 
 
 def notified(pipe: Pipe, name: str) -> list[str]:
