@@ -70,6 +70,12 @@ inline gpuring_attach_options wait_for(const Timeout &timeout) {
 inline void check(gpuring_status status, const gpuring_error &error) {
     if (status != GPURING_OK) throw Error(error);
 }
+/* A name for C, where it would end at a zero byte. */
+inline const char *c_str(const std::string &name) {
+    if (name.find('\0') != name.npos)
+        throw Error({GPURING_INVALID, 0, 0, "a name has a zero byte, and no name may have one"});
+    return name.c_str();
+}
 inline bool came(gpuring_status status, const gpuring_error &error) {
     if (status == GPURING_TIMEOUT || status == GPURING_FULL) return false;
     check(status, error);
@@ -103,7 +109,7 @@ public:
     Ring(const std::string &name, const gpuring_attach_options &options) {
         gpuring_error error;
         gpuring_ring *ring = nullptr;
-        detail::check(gpuring_attach(name.c_str(), &options, &ring, &error), error);
+        detail::check(gpuring_attach(detail::c_str(name), &options, &ring, &error), error);
         keep(ring);
     }
 
@@ -111,14 +117,14 @@ public:
     static Ring create(const std::string &name, const gpuring_create_options &options) {
         gpuring_error error;
         gpuring_ring *ring = nullptr;
-        detail::check(gpuring_create(name.c_str(), &options, &ring, &error), error);
+        detail::check(gpuring_create(detail::c_str(name), &options, &ring, &error), error);
         return Ring(ring);
     }
 
     /* Removes the name of a ring. Its peers go on. */
     static void unlink(const std::string &name) {
         gpuring_error error;
-        detail::check(gpuring_unlink(name.c_str(), &error), error);
+        detail::check(gpuring_unlink(detail::c_str(name), &error), error);
     }
     /* A ring that a function of gpuring.h has returned. Others may detach it; this object keeps
      * it. */
@@ -128,13 +134,13 @@ public:
     void subscribe(const std::string &subscription,
                    const gpuring_subscribe_options &options = GPURING_SUBSCRIBE_OPTIONS) {
         gpuring_error error;
-        detail::check(gpuring_subscribe(get(), subscription.c_str(), &options, &error), error);
+        detail::check(gpuring_subscribe(get(), detail::c_str(subscription), &options, &error), error);
     }
     /* Ends a durable subscription. Returns whether there was one of this name. */
     bool unsubscribe(const std::string &subscription) {
         gpuring_error error;
         bool found = false;
-        detail::check(gpuring_unsubscribe(get(), subscription.c_str(), &found, &error), error);
+        detail::check(gpuring_unsubscribe(get(), detail::c_str(subscription), &found, &error), error);
         return found;
     }
 
@@ -149,13 +155,13 @@ public:
      * none. */
     gpuring_field field(const std::string &name = "array") const {
         gpuring_field field = GPURING_FIELD;
-        if (gpuring_field_named(get(), name.c_str(), &field) != GPURING_OK)
+        if (gpuring_field_named(get(), detail::c_str(name), &field) != GPURING_OK)
             throw std::out_of_range(missing("the slots have no field", name));
         return field;
     }
     gpuring_field meta(const std::string &name) const {
         gpuring_field field = GPURING_FIELD;
-        if (gpuring_meta_named(get(), name.c_str(), &field) != GPURING_OK)
+        if (gpuring_meta_named(get(), detail::c_str(name), &field) != GPURING_OK)
             throw std::out_of_range(missing("the metadata has no field", name));
         return field;
     }

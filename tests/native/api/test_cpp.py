@@ -175,7 +175,7 @@ def test_what_is_null_is_refused(name, tmp_path):
         assert run_cpp("null", name, tmp_path) == 0
 
 
-def test_an_owner_and_a_gate_that_mean_nothing_are_refused(name, tmp_path):
+def test_an_owner_a_gate_and_a_name_that_mean_nothing_are_refused(name, tmp_path):
     with small_ring(name):
         assert run_cpp("no_meaning", name, tmp_path) == 0
 
