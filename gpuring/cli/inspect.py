@@ -11,7 +11,7 @@ import argparse
 import dataclasses
 import datetime
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from gpuring.cli.services import Service, deaths, of_dead, service, service_of
 from gpuring.cli.text import columns, nbytes, of_memory, seconds, table, wrap
@@ -211,7 +211,7 @@ def _members(sub: SubscriptionStats, one: RingStats) -> str:
     """ "peer 1 (recorder.py, pid 4711), peer 2 (recorder.py, pid 4712)"."""
     peers = {peer.number: peer for peer in one.peers}
     shown = [peers[number] for number in sub.members[:MOST_MEMBERS]]
-    names = ", ".join(f"peer {peer.number} ({whose(peer.label, peer.pid)})" for peer in shown)
+    names = ", ".join(f"peer {peer.number} ({whose(peer.label, pid(peer))})" for peer in shown)
     more = len(sub.members) - len(shown)
     return f"{names} and {more} more" if more else names
 
@@ -233,7 +233,7 @@ def _peers(one: RingStats, whole: Service | None, width: int | None) -> str:
             whole.kinds.get(peer.number, peer.role) if whole else peer.role,
             printable(peer.subscription or ""),
             printable(peer.label),
-            f"{peer.pid}*" if peer.pid_here is None else str(peer.pid_here),
+            pid(peer),
             peer_state(peer) if peer.alive else "DEAD, not cleared yet",
             seconds(peer.age_s),
             str(peer.frames),
@@ -247,11 +247,17 @@ def _peers(one: RingStats, whole: Service | None, width: int | None) -> str:
     right = ("PEER", "PID", "JOINED", "FRAMES", "LOST", "TORN", "GPU PENDING")
     drop = ("TORN", "JOINED", "GPU PENDING", "LOST", "FRAMES", "SUBSCRIPTION")
     shown = str(table(PEERS, rows, right=right, drop=drop, width=width))
-    return (
-        f"{shown}\n* of another pid namespace"
-        if any(p.pid_here is None for p in one.peers)
-        else shown
-    )
+    return "\n".join([shown, *elsewhere(one.peers)])
+
+
+def pid(peer: PeerStats) -> str:
+    """The pid that its process has here, or its own with a star, which `elsewhere` explains."""
+    return f"{peer.pid}*" if peer.pid_here is None else str(peer.pid_here)
+
+
+def elsewhere(peers: Iterable[PeerStats]) -> list[str]:
+    """What the star of a pid says, if there is one."""
+    return ["* of another pid namespace"] * any(peer.pid_here is None for peer in peers)
 
 
 def peer_state(peer: PeerStats) -> str:

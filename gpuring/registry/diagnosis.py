@@ -97,7 +97,7 @@ def culprit(peer: Peer) -> str:
     return in_the_way(peer.header, peer.culprit, partial(_is_stopped, peer.header))
 
 
-def whose(label: bytes | str, pid: int) -> str:
+def whose(label: bytes | str, pid: int | str) -> str:
     """A peer's label and process: "recorder.py, pid 4711"."""
     shown = printable(label if isinstance(label, str) else text_of(label))
     return f"{f'{shown}, ' if shown else ''}pid {pid}"

@@ -17,10 +17,11 @@ pytest.importorskip("rich", reason="gpuring[tools] is not installed")
 
 import gpuring
 from gpuring.cli import text
+from gpuring.cli.inspect import describe
 from gpuring.cli.top import rates
 from gpuring.cli.top.view import Widths, render
 from tests.cli.processes import creator_with_two_readers
-from tests.helpers.rings import damage
+from tests.helpers.rings import damage, small_ring
 
 HOST = {"device": "host", "shape": 8, "dtype": "u1"}
 
@@ -273,6 +274,19 @@ def test_what_cannot_be_read_for_one_reason_is_told_once(name, command):
             path.unlink()
     (line,) = [line for line in text.splitlines() if "this is no ring" in line and name in line]
     assert all(f"{name}.{k}" in line for k in range(3)), line
+
+
+def test_a_pid_that_means_nothing_here_has_a_star(name):
+    with small_ring(name) as ring, ring.producer(), ring.consumer("rec"):
+        one = ring.stats()
+    peers = tuple(replace(each, pid=7, pid_here=None) for each in one.peers)
+    apart = replace(one, peers=peers)
+    look = rates.Look(0.0, {name: apart}, {}, {name: "me"})
+    for shown in (describe(apart), "\n".join(line.text for line in render(None, look))):
+        assert shown.splitlines()[-1] == "* of another pid namespace"
+        assert re.findall(r"(?<!\S)7(?!\S)|pid 7\b(?!\*)", shown) == []
+        assert shown.count(" 7* ") == 2
+    assert "pid 7*)" in describe(apart)
 
 
 def test_idle_rings_give_way_where_a_screen_has_no_room(name):

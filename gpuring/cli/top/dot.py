@@ -6,7 +6,7 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 
-from gpuring.cli.inspect import peer_state
+from gpuring.cli.inspect import peer_state, pid
 from gpuring.cli.trouble import CommandError
 from gpuring.cli.why import blamed
 from gpuring.printable import printable
@@ -69,7 +69,7 @@ def _nodes(whole: Graph) -> Iterator[str]:
             peers = [each.peer for each in whole.edges if each.process == edge.process]
             states = {peer_state(peer) for peer in peers} - {"running"}
             names = " / ".join(dict.fromkeys(printable(peer.label) for peer in peers))
-            label = _quoted(names, f"pid {edge.peer.pid}", *sorted(states))
+            label = _quoted(names, f"pid {pid(edge.peer)}", *sorted(states))
             stuck = any(each.stuck for each in whole.edges if each.process == edge.process)
             look = _red(stuck, edge.process in whole.culprits)
             yield f"{_process(edge.process)} [shape=ellipse, label={label}{look}];"

@@ -9,7 +9,7 @@ cam0: 4 slots, full, 0.0/s
 
 from __future__ import annotations
 
-from gpuring.cli.inspect import peer_state
+from gpuring.cli.inspect import peer_state, pid
 from gpuring.cli.owners import explained
 from gpuring.cli.text import wrap
 from gpuring.cli.why import blamed, brief
@@ -68,7 +68,7 @@ def _line(
 
 
 def _process(edge: Edge) -> str:
-    return f"{printable(edge.peer.label)} {edge.peer.pid}"
+    return f"{printable(edge.peer.label)} {pid(edge.peer)}"
 
 
 def _state(edge: Edge) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
-from gpuring.cli.inspect import death, gpus, peer_state, waiting
+from gpuring.cli.inspect import death, elsewhere, gpus, peer_state, pid, waiting
 from gpuring.cli.ls import state
 from gpuring.cli.owners import explained, myself
 from gpuring.cli.services import deaths, service
@@ -199,9 +199,10 @@ def _peers(before: Look | None, now: Look, width: int | None, widths: Widths) ->
         if at in starts:
             lines.append(Line(wrap(starts[at], width, "  "), "bold"))
         lines.append(Line(text, style))
-    elsewhere = [f"{name}: {told}" for name, one in now.rings.items() if (told := gpus(one))]
-    lines += [Line(wrap(told, width, "  "), "dim") for told in elsewhere]
-    return [*lines, *(Line(note, "dim") for note in laid.note())]
+    on_gpus = [f"{name}: {told}" for name, one in now.rings.items() if (told := gpus(one))]
+    lines += [Line(wrap(told, width, "  "), "dim") for told in on_gpus]
+    notes = [*laid.note(), *elsewhere(peer for one in now.rings.values() for peer in one.peers)]
+    return [*lines, *(Line(note, "dim") for note in notes)]
 
 
 def _peers_of(
@@ -220,7 +221,7 @@ def _peers_of(
             *(
                 str(peer.number),
                 kinds.get(peer.number) or _kind(peer, sub),
-                str(peer.pid_here or peer.pid),
+                pid(peer),
                 printable(peer.label),
                 printable(sub.name) if sub else NONE,
             ),
