@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import gpuring
+from gpuring.cli.inspect import describe
 from tests.helpers.processes import PATIENCE_S, poll
 from tests.helpers.rings import small_ring
 from tests.helpers.victim import Victim
@@ -69,6 +70,28 @@ def test_every_torn_frame_of_a_batch_is_named_when_all_are_released(name, childr
         with pytest.raises(gpuring.PeerLost):  # reported once
             frames.acquire_many(2, 0)
         frames.close()
+
+
+def writes_and_holds_batch(pipe, name):
+    ring = gpuring.attach(name, timeout=PATIENCE_S)
+    producer, frames = ring.producer(), ring.consumer("shared")
+    producer.claim_many(3, PATIENCE_S).publish()
+    pipe.ask(seqs_of(frames.acquire_many(2, PATIENCE_S)))
+
+
+def test_inspect_shows_what_a_dead_reader_has_until_a_living_peer_clears_it(name, children):
+    with small_ring(name) as ring:
+        child = children(writes_and_holds_batch, name)
+        held = child.receive()
+        child.kill()
+        seen = ring.stats()
+        (reader,) = [peer for peer in seen.peers if peer.role == "consumer"]
+        assert not reader.alive
+        assert [hold.seq for hold in reader.holding] == held
+        assert "DEAD, not cleared yet" in describe(seen)
+        with ring.consumer("other"):
+            poll(lambda: ring.stats().reaps == 2)
+            assert "2 frames taken from it" in describe(ring.stats())
 
 
 def test_a_torn_frame_does_not_hide_the_error_of_the_block(name, children):
