@@ -39,16 +39,18 @@ def users(names: Iterable[str]) -> dict[str, dict[int, str]]:
 
 def of_former_rings() -> dict[str, dict[int, str]]:
     """For each name: the processes that still have a ring mapped which had it.  Where another ring
-    has it now, only those that are stopped, because all others move there.  Those of a container
-    that has a /dev/shm of its own are left out."""
+    has it now, only those that are stopped and not there yet, because all others move there.  Those
+    of a container that has a /dev/shm of its own are left out."""
     found: dict[str, dict[int, str]] = {}
     here, _ = _key(Path(segment.SHM).stat())
     there = {*segment.names()}
     for pid in _pids():
-        for device, word in {*_FORMER.findall(_maps(pid))}:
+        maps = _maps(pid)
+        for device, word in {*_FORMER.findall(maps)}:
             name = word.decode(errors="replace")
-            is_free = name not in there or is_stopped(pid)
-            if device == here and is_free and not segment.ANSWERS.fullmatch(name):
+            moved = b"/dev/shm/gpuring.%s\n" % word in maps
+            is_left = name not in there or (is_stopped(pid) and not moved)
+            if device == here and is_left and not segment.ANSWERS.fullmatch(name):
                 found.setdefault(name, {})[pid] = _command(pid)
     return dict(sorted(found.items()))
 

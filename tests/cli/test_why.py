@@ -266,6 +266,17 @@ def test_who_is_stopped_in_a_ring_that_was_replaced_is_told(name, children, comm
     assert f"`kill -CONT {viewer.pid}` continues" in told
 
 
+def test_who_is_stopped_in_the_next_ring_is_not_told_of_the_former_one(name, children, command):
+    """Its handle of the former ring is open as long as it goes on from there."""
+    with small_ring(name):
+        viewer = up(children(reads_on, name, "viewer"))
+    with small_ring(name) as ring:
+        poll(lambda: ring.stats().peers)
+        os.kill(viewer.pid, signal.SIGSTOP)
+        poll(lambda: any(peer.stopped for peer in ring.stats().peers))
+        assert "replaced" not in command("why", name).stdout
+
+
 @pytest.mark.parametrize("claimed", [False, True])
 def test_readers_that_wait_for_the_same_are_told_together(name, children, command, claimed):
     with small_ring(name) as ring, contextlib.ExitStack() as until:
