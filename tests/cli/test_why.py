@@ -326,11 +326,19 @@ def test_how_much_patience_is_left_is_told(name):
         assert "by themselves" not in advice(endless)
 
 
-def test_the_page_has_a_command_that_finds_who_has_the_membership_lock(name):
-    page = Path(__file__).parents[2] / "docs/why.md"
-    (command,) = re.findall("`(grep -s [^`]+)`", page.read_text())
-    with small_ring(name), locked(name):
-        done = subprocess.run(
-            ["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60
-        )
-    assert f"/proc/{os.getpid()}/fdinfo/" in done.stdout
+def stops_with_the_lock(_pipe, name):
+    with locked(name):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_who_was_stopped_with_the_membership_lock_is_told(name, children, command):
+    with small_ring(name):
+        assert command("why", name).returncode == 0
+        joiner = children(stops_with_the_lock, name)
+        done = poll(lambda: (said := command("why", name)).returncode and said)
+        told = " ".join(done.stdout.split())
+        assert told.startswith(f"Nobody can join or leave ring {name}: pid {joiner.pid} (")
+        assert f"`kill -CONT {joiner.pid}` continues" in told
+        assert command("why", name, "--json").returncode == 1
+        os.kill(joiner.pid, signal.SIGCONT)
+        poll(lambda: command("why", name).returncode == 0)
