@@ -7,6 +7,7 @@ are used by several.  Ctrl-C ends a command here, unless the command has to say 
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import select
 import sys
@@ -111,6 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         parser.print_help()
         return 0
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
+        sys.stdout.reconfigure(errors="replace")  # such as a lag of "–" in Latin-1
     try:
         status = int(args.run(args))
         sys.stdout.flush()
