@@ -7,7 +7,9 @@ are used by several.  Ctrl-C ends a command here, unless the command has to say 
 from __future__ import annotations
 
 import argparse
+import io
 import os
+import select
 import sys
 from collections.abc import Sequence
 
@@ -110,21 +112,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.command is None:
         parser.print_help()
         return 0
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.encoding.lower() != "utf-8":
+        sys.stdout.reconfigure(errors="replace")  # such as a lag of "–" in Latin-1
     try:
         status = int(args.run(args))
         sys.stdout.flush()
         return status
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # gpuring ls | head: nobody reads any more, so there is nothing to say
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
     except (RingError, CommandError, ValueError, OSError) as error:
+        if isinstance(error, BrokenPipeError) and _nobody_reads():  # gpuring ls | head
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 0
         complain(f"gpuring {args.command}: {message(error, vars(args))}")
         if isinstance(error, CannotLook):
             return COULD_NOT_LOOK
         wrongly_asked = isinstance(error, ValueError) and not isinstance(error, UnicodeError)
         return 2 if wrongly_asked else 1  # 2 as argparse does
+
+
+def _nobody_reads() -> bool:
+    """Whether the pipe that takes the output is the one that is broken."""
+    output = select.poll()
+    output.register(sys.stdout.fileno(), 0)
+    return bool(output.poll(0))
 
 
 def _parser() -> argparse.ArgumentParser:

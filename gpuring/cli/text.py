@@ -10,12 +10,17 @@ import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import TextIO
+from unicodedata import east_asian_width
 
 _GAP = 2
 _NARROWEST = 8  # of a column whose cells are wrapped
 _COMMAND = re.compile(r"\S*`[^`]+`\S*")
 _JOINED = "\N{NO-BREAK SPACE}"
 """What stands for a space at which no line may end.  `printable` leaves none in texts of others."""
+
+
+_SECOND = "\0"
+"""What stands for the second column of a wide letter, such as 日.  `printable` leaves none."""
 
 
 def columns() -> int | None:
@@ -86,6 +91,7 @@ def table(
     `least` has the least width of columns by their headings, and is raised to what they have.  A
     table that is shown again and again then stands still while its values change.
     """
+    rows = [[_spaced(cell) for cell in row] for row in rows]
     shown = list(range(len(headings)))
     least = {} if least is None else least
     widths = [
@@ -120,9 +126,16 @@ def table(
                 for part in cell[n : n + 1] or [""]
             ]
             lines.append((" " * _GAP).join(parts).rstrip())
-        return "\n".join(lines)
+        return "\n".join(lines).replace(_SECOND, "")
 
     return Table(line(headings), [line(row) for row in rows], left_out, width)
+
+
+def _spaced(text: str) -> str:
+    """`text` with as many letters as it has columns on a terminal."""
+    if text.isascii():
+        return text
+    return "".join(each + _SECOND * (east_asian_width(each) in "WF") for each in text)
 
 
 def wrap(text: str, width: int | None, indent: str = "") -> str:
@@ -139,9 +152,9 @@ def wrap(text: str, width: int | None, indent: str = "") -> str:
         return command[0].replace(" ", _JOINED) if fits else command[0]
 
     lines = textwrap.fill(
-        _COMMAND.sub(joined, text), width, subsequent_indent=indent, break_on_hyphens=False
+        _COMMAND.sub(joined, _spaced(text)), width, subsequent_indent=indent, break_on_hyphens=False
     )
-    return lines.replace(_JOINED, " ")
+    return lines.replace(_JOINED, " ").replace(_SECOND, "")
 
 
 def nbytes(n: int) -> str:

@@ -25,7 +25,7 @@ from gpuring.registry import directory, segment, survey
 from gpuring.registry.jams import STUCK_S, Culprit, Jam, all_wait, jams, named
 from gpuring.registry.processes import is_stopped, state
 from gpuring.registry.stats import RingStats
-from gpuring.registry.users import of_former_rings
+from gpuring.registry.users import of_former_rings, of_locks
 from gpuring.registry.users import told as used_by
 
 _AGAIN_S = 0.05
@@ -159,17 +159,19 @@ def run(args: argparse.Namespace) -> int:
         before = {_where(jam) for jam in found}
         again = jams(survey.ls(), args.after, args.name)
         found = [jam for jam in again if _where(jam) in before]
+    locked = _of_locks(args.name)
     if args.json:
         print(json.dumps([dataclasses.asdict(jam) for jam in found], indent=2))
-    elif not found:
-        print(wrap(_nothing(args, len(rings), len(unreadable)), columns(), "  "))
-    else:
+    elif found:
         print("\n\n".join(told(jam, columns()) for jam in found))
+    elif not locked:
+        print(wrap(_nothing(args, len(rings), len(unreadable)), columns(), "  "))
     if not args.json:
         # what the unreadable ones keep waiting cannot be seen
-        for line in (*_of_closed(rings, args.name), *_of_former(args.name), *explained(unreadable)):
+        lines = (*locked, *_of_closed(rings, args.name), *_of_former(args.name))
+        for line in (*lines, *explained(unreadable)):
             print(wrap(line, columns(), "  "))
-    if found:
+    if found or locked:
         return 1
     return COULD_NOT_LOOK if unreadable and args.name is None else 0
 
@@ -180,6 +182,16 @@ def _check(name: str) -> None:
         directory.look(name)
     except (RingError, OSError) as error:
         raise CannotLook(". ".join([message(error, ()), *_of_former(name)])) from None
+
+
+def _of_locks(name: str | None) -> list[str]:
+    """Who was stopped while it joined or left a ring, so that nobody else can do so."""
+    return [
+        f"Nobody can join or leave ring {each}: {used_by(users)} is stopped and has its membership "
+        f"lock. {_advice(users)}"
+        for each, users in of_locks().items()
+        if name in (None, each)
+    ]
 
 
 def _of_closed(rings: Iterable[RingStats], name: str | None) -> list[str]:

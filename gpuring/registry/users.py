@@ -20,16 +20,14 @@ _MOST_LETTERS = 60  # of a command line
 _PROC = Path("/proc")
 _FORMER = re.compile(rb" ([0-9a-f]+:[0-9a-f]+) \d+ +/dev/shm/gpuring\.([\w.-]+) \(deleted\)\n")
 """A header that has lost the name of its ring, in a line of maps, with its device."""
+_LOCK = re.compile(rb" OFDLCK +ADVISORY +WRITE +-?\d+ ([0-9a-f]+:[0-9a-f]+):(\d+) 256 256\n")
+"""The membership lock of a header, in fdinfo, with the device and the inode of the header."""
 
 
 def users(names: Iterable[str]) -> dict[str, dict[int, str]]:
     """For each ring: the processes that have its header mapped, with their pids and how they were
     started.  A ring of which none is known is left out."""
-    rings: dict[tuple[bytes, bytes], str] = {}
-    for name in names:
-        with contextlib.suppress(OSError):
-            path = segment.path_of(segment.header_name(name))
-            rings[_key(os.lstat(path))] = name
+    rings = _headers(names)
     found: dict[str, dict[int, str]] = {}
     for pid in _pids() if rings else ():
         for key in rings.keys() & _mapped(pid):
@@ -39,17 +37,30 @@ def users(names: Iterable[str]) -> dict[str, dict[int, str]]:
 
 def of_former_rings() -> dict[str, dict[int, str]]:
     """For each name: the processes that still have a ring mapped which had it.  Where another ring
-    has it now, only those that are stopped, because all others move there.  Those of a container
-    that has a /dev/shm of its own are left out."""
+    has it now, only those that are stopped and not there yet, because all others move there.  Those
+    of a container that has a /dev/shm of its own are left out."""
     found: dict[str, dict[int, str]] = {}
     here, _ = _key(Path(segment.SHM).stat())
     there = {*segment.names()}
     for pid in _pids():
-        for device, word in {*_FORMER.findall(_maps(pid))}:
+        maps = _maps(pid)
+        for device, word in {*_FORMER.findall(maps)}:
             name = word.decode(errors="replace")
-            is_free = name not in there or is_stopped(pid)
-            if device == here and is_free and not segment.ANSWERS.fullmatch(name):
+            moved = b"/dev/shm/gpuring.%s\n" % word in maps
+            is_left = name not in there or (is_stopped(pid) and not moved)
+            if device == here and is_left and not segment.ANSWERS.fullmatch(name):
                 found.setdefault(name, {})[pid] = _command(pid)
+    return dict(sorted(found.items()))
+
+
+def of_locks() -> dict[str, dict[int, str]]:
+    """For each ring: who is stopped and has its membership lock, so that nobody can join or leave.
+    A process that runs has it for microseconds."""
+    rings = _headers(segment.names())
+    found: dict[str, dict[int, str]] = {}
+    for pid in filter(is_stopped, _pids()):
+        for key in rings.keys() & {*_LOCK.findall(_fdinfo(pid))}:
+            found.setdefault(rings[key], {})[pid] = _command(pid)
     return dict(sorted(found.items()))
 
 
@@ -60,6 +71,15 @@ def told(users: dict[int, str]) -> str:
 
 def _pids() -> list[int]:
     return sorted(int(each.name) for each in _PROC.iterdir() if each.name.isdecimal())
+
+
+def _headers(names: Iterable[str]) -> dict[tuple[bytes, bytes], str]:
+    """The rings of these names, by the device and the inode of their headers."""
+    rings = {}
+    for name in names:
+        with contextlib.suppress(OSError):
+            rings[_key(os.lstat(segment.path_of(segment.header_name(name))))] = name
+    return rings
 
 
 def _key(file: os.stat_result) -> tuple[bytes, bytes]:
@@ -78,6 +98,16 @@ def _maps(pid: int) -> bytes:
     with contextlib.suppress(OSError):  # it has ended, or is another user's
         return (_PROC / str(pid) / "maps").read_bytes()
     return b""
+
+
+def _fdinfo(pid: int) -> bytes:
+    """What the kernel knows of its descriptors, with the locks that it has by them."""
+    texts = []
+    with contextlib.suppress(OSError):  # as above
+        for each in (_PROC / str(pid) / "fdinfo").iterdir():
+            with contextlib.suppress(OSError):  # it was closed meanwhile
+                texts.append(each.read_bytes())
+    return b"".join(texts)
 
 
 def _command(pid: int) -> str:

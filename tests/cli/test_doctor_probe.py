@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing.spawn
 import os
 import re
 import signal
@@ -105,6 +106,16 @@ def test_a_driver_that_hangs_is_found(monkeypatch):
     found = {finding.what: finding for finding in doctor.examine(0, probing=False)}
     assert found["GPU driver"].level == "fail"
     assert "said nothing" in found["GPU driver"].found
+
+
+@pytest.mark.filterwarnings("ignore:resource_tracker")
+def test_a_python_that_cannot_be_started_is_found(monkeypatch):
+    """As that of a virtual environment in the home of another user."""
+    monkeypatch.setattr(multiprocessing.spawn, "_python_exe", b"/nowhere/python3")
+    found = {finding.what: finding for finding in doctor.examine(0, probing=True)}
+    for what in ("GPU driver", "probe: host", "probe: death"):
+        assert found[what].level == "fail"
+        assert re.search("does not start|died", found[what].found), found[what]
 
 
 # ---- with a GPU --------------------------------------------------------------------------------

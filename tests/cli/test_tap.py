@@ -334,6 +334,17 @@ def test_a_frame_for_which_the_disk_has_no_room_leaves_no_file(tmp_path):
     assert not [*tmp_path.iterdir()]
 
 
+def test_it_says_why_a_frame_cannot_be_written(name, tmp_path):
+    frame = copied(name, np.zeros(100_000, "u1"))
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (8192, limits[1]))
+    try:
+        with pytest.raises(CommandError, match=r"cannot be written to .*: File too large"):
+            files.Writer(tmp_path, "cam", "ab" * 16, "npy", ["array"]).write(frame)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
 # ---- torn frames -------------------------------------------------------------------------------
 
 

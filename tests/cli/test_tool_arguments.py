@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import errno
 import os
 import re
 import subprocess
@@ -185,6 +186,32 @@ def test_who_stops_reading_ends_it_in_silence(name):
         )
     os.close(writing)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_what_a_terminal_has_no_letters_for_is_replaced(name, encoding):
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    with gpuring.create(name, slots=2, shape=3, dtype="u1", device="host") as ring, ring.producer():
+        done = subprocess.run(
+            [*COMMAND, "top", "--once", name],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=DEADLINE_S,
+            check=False,
+            env=environment,
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"producer" in done.stdout
+    assert b"?" in done.stdout
+
+
+def test_another_pipe_that_breaks_is_an_error(monkeypatch, capfd):
+    def run(_):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    monkeypatch.setattr(COMMANDS["ls"][0], "run", run)
+    assert main(["ls"]) == 1
+    assert capfd.readouterr().err == "gpuring ls: [Errno 32] Broken pipe\n"
 
 
 def test_what_is_not_installed_is_said_also_if_its_package_is_missing():

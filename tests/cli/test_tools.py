@@ -241,6 +241,20 @@ def test_who_looks_narrowly_is_told_which_columns_are_left_out(name):
     assert wrapped.left_out == ["MORE", "LONG"]
 
 
+def test_a_wide_letter_takes_two_columns():
+    headings, rows = ("LABEL", "PID"), [("前方", "7"), ("rear", "8"), ("右カメラ", "9")]
+    table = text.table(headings, rows, right=("PID",))
+    assert str(table).splitlines() == [
+        "LABEL     PID",
+        "前方        7",
+        "rear        8",
+        "右カメラ    9",
+    ]
+    assert text.table(headings, rows, right=("PID",), drop=("PID",), width=12).left_out == ["PID"]
+    assert text.wrap("右 カメラ 前方", 16).splitlines() == ["右 カメラ 前方"]
+    assert text.wrap("右 カメラ 前方 後", 16).splitlines() == ["右 カメラ 前方", "後"]
+
+
 def test_a_command_in_a_text_stays_in_one_line_if_it_fits():
     said = "End it with `gpuring clean cam0`."
     assert text.wrap(said, 24, "  ").splitlines() == ["End it with", "  `gpuring clean cam0`."]

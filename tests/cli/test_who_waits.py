@@ -127,6 +127,18 @@ def test_top_shows_first_who_is_waited_for_then_who_waits(name, children):
             waiter.result()
 
 
+def test_top_shows_rings_with_a_stopped_process_before_quiet_ones(name, children):
+    """Nobody waits for it, and its ring might be the last of a hundred."""
+    with small_ring(f"{name}.a") as quiet, small_ring(f"{name}.b") as ring:
+        names = [quiet.name, ring.name]
+        stopped = up(children(reads, ring.name, "slow"))
+        assert render(None, rates.look(names), names)[1].text.startswith(quiet.name)
+        stopped.stop()
+        poll(lambda: any(peer.stopped for peer in ring.stats().peers))
+        assert render(None, rates.look(names), names)[1].text.startswith(ring.name)
+        os.kill(stopped.pid, signal.SIGCONT)
+
+
 def test_top_names_who_keeps_the_slot_for_want_of_which_frames_are_dropped(name, children):
     """The frames are dropped by try_claim, with which no producer waits."""
     with small_ring(f"{name}.a", SLOTS) as idle, small_ring(f"{name}.b", SLOTS) as ring:

@@ -266,6 +266,17 @@ def test_who_is_stopped_in_a_ring_that_was_replaced_is_told(name, children, comm
     assert f"`kill -CONT {viewer.pid}` continues" in told
 
 
+def test_who_is_stopped_in_the_next_ring_is_not_told_of_the_former_one(name, children, command):
+    """Its handle of the former ring is open as long as it goes on from there."""
+    with small_ring(name):
+        viewer = up(children(reads_on, name, "viewer"))
+    with small_ring(name) as ring:
+        poll(lambda: ring.stats().peers)
+        os.kill(viewer.pid, signal.SIGSTOP)
+        poll(lambda: any(peer.stopped for peer in ring.stats().peers))
+        assert "replaced" not in command("why", name).stdout
+
+
 @pytest.mark.parametrize("claimed", [False, True])
 def test_readers_that_wait_for_the_same_are_told_together(name, children, command, claimed):
     with small_ring(name) as ring, contextlib.ExitStack() as until:
@@ -315,11 +326,19 @@ def test_how_much_patience_is_left_is_told(name):
         assert "by themselves" not in advice(endless)
 
 
-def test_the_page_has_a_command_that_finds_who_has_the_membership_lock(name):
-    page = Path(__file__).parents[2] / "docs/why.md"
-    (command,) = re.findall("`(grep -s [^`]+)`", page.read_text())
-    with small_ring(name), locked(name):
-        done = subprocess.run(
-            ["sh", "-c", command], capture_output=True, text=True, check=False, timeout=60
-        )
-    assert f"/proc/{os.getpid()}/fdinfo/" in done.stdout
+def stops_with_the_lock(_pipe, name):
+    with locked(name):
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def test_who_was_stopped_with_the_membership_lock_is_told(name, children, command):
+    with small_ring(name):
+        assert command("why", name).returncode == 0
+        joiner = children(stops_with_the_lock, name)
+        done = poll(lambda: (said := command("why", name)).returncode and said)
+        told = " ".join(done.stdout.split())
+        assert told.startswith(f"Nobody can join or leave ring {name}: pid {joiner.pid} (")
+        assert f"`kill -CONT {joiner.pid}` continues" in told
+        assert command("why", name, "--json").returncode == 1
+        os.kill(joiner.pid, signal.SIGCONT)
+        poll(lambda: command("why", name).returncode == 0)

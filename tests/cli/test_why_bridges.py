@@ -30,6 +30,7 @@ def test_who_keeps_a_far_ring_waiting_that_is_not_here_is_asked_over_there(name,
     with PLANTED["a_bridge_whose_other_side_does_not_read"](children, name):
         (jam,) = poll(lambda: [j for j in jams(look(name, far)) if blamed(j).reason == "far"])
         assert far in blamed(jam).subscription
+        assert len(jam.culprits) == 1  # it has two members, the worker and its supervisor
 
 
 def test_the_command_that_starts_an_importer_again_is_told_on_both_hosts(name, children, command):

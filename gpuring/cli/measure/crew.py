@@ -11,6 +11,7 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 import traceback
@@ -205,10 +206,12 @@ class Crew:
         """
         if inherit:
             return Part(self, self._hire((role, args)), patience_s)
-        worker = self._idle.pop() if self._idle else self._hire()
-        part = Part(self, worker, patience_s)
-        worker.pipe.send((role, args))
-        return part
+        try:
+            worker = self._idle.pop() if self._idle else self._hire()
+            worker.pipe.send((role, args))
+        except OSError as error:  # its end of a pipe is closed already
+            raise RoleFailed(f"{sys.executable} does not start: {error.strerror}") from None
+        return Part(self, worker, patience_s)
 
     def call(self, role: Callable[..., Any], *args: Any, patience_s: float = PATIENCE_S) -> Any:
         """The result of a role that needs nobody else."""

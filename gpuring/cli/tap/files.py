@@ -7,6 +7,7 @@ import math
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -96,7 +97,9 @@ class Writer:
     def _put(self, path: Path, array: Array, name: str) -> None:
         if self._form == "npy":
             with _whole(path) as file:
-                np.lib.format.write_array(file, array, allow_pickle=False)
+                # what has only a method is no file for NumPy, which does not tell why a file fails
+                output: Any = SimpleNamespace(write=file.write)
+                np.lib.format.write_array(output, array, allow_pickle=False)
             return
         if picture_mode(array.shape, array.dtype) is None:  # a frame smaller than its slot
             raise CommandError(_no_picture(name, array.shape, array.dtype))

@@ -112,8 +112,16 @@ def _lacks_slots(before: Look | None, now: Look, name: str) -> bool:
 
 
 def _in_order(before: Look | None, now: Look) -> list[tuple[str, RingStats]]:
-    """Rings whose producers wait or drop frames come first."""
-    return sorted(now.rings.items(), key=lambda each: not _lacks_slots(before, now, each[0]))
+    """Rings whose producers wait or drop frames come first, then those with the stopped or dead."""
+
+    def rank(each: tuple[str, RingStats]) -> int:
+        name, one = each
+        if _lacks_slots(before, now, name):
+            return 0
+        gone = one.state in ("creator dead", "dead")
+        return 1 if gone or any(peer.stopped or not peer.alive for peer in one.peers) else 2
+
+    return sorted(now.rings.items(), key=rank)
 
 
 def _peers_in_order(one: RingStats, lacks_slots: bool) -> list[PeerStats]:

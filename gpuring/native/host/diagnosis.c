@@ -155,8 +155,8 @@ gpuring_status gh_add_unusable(struct gh_text *text, const char *name, enum gr_r
         return GPURING_FORKED;
     case GR_LOCK_TIMEOUT:
         gh_add(text,
-               "ring '%s': another process has held the membership lock for 5 s. Is one of its "
-               "processes stopped (SIGSTOP, a debugger)? `gpuring inspect` lists them",
+               "ring '%s': another process has held the membership lock for 5 s. If it is stopped "
+               "(SIGSTOP, a debugger), `gpuring why` names it",
                name);
         return GPURING_TIMEOUT;
     case GR_CLOSED:

@@ -81,7 +81,10 @@ class _Chain:
             chosen = dataclasses.replace(step, by=(peer, *others))
             found.append(self._beyond(peer, (*path, chosen)))
         found.sort(key=lambda jam: (_RANK.get(jam.culprits[0].reason, 9), -len(jam.steps)))
-        ends = {(end.reason, end.peers): end for jam in found for end in jam.culprits}
+        ends: dict[object, Culprit] = {}
+        for end in (each for jam in found for each in jam.culprits):
+            who = () if end.reason == "far" else end.peers  # one of several members of a bridge
+            ends.setdefault((end.reason, end.ring, end.subscription, who), end)
         return Jam(found[0].steps, tuple(ends.values()))
 
     def _nobody(self, path: tuple[Step, ...]) -> Jam:
