@@ -52,7 +52,8 @@ class PeerStats:
     age_s: float
     """Seconds since it joined."""
     waiting: bool
-    """Whether it sleeps in claim, acquire or select."""
+    """Whether it waits: it sleeps in claim, acquire or select, or its event loop waits at its
+    descriptor."""
     frames: int
     """How many frames it has published, or acquired."""
     lost: int
