@@ -93,7 +93,7 @@ static void verb(struct gr_peer *me) {
     gr_verb look = producer ? gr_claim
         : me->self.mode == GR_LOSSY && below(2) ? gr_latest : gr_acquire;
     me->wait.deadline_ns = 0;
-    switch (doing = "a verb", below(27)) {
+    switch (doing = "a verb", below(28)) {
     default: gr_look(me, &value, &culprit), check(me, look(me)); break;
     case 8: check(me, gr_sleep(me, look)); break;
     case 9: check(me, gr_spin(me, look)); break;
@@ -119,6 +119,10 @@ static void verb(struct gr_peer *me) {
     case 23: gr_set_link(ring, &(struct gr_watermark){.epoch = {(uint8_t)below(2)}, .seq = below(50), .lost = below(9)}); break;
     case 24: producer ? gr_drop(me) : gr_pay(me); break;
     case 25: case 26: subscribe(ring); break;
+    case 27: /* as if they had been dropped while somebody else had LOCK */
+        if (below(2)) gr_drop_all(ring);
+        gr_leave_late(ring);
+        break;
     case 21: if (gr_leave(me) == GR_OK || below(2)) join(ring, me, (int)below(6)); break;
     }
 }
