@@ -11,6 +11,7 @@ and rivals; measure puts them together, and report, plots and targets make repor
 programs of their own:
 
     services                  calls of services                            docs/performance.md
+    peers                     processes in C++, and in Python              docs/performance.md
     spin                      frames at regular times, and who spins       docs/performance.md
     memory_kinds, two_gpus    GPU memory                                        docs/memory.md
     pinned                    uploads from host memory                          docs/memory.md

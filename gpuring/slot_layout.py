@@ -28,7 +28,8 @@ ARRAY = "array"
 """The name of the one field of a ring that was created with shape= and dtype=."""
 
 EXTENDED = {"bfloat16": "u2", "float8_e4m3fn": "u1", "float8_e5m2": "u1"}
-"""Dtypes that NumPy does not have, and the integers that hold their bits."""
+"""Dtypes that NumPy does not have, and the integers that hold their bits.  native/host/spec.c has
+their sizes."""
 
 
 @dataclass(frozen=True)

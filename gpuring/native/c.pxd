@@ -323,7 +323,6 @@ cdef extern from "host/named.h" nogil:
     const char *gh_odd(const gh_named *, char *)
     bint gh_is_own(const gh_named *)
     const char *gh_owner(const gh_named *, char *)
-    int gh_is_still(const gh_named *)
     int gh_open(const gh_named *, int, gpuring_error *)
 
 cdef extern from "host/room.h" nogil:

@@ -157,14 +157,6 @@ cdef class Named:
         cdef char words[GH_WORDS]
         return gh_owner(&self.named, words).decode()
 
-    @property
-    def has_name(self):
-        """Whether the name still means this file."""
-        cdef int found = gh_is_still(&self.named)
-        if found < 0:
-            raise OSError(errno, os.strerror(errno), self.path)
-        return bool(found)
-
     def open(self, int flags=os.O_RDONLY):
         """Raises PermissionError, whose text is a whole sentence, and other kinds of OSError."""
         cdef gpuring_error error

@@ -52,7 +52,8 @@ class PeerStats:
     age_s: float
     """Seconds since it joined."""
     waiting: bool
-    """Whether it sleeps in claim, acquire or select."""
+    """Whether it waits: it sleeps in claim, acquire or select, or its event loop waits at its
+    descriptor."""
     frames: int
     """How many frames it has published, or acquired."""
     lost: int
@@ -182,7 +183,7 @@ class Clock:
     """When it was measured, on the clock of this host."""
 
     def error_at(self, time_ns: int) -> int:
-        """How far it may be off at another time: the clocks drift."""
+        """How far it may be off at `time_ns`, another time on that clock: the clocks drift."""
         return self.error_ns + round(DRIFT * abs(time_ns - self.time_ns))
 
 

@@ -17,6 +17,8 @@ _MONOTONIC, _REALTIME, _BOOTTIME = (
 )
 _SEQUENCE = 1
 _Event = protos.TrackEvent
+_MOST_32, _MOST = 2**31 - 1, 2**63 - 1
+"""The largest numbers that fit.  A peer has made up a larger one, which must not cost the trace."""
 
 
 Threads = Mapping[tuple[int, int], str]
@@ -79,10 +81,10 @@ def _described(
     if track.tid:
         name = threads.get((track.pid, track.tid)) or f"thread {track.tid}"
         it.name = it.thread.thread_name = name
-        it.thread.pid, it.thread.tid = track.pid, track.tid
+        it.thread.pid, it.thread.tid = min(track.pid, _MOST_32), min(track.tid, _MOST_32)
     elif track.pid:
         it.name = it.process.process_name = pids.get(track.pid) or f"pid {track.pid}"
-        it.process.pid = track.pid
+        it.process.pid = min(track.pid, _MOST_32)
     else:
         it.name = track.name
     if track.is_counter:
@@ -128,13 +130,13 @@ def _instant(it: Instant, ids: Mapping[Track, int]) -> protos.TracePacket:
 
 def _count(it: Count, ids: Mapping[Track, int]) -> protos.TracePacket:
     packet = _packet(it.time_ns, ids[it.track], _Event.TYPE_COUNTER)
-    packet.track_event.counter_value = it.value
+    packet.track_event.counter_value = min(it.value, _MOST)
     return packet
 
 
 def _annotated(event: protos.TrackEvent, args: Args) -> None:
     for name, value in args.items():
         if isinstance(value, int):
-            event.debug_annotations.add(name=name, int_value=value)
+            event.debug_annotations.add(name=name, int_value=min(value, _MOST))
         else:
             event.debug_annotations.add(name=name, string_value=value)

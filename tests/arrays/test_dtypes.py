@@ -216,7 +216,7 @@ def test_a_type_that_ml_dtypes_alone_has_is_refused_with_what_to_do(name, kind):
 
 
 @needs_ml_dtypes
-@pytest.mark.parametrize("kind", ["bfloat16", "float8_e5m2", "float8_e4m3fn"])
+@pytest.mark.parametrize("kind", slot_layout.EXTENDED)
 def test_an_extended_type_within_a_structure_is_refused(name, kind):
     dtype = np.dtype([("x", getattr(ml_dtypes, kind))])
     for options in ({"dtype": dtype}, {"dtype": "u1", "meta": dtype}):

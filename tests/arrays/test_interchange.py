@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gpuring
+from gpuring import slot_layout
 from tests.helpers.arrays import array_of
 from tests.helpers.commands import python
 from tests.helpers.processes import Pipe
@@ -108,7 +109,7 @@ def test_torch_reads_and_writes_the_slot_itself(place, ring):
 
 def test_bfloat16_and_float8_reach_torch(place, name):
     torch = pytest.importorskip("torch")
-    for dtype in ("bfloat16", "float8_e4m3fn", "float8_e5m2"):
+    for dtype in slot_layout.EXTENDED:
         kind = getattr(torch, dtype)
         with (
             place.create(name, slots=2, shape=(2, 3), dtype=kind) as ring,

@@ -8,6 +8,7 @@ from importlib.util import find_spec
 
 import pytest
 
+import bench
 from gpuring.cli.measure.figures import Figure
 from gpuring.cli.measure.stored import Run
 from tests.helpers.figures import spread
@@ -112,6 +113,7 @@ def test_every_room_is_a_program_and_has_its_row():
     rows = (page.RESULTS / "README.md").read_text()
     for name, command in whole.BENCHMARKS.items():
         assert find_spec(command[0])
+        assert re.search(rf"(^ +(\w+, )*|-m ){name}\b", bench.__doc__, re.M)
         assert f"| {name}.json | `python -m {' '.join(command)}`" in rows
 
 

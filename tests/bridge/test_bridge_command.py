@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import os
 import signal
 import socket
@@ -11,6 +12,9 @@ from collections.abc import Iterator
 import pytest
 
 import gpuring
+from gpuring import bridge
+from gpuring.cli import bridge as cli_bridge
+from gpuring.cli import main
 from gpuring.registry import segment
 from tests.helpers import commands
 from tests.helpers.commands import exporting, line_with
@@ -254,3 +258,16 @@ def test_what_cannot_go_on_is_told(name):
     no_gpu = commands.environment() | {"CUDA_VISIBLE_DEVICES": ""}
     told = commands.gpuring(*nobody, env=no_gpu)  # refused at once, without an exporter
     assert (told.returncode, "use --device host" in told.stderr) == (1, True)
+
+
+@pytest.mark.parametrize(
+    ("what", "function", "first"),
+    [("export", bridge.export, "cam0"), ("import", bridge.import_, "localhost:1/cam0")],
+)
+def test_its_options_are_the_arguments_with_their_defaults(monkeypatch, what, function, first):
+    given = {}
+    monkeypatch.setattr(cli_bridge, "_stay", lambda _, make: make())
+    monkeypatch.setattr(bridge, function.__name__, lambda _, **options: given.update(options) or 0)
+    main(["bridge", what, first])
+    arguments = inspect.signature(function).parameters.values()
+    assert given == {each.name: each.default for each in arguments if each.default != each.empty}

@@ -153,23 +153,25 @@ def test_rings_that_cannot_be_read_are_named(name):
     assert "No rings" not in lines
 
 
-def test_a_key_of_top_shows_the_graph(name, children):
+@pytest.mark.parametrize("command", [("top",), ("graph", "--watch")])
+def test_a_key_changes_between_the_tables_and_the_graph(name, children, command):
     screen = Screen()
     environment = os.environ | {"TERM": "xterm-256color", "COLUMNS": "80", "LINES": "20"}
     terminal = dict.fromkeys(("stdin", "stdout", "stderr"), screen.theirs)
+    views = ["SUBSCRIPTION", "└▶ viewer"]
+    first, second = views if command == ("top",) else reversed(views)
     try:
         with gpuring.create(name, slots=2, shape=8, dtype="u1", device="host"):
             up(children(reader, name, "viewer"))
-            with running("top", "--interval", 60, name, env=environment, **terminal) as top:
-                screen.until(lambda text: "SUBSCRIPTION" in text)
-                assert "└▶ viewer" not in screen.text
-                screen.forget()
-                os.write(screen.fd, b"g")
-                screen.until(lambda text: "└▶ viewer" in text)
-                screen.forget()
-                os.write(screen.fd, b"g")
-                screen.until(lambda text: "SUBSCRIPTION" in text)
+            options = ("--interval", 60, name)
+            with running(*command, *options, env=environment, **terminal) as shown:
+                screen.until(lambda text: first in text)
+                assert second not in screen.text
+                for view in (second, first):
+                    screen.forget()
+                    os.write(screen.fd, b"g")
+                    screen.until(lambda text, view=view: view in text)
                 os.write(screen.fd, b"q")
-                assert top.wait(DEADLINE_S) == 0
+                assert shown.wait(DEADLINE_S) == 0
     finally:
         screen.close()

@@ -20,7 +20,7 @@ import pytest
 import gpuring
 from gpuring import bridge, recording
 from gpuring.cli import COMMANDS
-from gpuring.registry.stats import Death, Hold, Link, PeerStats, Rings, RingStats, SubscriptionStats
+from gpuring.registry import stats
 from gpuring.ring.batch import ReadBatch, WriteBatch
 from gpuring.ring.exported import SlotField
 from gpuring.service import Batch, ClientMetrics, Counts, Health, Histogram, Metrics
@@ -41,7 +41,7 @@ HEADS = [
 HANDED_OUT = (
     *(Answer, AnswerSlot, Batch, Counts, Health, RequestSlot),
     *(ClientMetrics, Histogram, Metrics),
-    *(Death, Hold, Link, PeerStats, Rings, RingStats, SubscriptionStats),
+    *(kind for kind in vars(stats).values() if getattr(kind, "__module__", "") == stats.__name__),
     *(Field, ReadBatch, SlotField, Spec, WriteBatch),
 )
 """What public calls return, beside what is exported."""

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import gpuring
+from gpuring import slot_layout
 
 pytest.importorskip("mcap")
 
@@ -31,7 +32,7 @@ STRUCTURES = st.lists(KINDS, min_size=1, max_size=3).map(
     lambda kinds: [(f"f{k}", kind) for k, kind in enumerate(kinds)]
 )
 GAPS = st.just({"names": ["a", "b"], "formats": ["u1", "<f8"], "offsets": [3, 8], "itemsize": 19})
-DTYPES = KINDS | STRUCTURES | GAPS | st.sampled_from(["bfloat16", "float8_e5m2"])
+DTYPES = KINDS | STRUCTURES | GAPS | st.sampled_from(sorted(slot_layout.EXTENDED))
 SHAPES = st.lists(st.integers(1, 4), min_size=1, max_size=3).map(tuple)
 SLOTS = 4
 NAMES = st.text(st.characters(exclude_characters="\0"), min_size=1, max_size=4)

@@ -44,6 +44,18 @@ def produce(pipe: Pipe, place: Place, name: str, frames: int) -> None:
     asyncio.run(main())
 
 
+def test_a_task_gives_the_same_arguments_as_a_thread(ring):
+    async def main() -> None:
+        with ring.producer() as producer, ring.consumer() as consumer:
+            with await producer.claim_async(0, shape=(2,)) as slot:
+                assert slot.array.shape == (2,)
+            for verb in (producer.claim_async, consumer.acquire_async):
+                with pytest.raises(TypeError, match="takes no stream"):
+                    await verb(0, stream=5)
+
+    asyncio.run(main())
+
+
 def test_frames_come_in_order_until_the_end_of_the_stream(place, name, children):
     async def main(ring: gpuring.Ring) -> list[tuple[int, int]]:
         got = []

@@ -78,6 +78,19 @@ def test_a_descriptor_is_armed_by_who_finds_nothing_and_costs_one_bell(ring):
         producer.claim(0).abandon()
 
 
+def test_a_peer_is_shown_as_waiting_while_its_descriptor_is_armed(ring):
+    def waiting():
+        return [peer.waiting for peer in ring.stats().peers if peer.role == "consumer"]
+
+    with ring.producer() as producer, ring.consumer() as consumer:
+        assert waiting() == [False]
+        consumer.fileno()  # there is no frame, and the thread does not sleep
+        assert waiting() == [True]
+        put(producer)
+        assert readable(consumer, 20)
+        assert waiting() == [False]
+
+
 def test_a_closed_one_is_readable_and_says_so(ring):
     with ring.producer():
         consumer = ring.consumer()

@@ -173,6 +173,13 @@ async def test_an_answer_whose_task_is_cancelled_in_the_same_turn_is_released(se
     assert client.in_flight == 0
 
 
+async def test_a_stream_is_for_a_service_on_a_gpu(server, client):
+    call = send(client, 0)
+    services.serve_once(server, 1)
+    with pytest.raises(TypeError, match="takes no stream"):
+        await call.result_async(10, stream=5)
+
+
 async def test_a_call_whose_time_is_up_is_given_up(server, client):
     call = send(client, 0)
     with pytest.raises(gpuring.RingTimeout, match=r"no answer within 0\.02 s; given up"):

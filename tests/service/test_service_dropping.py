@@ -44,8 +44,11 @@ def drops(client):
 )
 def test_a_request_that_finds_no_slot_is_counted_as_dropped(name):
     with serve(name, slots=2) as server, gpuring.connect(name) as one, gpuring.connect(name) as two:
-        with one.try_request(expires_s=60) as slot:
+        with pytest.raises(TypeError, match="takes no stream"):
+            one.try_request(stream=5)
+        with one.try_request(expires_s=60, shape=(2,)) as slot:
             call = slot.call
+            assert slot.array.shape == (2,)
         (taken,) = server.take(timeout=10)
         assert taken.time_left <= 60
         send(two, 0)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 from itertools import pairwise
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import gpuring
@@ -15,11 +17,14 @@ from tests.cli.processes import camera, holder, reader, stage
 from tests.helpers.commands import DEADLINE_S, running
 from tests.helpers.commands import gpuring as command
 from tests.helpers.processes import poll, up
-from tests.helpers.rings import put, small_ring
+from tests.helpers.rings import drain, put, small_ring
 from tests.service import services
 
 pytest.importorskip("perfetto")
 
+from gpuring.tracing.collector import Collector
+from gpuring.tracing.perfetto import write
+from gpuring.tracing.timeline import Timeline
 from tests.tracing.picture import read
 from tests.tracing.pipelines import paced, stalls, trace
 from tests.tracing.traced import until_ns
@@ -299,3 +304,20 @@ def test_that_there_is_no_room_for_events_is_said(name, path, monkeypatch, capsy
             assert said in " ".join(capsys.readouterr().out.split())
         for number, handler in handlers.items():
             signal.signal(number, handler)
+
+
+def test_what_a_peer_has_made_up_is_shown_and_costs_nothing_else(name, path):
+    """A peer may write what it likes into its events: no file of Perfetto has such numbers."""
+    with small_ring(name) as ring, ring.producer() as producer, ring.consumer("x") as consumer:
+        collector = Collector([name])
+        put(producer)
+        drain(consumer)
+        collector.end()
+    for parts in collector.rings[0].parts.values():
+        made_up = parts[0].copy()
+        made_up[:, 2] |= np.uint64(0xFFFFFFFF << 32)  # the thread; the process, a sequence, …
+        made_up[:, 3:] = np.iinfo("u8").max
+        parts.append(made_up)
+    timeline = Timeline(collector.rings, collector.ended_ns)
+    write(path, timeline.draw(), timeline.pids, collector.threads)
+    assert os.getpid() in {each.pid for each in read(path).named("reads")}

@@ -193,7 +193,9 @@ def _peers(rings: Sequence[RingStats]) -> Iterator[Metric]:
         PEER,
     )
     waiting = _gauge(
-        "gpuring_peer_waiting", "1: the peer sleeps in claim, acquire or select.", PEER
+        "gpuring_peer_waiting",
+        "1: the peer waits for a frame, or for a free slot.",
+        PEER,
     )
     asked = _gauge(
         "gpuring_engine_asked_seconds",

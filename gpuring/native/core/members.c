@@ -272,7 +272,8 @@ bool gr_leave_late(struct gr_ring *ring) {
         struct gr_peer me = {.ring = ring,
                              .self = {.number = p, .id = id, .role = role_of(word)}};
         me.self.u = me.self.role == GR_PRODUCER ? (uint32_t)GR_NONE : sub_of(word);
-        if (leave(&me, 0) == GR_LOCK_TIMEOUT) return true;
+        const bool damaged = me.self.role != GR_PRODUCER && me.self.u >= ring->max_subscriptions;
+        if (!damaged && leave(&me, 0) == GR_LOCK_TIMEOUT) return true;
         gr_cas(&ring->unleft[p], id, 0); /* the number's next owner may be listed already */
     }
     return false;

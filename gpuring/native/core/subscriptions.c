@@ -187,7 +187,9 @@ static uint64_t unread(struct gr_ring *ring, uint32_t u) {
     if (f > n && s < f - n) lost = missed(ring, u, s, f - n), s = f - n;
     for (; s < f; s++) {
         const uint64_t w = gr_load_acquire(&ring->slot[s % n].word);
-        const bool comes = phase_of(w) == GR_WRITING && gr_peer_alive(ring, owner_of(w));
+        const uint32_t p = owner_of(w);
+        const bool known = phase_of(w) == GR_WRITING && p < ring->max_peers;
+        const bool comes = known && gr_peer_alive(ring, p);
         lost += !had(ring, u, s) && seq_of(w) == s && (phase_of(w) == GR_READY || comes);
     }
     return lost;

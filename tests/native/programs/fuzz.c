@@ -65,6 +65,24 @@ static bool join(struct gr_ring *ring, struct gr_peer *me, int kind) {
     if (result != GR_OK) me->ring = NULL; /* it is not in a ring */
     return result == GR_OK;
 }
+static void subscribe(struct gr_ring *ring) { /* durable subscriptions, which need no peer */
+    static const char names[][GR_NAME_WORDS * 8] = {"shared", "lossy", "other"};
+    const char *name = names[below(COUNT(names))];
+    const struct gr_terms terms = {.mode = name == names[1] ? GR_LOSSY : GR_LOSSLESS, .from = (enum gr_start)below(3),
+                                   .policy = name == names[0] ? GR_DROP : GR_REDELIVER, .start = below(100),
+                                   .patience_ns = below(3), .owed = below(9), .earlier = below(4)};
+    uint32_t u = below(ring->max_subscriptions);
+    uint64_t owed;
+    bool found;
+    switch (doing = "a durable subscription", below(8)) {
+    default: gr_subscribe(ring, name, &terms); break;
+    case 3: gr_unsubscribe(ring, name, &found); break;
+    case 4: gr_give_up_late(ring); break;
+    case 5: gr_owed(ring, u, &owed); break;
+    case 6: gr_settle(ring, u, 2 + below(9), below(9)); break;
+    case 7: gr_being_settled(ring, u) ? gr_settled(ring, u) : gr_all_settled(ring, u); break;
+    }
+}
 static void verb(struct gr_peer *me) {
     static const uint64_t shape[GR_MAX_NDIM] = {1, 2, 3, 4, 5, 6, 7, 8};
     struct gr_ring *ring = me->ring;
@@ -75,7 +93,7 @@ static void verb(struct gr_peer *me) {
     gr_verb look = producer ? gr_claim
         : me->self.mode == GR_LOSSY && below(2) ? gr_latest : gr_acquire;
     me->wait.deadline_ns = 0;
-    switch (doing = "a verb", below(24)) {
+    switch (doing = "a verb", below(28)) {
     default: gr_look(me, &value, &culprit), check(me, look(me)); break;
     case 8: check(me, gr_sleep(me, look)); break;
     case 9: check(me, gr_spin(me, look)); break;
@@ -99,6 +117,12 @@ static void verb(struct gr_peer *me) {
         if (producer) gr_set_origin(me, me->last.index, me->last.seq, &(struct gr_origin){below(50), below(50), below(50)});
         break;
     case 23: gr_set_link(ring, &(struct gr_watermark){.epoch = {(uint8_t)below(2)}, .seq = below(50), .lost = below(9)}); break;
+    case 24: producer ? gr_drop(me) : gr_pay(me); break;
+    case 25: case 26: subscribe(ring); break;
+    case 27: /* as if they had been dropped while somebody else had LOCK */
+        if (below(2)) gr_drop_all(ring);
+        gr_leave_late(ring);
+        break;
     case 21: if (gr_leave(me) == GR_OK || below(2)) join(ring, me, (int)below(6)); break;
     }
 }

@@ -151,27 +151,28 @@ def test_a_client_leaves_the_canaries_alone(name, stranger):
 
 
 @pytest.mark.parametrize("joiner", ["client", "library"])
-def test_a_join_leaves_nothing_of_the_owner_before(name, stranger, joiner):
-    """Only `ends` stays, which counts all owners of the number."""
-    entry = {field: its for (of, field), its in FIELDS.items() if of == "peer"}
+@pytest.mark.parametrize(("table", "stays"), [("peer", "ends"), ("sub", "redo")])
+def test_a_join_leaves_nothing_of_the_owner_before(name, stranger, table, stays, joiner):
+    """Only `ends` stays, which counts all owners of a peer's number, and `redo`, which rises."""
+    fields = {field: its for (of, field), its in FIELDS.items() if of == table}
+    begin = 4096 + (SIZES["sub"] if table == "peer" else 0)
     with make(name, max_subscriptions=1) as ring, header(name).open("r+b", buffering=0) as file:
-        begin = 4096 + SIZES["sub"]
-        for field, its in entry.items():
+        for field, its in fields.items():
             file.seek(begin + its.offset)
-            file.write((b"\0" if field in ("word", "ends") else b"\xff") * its.nbytes)
+            file.write((b"\0" if field in ("word", stays) else b"\xff") * its.nbytes)
         if joiner == "client":
-            assert stranger("produce", name, 9, 1, paused=True).number() == 0
+            assert stranger("consume", name, "x", "lossless", "next", paused=True).number() == 0
         else:
-            producer = ring.producer()
-            assert producer.peer == 0
+            consumer = ring.consumer("x")
+            assert consumer.peer == 0
         file.seek(begin)
-        data = file.read(SIZES["peer"])
+        data = file.read(SIZES[table])
     kept = [
-        field for field, its in entry.items()
+        field for field, its in fields.items()
         if data[its.offset : its.offset + its.nbytes] == b"\xff" * its.nbytes
     ]  # fmt: skip
     assert not kept
-    assert not any(data[entry["ends"].offset :][: entry["ends"].nbytes])
+    assert not any(data[fields[stays].offset :][: fields[stays].nbytes])
 
 
 def test_a_client_takes_no_part_in_a_subscription_of_other_terms(name, stranger):
