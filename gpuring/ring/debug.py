@@ -129,10 +129,16 @@ def _numpy_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **options: An
     return out[0] if len(out) == 1 else result
 
 
+def _reduced(self: Any, protocol: Any) -> Any:
+    """A pickled array is a plain one: who reads it may not be in debug mode."""
+    return self.view(type=type(self).__base__).__reduce_ex__(protocol)
+
+
 @functools.cache
 def _watched_type(base: Any) -> Any:
     """A subclass of numpy.ndarray or cupy.ndarray whose methods look at their lease first."""
     members: dict[str, Any] = {"_gpuring_lease": None, "__array_finalize__": _finalized}
+    members["__reduce_ex__"] = _reporting(_reduced)
     for name in dir(base):
         original = getattr(base, name)
         if name not in _NOT_A_USE and callable(original) and not hasattr(object, name):
