@@ -164,6 +164,6 @@ def test_an_editable_install_is_found_from_anywhere_and_by_type_checkers(tracked
         status=1,
     )
     assert 'Revealed type is "int"' in said
-    assert said.count('Revealed type is "gpuring.service.pending.Answer"') == 2
+    assert said.count('Revealed type is "gpuring.ring.read_slot.ReadSlot"') == 2
     (error,) = re.findall(r"error: .*", said)
     assert error.startswith('error: Argument "slots" to "create" has incompatible type "str"')

@@ -5,9 +5,9 @@ from typing import Any
 from typing_extensions import Self
 
 from gpuring.errors import RingError
+from gpuring.ring.read_slot import ReadSlot
 from gpuring.service._books import Entry
 from gpuring.service._inbox import Inbox
-from gpuring.service.pending import Answer
 
 class InFlight(Entry):
     _mailbox: Inbox
@@ -21,4 +21,4 @@ class HandsOut:
     def _hand_out(self) -> Any: ...
     def __iter__(self) -> Self: ...
     def __aiter__(self) -> Self: ...
-    def __next__(self) -> Answer: ...
+    def __next__(self) -> ReadSlot: ...

@@ -25,15 +25,15 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from gpuring.ring.read_slot import ReadSlot
     from gpuring.ring.write_slot import WriteSlot
-    from gpuring.service.pending import Answer
 
 _SHORTEST_S, _LONGEST_S = 20e-6, 0.002
 """An engine that waits for a client looks again after such a time, which doubles.  The client does
 not wake it: its word is in the request, and nobody sleeps there."""
 
 
-async def _next_part(this: weakref.ref[Parts]) -> Answer:
+async def _next_part(this: weakref.ref[Parts]) -> ReadSlot:
     try:
         parts = this()
         assert parts is not None  # the `async for` has it
@@ -43,7 +43,7 @@ async def _next_part(this: weakref.ref[Parts]) -> Answer:
             tasks = call._mailbox.tasks()
             done = await tasks.until(parts._has_next, deadline, call._sleepers, parts._stream)
             parts._prepare(done)
-            part: Answer | None = parts._hand_out()
+            part: ReadSlot | None = parts._hand_out()
             if part is not None:
                 return part
             if call._is_over():  # else a thread has just found that its engine is gone
