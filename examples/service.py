@@ -16,6 +16,7 @@ from crew import start, together, until
 from numpy.random import default_rng
 
 import gpuring
+from gpuring.service import Batch
 
 NAME = f"example-{os.getpid()}"
 TERMS: dict[str, Any] = {
@@ -32,7 +33,7 @@ def engine(name: str) -> None:
     with gpuring.serve(name, timeout=10) as server:
 
         @server.batch(max_batch=16, max_wait_s=0.001)
-        def scaled_sums(images: Any, calls: gpuring.service.Batch) -> Any:
+        def scaled_sums(images: Any, calls: Batch) -> Any:
             scales = np.array([call.meta["scale"] for call in calls])
             return images.sum(axis=2) * scales[:, None]
 

@@ -248,11 +248,13 @@ def _shape(
     try:
         extents = (*(integer(n, "an extent") for n in given), *inner)
     except TypeError:
-        extents = (0,)
+        extents = (-1,)
     if not all(n > 0 for n in extents):
         raise ValueError(
             f"{what}a shape must be a positive integer or a sequence of them, such as "
             f"(1080, 1920, 3), not {shape!r}"
+            + ". No frame is empty: its metadata can say that it holds nothing"
+            * (0 in extents)
         )
     if len(extents) > MAX_NDIM:
         raise ValueError(

@@ -128,6 +128,12 @@ SCRIPT = """
 import gpuring
 ring = gpuring.attach("cam0")
 reveal_type(ring.consumer().acquire().seq)
+parts = gpuring.connect("generate", parts=8).request().call.parts()
+for part in parts:
+    reveal_type(part)
+async def take() -> None:
+    async for part in parts:
+        reveal_type(part)
 gpuring.create("cam1", slots="three", shape=4)
 """
 
@@ -158,5 +164,6 @@ def test_an_editable_install_is_found_from_anywhere_and_by_type_checkers(tracked
         status=1,
     )
     assert 'Revealed type is "int"' in said
+    assert said.count('Revealed type is "gpuring.ring.read_slot.ReadSlot"') == 2
     (error,) = re.findall(r"error: .*", said)
     assert error.startswith('error: Argument "slots" to "create" has incompatible type "str"')

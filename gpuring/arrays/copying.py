@@ -104,7 +104,10 @@ def memory_of(array: Any) -> Given:
 
     Raises TypeError if it is no array on a GPU, ValueError if it is not C-contiguous."""
     if not _is_on_gpu(array):
-        raise TypeError(f"memory= must be a kind, or an array on a GPU, not {type(array).__name__}")
+        raise TypeError(
+            'memory= must be a kind, such as "auto", or an array on a GPU, not '
+            f"{type(array).__name__}"
+        )
     found = _open(array, 0, _gpu_of(array), lambda stream, others: None)
     itemsize = found.dtype.itemsize if found.dtype is not None else (found.kind or (0, 8))[1] // 8
     if found.strides != _packed(found.shape, itemsize) or found.gpu is None:
@@ -272,9 +275,10 @@ def _check(ring: str, field: Field, frame: Any, other: _Other, what: str) -> Non
     else:
         alike, theirs = other.dtype == frame.dtype, str(other.dtype)
     if not alike:
+        array = "slot.array" if field.name == ARRAY else f"slot[{field.name!r}]"
         raise TypeError(
             f"ring {ring!r}: the frame is {field.extended or frame.dtype}, the {what} {theirs}"
-            + ". copy_from converts nothing, and in host memory slot.array[...] = value does"
+            + f". copy_from converts nothing, and in host memory {array}[...] = value does"
             * (what == "source")
         )
     if other.read_only and what != "source":

@@ -53,7 +53,8 @@ def select(list peers not None, timeout):
     cdef gr_result result = GR_BLOCKED
     cdef Peer peer
     if not 0 < n <= GR_MAX_WAITED:
-        raise ValueError(f"1 … {GR_MAX_WAITED} peers can be waited for, not {n}")
+        raise ValueError(f"1 … {GR_MAX_WAITED} producers and consumers can be waited for at once, not {n}. "
+                         "An event loop waits for more, at their `fileno()`")
     deadline_ns = deadline_of(timeout)
     for k in range(n):
         peer = peers[k]

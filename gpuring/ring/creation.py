@@ -158,7 +158,7 @@ def create_of(
         raise ValueError(f'gate must be "stream", "host" or None, not {gate!r}')
     given = None
     if not isinstance(memory, str):
-        if device == "host":
+        if device == "host" and memory is not None:
             raise ValueError("memory= is an array on a GPU, and a host ring has none")
         given, memory = memory_of(memory), "given"
     elif memory not in ("auto", *kinds.ON_GPU, "pinned"):

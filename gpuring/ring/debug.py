@@ -43,6 +43,9 @@ else:
 ON = os.environ.get("GPURING_DEBUG", "0") not in ("", "0")
 """Whether the process is in debug mode.  It is read once, at import."""
 
+META = ""
+"""The metadata among the views of a slot.  No field has this name."""
+
 POISON = 0xA5
 CANARY = 0xC7
 
@@ -129,16 +132,38 @@ def _numpy_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **options: An
     return out[0] if len(out) == 1 else result
 
 
+def _part(self: Any, key: Any) -> Any:
+    """An element of metadata.  An array and a structure are views, too."""
+    lease, value = self._gpuring_lease, _reporting(np.void.__getitem__)(self, key)
+    views = lease is not None and type(value) in (np.ndarray, np.void)
+    return _watched(value, lease) if views else value
+
+
+def _viewed(array: Any, kind: Any) -> Any:
+    if not issubclass(kind, np.void):
+        return array.view(type=kind)
+    return np.asarray(array).view(np.dtype((kind, array.dtype)))[()]
+
+
+def _reduced(self: Any, protocol: Any) -> Any:
+    """A pickled array is a plain one: who reads it may not be in debug mode."""
+    return _viewed(self, type(self).__base__).__reduce_ex__(protocol)
+
+
 @functools.cache
 def _watched_type(base: Any) -> Any:
-    """A subclass of numpy.ndarray or cupy.ndarray whose methods look at their lease first."""
+    """A subclass of numpy.ndarray, numpy.void or cupy.ndarray whose methods look at their lease
+    first."""
     members: dict[str, Any] = {"_gpuring_lease": None, "__array_finalize__": _finalized}
+    members["__reduce_ex__"] = _reporting(_reduced)
     for name in dir(base):
         original = getattr(base, name)
         if name not in _NOT_A_USE and callable(original) and not hasattr(object, name):
             members[name] = _reporting(original)
     for name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__repr__", "__str__"):
         members[name] = _reporting(getattr(base, name))
+    if base is np.void:  # NumPy has no functions of it
+        return type(base.__name__, (base,), members | {"__getitem__": _part})
     ours = _numpy_ufunc if base is np.ndarray else _reporting(base.__array_ufunc__)
     members["__array_ufunc__"] = ours  # NumPy's own refuses subclasses that override methods
     return type(base.__name__, (base,), members)
@@ -149,7 +174,7 @@ def _watched(array: Any, lease: Lease) -> Any:
     if kind is Span:  # no user gets it, but an importer keeps it
         array._gpuring_lease = lease
         return array
-    watched = array.view(type=_watched_type(kind))
+    watched = _viewed(array, _watched_type(kind))
     watched._gpuring_lease = lease
     return watched
 
@@ -229,6 +254,20 @@ class WatchedSlot(Slot):
             array = self._array_over(field, shape or field.shape)
             self._views[name] = _watched(array, self._lease)
         return self._views[name]
+
+    @property
+    def meta(self) -> Any:
+        plain = super().meta
+        if META not in self._views:
+            assert self._lease is not None
+            self._lease.open = True
+            self._views[META] = _watched(plain, self._lease)
+        return self._views[META]
+
+    @meta.setter
+    def meta(self, value: Any) -> None:
+        unwatched: Any = super(WatchedSlot, type(self)).meta
+        unwatched.__set__(self, value)
 
     def _check_canary(self, when: str) -> None:
         if not self._spec.canary_nbytes:

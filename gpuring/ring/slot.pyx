@@ -132,8 +132,8 @@ cdef class Slot(Exported):
     def meta(self):
         """The frame's metadata: a `numpy.void` over the header, `slot.meta["pts"]`.
 
-        It is a view: what you write here is in the ring at once.  Raises TypeError if the ring has no
-        metadata (`ring.spec.meta` is None then), RingError if the slot is no longer yours.
+        It is a view: what you write here is in the ring at once, and what you keep needs a `.copy()`.  Raises
+        TypeError if the ring has no metadata (`ring.spec.meta` is None then), RingError if the slot is no longer yours.
         """
         self._seen = True
         if not self.use.open:

@@ -39,7 +39,18 @@ class Work:
         self._function, self._warm_up = function, warm_up
         self._requests, self._answers = requests, answers
         self._stack = stacking.Stack(requests, max_batch)
-        self._wants_calls = "calls" in inspect.signature(function).parameters
+        signature = inspect.signature(function)
+        self._wants_calls = "calls" in signature.parameters
+        fields = [field.name for field in requests.spec.fields]
+        more = {"calls": None} if self._wants_calls else {}
+        try:
+            if fields == [ARRAY]:
+                signature.bind(None, **more)
+            else:
+                signature.bind(**(more | dict.fromkeys(fields)))
+        except TypeError as error:
+            given = "one array" if fields == [ARRAY] else ", ".join(f"{name}=" for name in fields)
+            raise TypeError(f"the function of a batch gets {given}, but: {error}") from error
 
     def warm_up(self) -> None:
         """Calls the function as for a batch before there is one, if that is wanted."""

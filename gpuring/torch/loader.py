@@ -63,12 +63,18 @@ class DataLoader(data.DataLoader[T_co]):
     was at.
     """
 
-    def __init__(self, *args: Any, device: str | torch.device | None = None, **kwargs: Any) -> None:
+    def __init__(
+        self,
+        dataset: data.Dataset[T_co],
+        *args: Any,
+        device: str | torch.device | None = None,
+        **kwargs: Any,
+    ) -> None:
         self.device = _gpu(device)
         if self.device is not None and not torch.backends.cuda.is_built():
             raise DeviceError("this torch has no CUDA: leave device= out")
         self._need = Need()
-        super().__init__(*args, **kwargs)
+        super().__init__(dataset, *args, **kwargs)
 
     def __iter__(self) -> Any:
         if isinstance(self._iterator, _OverWorkers) and self._iterator.broken:

@@ -155,6 +155,17 @@ def test_who_waits_for_a_frame_is_told_that_nobody_writes(name):
             reader.acquire(0)
 
 
+def test_who_waits_for_a_frame_is_told_how_many_producers_are_to_come(name):
+    with small_ring(name, producers=3) as ring, ring.consumer() as reader:
+        for left in (3, 2, 1):
+            told = f"has no producer: {left} of 3 have not come yet$"
+            with pytest.raises(gpuring.RingTimeout, match=told):
+                reader.acquire(0)
+            ring.producer().close()
+        with pytest.raises(gpuring.EndOfStream):
+            reader.acquire(0)
+
+
 def test_who_waits_for_a_frame_is_told_who_keeps_the_ring_full(name):
     with small_ring(name, SLOTS) as ring, ring.producer() as producer:
         slow, fast = ring.consumer("slow"), ring.consumer("fast")

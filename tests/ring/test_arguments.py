@@ -166,6 +166,11 @@ def test_a_field_is_a_shape_and_a_dtype(name, described, text):
     assert said(error).startswith("field 'y': ")
 
 
+def test_none_is_no_kind_of_memory(name):
+    with pytest.raises(TypeError, match='must be a kind, such as "auto", or an array'):
+        gpuring.create(name, slots=2, shape=4, dtype="u1", device="host", memory=None)
+
+
 def test_a_field_that_cannot_be_a_key_is_none(ring):
     with ring.producer() as producer, producer.claim(0) as slot:
         for wrong in ([], None, 0, "y"):
@@ -193,6 +198,8 @@ def test_an_array_of_a_slot_is_not_put_in_its_place(ring, name):
             slot["y"] = slot["y"]
         with pytest.raises(TypeError, match="say which with field="):
             slot.copy_from(slot["y"])
+        with pytest.raises(TypeError, match=r"slot\['y'\]\[\.\.\.\] = value does"):
+            slot.copy_from(np.zeros((4, 6), "f4"), field="y")
 
 
 @pytest.mark.parametrize(("shape", "helps"), [((1, 3), True), ((3, 1), False), ((3,), False)])

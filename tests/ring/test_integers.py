@@ -38,6 +38,18 @@ def test_nothing_else_is_taken_for_a_shape(name, value):
         gpuring.create(name, **RING | {"shape": value})
 
 
+@pytest.mark.parametrize("shape", [0, (0, 4)], ids=repr)
+def test_an_empty_frame_is_refused_with_what_to_do(name, shape):
+    with pytest.raises(ValueError, match="No frame is empty: its metadata can say"):
+        gpuring.create(name, **RING | {"shape": shape})
+    with (
+        gpuring.create(name, **RING) as ring,
+        ring.producer() as producer,
+        pytest.raises(ValueError, match="No frame is empty"),
+    ):
+        producer.claim(0, shape=shape)
+
+
 def test_a_batch_has_a_number_of_slots_that_may_be_numpys(name):
     """batch/test_batches.py has what is refused."""
     with gpuring.create(name, **RING) as ring, ring.consumer() as frames:

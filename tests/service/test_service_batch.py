@@ -344,3 +344,19 @@ def test_what_is_no_batch_is_refused(name):
 
 def answer_nothing(_):
     """A function of an engine that gets no batch."""
+
+
+@pytest.mark.parametrize(
+    ("request_", "function", "told"),
+    [
+        (((3,), "f4"), lambda: 0, "gets one array, but: too many positional"),
+        (((3,), "f4"), lambda one, other: 0, "gets one array, but: missing .* 'other'"),
+        ({"y": ((3,), "f4"), "uv": ((2,), "f4")}, lambda images: 0, "gets y=, uv=, but: missing"),
+        ({"y": ((3,), "f4"), "uv": ((2,), "f4")}, lambda y, calls: 0, "gets y=, uv=, but: got an"),
+    ],
+    ids=["none", "two", "not by field", "one of two"],
+)
+def test_a_function_that_cannot_take_a_batch_is_refused(name, request_, function, told):
+    terms = {"request": request_, "response": ((3,), "f4"), "device": "host"}
+    with gpuring.serve(name, **terms) as server, pytest.raises(TypeError, match=told):
+        server.batch(2)(function)

@@ -202,7 +202,13 @@ void gh_add_in_the_way(struct gh_text *text, const struct gr_ring *ring,
             add_peer(text, ring, k, "Producer", false);
             gh_add(text, " is stopped");
         }
-        if (!has_producer) gh_add(text, ". The ring has no producer");
+        if (has_producer) break;
+        gh_add(text, ". The ring has no producer");
+        const uint64_t word = gr_load_acquire(&ring->head->producers);
+        const uint64_t gone = left_of(word) + died_of(word), in_all = ring->producers_in_all;
+        if (in_all > 1 && gone < in_all)
+            gh_add(text, ": %llu of %llu have not come yet", (unsigned long long)(in_all - gone),
+                   (unsigned long long)in_all);
     }
 }
 

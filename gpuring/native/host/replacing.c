@@ -21,6 +21,9 @@ static void add_what(struct gh_text *text, const char *name, int fd, const char 
     const int failed = errno;
     if (copy) {
         const uint32_t live = gh_live_peers(copy);
+        if (gr_is_creator(copy))
+            *step = "create it with `replace`, which closes it for all who use it, or close the one "
+                    "that this process has";
         gh_add(text, "ring '%s' exists: created by pid %llu (%s), %u living peer%s", name,
                (unsigned long long)copy->head->creator_pid,
                gr_is_creator(copy)      ? "this process"

@@ -143,4 +143,7 @@ def _check_field(consumer: Consumer, by: str) -> None:
         names = ", ".join((meta and meta.names) or ()) or "none"
         raise ValueError(f"ring {ring!r} has no metadata field {by!r}; its fields: {names}")
     if meta[by].kind not in "iuf" or meta[by].shape:
-        raise TypeError(f"ring {ring!r}: frames are aligned by a number; {by!r} is {meta[by]}")
+        raise TypeError(
+            f'ring {ring!r}: frames are aligned by a number, such as an "i8" of nanoseconds; '
+            f"{by!r} is {meta[by]}"
+        )

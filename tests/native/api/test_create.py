@@ -63,6 +63,8 @@ def test_a_name_that_is_taken_is_not_taken_away(name, puppet):
         status, text = one.refused("create", name, 4, 0o600, *IMAGE)
         assert status == "EXISTS"
         assert f"ring '{name}' exists" in text
+        with pytest.raises(gpuring.RingExists, match="or close the one that this process has"):
+            small_ring(name)
     one.ok("create", name, 4, 0o600, *IMAGE)
     with pytest.raises(gpuring.RingExists, match=rf"created by pid {one.pid} \(alive\)"):
         gpuring.create(name, slots=2, shape=4, dtype="u1", device="host")

@@ -288,6 +288,6 @@ def test_wrong_arguments_are_refused(streams, name):
         gpuring.align([one, two], "pts", max_wait_s=-1)
     with (
         gpuring.create(name, **SPEC | {"slots": 2, "meta": [("v", "f4", 3)]}, device="host") as odd,
-        pytest.raises(TypeError, match="aligned by a number"),
+        pytest.raises(TypeError, match='aligned by a number, such as an "i8" of nanoseconds'),
     ):
         gpuring.align([odd.consumer()], "v")
