@@ -99,7 +99,7 @@ static void set_times(GpuringSrc *self, const gpuring_slot *slot, GstBuffer *buf
         duration = self->frame_ns ? self->frame_ns : GST_CLOCK_TIME_NONE;
     GST_BUFFER_OFFSET(buffer) = slot->seq;
     if (slot->lost) GST_BUFFER_FLAG_SET(buffer, GST_BUFFER_FLAG_DISCONT);
-    timing_set(&self->timing, GST_BASE_SRC(self), buffer, pts, duration);
+    timing_set(&self->timing, GST_BASE_SRC(self), buffer, slot->published_ns, pts, duration);
 }
 
 /* ---- buffers --------------------------------------------------------------------------------- */
@@ -247,6 +247,13 @@ static void set_context(GstElement *element, GstContext *context) {
     GST_ELEMENT_CLASS(gpuring_src_parent_class)->set_context(element, context);
 }
 
+static GstStateChangeReturn change_state(GstElement *element, GstStateChange change) {
+    GpuringSrc *self = SELF(element);
+    if (change == GST_STATE_CHANGE_PAUSED_TO_PLAYING)
+        timing_resume(&self->timing, self->stream.is_lossless);
+    return GST_ELEMENT_CLASS(gpuring_src_parent_class)->change_state(element, change);
+}
+
 enum {
     PROP_RING = 1, PROP_TIMEOUT, PROP_LOSSLESS, PROP_SUBSCRIPTION, PROP_FOLLOW, PROP_CAPS,
     PROP_TIMEBASE, PROP_COPY, PROP_IS_LIVE, PROP_LOST, PROP_DEVICE,
@@ -386,6 +393,7 @@ static void gpuring_src_class_init(GpuringSrcClass *class) {
     gst_element_class_add_static_pad_template(element,
                                               cuda_is_here() ? &cuda_template : &host_template);
     element->set_context = set_context;
+    element->change_state = change_state;
     base->start = start;
     base->stop = stop;
     base->unlock = unlock;

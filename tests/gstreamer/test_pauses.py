@@ -126,6 +126,38 @@ def test_the_frames_after_a_stop_play_at_once_whatever_their_pts_is(ring, play):
             assert ask("play") == "PLAYING"
 
 
+def test_frames_play_at_once_after_a_pause_in_which_others_were_dropped(ring, play):
+    with ring.producer() as producer:
+        ask = play(f"gpuringsrc name=it ring={ring.name} ! fakesink sync=true")
+        poll(lambda: ring.stats().subscriptions)
+        publish(producer, range(3))
+        assert ask("frames 3") == "frames 3"
+        assert ask("pause") == "PAUSED"
+        publish(producer, [50_000])
+        assert ask("play") == "PLAYING"
+        publish(producer, range(100_000, 100_010))
+        assert ask("frames 14") == "frames 14"
+
+
+def test_a_lossy_source_does_not_play_the_frames_of_a_pause_one_behind_the_other(name, play):
+    meta = [("pts", "i8"), ("duration", "i8"), ("caps", "S512")]
+    with (
+        gpuring.create(name, slots=4, shape=(4, 8), dtype="u1", meta=meta, device="host") as ring,
+        ring.producer() as producer,
+    ):
+        ask = play(f"gpuringsrc name=it ring={name} lossless=false ! fakesink sync=true")
+        poll(lambda: ring.stats().subscriptions)
+        for k in range(4):
+            with producer.claim(PATIENCE_S) as slot:
+                slot.meta["pts"] = slot.meta["duration"] = k * 10**12  # of many minutes
+                slot.meta["caps"] = CAPS
+            if k == 0:
+                assert ask("frames 1") == "frames 1"
+                assert ask("pause") == "PAUSED"
+        assert ask("play") == "PLAYING"
+        assert ask("frames 4") == "frames 4"
+
+
 def test_what_was_missed_before_a_stop_is_not_counted_after_it(ring, play):
     with ring.producer() as producer:
         ask = play(f"gpuringsrc name=it ring={ring.name} reattach=true ! fakesink sync=false")
