@@ -287,6 +287,7 @@ static GType memory_type(void) {
 
 static void set_property(GObject *object, guint id, const GValue *value, GParamSpec *spec) {
     GpuringSink *self = SELF(object);
+    if (!may_set(GST_ELEMENT(self), spec)) return;
     switch (id) {
     case PROP_RING:
         g_free(self->writer.name);

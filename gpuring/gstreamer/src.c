@@ -262,6 +262,7 @@ enum {
 
 static void set_property(GObject *object, guint id, const GValue *value, GParamSpec *spec) {
     GpuringSrc *self = SELF(object);
+    if (!may_set(GST_ELEMENT(self), spec)) return;
     switch (id) {
     case PROP_RING:
         g_free(self->stream.name);

@@ -281,10 +281,11 @@ def test_a_reader_gets_the_end_from_a_pipeline_that_has_ended_and_was_not_stoppe
         assert ask("dropped") == "dropped 0"  # the element still answers
 
 
-def test_a_sink_that_rests_has_no_ring_and_may_be_given_another_one(name, play):
+def test_only_a_sink_that_rests_may_be_given_another_ring(name, play):
     ask = play(f"videotestsrc ! {CAPS.decode()} ! gpuringsink name=it ring={name}")
     with gpuring.attach(name, timeout=PATIENCE_S) as ring, ring.consumer() as frames:
         frames.acquire(PATIENCE_S).release()
+        assert ask(f"ring {name}-next") == f"ring {name}"  # it plays
         assert ask("rest") == "READY"
         for _ in frames:  # to the end of the stream
             pass
