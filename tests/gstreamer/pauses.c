@@ -5,7 +5,7 @@
  *
  *     frames N   waits until N buffers have come in all
  *     latency    its answer to a latency query
- *     keep       keeps the next buffer
+ *     keep       keeps the next buffer, until it is asked to be drained
  *     free       frees it
  *     hold       holds the next question whether caps are taken, until the pipeline is stopped
  *     ready      waits until one is held, stops the pipeline, and tells the errors on its bus
@@ -62,8 +62,12 @@ static void free_kept(void) {
 }
 
 static GstPadProbeReturn hold(GstPad *pad, GstPadProbeInfo *info, gpointer data) {
+    const GstQueryType asked = GST_QUERY_TYPE(GST_PAD_PROBE_INFO_QUERY(info));
     (void)data;
-    if (GST_QUERY_TYPE(GST_PAD_PROBE_INFO_QUERY(info)) != GST_QUERY_CAPS) return GST_PAD_PROBE_OK;
+    g_mutex_lock(&lock);
+    if (asked == GST_QUERY_DRAIN) gst_clear_buffer(&kept);
+    g_mutex_unlock(&lock);
+    if (asked != GST_QUERY_CAPS) return GST_PAD_PROBE_OK;
     g_mutex_lock(&lock);
     is_held = is_to_hold;
     g_cond_signal(&more);

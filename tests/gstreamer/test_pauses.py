@@ -158,6 +158,16 @@ def test_a_lossy_source_does_not_play_the_frames_of_a_pause_one_behind_the_other
         assert ask("frames 4") == "frames 4"
 
 
+def test_a_buffer_that_is_kept_for_long_is_asked_back(ring, player):
+    """As that of the frame that a sink shows, while it drops later ones because they are late."""
+    with ring.producer() as producer:
+        publish(producer, range(10))
+        assert player("frames 10") == "frames 10"
+        assert player("keep") == "keep"
+        publish(producer, range(10))
+        assert player("frames 20") == "frames 20"
+
+
 def test_what_was_missed_before_a_stop_is_not_counted_after_it(ring, play):
     with ring.producer() as producer:
         ask = play(f"gpuringsrc name=it ring={ring.name} reattach=true ! fakesink sync=false")
