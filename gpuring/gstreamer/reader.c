@@ -27,6 +27,7 @@ Reader *reader_new(gpuring_ring *ring, const gpuring_consumer_options *options,
     reader->fd = fd;
     reader->consumer = consumer;
     metadata_of(&reader->metadata, ring);
+    g_queue_init(&reader->loans);
     g_mutex_init(&reader->turn);
     return reader;
 }
@@ -37,7 +38,7 @@ static void unref(Reader *reader) { g_atomic_rc_box_release_full(reader, clear);
 
 /* Under the mutex. */
 static void leave_if_done(Reader *reader) {
-    if (!reader->is_done || reader->lent > 0) return;
+    if (!reader->is_done || !g_queue_is_empty(&reader->loans)) return;
     gpuring_close_consumer(reader->consumer, NULL);
     gpuring_detach(reader->ring, NULL);
 }
@@ -89,6 +90,15 @@ typedef struct Loan {
     gpointer bytes;
 } Loan;
 
+gboolean reader_is_owed(Reader *reader) {
+    g_mutex_lock(&reader->turn);
+    const Loan *oldest = g_queue_peek_head(&reader->loans);
+    const gboolean is_old =
+        oldest && (guint64)reader->next - 1 - oldest->seq >= reader->slots / 2;
+    g_mutex_unlock(&reader->turn);
+    return is_old;
+}
+
 static void come_back(gpointer data) {
     Loan *loan = data;
     Reader *reader = loan->reader;
@@ -97,7 +107,7 @@ static void come_back(gpointer data) {
     reader->delay = MAX(reader->delay, (guint64)reader->next - 1 - loan->seq);
     if (!loan->bytes) {
         gpuring_release(reader->consumer, &loan->slot, NULL);
-        reader->lent--;
+        g_queue_remove(&reader->loans, loan);
         leave_if_done(reader);
     }
     g_mutex_unlock(&reader->turn);
@@ -117,7 +127,7 @@ GstMemory *reader_lend(Reader *reader, const gpuring_slot *slot, gsize nbytes) {
     Loan *loan = loan_of(reader, slot->seq);
     loan->slot = *slot;
     g_mutex_lock(&reader->turn);
-    reader->lent++;
+    g_queue_push_tail(&reader->loans, loan);
     g_mutex_unlock(&reader->turn);
     return gst_memory_new_wrapped(GST_MEMORY_FLAG_READONLY, slot->data, nbytes, 0, nbytes, loan,
                                   come_back);

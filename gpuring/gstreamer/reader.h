@@ -26,7 +26,7 @@ typedef struct Reader {
     gint64 next;      /* the sequence behind the last frame, or where it begins */
     guint64 returned; /* how many buffers came back */
     guint64 delay;    /* how many more were acquired before one came back, at most */
-    guint lent;       /* how many buffers over slots are out */
+    GQueue loans;     /* of slots, whose buffers are out, the oldest first */
     gboolean is_done; /* the ring is left when none is */
 } Reader;
 
@@ -46,6 +46,8 @@ gpuring_status reader_release(Reader *reader, gpuring_slot *slot, gpuring_error 
 gint64 reader_next(Reader *reader);
 /* Whether buffers may point into slots, because they were always freed in time so far. */
 gboolean reader_may_lend(Reader *reader);
+/* Whether a buffer is out that points into a slot of half a ring ago. */
+gboolean reader_is_owed(Reader *reader);
 /* Memory of a buffer that points into the slot. When it is freed, the slot is released. */
 GstMemory *reader_lend(Reader *reader, const gpuring_slot *slot, gsize nbytes);
 /* Memory of a buffer that owns these bytes, and frees them. */

@@ -217,16 +217,14 @@ static void set_context(GstElement *element, GstContext *context) {
     GST_ELEMENT_CLASS(gpuring_sink_parent_class)->set_context(element, context);
 }
 
-static gboolean start(GstBaseSink *base) {
-    GpuringSink *self = SELF(base);
+static gboolean start(GpuringSink *self) {
     self->dropped = 0;
     return has_name(GST_ELEMENT(self), self->writer.name);
 }
 
-static gboolean stop(GstBaseSink *base) {
-    writer_give_up(&SELF(base)->writer);
-    gpu_leave(&SELF(base)->writer.gpu);
-    return TRUE;
+static void stop(GpuringSink *self) {
+    writer_give_up(&self->writer);
+    gpu_leave(&self->writer.gpu);
 }
 
 /* A flush and a change of state may overlap. The end of one does not end what the other asked for. */
@@ -242,12 +240,17 @@ static gboolean add_unlocks(GstBaseSink *base, gint n) {
 static gboolean unlock(GstBaseSink *base) { return add_unlocks(base, 1); }
 static gboolean unlock_stop(GstBaseSink *base) { return add_unlocks(base, -1); }
 
-/* The base class takes its lock to play. render() holds that lock, but where it waits for the end of a
+/* The base class would start and stop the element between NULL and READY. But its properties can be
+ * set in READY, so it has no ring there.
+ *
+ * The base class takes its lock to play. render() holds that lock, but where it waits for the end of a
  * pause. It may not be there: the pause before may have ended before it ran, or it went on by itself
  * when the first frame came. So it is called there until the base class has played. */
 static GstStateChangeReturn change_state(GstElement *element, GstStateChange change) {
     GstBaseSink *base = GST_BASE_SINK(element);
     const gboolean plays = change == GST_STATE_CHANGE_PAUSED_TO_PLAYING;
+    if (change == GST_STATE_CHANGE_READY_TO_PAUSED && !start(SELF(base)))
+        return GST_STATE_CHANGE_FAILURE;
     if (plays) unlock(base);
     const GstStateChangeReturn done =
         GST_ELEMENT_CLASS(gpuring_sink_parent_class)->change_state(element, change);
@@ -257,6 +260,7 @@ static GstStateChangeReturn change_state(GstElement *element, GstStateChange cha
         GST_BASE_SINK_PREROLL_SIGNAL(base);
         GST_BASE_SINK_PREROLL_UNLOCK(base);
     }
+    if (change == GST_STATE_CHANGE_PAUSED_TO_READY) stop(SELF(base));
     return done;
 }
 
@@ -283,6 +287,7 @@ static GType memory_type(void) {
 
 static void set_property(GObject *object, guint id, const GValue *value, GParamSpec *spec) {
     GpuringSink *self = SELF(object);
+    if (!may_set(GST_ELEMENT(self), spec)) return;
     switch (id) {
     case PROP_RING:
         g_free(self->writer.name);
@@ -374,8 +379,6 @@ static void gpuring_sink_class_init(GpuringSinkClass *class) {
     gst_type_mark_as_plugin_api(memory_type(), 0);
     element->set_context = set_context;
     element->change_state = change_state;
-    base->start = start;
-    base->stop = stop;
     base->unlock = unlock;
     base->unlock_stop = unlock_stop;
     base->get_caps = get_caps;

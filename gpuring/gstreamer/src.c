@@ -67,12 +67,12 @@ static gboolean take_caps(GpuringSrc *self, const gpuring_slot *slot, gpuring_er
     if (!is_new || (is_taken(self) && gst_base_src_negotiate(GST_BASE_SRC(self)))) return TRUE;
     gchar *caps = gst_caps_to_string(self->content.caps);
     tell(error, GPURING_INVALID,
-         "ring '%s': the elements downstream do not accept %s. Put %s behind gpuringsrc, if they %s",
-         self->stream.name, caps,
-         self->content.layout.is_on_gpu  ? "cudadownload"
-         : self->content.layout.is_video ? "videoconvert"
-                                         : "audioconvert",
-         self->content.layout.is_on_gpu ? "are for host memory" : "take another format");
+         "ring '%s': the elements downstream do not accept %s. Put %s", self->stream.name, caps,
+         self->content.layout.is_on_gpu
+             ? "cudadownload behind gpuringsrc, if they are for host memory"
+         : self->content.layout.is_video
+             ? "videoconvert and videoscale behind gpuringsrc, if they take another format or size"
+             : "audioconvert and audioresample behind gpuringsrc, if they take another format or rate");
     g_free(caps);
     return FALSE;
 }
@@ -99,7 +99,7 @@ static void set_times(GpuringSrc *self, const gpuring_slot *slot, GstBuffer *buf
         duration = self->frame_ns ? self->frame_ns : GST_CLOCK_TIME_NONE;
     GST_BUFFER_OFFSET(buffer) = slot->seq;
     if (slot->lost) GST_BUFFER_FLAG_SET(buffer, GST_BUFFER_FLAG_DISCONT);
-    timing_set(&self->timing, GST_BASE_SRC(self), buffer, pts, duration);
+    timing_set(&self->timing, GST_BASE_SRC(self), buffer, slot->published_ns, pts, duration);
 }
 
 /* ---- buffers --------------------------------------------------------------------------------- */
@@ -247,6 +247,13 @@ static void set_context(GstElement *element, GstContext *context) {
     GST_ELEMENT_CLASS(gpuring_src_parent_class)->set_context(element, context);
 }
 
+static GstStateChangeReturn change_state(GstElement *element, GstStateChange change) {
+    GpuringSrc *self = SELF(element);
+    if (change == GST_STATE_CHANGE_PAUSED_TO_PLAYING)
+        timing_resume(&self->timing, self->stream.is_lossless);
+    return GST_ELEMENT_CLASS(gpuring_src_parent_class)->change_state(element, change);
+}
+
 enum {
     PROP_RING = 1, PROP_TIMEOUT, PROP_LOSSLESS, PROP_SUBSCRIPTION, PROP_FOLLOW, PROP_CAPS,
     PROP_TIMEBASE, PROP_COPY, PROP_IS_LIVE, PROP_LOST, PROP_DEVICE,
@@ -255,6 +262,7 @@ enum {
 
 static void set_property(GObject *object, guint id, const GValue *value, GParamSpec *spec) {
     GpuringSrc *self = SELF(object);
+    if (!may_set(GST_ELEMENT(self), spec)) return;
     switch (id) {
     case PROP_RING:
         g_free(self->stream.name);
@@ -386,6 +394,7 @@ static void gpuring_src_class_init(GpuringSrcClass *class) {
     gst_element_class_add_static_pad_template(element,
                                               cuda_is_here() ? &cuda_template : &host_template);
     element->set_context = set_context;
+    element->change_state = change_state;
     base->start = start;
     base->stop = stop;
     base->unlock = unlock;

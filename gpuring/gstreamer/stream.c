@@ -129,8 +129,18 @@ static gpuring_status acquire(Stream *stream, gpuring_slot *slot, gboolean *is_d
     return status;
 }
 
+/* A sink keeps its last buffer until it shows another one. If it drops all of them, because they are
+ * late, its buffer would hold up the producer for ever. It copies that buffer if it is asked. */
+static void ask_back(Stream *stream) {
+    if (!reader_is_owed(stream->reader)) return;
+    GstQuery *query = gst_query_new_drain();
+    gst_pad_peer_query(GST_BASE_SRC_PAD(stream->element), query);
+    gst_query_unref(query);
+}
+
 static gpuring_status next_frame(Stream *stream, gpuring_slot *slot, gboolean *is_dead,
                                  gpuring_error *error) {
+    ask_back(stream);
     if (stream->watched.fd < 0) watch(stream, TRUE);
     for (;;) {
         const gpuring_status status = acquire(stream, slot, is_dead, error);

@@ -1,6 +1,10 @@
 #include "timing.h"
 
-void timing_init(Timing *timing) { gst_segment_init(&timing->segment, GST_FORMAT_UNDEFINED); }
+void timing_init(Timing *timing) {
+    gst_segment_init(&timing->segment, GST_FORMAT_UNDEFINED);
+    timing->resumed_ns = 0;
+    timing->hurries = FALSE;
+}
 
 static GstClockTime running_time_now(GstBaseSrc *base) {
     GstClock *clock = gst_element_get_clock(GST_ELEMENT(base));
@@ -20,9 +24,9 @@ static void begin_segment(Timing *timing, GstBaseSrc *base, GstClockTime pts) {
     gst_base_src_new_segment(base, segment);
 }
 
-/* When a frame plays whose pts is lower than the one before, such as the first one after a restart:
- * at once, or behind the frames before it, if these came faster than they play. The segment stays,
- * because encoders with frames in hand do not bear a pts that goes back. */
+/* When a frame plays that begins anew: at once, or behind the frames before it, if these came faster
+ * than they play. The segment stays, because encoders with frames in hand do not bear a pts that
+ * goes back. */
 static GstClockTime begin_anew(const Timing *timing, GstBaseSrc *base) {
     const GstSegment *segment = &timing->segment;
     if (!gst_base_src_is_live(base)) return timing->until;
@@ -30,17 +34,34 @@ static GstClockTime begin_anew(const Timing *timing, GstBaseSrc *base) {
     return MAX(now, timing->until);
 }
 
-void timing_set(Timing *timing, GstBaseSrc *base, GstBuffer *buffer, GstClockTime pts,
-                GstClockTime duration) {
+void timing_resume(Timing *timing, gboolean producers_wait) {
+    if (timing->segment.format != GST_FORMAT_TIME) return; /* no frame came before */
+    timing->resumed_ns = g_get_monotonic_time() * 1000;
+    timing->hurries = !producers_wait;
+    if (timing->hurries) timing->until = timing->segment.position;
+}
+
+/* The pts of the first frame after a restart may be lower than the one before. After a pause it may be
+ * as much higher as the pause was long, for which the pipeline has not run. That may hold for all
+ * frames from the pause on, or only for those behind the frames that the ring kept meanwhile. */
+static gboolean begins_anew(Timing *timing, GstBaseSrc *base, gint64 published_ns, GstClockTime pts) {
+    const gboolean was_paused = timing->resumed_ns && gst_base_src_is_live(base);
+    if (published_ns > timing->resumed_ns) timing->resumed_ns = timing->hurries = 0;
+    return was_paused || pts + timing->shift < timing->segment.position;
+}
+
+void timing_set(Timing *timing, GstBaseSrc *base, GstBuffer *buffer, gint64 published_ns,
+                GstClockTime pts, GstClockTime duration) {
     GST_BUFFER_PTS(buffer) = pts;
     GST_BUFFER_DURATION(buffer) = duration;
     /* A frame without a pts gets the time of its arrival. */
     gst_base_src_set_do_timestamp(base, !GST_CLOCK_TIME_IS_VALID(pts));
     if (!GST_CLOCK_TIME_IS_VALID(pts)) return;
     if (timing->segment.format != GST_FORMAT_TIME) begin_segment(timing, base, pts);
-    if (pts + timing->shift < timing->segment.position)
+    if (begins_anew(timing, base, published_ns, pts))
         timing->shift = begin_anew(timing, base) - pts;
     GST_BUFFER_PTS(buffer) = timing->segment.position = pts + timing->shift;
     timing->until =
-        timing->segment.position + (GST_CLOCK_TIME_IS_VALID(duration) ? duration : 0);
+        timing->segment.position +
+        (GST_CLOCK_TIME_IS_VALID(duration) && !timing->hurries ? duration : 0);
 }

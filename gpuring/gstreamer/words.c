@@ -44,6 +44,13 @@ GstFlowReturn flow_of(GstElement *element, gpuring_status status, const gpuring_
     }
 }
 
+gboolean may_set(GstElement *element, const GParamSpec *property) {
+    if (MAX(GST_STATE(element), GST_STATE_NEXT(element)) <= GST_STATE_READY) return TRUE;
+    g_warning("%s: `%s` can be changed in the states NULL and READY only, so it stays as it is",
+              GST_OBJECT_NAME(element), property->name);
+    return FALSE;
+}
+
 gboolean has_name(GstElement *element, const gchar *name) {
     gpuring_error error;
     if (name) return TRUE;

@@ -13,6 +13,9 @@ void tell(gpuring_error *error, gpuring_status status, const char *format, ...)
 void post_error(GstElement *element, const gpuring_error *error);
 /* What the streaming thread returns for a status of the library. An error is posted. */
 GstFlowReturn flow_of(GstElement *element, gpuring_status status, const gpuring_error *error);
+/* Whether this property may be set now: the streaming thread uses it without a lock. If not, GLib
+ * prints a warning. */
+gboolean may_set(GstElement *element, const GParamSpec *property);
 /* Whether the element has the name of its ring. If not, an error is posted. */
 gboolean has_name(GstElement *element, const gchar *name);
 void post_warning(GstElement *element, const gpuring_error *error);

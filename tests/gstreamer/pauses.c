@@ -5,11 +5,12 @@
  *
  *     frames N   waits until N buffers have come in all
  *     latency    its answer to a latency query
- *     keep       keeps the next buffer
+ *     keep       keeps the next buffer, until it is asked to be drained
  *     free       frees it
  *     hold       holds the next question whether caps are taken, until the pipeline is stopped
  *     ready      waits until one is held, stops the pipeline, and tells the errors on its bus
- *     pause, play, stop
+ *     pause, play, rest, stop
+ *     ring NAME  sets the property
  *     flicker    plays and pauses again, as fast as it can, and plays then
  *     flush      feeds it from now on, and pauses and plays again and again, while another thread
  *                flushes it
@@ -61,8 +62,12 @@ static void free_kept(void) {
 }
 
 static GstPadProbeReturn hold(GstPad *pad, GstPadProbeInfo *info, gpointer data) {
+    const GstQueryType asked = GST_QUERY_TYPE(GST_PAD_PROBE_INFO_QUERY(info));
     (void)data;
-    if (GST_QUERY_TYPE(GST_PAD_PROBE_INFO_QUERY(info)) != GST_QUERY_CAPS) return GST_PAD_PROBE_OK;
+    g_mutex_lock(&lock);
+    if (asked == GST_QUERY_DRAIN) gst_clear_buffer(&kept);
+    g_mutex_unlock(&lock);
+    if (asked != GST_QUERY_CAPS) return GST_PAD_PROBE_OK;
     g_mutex_lock(&lock);
     is_held = is_to_hold;
     g_cond_signal(&more);
@@ -171,8 +176,17 @@ static void step(GstElement *it) {
     puts("step");
 }
 
+/* What it is then. */
+static void set_ring(GstElement *it, const char *name) {
+    gchar *is;
+    g_object_set(it, "ring", name, NULL);
+    g_object_get(it, "ring", &is, NULL);
+    printf("ring %s\n", is);
+    g_free(is);
+}
+
 int main(int argc, char **argv) {
-    char line[64];
+    char line[64], name[64];
     guint64 wanted, found;
     alarm(60); /* nothing here may take so long */
     gst_init(&argc, &argv);
@@ -196,6 +210,8 @@ int main(int argc, char **argv) {
         else if (strcmp(line, "step\n") == 0) step(it);
         else if (strcmp(line, "pause\n") == 0) go_to(pipeline, GST_STATE_PAUSED);
         else if (strcmp(line, "play\n") == 0) go_to(pipeline, GST_STATE_PLAYING);
+        else if (strcmp(line, "rest\n") == 0) go_to(pipeline, GST_STATE_READY);
+        else if (sscanf(line, "ring %63s", name) == 1) set_ring(it, name);
         else if (strcmp(line, "stop\n") == 0) go_to(pipeline, GST_STATE_NULL);
         else {
             g_object_get(it, g_strchomp(line), &found, NULL);

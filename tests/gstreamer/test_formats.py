@@ -173,15 +173,30 @@ def test_audio_of_more_channels_than_the_slots_hold_is_told_of(name, launch):
     assert "its slots hold array (1024) <i2, not S16LE audio of 2 channels" in said
 
 
-def test_elements_that_take_another_format_are_told_what_converts_it(name, launch):
-    fields = {"y": ((4, 8), "u1"), "uv": ((2, 4, 2), "u1")}
+@pytest.mark.parametrize(
+    ("fields", "taken", "what"),
+    [
+        (
+            {"y": ((4, 8), "u1"), "uv": ((2, 4, 2), "u1")},
+            "video/x-raw,format=I420",
+            "NV12.* Put videoconvert and videoscale behind gpuringsrc",
+        ),
+        (
+            {"array": ((64, 2), "f4")},
+            "audio/x-raw,rate=8000",
+            "rate=.*48000.* Put audioconvert and audioresample behind gpuringsrc",
+        ),
+    ],
+    ids=["format", "rate"],
+)
+def test_elements_that_take_others_are_told_what_converts_them(fields, taken, what, name, launch):
     with gpuring.create(name, slots=2, fields=fields, device="host") as ring:
-        target = launch(f"gpuringsrc ring={name} ! video/x-raw,format=I420 ! fakesink")
+        target = launch(f"gpuringsrc ring={name} ! {taken} ! fakesink")
         poll(lambda: ring.stats().subscriptions)
         with ring.producer() as producer:
             producer.claim(PATIENCE_S).publish()
         said = target.end(1)
-    assert re.search(r"do not accept .*NV12.* Put videoconvert behind gpuringsrc", said)
+    assert re.search(f"do not accept .*{what}", said)
 
 
 @pytest.mark.parametrize("create", ["true", "false"])

@@ -126,6 +126,48 @@ def test_the_frames_after_a_stop_play_at_once_whatever_their_pts_is(ring, play):
             assert ask("play") == "PLAYING"
 
 
+def test_frames_play_at_once_after_a_pause_in_which_others_were_dropped(ring, play):
+    with ring.producer() as producer:
+        ask = play(f"gpuringsrc name=it ring={ring.name} ! fakesink sync=true")
+        poll(lambda: ring.stats().subscriptions)
+        publish(producer, range(3))
+        assert ask("frames 3") == "frames 3"
+        assert ask("pause") == "PAUSED"
+        publish(producer, [50_000])
+        assert ask("play") == "PLAYING"
+        publish(producer, range(100_000, 100_010))
+        assert ask("frames 14") == "frames 14"
+
+
+def test_a_lossy_source_does_not_play_the_frames_of_a_pause_one_behind_the_other(name, play):
+    meta = [("pts", "i8"), ("duration", "i8"), ("caps", "S512")]
+    with (
+        gpuring.create(name, slots=4, shape=(4, 8), dtype="u1", meta=meta, device="host") as ring,
+        ring.producer() as producer,
+    ):
+        ask = play(f"gpuringsrc name=it ring={name} lossless=false ! fakesink sync=true")
+        poll(lambda: ring.stats().subscriptions)
+        for k in range(4):
+            with producer.claim(PATIENCE_S) as slot:
+                slot.meta["pts"] = slot.meta["duration"] = k * 10**12  # of many minutes
+                slot.meta["caps"] = CAPS
+            if k == 0:
+                assert ask("frames 1") == "frames 1"
+                assert ask("pause") == "PAUSED"
+        assert ask("play") == "PLAYING"
+        assert ask("frames 4") == "frames 4"
+
+
+def test_a_buffer_that_is_kept_for_long_is_asked_back(ring, player):
+    """As that of the frame that a sink shows, while it drops later ones because they are late."""
+    with ring.producer() as producer:
+        publish(producer, range(10))
+        assert player("frames 10") == "frames 10"
+        assert player("keep") == "keep"
+        publish(producer, range(10))
+        assert player("frames 20") == "frames 20"
+
+
 def test_what_was_missed_before_a_stop_is_not_counted_after_it(ring, play):
     with ring.producer() as producer:
         ask = play(f"gpuringsrc name=it ring={ring.name} reattach=true ! fakesink sync=false")
@@ -247,3 +289,17 @@ def test_a_reader_gets_the_end_from_a_pipeline_that_has_ended_and_was_not_stoppe
         with pytest.raises(gpuring.EndOfStream):
             frames.acquire(PATIENCE_S)
         assert ask("dropped") == "dropped 0"  # the element still answers
+
+
+def test_only_a_sink_that_rests_may_be_given_another_ring(name, play):
+    ask = play(f"videotestsrc ! {CAPS.decode()} ! gpuringsink name=it ring={name}")
+    with gpuring.attach(name, timeout=PATIENCE_S) as ring, ring.consumer() as frames:
+        frames.acquire(PATIENCE_S).release()
+        assert ask(f"ring {name}-next") == f"ring {name}"  # it plays
+        assert ask("rest") == "READY"
+        for _ in frames:  # to the end of the stream
+            pass
+    assert ask(f"ring {name}-next") == f"ring {name}-next"
+    assert ask("play") == "PLAYING"
+    gpuring.attach(f"{name}-next", timeout=PATIENCE_S).close()
+    assert ask("stop") == "NULL"

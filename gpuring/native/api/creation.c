@@ -153,7 +153,7 @@ static gpuring_status find_given(gpuring_ring *ring, const gpuring_create_option
     struct gpu_asked there = *asked;
     int device = 0;
     if (!options->given)
-        return gh_fail(error, GPURING_INVALID, "ring '%s': `given` is the memory of its slots",
+        return gh_fail(error, GPURING_INVALID, "ring '%s': `given` is NULL, and has to be the memory of its slots",
                        ring->name);
     gpuring_status status = gm_load(&ring->driver, error);
     if (status == GPURING_OK)

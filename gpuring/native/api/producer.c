@@ -81,7 +81,6 @@ gpuring_status gpuring_set_shape(gpuring_producer *producer, gpuring_slot *slot,
     MIND_NO_ERROR(error);
     NEED_HANDLE(producer, error);
     NEED(slot, error);
-    NEED(shape, error);
     struct endpoint *end = where_open(&producer->end, slot);
     const gpuring_ring *ring = end->ring;
     const struct gh_field *field = &ring->spec.field[0];
@@ -95,6 +94,7 @@ gpuring_status gpuring_set_shape(gpuring_producer *producer, gpuring_slot *slot,
     if (dimensions < 1 || dimensions > GPURING_MAX_DIMENSIONS)
         return gh_fail(error, GPURING_INVALID, "a smaller frame has 1 to %d dimensions, not %u",
                        GPURING_MAX_DIMENSIONS, dimensions);
+    NEED(shape, error); /* that of no dimensions may be NULL, as in C++ */
     if (!shape_fits(&ring->spec, dimensions, shape))
         return gh_fail(error, GPURING_INVALID,
                        "ring '%s': a frame of that shape is empty or does not fit: the slot "

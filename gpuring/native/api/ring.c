@@ -293,8 +293,9 @@ gpuring_status gpuring_get_info(const gpuring_ring *ring, gpuring_info *info) {
     return GPURING_OK;
 }
 
-static gpuring_status describe(const struct gh_field *list, uint32_t n, uint32_t number,
-                               gpuring_field *field) {
+static gpuring_status describe(const gpuring_ring *ring, const struct gh_field *list, uint32_t n,
+                               uint32_t number, gpuring_field *field) {
+    if (gr_forked(ring->header)) return GPURING_FORKED;
     if (number >= n || !field) return GPURING_INVALID;
     const struct gh_field *of = &list[number];
     gpuring_field found = {.size = field->size,
@@ -317,7 +318,7 @@ static uint32_t number_of(const struct gh_field *list, uint32_t n, const char *n
 
 gpuring_status gpuring_field_at(const gpuring_ring *ring, uint32_t number, gpuring_field *field) {
     if (!ring) return GPURING_INVALID;
-    return describe(ring->spec.field, ring->spec.fields, number, field);
+    return describe(ring, ring->spec.field, ring->spec.fields, number, field);
 }
 
 gpuring_status gpuring_field_named(const gpuring_ring *ring, const char *name,
@@ -329,7 +330,7 @@ gpuring_status gpuring_field_named(const gpuring_ring *ring, const char *name,
 
 gpuring_status gpuring_meta_at(const gpuring_ring *ring, uint32_t number, gpuring_field *field) {
     if (!ring) return GPURING_INVALID;
-    return describe(ring->spec.meta, ring->spec.meta_fields, number, field);
+    return describe(ring, ring->spec.meta, ring->spec.meta_fields, number, field);
 }
 
 gpuring_status gpuring_meta_named(const gpuring_ring *ring, const char *name,

@@ -75,8 +75,10 @@ int gr_begin_thread(void *(*run)(void *), void *argument) {
     pthread_sigmask(SIG_SETMASK, &all, &before);
     const int error = pthread_create(&made, NULL, run, argument);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
-    if (error == 0) pthread_detach(made);
-    return error;
+    if (error != 0) return error;
+    pthread_setname_np(made, "gpuring"); /* for debuggers and `top -H` */
+    pthread_detach(made);
+    return 0;
 }
 
 void gr_start_thread(struct gr_thread *thread, void *(*run)(void *)) {

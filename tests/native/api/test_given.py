@@ -95,7 +95,7 @@ def test_memory_that_cannot_have_the_slots_is_refused(name, c, nbytes, give, sta
         ((GIVEN, -1), (2**40, NBYTES), "is no memory of a GPU (cuPointerGetAttribute"),
         ((GIVEN, 1), (0, NBYTES), "is on GPU 0, and the ring is to be used under GPU 1"),
         ((GIVEN, -3), (0, NBYTES), "device must be a GPU's number"),
-        ((GIVEN, -1), None, "`given` is the memory of its slots"),
+        ((GIVEN, -1), None, "`given` is NULL, and has to be the memory of its slots"),
         ((MEMORY["ipc"], 0), (0, NBYTES), "is for memory that is GPURING_MEMORY_GIVEN"),
     ],
     ids=["no memory", "another GPU", "no GPU", "nothing", "another kind"],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import subprocess
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -238,6 +239,12 @@ def test_a_forked_child_can_use_nothing_of_its_parents(name, puppet):
         assert c("fork", name) == "exit=0"
         c.ok("publish", 0, 1, 4)
         assert frames.acquire(5).array[0] == 4
+
+
+def test_a_debugger_shows_whose_thread_the_watchdog_is(name, puppet):
+    with small_ring(name):
+        threads = Path(f"/proc/{puppet(name, CONSUMES).pid}/task")
+        poll(lambda: "gpuring\n" in [(each / "comm").read_text() for each in threads.iterdir()])
 
 
 def test_a_program_that_knows_less_gets_no_more_than_it_has_room_for(name, puppet):

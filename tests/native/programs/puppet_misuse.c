@@ -64,10 +64,13 @@ static void do_fork(void) {
     gpuring_producer *producer;
     gpuring_consumer *consumer;
     gpuring_info info = GPURING_INFO;
+    gpuring_field field = GPURING_FIELD;
     gpuring_waited waited = GPURING_WAITED;
     int fd, wrong = 0;
     waited.producer = ends[0].producer;
     wrong += gpuring_get_info(ring, &info) != GPURING_FORKED;
+    wrong += gpuring_field_at(ring, 0, &field) != GPURING_FORKED;
+    wrong += gpuring_meta_at(ring, 0, &field) != GPURING_FORKED;
     wrong += gpuring_join_producer(ring, NULL, &producer, NULL) != GPURING_FORKED;
     wrong += gpuring_join_consumer(ring, NULL, &consumer, NULL) != GPURING_FORKED;
     wrong += gpuring_claim(ends[0].producer, 0, &slot, NULL) != GPURING_FORKED;

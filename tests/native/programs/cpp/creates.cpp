@@ -11,6 +11,12 @@ int main(int, char **argv) {
     {
         auto slot = producer.claim();
         if (slot->shape() != std::vector<std::uint64_t>{3}) return 7;
+        try {
+            slot->set_shape({});
+            return 11;
+        } catch (const gpuring::Error &error) {
+            if (!std::strstr(error.what(), "1 to 8 dimensions, not 0")) return 12;
+        }
         slot->set_shape({1, 2});
         if (slot->shape() != std::vector<std::uint64_t>{1, 2}) return 8;
         if (slot->array<float>().size() != 2) return 10;

@@ -17,7 +17,7 @@ int main(int, char **argv) {
     if (!child) {
         if (told([&] { ring.info(); }) != GPURING_FORKED) _exit(1);
         if (told([&] { ring.meta("none"); }) != GPURING_FORKED) _exit(2);
-        _exit(told([&] { slot->array<double>(); }) == GPURING_FORKED ? 0 : 3);
+        _exit(told([&] { slot->array<unsigned char>(); }) == GPURING_FORKED ? 0 : 3);
     }
     int status;
     if (waitpid(child, &status, 0) != child || status) return 1;
