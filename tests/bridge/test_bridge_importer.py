@@ -209,7 +209,7 @@ def test_an_importer_rests_longer_and_longer_if_each_session_ends_at_once(near, 
 @pytest.mark.slow
 def test_an_importer_gives_up_though_it_is_welcomed_if_each_session_ends_at_once(near, name):
     where = f"{near.address}/x"
-    with bridge.import_(where, name=name, device="host", timeout=WAIT_S, give_up=1) as into:
+    with bridge.import_(where, name=name, device="host", timeout=WAIT_S, give_up=3) as into:
 
         def go_on() -> None:
             into.wait(0)
@@ -219,7 +219,7 @@ def test_an_importer_gives_up_though_it_is_welcomed_if_each_session_ends_at_once
             elif isinstance(said, wire.Open):
                 near.say(wire.Bye("the engine has failed", True))
 
-        with pytest.raises(RingError, match="no session for 1 s: the engine has failed"):
+        with pytest.raises(RingError, match="no session for 3 s: the engine has failed"):
             poll(go_on, WAIT_S)
 
 

@@ -185,8 +185,8 @@ def test_no_more_than_so_many_wait(name):
 def test_an_importer_gives_up_though_it_is_connected_while_there_is_no_ring(near, far):
     with (
         bridge.export(near, listen="127.0.0.1:0") as out,
-        bridge.import_(f"{out.address}/{near}", name=far, device="host", give_up=1) as into,
-        pytest.raises(RingError, match=f"no session for 1 s: the exporter says: {MISSING}"),
+        bridge.import_(f"{out.address}/{near}", name=far, device="host", give_up=3) as into,
+        pytest.raises(RingError, match=f"no session for 3 s: the exporter says: {MISSING}"),
     ):
         into.wait(WAIT_S)
 

@@ -47,8 +47,8 @@ def test_ls_tells_scripts_of_rings_that_cannot_be_read(name, command, children):
         assert f"its layout has version {native.VERSION - 1}, this build reads version " in why
         pids = sorted([os.getpid(), child.pid])
         assert entry == {"name": name, "owner": myself(), "used_by": pids}
-        told = next(line for line in command("ls").stdout.splitlines() if " is used by " in line)
-        assert told.startswith(f"{name} is used by pid ")
+        lines = command("ls").stdout.splitlines()
+        (told,) = (line for line in lines if line.startswith(f"{name} is used by pid "))
         for pid in (os.getpid(), child.pid):
             assert re.search(rf"\bpid {pid} \([^)]*python", told), told
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import gpuring
 from gpuring import slot_layout
-from gpuring.registry import leftovers, segment, sockets
+from gpuring.registry import leftovers, segment
 from gpuring.ring.creation import create_of
 from tests.helpers.arrays import array_of, assign
 from tests.helpers.processes import Pipe, poll
@@ -89,13 +89,13 @@ def publish_and_wait(pipe: Pipe, name: str, frames: int) -> None:
 
 
 def tidied(name: str) -> None:
-    """Removes what the dead have left of rings whose names begin with this name, and sockets.
+    """Removes what the dead have left of rings whose names begin with this name.
 
     gpuring.clean() would also end what tests in other processes still look at: a closed ring
-    with a durable subscription, for example.  So only tests/registry, which runs alone, calls it.
+    with a durable subscription, or the socket of a dead process, for example.  So only
+    tests/registry, which runs alone, calls it.
     """
     leftovers.tidy(lambda each: each.startswith(name))
-    sockets.remove_stale()
 
 
 def damage(name: str) -> Path:

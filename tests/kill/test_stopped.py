@@ -200,7 +200,7 @@ def test_the_tools_say_who_is_stopped(name, children, width, capsys, monkeypatch
             for tool, *options in (
                 ("inspect", name),
                 ("top", "--once", "--interval", "0.01", name),
-                ("ls",),
+                ("ls", name),
             ):
                 assert cli.main([tool, *options]) == 0
                 shown[tool, state] = capsys.readouterr().out

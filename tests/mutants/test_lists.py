@@ -10,8 +10,10 @@ import pytest
 
 from tests import ROOT, TESTS
 from tests.docs.labels import explained
+from tests.helpers.rings import small_ring
 from tests.mutants import __main__ as program
 from tests.mutants import load
+from tests.mutants.copies import own_shm
 
 MUTANTS = load(TESTS / "mutants")
 
@@ -75,6 +77,8 @@ def test_each_hole_is_opened_by_a_mutant():
 
 CODE = "def double(n):\n    return n * 2\n\ndef halve(n):\n    return n // 2\n"
 TEST = """\
+from pathlib import Path
+
 from code_of_mine import double, halve
 
 def test_double():
@@ -82,6 +86,10 @@ def test_double():
 
 def test_halve():
     assert halve(4) == 3
+
+def test_alone():
+    assert double(2) == 4
+    assert not list(Path("/dev/shm").iterdir())
 """
 LIST = '''\
 [[mutant]]
@@ -127,6 +135,15 @@ def test_a_mutant_that_survives_is_named(run):
     assert outcomes == {"it:seen": "caught", "it:planted": "SURVIVED"}
     assert "it:planted SURVIVED: tests/test_it.py::test_double" in said
     assert status == 1
+
+
+@pytest.mark.slow
+def test_a_mutant_sees_no_rings_of_others(run, name):
+    if not own_shm():
+        pytest.skip("no mount namespaces here")
+    with small_ring(name):
+        _, outcomes, _ = run(("alone", "n * 2", "n * 3", "test_alone"))
+    assert outcomes == {"it:alone": "caught"}
 
 
 @pytest.mark.slow

@@ -18,7 +18,7 @@ from gpuring.tracing.state import BEFORE
 from tests.cli.processes import camera, holder
 from tests.helpers.processes import poll, sleeps, up
 from tests.helpers.rings import small_ring
-from tests.tracing.pipelines import paced, stalls, trace
+from tests.tracing.pipelines import paced, stalls, trace, trace_frames
 from tests.tracing.traced import events, tracer_of
 
 
@@ -61,7 +61,7 @@ def test_tasks_of_one_thread_wait_side_by_side(children, name, path):
     with small_ring(name, slots=8), small_ring(names[1], slots=8):
         child = up(children(loops, names))
         sources = [up(children(paced, each, 0.003)) for each in names]
-        _, seen = trace(path, *names)
+        _, seen = trace_frames(path, *names)
     for each, source in zip(names, sources, strict=True):
         waits = [
             wait
@@ -85,7 +85,7 @@ def test_a_selector_of_ones_own_waits_too(children, name, path):
     with small_ring(name, slots=8):
         child = up(children(polls, name))
         up(children(paced, name, 0.003))
-        _, seen = trace(path, name)
+        _, seen = trace_frames(path, name)
     waits = of(seen.named("waits for frame"), child)
     assert len(waits) > 10
     assert {each.track.rpartition(" / ")[2] for each in waits} == {
@@ -108,7 +108,7 @@ def test_a_claim_in_a_loop_names_the_culprit_and_has_its_arrow(children, name, p
     with small_ring(name):
         recorder = up(children(stalls, name, 0.1))
         source = up(children(claims, name))
-        told, seen = trace(path, name, seconds=1)
+        told, seen = trace_frames(path, name)
     # Between two frames, it waits for the subscription of that name, which has no pid.
     held = of(seen.named("waits for recorder, pid"), source)
     assert held
@@ -126,7 +126,7 @@ def test_a_wait_in_a_loop_that_is_older_than_the_trace_is_in_it(children, name, 
     with small_ring(name):
         up(children(polls, name))
         poll(lambda: is_waiting(name, "consumer"))
-        _, seen = trace(path, name)
+        _, seen = trace(path, name, seconds=1.5)
     (wait,) = seen.named("waits for frame")
     assert wait.args[BEFORE]
     assert wait.args["end"] == "still waits"
@@ -144,7 +144,7 @@ def test_a_wait_that_is_older_than_the_trace_is_in_it_and_in_what_the_command_sa
         recorder = up(children(holder, name, "recorder"))
         source = up(children(camera, name))
         poll(lambda: is_waiting(name, "producer"))
-        told, seen = trace(path, name, seconds=0.2)
+        told, seen = trace(path, name, seconds=1.5)
     (wait,) = of(seen.named("waits for recorder"), source)
     assert wait.args[BEFORE]
     assert f"waited for recorder, pid {recorder.pid}, in {name}: " in " ".join(told.split())

@@ -26,7 +26,7 @@ from gpuring.tracing.collector import Collector
 from gpuring.tracing.perfetto import write
 from gpuring.tracing.timeline import Timeline
 from tests.tracing.picture import read
-from tests.tracing.pipelines import paced, stalls, trace
+from tests.tracing.pipelines import paced, stalls, trace, trace_frames
 from tests.tracing.traced import until_ns
 
 
@@ -36,7 +36,7 @@ def test_a_running_pipeline_is_traced_and_each_frame_can_be_followed(children, n
         page = up(children(reader, f"{name}-seen", "page"))
         detector = up(children(stage, name, "detector", f"{name}-seen"))
         source = up(children(paced, name, 0.002))
-        told, seen = trace(path, name, f"{name}-seen")
+        told, seen = trace_frames(path, name, f"{name}-seen")
     assert f"{name}: " in told
     assert str(path) in told
     assert {each.pid for each in seen.named("writes")} == {source.pid, detector.pid}
@@ -80,7 +80,7 @@ def test_a_recorder_that_stalls_is_found(children, name, path):
     with small_ring(name):
         recorder = up(children(stalls, name, 0.1))
         source = up(children(paced, name, 0.002))
-        _, seen = trace(path, name, seconds=1)
+        _, seen = trace_frames(path, name)
     stalled = [each for each in seen.named("reads") if each.end_ns - each.begin_ns > 90e6]
     assert stalled
     # Between two frames, it waits for the subscription of that name, which has no pid.
@@ -191,7 +191,7 @@ def test_several_frames_at_a_time_have_a_track_each(children, name, path):
         child = up(children(holds_several, names))
         for each in names:
             up(children(paced, each, 0.005))
-        _, seen = trace(path, *names)
+        _, seen = trace_frames(path, *names)
     lanes = [each for each in seen.tracks if "reads" in each]
     assert len(lanes) == 6
     assert {each.pid for each in seen.named("reads")} == {child.pid}
@@ -204,7 +204,7 @@ def test_an_own_slice_is_shown_once(children, name, path):
         up(children(holds_several, names))
         for each in names:
             up(children(paced, each, 0.005))
-        _, seen = trace(path, *names)
+        _, seen = trace_frames(path, *names)
     own = sorted(seen.named("look"), key=lambda each: each.begin_ns)
     assert len(own) > 10
     assert all(a.end_ns <= b.begin_ns for a, b in pairwise(own))
@@ -243,7 +243,7 @@ def test_a_wait_for_several_rings_is_one_slice(children, name, path):
     with small_ring(name), small_ring(names[1]):
         child = up(children(selects, names))
         up(children(paced, name, 0.005))
-        _, seen = trace(path, *names)
+        _, seen = trace_frames(path, *names, quiet=names[1:])
     waits = [each for each in seen.slices if each.pid == child.pid and "waits" in each.name]
     assert len(waits) > 10
     # The trace may begin and end between the two looks of one wait.

@@ -27,6 +27,12 @@ def sockets(ring: Segment) -> list[str]:
     return sorted(path.name for path in there.iterdir()) if there.exists() else []
 
 
+def tidy(ring: Segment) -> None:
+    """Removes the sockets of this ring at which nobody listens.  Tests that run at the same time
+    look at those of their rings."""
+    native.tidy_sockets(directory(ring), only_look=False)
+
+
 def of(ring: Segment, pid: int) -> Path:
     """The path of a process's only socket."""
     (found,) = [name for name in sockets(ring) if name.split("-")[1] == f"{pid:x}"]

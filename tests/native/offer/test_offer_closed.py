@@ -11,7 +11,6 @@ import pytest
 
 import gpuring
 from gpuring import native
-from gpuring.registry.sockets import remove_stale
 from tests.helpers import raw_verbs
 from tests.helpers.processes import (
     Pipe,
@@ -29,6 +28,7 @@ from tests.native.offer import (
     of,
     opened,
     slots,
+    tidy,
 )  # fmt: skip
 
 
@@ -63,7 +63,7 @@ def listens_itself(_pipe: Pipe, path: str) -> int:
 @pytest.mark.slow
 def test_a_daemons_own_socket_is_not_taken_for_that_of_a_ring(ring, children):
     assert children(listens_itself, ring.path).result() == 0
-    remove_stale()
+    tidy(ring)
 
 
 def closes_everything(pipe: Pipe, path: str) -> list[str]:
@@ -116,7 +116,7 @@ def test_what_a_program_opens_after_it_has_closed_everything_is_left_alone(ring,
         assert silent.recv(100)
         child.send()
         assert child.result() == []
-    remove_stale()
+    tidy(ring)
 
 
 def notified(pipe: Pipe, name: str) -> list[str]:
