@@ -51,6 +51,7 @@ MUTANTS = {
         "a re-opened frame lies below every position",
         "P1 waits for ever",
         lambda off: host(off, kills=1).producer(3).consumer(1, mortal=True).consumer().reaper(1),
+        slow=True,
     ),
     "H5": Mutant(
         "a lossless start is announced and the frontier not read again",
@@ -256,6 +257,7 @@ MUTANTS = {
             .reaper(0, 1, 2)
             .consumer(late=True, alone=True, leave=False)
         ),
+        slow=True,
     ),
     "M1": Mutant(
         "sub_mask is not read again after the swap",
