@@ -131,6 +131,9 @@ class Pipe:
         self._connection.send(("sent", value))
 
     def receive(self) -> Any:
+        # In slices: Python does not handle a signal that comes just before a call that blocks.
+        while not self._connection.poll(1):
+            pass
         return self._connection.recv()
 
     def ask(self, value: Any = None) -> Any:
