@@ -65,6 +65,41 @@ def test_root_is_told_as_whom_to_remove_a_dead_ring(name, children, command):
         assert step in " ".join(advice.split())
 
 
+def creates(pipe, *names):
+    with contextlib.ExitStack() as until:
+        for each in names:
+            until.enter_context(small_ring(each))
+        pipe.ask()
+
+
+def test_dead_rings_of_one_process_are_told_together(name, children, command):
+    rings = [f"{name}-a", f"{name}-b"]
+    made_them = up(children(creates, *rings))
+    made_it = up(children(creates, name))
+    made_them.kill()
+    made_it.kill()
+    try:
+        poll(lambda: {*rings, name} <= {jam.culprits[0].ring for jam in jams(gpuring.ls())})
+        alone, together = sorted(of_rings(command("why", "--after", 0).stdout, name), key=len)
+        assert alone.startswith(f"{name} is dead. ")
+        assert " are dead. All processes of these rings are dead, and nothing has " in together
+        assert together.count(f"its creator (pid {made_them.pid})") == 2
+        cleaning = "`gpuring clean NAME NAME` removes what is left of them."
+        assert together.replace(rings[0], "NAME").replace(rings[1], "NAME").endswith(cleaning)
+        (one,) = of_rings(command("why", rings[0], "--after", 0).stdout, name)
+        assert one.startswith(f"{rings[0]} is dead. ")
+        assert rings[1] not in one
+    finally:
+        for each in (*rings, name):
+            gpuring.unlink(each)
+
+
+def of_rings(said, name):
+    """The paragraphs that begin with rings of a test."""
+    paragraphs = (" ".join(each.split()) for each in said.split("\n\n"))
+    return [each for each in paragraphs if each.startswith(name)]
+
+
 def test_a_service_without_engines_says_who_was_the_last_one(name, children, command):
     with PLANTED["a_service_whose_only_engine_was_killed"](children, name):
         poll(lambda: dead(name))
