@@ -8,6 +8,7 @@ if the ring is full also the headers of others.  It needs no GPU, joins nothing 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import json
@@ -41,8 +42,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(dataclasses.asdict(one), indent=2))
     else:
-        others = [each for each in survey.ls() if each.name != one.name] if one.in_the_way else []
-        print(describe(one, columns(), of_full_rings([one, *others]).get(one.name)))
+        others = []
+        with contextlib.suppress(PermissionError):  # then the chain is shorter
+            others = survey.ls() if one.in_the_way else []
+        rings = [one, *(each for each in others if each.name != one.name)]
+        print(describe(one, columns(), of_full_rings(rings).get(one.name)))
     return 0
 
 

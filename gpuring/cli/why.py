@@ -157,7 +157,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.name is not None:
         _check(segment.check_name(args.name))
-    rings, unreadable = survey.all_rings()
+    try:
+        rings, unreadable = survey.all_rings()
+    except PermissionError as error:
+        raise CannotLook(message(error, ())) from None
     found = jams(rings, args.after, args.name)
     if found:  # what moves may have looked like this: headers are read one after the other
         time.sleep(_AGAIN_S)

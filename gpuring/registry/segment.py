@@ -69,7 +69,7 @@ def path_of(segment: str) -> str:
 
 def listing() -> dict[str, list[str]]:
     """The segments of slots, and the headers that do not have their ring's name, by the name of
-    their ring, also if that has no header."""
+    their ring, also if that has no header.  Raises PermissionError, as names() does."""
     return _listing()[1]
 
 
@@ -79,14 +79,15 @@ def asides(name: str) -> list[str]:
 
 
 def names() -> list[str]:
-    """The names of this host under which a header could be, sorted."""
+    """The names of this host under which a header could be, sorted.  Raises PermissionError if
+    the directory may not be listed."""
     return sorted(_listing()[0])
 
 
 def _listing() -> tuple[set[str], dict[str, list[str]]]:
     headers: set[str] = set()
     slots: dict[str, list[str]] = {}
-    with contextlib.suppress(FileNotFoundError, PermissionError):
+    with contextlib.suppress(FileNotFoundError):
         for entry in os.listdir(SHM):  # noqa: PTH208 - there may be many thousand names
             if entry.startswith(_PREFIX):
                 name, plus, behind = entry[len(_PREFIX) :].partition("+")
@@ -179,14 +180,21 @@ def not_found(name: str, detail: str = "", waited_s: float = 0.0) -> RingNotFoun
             f"ring {name!r} is not there {when}: {detail}. If nobody is removing or replacing it, "
             f"`gpuring clean {name}` takes away what is left, once its processes are gone"
         )
-    there = {name, *names()}
+    came = f" came within {waited_s:.3g} s" if waited_s else ""
+    return RingNotFound(
+        f"No ring or service named {name!r}{came}: {_others(name)}. Processes see each other's "
+        f"rings only if they share {SHM} (in containers: --ipc)"
+    )
+
+
+def _others(name: str) -> str:
+    """Which rings there are beside one that is not there."""
+    try:
+        there = {name, *names()}
+    except PermissionError:
+        return f"{SHM} may not be listed"
     known = sorted(
         each for each in there - {name} if not ((of := ANSWERS.fullmatch(each)) and of[1] in there)
     )
     more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
-    listed = f"{', '.join(known[:_MAX_LISTED])}{more}" if known else "no rings"
-    came = f" came within {waited_s:.3g} s" if waited_s else ""
-    return RingNotFound(
-        f"No ring or service named {name!r}{came}: this host has {listed}. Processes see each "
-        f"other's rings only if they share {SHM} (in containers: --ipc)"
-    )
+    return "this host has " + (f"{', '.join(known[:_MAX_LISTED])}{more}" if known else "no rings")

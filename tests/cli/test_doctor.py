@@ -139,6 +139,7 @@ BROKEN_HOSTS = [
     (host.shm_size, {"shm": replace(SHM, kind="")}, "fail", "mount -t tmpfs"),
     (host.shm_size, {"shm": replace(SHM, writable=False)}, "fail", "chmod 1777"),
     (host.shm_size, {"shm": replace(SHM, read_only=True, writable=False)}, "fail", "remount,rw"),
+    (host.rings, {"shm": replace(SHM, readable=False)}, "warn", "may list it"),
     (host.shm_size, {"shm": replace(SHM, free_files=0)}, "fail", "nr_inodes"),
     (host.shm_size, {"shm": FULL}, "fail", "gpuring clean"),
     (host.shm_size, {"shm": SMALL}, "warn", "--shm-size"),

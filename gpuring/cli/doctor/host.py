@@ -48,6 +48,8 @@ class Shm:
     writable: bool
     read_only: bool = False
     """Mounted so: nobody can write there."""
+    readable: bool = True
+    """Whether this user may list it."""
     free_files: int = -1
     """How many more it can hold; -1: any number."""
 
@@ -81,7 +83,7 @@ Check = Callable[[Host], Finding]
 
 def look(shm: Path = segment.SHM) -> Host:
     """This machine."""
-    rings, unreadable = survey.all_rings()
+    rings, unreadable = survey.all_rings() if os.access(shm, os.R_OK) else ([], {})
     private = {name: None for name in unreadable if is_private(name)}
     alive = {peer.pid for one in rings for peer in one.peers if peer.alive}
     alive |= {one.creator_pid for one in rings if one.creator_alive and not one.taken_over}
@@ -122,6 +124,7 @@ def _shm(path: Path) -> Shm:
         size.f_bavail * size.f_frsize,
         os.access(path, os.W_OK),
         read_only=bool(size.f_flag & os.ST_RDONLY),
+        readable=os.access(path, os.R_OK),
         free_files=size.f_favail if size.f_files else -1,
     )
 
@@ -291,6 +294,9 @@ def memory(host: Host) -> Finding:
 
 def rings(host: Host) -> Finding:
     what = "rings"
+    if not host.shm.readable:
+        fix = f"as root: chmod 1777 {host.shm.path}; or run as a user who may list it"
+        return Finding("warn", what, f"this user may not list {host.shm.path}", fix)
     if host.unreadable:
         fix = "`gpuring inspect NAME` says why; `gpuring clean NAME` removes one that nobody uses"
         return Finding("warn", what, f"cannot be read: {listed(sorted(host.unreadable))}", fix)
