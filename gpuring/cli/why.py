@@ -13,7 +13,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from gpuring.cli.options import seconds as seconds_of
 from gpuring.cli.owners import explained
@@ -171,7 +171,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([dataclasses.asdict(jam) for jam in found], indent=2))
     elif found:
-        together = _by_creator(found, {one.name: one.creator_pid for one in rings})
+        together = _by_creator(found, rings)
         print("\n\n".join(told(jam, columns()) for jam in together))
     elif not locked:
         print(wrap(_nothing(args, len(rings), len(unreadable)), columns(), "  "))
@@ -250,13 +250,16 @@ def _where(jam: Jam) -> object:
     )
 
 
-def _by_creator(found: Iterable[Jam], creators: Mapping[str, int]) -> Iterator[Jam]:
+def _by_creator(found: Iterable[Jam], rings: Iterable[RingStats]) -> Iterator[Jam]:
     """One jam for all dead rings of one creator.  All others stay as they are."""
+    # Not those of other pid namespaces: each may have a pid 1.
+    creators = {one.name: one.creator_pid for one in rings if not one.creator_elsewhere}
     alike: dict[object, list[Jam]] = {}
     for jam in found:
         end = jam.culprits[0]
         is_alone = end.reason != "dead ring" or end.command is not None or len(jam.steps) > 1
-        alike.setdefault(jam if is_alone else creators[end.ring], []).append(jam)
+        key = jam if is_alone else creators.get(end.ring, jam)
+        alike.setdefault(key, []).append(jam)
     for first, *others in alike.values():
         if others:
             steps = tuple(step for jam in (first, *others) for step in jam.steps)

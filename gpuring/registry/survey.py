@@ -61,6 +61,7 @@ def collect(name: str, header: Header, processes: Processes | None = None) -> st
         cursor=seen["frontier"],
         closed=seen["closed"],
         creator_pid=header.creator_pid,
+        creator_elsewhere=header.creator_elsewhere,
         creator_alive=header.creator_alive,
         created_ns=header.created_ns,
         reaps=header.reaps,

@@ -17,8 +17,9 @@ import pytest
 
 import gpuring
 from gpuring.cli.why import advice
-from gpuring.registry import segment
+from gpuring.registry import directory, segment
 from gpuring.registry.jams import jams
+from gpuring.tracing.who import Known
 from tests.cli.planted import PLANTED, Blame, blamed, look
 from tests.cli.processes import reader, reads_on
 from tests.helpers.processes import SOMEBODY, poll, up
@@ -197,14 +198,23 @@ with gpuring.attach(sys.argv[1]) as ring, ring.consumer("recorder", label="slow"
 """
 
 
+CREATES_IN_A_CONTAINER = """
+import sys, gpuring
+with gpuring.create(sys.argv[1], slots=4, shape=8, dtype="u1", device="host") as ring:
+    with ring.producer(label="camera"):
+        print(flush=True)
+        sys.stdin.read()
+"""
+
+
 @contextlib.contextmanager
-def process_1_of_a_pid_namespace(name):
+def process_1_of_a_pid_namespace(name, program=IN_A_CONTAINER):
     """A process that holds a frame of the ring.  Yields its pid in this namespace."""
     if subprocess.run(["unshare", "--pid", "--fork", "true"], check=False).returncode:
         pytest.skip("no pid namespaces here")
     begin = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-c"]
     with subprocess.Popen(
-        [*begin, IN_A_CONTAINER, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [*begin, program, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as outer:
         try:
             assert outer.stdout.readline()
@@ -235,6 +245,21 @@ def test_who_is_in_a_container_is_told_by_the_pid_that_is_valid_here(name, comma
             assert f"`kill -CONT {pid}`" in advice(jam.culprits[0])
             os.kill(pid, signal.SIGCONT)
         poll(lambda: not look(name)[0].peers[1:])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a pid namespace")
+def test_a_creator_in_a_container_is_told_as_one(name, command):
+    with process_1_of_a_pid_namespace(name, CREATES_IN_A_CONTAINER):
+        assert " by pid 1 of another pid namespace (alive)" in command("inspect", name).stdout
+        stays = " ".join(command("clean", "--dry-run", name).stdout.split())
+        assert "its creator (pid 1 of another pid namespace) is alive" in stays
+        known = Known()
+        known.look(directory.read(name))
+        (camera,) = known.peers.values()
+        assert camera.name == "camera (of another pid namespace), pid 1"
+    poll(lambda: look(name)[0].state == "dead")
+    assert "its creator (pid 1 of another pid namespace)" in jams(look(name))[0].steps[0].why
+    gpuring.unlink(name)
 
 
 def seen_holding(command, name):
