@@ -14,7 +14,7 @@ import gpuring
 pytest.importorskip("mcap")
 
 from gpuring.recording import read
-from tests.helpers.commands import DEADLINE_S, line_with, running
+from tests.helpers.commands import DEADLINE_S, environment, line_with, running
 from tests.helpers.processes import poll, up
 from tests.recording.recordings import put, values
 
@@ -203,17 +203,20 @@ def test_one_that_cannot_write_does_not_begin_the_patience_of_its_subscription_a
     ring.unsubscribe("disk")
 
 
+NO_BYTE_CODE = environment() | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
 def little_room():
     resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, 64 << 10))
 
 
 def test_it_says_what_can_be_read_where_the_disk_is_full(name, tmp_path):
-    """Two frames fit."""
+    """Two frames fit.  Python must not write cut byte code either."""
     out = ("--out", tmp_path / "run.mcap", "--lossless", "--durable", "disk")
     with (
         gpuring.create(name, slots=4, shape=24 << 10, dtype="u1", device="host") as ring,
         ring.producer() as producer,
-        running("record", name, *out, preexec_fn=little_room) as process,
+        running("record", name, *out, preexec_fn=little_room, env=NO_BYTE_CODE) as process,
     ):
         line_with(process, "Ctrl-C ends it")
         for written in (True, True, False):
