@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpuring.cli.durable import keeps_its_name
 from gpuring.cli.owners import explained, listed, myself, owner
-from gpuring.cli.services import of_clients, service
+from gpuring.cli.services import gone_service, of_clients, service
 from gpuring.cli.text import columns, complain, nbytes, table, wrap
 from gpuring.printable import counted, printable
 from gpuring.registry import segment, survey
@@ -106,8 +106,13 @@ def _row(one: RingStats, owner: str, of: str | None) -> tuple[str, ...]:
         str(one.cursor - one.slots),
         str(producers),
         str(consumers),
-        state(one) + (f", answers of {of}" if of else ""),
+        state(one) + (f", answers of {of}" if of else _of_gone(one)),
     )
+
+
+def _of_gone(one: RingStats) -> str:
+    of = gone_service(one)
+    return f", answers of {of}, which is gone" if of else ""
 
 
 def state(one: RingStats) -> str:
