@@ -18,6 +18,7 @@ import numpy as np
 
 import gpuring
 from gpuring import native
+from gpuring.cli import clean
 from gpuring.cli.durable import keeps_its_name
 from gpuring.cli.owners import is_private, listed, myself, owner
 from gpuring.cli.text import nbytes
@@ -74,6 +75,8 @@ class Host:
     """Names that look like rings, and why they cannot be read."""
     private: tuple[str, ...] = ()
     """Rings that other users keep to themselves."""
+    orphans: tuple[str, ...] = ()
+    """Slots of this user that belong to no ring."""
     foreign_pids: tuple[int, ...] = ()
     """The pids of living peers that this process cannot see."""
 
@@ -101,8 +104,14 @@ def look(shm: Path = segment.SHM) -> Host:
         rings=tuple(rings),
         unreadable={name: why for name, why in unreadable.items() if name not in private},
         private=tuple(private),
+        orphans=_orphans() if os.access(shm, os.R_OK) else (),
         foreign_pids=tuple(sorted(pid for pid in alive if not Path(f"/proc/{pid}").exists())),
     )
+
+
+def _orphans() -> tuple[str, ...]:
+    fates = clean.foresee(lambda _: True)
+    return tuple(fate.name for fate in fates if fate.goes and fate.name != fate.ring)
 
 
 def _shm(path: Path) -> Shm:
@@ -311,6 +320,9 @@ def rings(host: Host) -> Finding:
     if dead:
         names = listed(one.name for one in dead)
         return Finding("warn", what, f"no process uses {names} any more", _cleaning(dead))
+    if host.orphans:
+        found = f"slots that belong to no ring: {listed(host.orphans)}"
+        return Finding("warn", what, found, "gpuring clean")
     names = listed(one.name for one in host.rings)
     found = f"{len(host.rings)} here: {names}" if names else "none here now"
     found += "".join(f"; {why}" for why in kept.values())
