@@ -17,7 +17,7 @@ from gpuring.cli.owners import explained, listed, myself, owner
 from gpuring.cli.services import gone_service, of_clients, service
 from gpuring.cli.text import columns, complain, nbytes, table, wrap
 from gpuring.printable import counted, printable
-from gpuring.registry import segment, survey
+from gpuring.registry import directory, segment, survey
 from gpuring.registry.jams import key_of, named
 from gpuring.registry.stats import PeerStats, RingStats
 from gpuring.registry.users import told, users
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"No rings on this host (in {segment.SHM})")
     absent = asked - {one.name for one in found} - unreadable.keys()
     for name in sorted(absent):
-        complain(f"gpuring ls: {segment.not_found(name)}")
+        complain(f"gpuring ls: {directory.not_found(name)}")
     return 1 if absent else 0
 
 

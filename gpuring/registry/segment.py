@@ -23,7 +23,6 @@ from pathlib import Path
 import posix_ipc
 
 from gpuring import native
-from gpuring.errors import RingNotFound
 from gpuring.native import File, Missing, Named
 
 SHM = Path("/dev/shm")
@@ -32,8 +31,6 @@ _ASIDE = ".header"
 _BEHIND = re.compile(rf"[0-9a-f]{{32}}({re.escape(_ASIDE)})?")
 ANSWERS = re.compile(r"(.+)\.[0-9a-f]{16}")
 """The name of a ring of answers: that of its service, and the number of the client."""
-_MAX_LISTED = 10
-"""How many names a message lists."""
 
 
 class Dead(Missing):
@@ -170,31 +167,3 @@ def remove_slots(slots: str) -> bool:
 def as_user(uid: int, command: str) -> str:
     """What root types to run a command of gpuring as another user."""
     return f"`sudo -u '#{uid}' gpuring {command}`"
-
-
-def not_found(name: str, detail: str = "", waited_s: float = 0.0) -> RingNotFound:
-    """`detail`: what is in the way of a ring whose name is there."""
-    if detail:
-        when = f"after {waited_s:.3g} s" if waited_s else "now"
-        return RingNotFound(
-            f"ring {name!r} is not there {when}: {detail}. If nobody is removing or replacing it, "
-            f"`gpuring clean {name}` takes away what is left, once its processes are gone"
-        )
-    came = f" came within {waited_s:.3g} s" if waited_s else ""
-    return RingNotFound(
-        f"No ring or service named {name!r}{came}: {_others(name)}. Processes see each other's "
-        f"rings only if they share {SHM} (in containers: --ipc)"
-    )
-
-
-def _others(name: str) -> str:
-    """Which rings there are beside one that is not there."""
-    try:
-        there = {name, *names()}
-    except PermissionError:
-        return f"{SHM} may not be listed"
-    known = sorted(
-        each for each in there - {name} if not ((of := ANSWERS.fullmatch(each)) and of[1] in there)
-    )
-    more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
-    return "this host has " + (f"{', '.join(known[:_MAX_LISTED])}{more}" if known else "no rings")
