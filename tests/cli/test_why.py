@@ -249,7 +249,7 @@ def test_who_is_in_a_container_is_told_by_the_pid_that_is_valid_here(name, comma
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a pid namespace")
 def test_a_creator_in_a_container_is_told_as_one(name, command):
-    with process_1_of_a_pid_namespace(name, CREATES_IN_A_CONTAINER):
+    with process_1_of_a_pid_namespace(name, CREATES_IN_A_CONTAINER) as pid:
         assert " by pid 1 of another pid namespace (alive)" in command("inspect", name).stdout
         stays = " ".join(command("clean", "--dry-run", name).stdout.split())
         assert "its creator (pid 1 of another pid namespace) is alive" in stays
@@ -257,7 +257,8 @@ def test_a_creator_in_a_container_is_told_as_one(name, command):
         known.look(directory.read(name))
         (camera,) = known.peers.values()
         assert camera.name == "camera (of another pid namespace), pid 1"
-    poll(lambda: look(name)[0].state == "dead")
+        os.kill(pid, signal.SIGKILL)  # before its input ends, which would close the ring
+        poll(lambda: look(name)[0].state == "dead")
     assert "its creator (pid 1 of another pid namespace)" in jams(look(name))[0].steps[0].why
     gpuring.unlink(name)
 
