@@ -11,6 +11,5 @@ from gpuring.registry import segment
 
 def say_who_is_waited_for(command: str, names: Iterable[str]) -> None:
     """Says which of these rings are not there."""
-    there = {*segment.names()}
-    if absent := [name for name in names if name not in there]:
+    if absent := [name for name in names if segment.owner(segment.header_name(name)) < 0]:
         complain(f"gpuring {command}: waiting for {listed(absent)}")

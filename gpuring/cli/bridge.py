@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gpuring import bridge
 from gpuring.bridge.network.addresses import PORT
 from gpuring.cli.options import (
+    Parser,
     add_owner,
     device,
     nbytes,
@@ -57,7 +58,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _command(commands: Any, name: str, summary: str, text: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(name, help=summary, description=text)
+    parser: Parser = commands.add_parser(name, help=summary, description=text)
+    parser.beside = commands.choices
     return parser
 
 

@@ -18,7 +18,7 @@ from gpuring.cli.text import columns, complain, wrap
 from gpuring.cli.trouble import CommandError
 from gpuring.native import Header
 from gpuring.printable import counted
-from gpuring.registry import leftovers, segment, sockets, survey
+from gpuring.registry import leftovers, processes, segment, sockets, survey
 from gpuring.registry.segment import look
 from gpuring.registry.users import told, users
 
@@ -157,7 +157,7 @@ def _who_uses(name: str) -> str:
 def _of_whole(name: str, header: Header) -> tuple[bool, str]:
     """For a ring that can be read: whether it goes, and why or why not."""
     peers = len(header.live_peers())
-    creator = f"its creator (pid {header.creator_pid})"
+    creator = f"its creator ({processes.told(header.creator_pid, header.creator_elsewhere)})"
     if native.is_kept(header):
         alive = f"{creator} is alive"
         if survey.collect(name, header).taken_over:

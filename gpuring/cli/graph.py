@@ -17,7 +17,7 @@ from gpuring.cli.top.dot import svg
 from gpuring.cli.top.graph import graph
 from gpuring.cli.top.rates import look
 from gpuring.cli.top.view import missing
-from gpuring.registry import segment
+from gpuring.registry import directory, segment
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -46,5 +46,5 @@ def run(args: argparse.Namespace) -> int:
     Path(args.svg).write_bytes(svg(graph(before, now)))
     absent = missing(now, args.names)
     for name in absent:
-        complain(f"gpuring graph: {segment.not_found(name)}")
+        complain(f"gpuring graph: {directory.not_found(name)}")
     return 1 if absent else 0

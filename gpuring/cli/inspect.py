@@ -8,6 +8,7 @@ if the ring is full also the headers of others.  It needs no GPU, joins nothing 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import datetime
 import json
@@ -17,7 +18,7 @@ from gpuring.cli.services import Service, deaths, of_dead, service, service_of
 from gpuring.cli.text import columns, nbytes, of_memory, seconds, table, wrap
 from gpuring.memory.kinds import ON_HOST, OUTLIVE
 from gpuring.printable import counted, printable
-from gpuring.registry import directory, segment, survey
+from gpuring.registry import directory, processes, segment, survey
 from gpuring.registry.diagnosis import whose
 from gpuring.registry.jams import Jam, named, of_full_rings
 from gpuring.registry.stats import Death, PeerStats, RingStats, SubscriptionStats
@@ -41,8 +42,11 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps(dataclasses.asdict(one), indent=2))
     else:
-        others = [each for each in survey.ls() if each.name != one.name] if one.in_the_way else []
-        print(describe(one, columns(), of_full_rings([one, *others]).get(one.name)))
+        others = []
+        with contextlib.suppress(PermissionError):  # then the chain is shorter
+            others = survey.ls() if one.in_the_way else []
+        rings = [one, *(each for each in others if each.name != one.name)]
+        print(describe(one, columns(), of_full_rings(rings).get(one.name)))
     return 0
 
 
@@ -59,7 +63,9 @@ def describe(one: RingStats, width: int | None = None, chain: Jam | None = None)
         f"{'ring' if whole is None else 'service'} {one.name}: {counted(one.slots, 'slot')} of "
         f"{nbytes(one.slot_nbytes)} {of_memory(one.memory, one.sync, one.gate)}"
         f"{', closed' if one.closed else ''}",
-        f"created {created} by pid {one.creator_pid} ({creator}), epoch {one.epoch[:8]}",
+        f"created {created} by "
+        f"{processes.told(one.creator_pid, one.creator_elsewhere)} ({creator}), "
+        f"epoch {one.epoch[:8]}",
         f"next sequence {one.cursor}, {one.cursor - one.slots} claimed so far, "
         f"{counted(one.reaps, 'dead peer')} cleared",
     ]

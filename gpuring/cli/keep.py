@@ -155,7 +155,7 @@ def _made(args: argparse.Namespace) -> gpuring.Ring | gpuring.Server:
             raise ValueError("a service needs --request and --response")
         for what in ("request", "response"):
             service[what] = _arrays(what, service[what])
-        return gpuring.serve(args.name, engine=False, **both, **service)
+        return gpuring.serve(args.name, engine=False, label="keep", **both, **service)
     if args.slots is None:
         raise ValueError("a ring needs --slots")
     if args.fields is not None:

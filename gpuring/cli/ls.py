@@ -10,16 +10,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from gpuring.cli.durable import keeps_its_name
 from gpuring.cli.owners import explained, listed, myself, owner
-from gpuring.cli.services import of_clients, service
+from gpuring.cli.services import gone_service, of_clients, service
 from gpuring.cli.text import columns, complain, nbytes, table, wrap
 from gpuring.printable import counted, printable
-from gpuring.registry import segment, survey
-from gpuring.registry.jams import named
-from gpuring.registry.stats import RingStats
+from gpuring.registry import directory, segment, survey
+from gpuring.registry.jams import key_of, named
+from gpuring.registry.stats import PeerStats, RingStats
 from gpuring.registry.users import told, users
 
 HEADINGS = (
@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         print(f"No rings on this host (in {segment.SHM})")
     absent = asked - {one.name for one in found} - unreadable.keys()
     for name in sorted(absent):
-        complain(f"gpuring ls: {segment.not_found(name)}")
+        complain(f"gpuring ls: {directory.not_found(name)}")
     return 1 if absent else 0
 
 
@@ -75,9 +75,8 @@ def _show(found: Sequence[RingStats], unreadable: Mapping[str, str], *, all_of_t
         print(wrap(line, width, "  "))
     for name, known in users(unreadable).items():
         print(wrap(f"{printable(name)} is used by {told(known)}.", width, "  "))
-    for one in shown:
-        if stopped := _stopped(one):
-            print(wrap(f"Stopped in {one.name}: {listed(stopped)}.", width, "  "))
+    for together, processes in _where_stopped(shown).items():
+        print(wrap(f"Stopped in {listed(together)}: {listed(processes)}.", width, "  "))
     for kept in filter(None, map(keeps_its_name, found)):
         print(wrap(f"{kept}.", width, "  "))
     if any(one.state == "dead" for one in found):
@@ -107,8 +106,13 @@ def _row(one: RingStats, owner: str, of: str | None) -> tuple[str, ...]:
         str(one.cursor - one.slots),
         str(producers),
         str(consumers),
-        state(one) + (f", answers of {of}" if of else ""),
+        state(one) + (f", answers of {of}" if of else _of_gone(one)),
     )
+
+
+def _of_gone(one: RingStats) -> str:
+    of = gone_service(one)
+    return f", answers of {of}, which is gone" if of else ""
 
 
 def state(one: RingStats) -> str:
@@ -120,8 +124,21 @@ def state(one: RingStats) -> str:
     return ", ".join(parts)
 
 
-def _stopped(one: RingStats) -> list[str]:
+def _stopped(one: RingStats) -> list[PeerStats]:
     """Its processes that are stopped.  An engine is two peers."""
     whole = service(one)
     second = [number for number, kind in whole.kinds.items() if kind == "presence"] if whole else []
-    return [named(peer) for peer in one.peers if peer.stopped and peer.number not in second]
+    return [peer for peer in one.peers if peer.stopped and peer.number not in second]
+
+
+def _where_stopped(shown: Iterable[RingStats]) -> dict[tuple[str, ...], list[str]]:
+    """Stopped processes, by the rings in which they are."""
+    places: dict[object, list[tuple[str, PeerStats]]] = {}
+    for one in shown:
+        for peer in _stopped(one):
+            places.setdefault(key_of(peer), []).append((one.name, peer))
+    alike: dict[tuple[str, ...], list[str]] = {}
+    for found in places.values():
+        rings = tuple(dict.fromkeys(name for name, _ in found))
+        alike.setdefault(rings, []).append(named(found[0][1]))
+    return alike

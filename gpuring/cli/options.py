@@ -6,7 +6,7 @@ import argparse
 import math
 import pwd
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 from typing import Any
 
@@ -22,6 +22,9 @@ class Parser(argparse.ArgumentParser):
     An option that has one value is refused a second time.  argparse would forget the first.
     """
 
+    beside: Mapping[str, argparse.ArgumentParser] = {}
+    """The parsers of the commands among which an option of this one may be looked for."""
+
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         for action in (None, "store"):
@@ -31,10 +34,16 @@ class Parser(argparse.ArgumentParser):
         """Refuses what it does not know.  The parser of all commands would not know its options."""
         given, rest = super().parse_known_args(*args, **more)
         if rest:
-            known = [option for action in self._actions for option in action.option_strings]
-            told = [word + _meant(word.split("=")[0], known) for word in rest]
+            told = [word + self._of(word.split("=")[0]) for word in rest]
             self.error(f"unrecognized arguments: {' '.join(told)}")
         return given, rest
+
+    def _of(self, word: str) -> str:
+        """What a word may mean that is not known here."""
+        has = [name for name, each in self.beside.items() if word in each._option_string_actions]
+        if has:
+            return f" (an option of {' and '.join(has)})"
+        return _meant(word, self._option_string_actions)
 
     def _get_values(self, action: argparse.Action, strings: list[str]) -> Any:
         """A `--` behind another one, or behind `=`, is a value.  argparse of old takes it away."""

@@ -96,6 +96,7 @@ def run(args: argparse.Namespace) -> int:
                 durable=args.durable,
                 patience=args.patience,
                 follow=args.follow,
+                say=_say,
             )
             for name in args.names
         ]
@@ -105,6 +106,7 @@ def run(args: argparse.Namespace) -> int:
             split_nbytes=args.split_size or math.inf,
             split_s=args.split_time or math.inf,
             durable=args.durable is not None,
+            say=_say,
         )
         # After the file: the patience of a durable subscription begins anew when its reader leaves.
         try:
@@ -117,17 +119,25 @@ def run(args: argparse.Namespace) -> int:
         recorder = Recorder(sources, files)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: recorder.end())
-        complain(f"gpuring record: {', '.join(args.names)} into {files.written[0]}; Ctrl-C ends it")
+        _say(f"{', '.join(args.names)} into {files.written[0]}; Ctrl-C ends it")
         try:
             recorder.run()
         except RingError:
             raise  # a RingTimeout is an OSError, too
         except OSError as error:
             path, why = error.filename or files.written[-1], error.strerror or error
-            raise CommandError(f"{path} cannot be written: {why}") from error
+            readable = [f"{counted(n, 'frame')} of {name}" for name, n in files.readable.items()]
+            before = ", ".join(readable) or "no frame"
+            raise CommandError(
+                f"{path} cannot be written: {why}. Written before, and readable: {before}"
+            ) from error
     for line in _summary(files, recorder):
-        complain(f"gpuring record: {line}")
+        _say(line)
     return 1 if recorder.trouble else 0
+
+
+def _say(text: str) -> None:
+    complain(f"gpuring record: {text}")
 
 
 def _summary(files: Files, recorder: Recorder) -> Iterator[str]:

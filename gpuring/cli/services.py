@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from gpuring.errors import RingError
 from gpuring.printable import counted
-from gpuring.registry import directory, survey
+from gpuring.registry import directory, segment, survey
 from gpuring.registry.segment import ANSWERS
 from gpuring.registry.stats import Death, PeerStats, RingStats
 
@@ -99,6 +99,14 @@ def of_clients(found: Iterable[RingStats]) -> dict[str, str]:
         for name, one in rings.items()
         if (of := ANSWERS.fullmatch(name)) and of[1] in services and one.state != "dead"
     }
+
+
+def gone_service(one: RingStats) -> str:
+    """The service of which a living ring has answers, if no ring has its name any more."""
+    of = ANSWERS.fullmatch(one.name)
+    if of is None or one.state == "dead" or segment.owner(segment.header_name(of[1])) >= 0:
+        return ""
+    return of[1]
 
 
 def service_of(name: str) -> str | None:

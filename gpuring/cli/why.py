@@ -13,7 +13,7 @@ import dataclasses
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from gpuring.cli.options import seconds as seconds_of
 from gpuring.cli.owners import explained
@@ -130,9 +130,14 @@ WORDS = {
         "{again}. If it fails because the ring exists, or if nobody needs the ring any more, "
         "{clean} removes what is left of it",
     ),
+    "dead rings": (
+        "All processes of these rings are dead, and nothing has happened there {since}",
+        "{again}. If it fails because a ring exists, or if nobody needs the rings any more, "
+        "{clean} removes what is left of them",
+    ),
 }
 """For each reason: who is to blame, and what to do."""
-_STATE = {"dead ring": "dead"}
+_STATE = {"dead ring": "is dead", "dead rings": "are dead"}
 """What a ring is that is not stuck."""
 
 
@@ -152,7 +157,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     if args.name is not None:
         _check(segment.check_name(args.name))
-    rings, unreadable = survey.all_rings()
+    try:
+        rings, unreadable = survey.all_rings()
+    except PermissionError as error:
+        raise CannotLook(message(error, ())) from None
     found = jams(rings, args.after, args.name)
     if found:  # what moves may have looked like this: headers are read one after the other
         time.sleep(_AGAIN_S)
@@ -163,7 +171,8 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print(json.dumps([dataclasses.asdict(jam) for jam in found], indent=2))
     elif found:
-        print("\n\n".join(told(jam, columns()) for jam in found))
+        together = _by_creator(found, rings)
+        print("\n\n".join(told(jam, columns()) for jam in together))
     elif not locked:
         print(wrap(_nothing(args, len(rings), len(unreadable)), columns(), "  "))
     if not args.json:
@@ -241,10 +250,32 @@ def _where(jam: Jam) -> object:
     )
 
 
+def _by_creator(found: Iterable[Jam], rings: Iterable[RingStats]) -> Iterator[Jam]:
+    """One jam for all dead rings of one creator.  All others stay as they are."""
+    # Not those of other pid namespaces: each may have a pid 1.
+    creators = {one.name: one.creator_pid for one in rings if not one.creator_elsewhere}
+    alike: dict[object, list[Jam]] = {}
+    for jam in found:
+        end = jam.culprits[0]
+        is_alone = end.reason != "dead ring" or end.command is not None or len(jam.steps) > 1
+        key = jam if is_alone else creators.get(end.ring, jam)
+        alike.setdefault(key, []).append(jam)
+    for first, *others in alike.values():
+        if others:
+            steps = tuple(step for jam in (first, *others) for step in jam.steps)
+            names = ", ".join(step.ring for step in steps)
+            age_s = min(step.age_s for step in steps)
+            end = Culprit("dead rings", names, None, None, (), age_s)
+            yield Jam(steps, (end,))
+        else:
+            yield first
+
+
 def told(jam: Jam, width: int | None = None) -> str:
     """A jam in sentences: who, since when, the waits one after the other, and what to do."""
     first = jam.culprits[0]
-    stuck = f"{jam.steps[0].ring} is {_STATE.get(first.reason, 'stuck')}. {blamed(first)}"
+    ring = first.ring if first.reason in _STATE else jam.steps[0].ring
+    stuck = f"{ring} {_STATE.get(first.reason, 'is stuck')}. {blamed(first)}"
     lines = [wrap(stuck, width, "  "), chain(jam, width)]
     if len(jam.culprits) > 1:
         lines.append("  It is not the only one:")
@@ -321,12 +352,13 @@ def _filled(words: str, end: Culprit) -> str:
     )
 
 
-def _cleaning(ring: str) -> str:
+def _cleaning(rings: str) -> str:
     """Only the owner of a ring can remove it, so root types another command for it."""
-    uid = segment.owner(segment.header_name(ring))
+    names = rings.split(", ")
+    uid = segment.owner(segment.header_name(names[0]))
     if os.geteuid() == 0 < uid:
-        return segment.as_user(uid, f"clean {ring}")
-    return f"`gpuring clean {ring}`"
+        return segment.as_user(uid, f"clean {' '.join(names)}")
+    return f"`{command('gpuring', 'clean', *names)}`"
 
 
 def _then(end: Culprit) -> str:

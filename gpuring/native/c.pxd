@@ -51,7 +51,7 @@ cdef extern from "core/layout.h" nogil:
         uint8_t epoch[16]
         uint8_t device_uuid[16]
         uint8_t memory_handle[64]
-        uint64_t created_ns, creator_pid
+        uint64_t created_ns, creator_pid, creator_pidns
         gr_word magic, closed, producers, joins, reaps, dropped
         gr_death deaths[8]
     struct gr_sub:

@@ -140,6 +140,8 @@ cdef class Header:
     spec = property(lambda Header self: PyBytes_FromStringAndSize(<char *>self.ring.spec, self.ring.config.spec_nbytes))
     created_ns = property(lambda Header self: self.ring.head.created_ns)
     creator_pid = property(lambda Header self: self.ring.head.creator_pid)
+    # Whether it is of another pid namespace than this process, so that its pid means nothing here.
+    creator_elsewhere = property(lambda Header self: self.ring.head.creator_pidns != self.ring.pidns)
     cdef bint has_creator(self) noexcept:
         return self.ring.lock_fd >= 0 and gr_creator_alive(self.ring)
 

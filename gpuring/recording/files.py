@@ -6,7 +6,8 @@ import contextlib
 import math
 import os
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 from mcap.writer import CompressionType, Writer
@@ -40,18 +41,23 @@ class Files:
         split_nbytes: float = math.inf,
         split_s: float = math.inf,
         durable: bool = False,
+        say: Callable[[str], object] = str,
     ) -> None:
-        """durable: a chunk, or a file, is on the disk when it was ended."""
+        """durable: a chunk, or a file, is on the disk when it was ended.  `say` is told when
+        another file is begun."""
         self._path = path
         self._compression = CompressionType.ZSTD if compressed else CompressionType.NONE
         self._split_nbytes, self._split_s = split_nbytes, split_s
-        self._durable = durable
+        self._durable, self._say = durable, say
         self._number = 0
         self.written: list[Path] = []
         """All files so far."""
         self.counts: defaultdict[str, RecordedCounts] = defaultdict(RecordedCounts)
         """What all files have, by the names of rings.  The last one is counted when it is
         finished."""
+        self.readable: Counter[str] = Counter()
+        """How many frames are in chunks that were ended, by the names of rings."""
+        self._pending: Counter[str] = Counter()
         self._open()
 
     def _open(self) -> None:
@@ -74,9 +80,15 @@ class Files:
                 self._file.close()
             path.unlink()
             raise OSError(error.errno, error.strerror, str(path)) from None
+        if self.written:
+            self._say(f"goes on in {path}")
         self.written.append(path)
         self._counts: defaultdict[RecordedRing, RecordedCounts] = defaultdict(RecordedCounts)
         self._began_s = time.monotonic()
+        self._empty_chunk()
+
+    def _empty_chunk(self) -> None:
+        self._pending.clear()
         self._pending_nbytes, self._pending_s = 0, math.inf
 
     def write(self, frame: Frame) -> None:
@@ -99,6 +111,7 @@ class Files:
             data=frame.data,
         )
         self._counts[frame.ring].add(frame)
+        self._pending[frame.ring.name] += 1
 
     def add_torn(self, ring: RecordedRing, torn: int) -> None:
         """Notes in the file that so many torn frames were left out."""
@@ -132,7 +145,8 @@ class Files:
         self._writer.flush()
         if self._durable and self._pending_nbytes:
             os.fdatasync(self._file.fileno())
-        self._pending_nbytes, self._pending_s = 0, math.inf
+        self.readable += self._pending
+        self._empty_chunk()
 
     def finish(self) -> None:
         """Ends the chunk and the file.  The next frame opens another one.  Raises OSError."""

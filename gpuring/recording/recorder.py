@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gpuring.deadlines import deadline_of, left_s
 from gpuring.errors import EndOfStream, FrameTorn, PeerLost, RingTimeout
@@ -37,6 +37,7 @@ class Source:
         durable: str | None = None,
         patience: float | None = None,
         follow: bool = False,
+        say: Callable[[str], object] = str,
     ) -> None:
         """Waits so many seconds for the ring.  Its block joins it, from the oldest frame on.  If it
         has gone meanwhile, the block waits for it for the rest of the time.
@@ -44,13 +45,13 @@ class Source:
         * `owner`: that of `attach`.  `lossless`, `patience`: those of `Ring.consumer`.
         * `durable`: the name of a durable subscription.  If it is lossless, a frame is released
           when its chunk was written, and not when it was copied.  So a kill loses none.
-        * `follow`: whether it goes on over restarts.
+        * `follow`: whether it goes on over restarts.  `say` is told when it is in another ring.
 
         Both raise what `attach` and `Ring.consumer` raise.
         """
         self._name, self._owner = name, owner
         self._lossless, self._durable = lossless, durable
-        self._patience, self._follow = patience, follow
+        self._patience, self._follow, self._say = patience, follow, say
         self._holds = lossless and durable is not None
         self._held: list[ReadSlot] = []
         self._deadline = deadline_of(timeout)
@@ -106,6 +107,7 @@ class Source:
             self._held.append(slot)
             if self.frames.ring is not self._in_ring:
                 self._settle_in()
+                self._say(f"{self._name} was made again, and goes on")
             try:
                 frame = self._copy(slot)
             except FrameTorn:

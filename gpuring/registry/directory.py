@@ -13,11 +13,14 @@ from typing import TypeVar
 
 from gpuring import native
 from gpuring.deadlines import deadline_of
+from gpuring.errors import RingError, RingNotFound
 from gpuring.native import File, Header, Missing
 from gpuring.registry import segment
 from gpuring.registry.new_names import Arrivals
 
 T = TypeVar("T")
+_MAX_LISTED = 10
+"""How many names a message lists."""
 
 
 def when_there(name: str, deadline: float, call: Callable[[], T]) -> T:
@@ -36,7 +39,7 @@ def when_there(name: str, deadline: float, call: Callable[[], T]) -> T:
                 if isinstance(missing, segment.Dead) and missing.__cause__ is not None:
                     raise missing.__cause__ from None
                 waited_s = 0.0 if began_s is None else time.monotonic() - began_s
-                raise segment.not_found(name, str(missing), waited_s) from None
+                raise not_found(name, str(missing), waited_s) from None
         began_s = time.monotonic() if began_s is None else began_s
         arrivals.wait(rest_s, going)
 
@@ -126,4 +129,46 @@ def unlink(name: str) -> None:
     Raises RingNotFound, PermissionError (another user's ring), RingIncompatible (no file).
     """
     if not native.remove_name(segment.check_name(name), close=False):
-        raise segment.not_found(name)
+        raise not_found(name)
+
+
+# ---- what to say -------------------------------------------------------------------------------
+
+
+def not_found(name: str, detail: str = "", waited_s: float = 0.0) -> RingNotFound:
+    """`detail`: what is in the way of a ring whose name is there."""
+    if detail:
+        when = f"after {waited_s:.3g} s" if waited_s else "now"
+        return RingNotFound(
+            f"ring {name!r} is not there {when}: {detail}. If nobody is removing or replacing it, "
+            f"`gpuring clean {name}` takes away what is left, once its processes are gone"
+        )
+    came = f" came within {waited_s:.3g} s" if waited_s else ""
+    return RingNotFound(
+        f"No ring or service named {name!r}{came}: {_others(name)}. Processes see each other's "
+        f"rings only if they share {segment.SHM} (in containers: --ipc)"
+    )
+
+
+def _others(name: str) -> str:
+    """Which rings there are beside one that is not there."""
+    try:
+        there = {name, *segment.names()}
+    except PermissionError:
+        return f"{segment.SHM} may not be listed"
+    known = sorted(
+        each
+        for each in there - {name}
+        if not ((of := segment.ANSWERS.fullmatch(each)) and of[1] in there)
+    )
+    listed = ", ".join(each for each in known[:_MAX_LISTED] if not _is_closed(each))
+    more = f"{len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
+    return f"this host has {' and '.join(filter(None, (listed, more))) or 'no rings'}"
+
+
+def _is_closed(name: str) -> bool:
+    """Whether it keeps its name only for durable subscriptions."""
+    try:
+        return read(name).closed
+    except (Missing, RingError, OSError):
+        return False

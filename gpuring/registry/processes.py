@@ -45,6 +45,11 @@ def pid_inside(status: bytes) -> int:
     return int(pids.split()[-1])
 
 
+def told(pid: int, elsewhere: bool) -> str:
+    """A pid that a header has, and where it means something."""
+    return f"pid {pid}{' of another pid namespace' if elsewhere else ''}"
+
+
 def state(pid_here: int) -> str:
     """What a process does, by a letter of proc(5), such as "S" if it sleeps; "" if it is gone."""
     with contextlib.suppress(OSError):

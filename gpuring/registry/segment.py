@@ -23,7 +23,6 @@ from pathlib import Path
 import posix_ipc
 
 from gpuring import native
-from gpuring.errors import RingNotFound
 from gpuring.native import File, Missing, Named
 
 SHM = Path("/dev/shm")
@@ -32,8 +31,6 @@ _ASIDE = ".header"
 _BEHIND = re.compile(rf"[0-9a-f]{{32}}({re.escape(_ASIDE)})?")
 ANSWERS = re.compile(r"(.+)\.[0-9a-f]{16}")
 """The name of a ring of answers: that of its service, and the number of the client."""
-_MAX_LISTED = 10
-"""How many names a message lists."""
 
 
 class Dead(Missing):
@@ -69,7 +66,7 @@ def path_of(segment: str) -> str:
 
 def listing() -> dict[str, list[str]]:
     """The segments of slots, and the headers that do not have their ring's name, by the name of
-    their ring, also if that has no header."""
+    their ring, also if that has no header.  Raises PermissionError, as names() does."""
     return _listing()[1]
 
 
@@ -79,14 +76,15 @@ def asides(name: str) -> list[str]:
 
 
 def names() -> list[str]:
-    """The names of this host under which a header could be, sorted."""
+    """The names of this host under which a header could be, sorted.  Raises PermissionError if
+    the directory may not be listed."""
     return sorted(_listing()[0])
 
 
 def _listing() -> tuple[set[str], dict[str, list[str]]]:
     headers: set[str] = set()
     slots: dict[str, list[str]] = {}
-    with contextlib.suppress(FileNotFoundError, PermissionError):
+    with contextlib.suppress(FileNotFoundError):
         for entry in os.listdir(SHM):  # noqa: PTH208 - there may be many thousand names
             if entry.startswith(_PREFIX):
                 name, plus, behind = entry[len(_PREFIX) :].partition("+")
@@ -169,24 +167,3 @@ def remove_slots(slots: str) -> bool:
 def as_user(uid: int, command: str) -> str:
     """What root types to run a command of gpuring as another user."""
     return f"`sudo -u '#{uid}' gpuring {command}`"
-
-
-def not_found(name: str, detail: str = "", waited_s: float = 0.0) -> RingNotFound:
-    """`detail`: what is in the way of a ring whose name is there."""
-    if detail:
-        when = f"after {waited_s:.3g} s" if waited_s else "now"
-        return RingNotFound(
-            f"ring {name!r} is not there {when}: {detail}. If nobody is removing or replacing it, "
-            f"`gpuring clean {name}` takes away what is left, once its processes are gone"
-        )
-    there = {name, *names()}
-    known = sorted(
-        each for each in there - {name} if not ((of := ANSWERS.fullmatch(each)) and of[1] in there)
-    )
-    more = f" and {len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
-    listed = f"{', '.join(known[:_MAX_LISTED])}{more}" if known else "no rings"
-    came = f" came within {waited_s:.3g} s" if waited_s else ""
-    return RingNotFound(
-        f"No ring or service named {name!r}{came}: this host has {listed}. Processes see each "
-        f"other's rings only if they share {SHM} (in containers: --ipc)"
-    )

@@ -242,6 +242,9 @@ class RingStats:
     """Whether it was closed, by its creator or because it was replaced."""
     creator_pid: int
     """The id of the process that owns its memory."""
+    creator_elsewhere: bool
+    """Whether it is in another pid namespace, such as that of a container, so that its pid means
+    nothing here."""
     creator_alive: bool
     """Whether that process lives.  If not, nobody new can attach to a ring with `memory` "ipc"."""
     created_ns: int

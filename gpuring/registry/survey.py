@@ -20,14 +20,15 @@ from gpuring.registry.subscriptions import FOREVER_NS, text_of
 
 def ls() -> stats.Rings:
     """Every readable ring of this host, sorted by name: a list, which an interpreter shows as a
-    table.  Reads headers only and needs no GPU."""
+    table.  Reads headers only and needs no GPU.  Raises PermissionError if this user may not list
+    /dev/shm."""
     return stats.Rings(all_rings()[0])
 
 
 def all_rings() -> tuple[list[stats.RingStats], dict[str, str]]:
     """The result of ls(), and the names that cannot be read with the reasons.
 
-    A ring that goes away while we look is in neither.
+    A ring that goes away while we look is in neither.  Raises PermissionError as ls() does.
     """
     found, unreadable, processes = [], {}, Processes()
     for name in segment.names():
@@ -60,6 +61,7 @@ def collect(name: str, header: Header, processes: Processes | None = None) -> st
         cursor=seen["frontier"],
         closed=seen["closed"],
         creator_pid=header.creator_pid,
+        creator_elsewhere=header.creator_elsewhere,
         creator_alive=header.creator_alive,
         created_ns=header.created_ns,
         reaps=header.reaps,

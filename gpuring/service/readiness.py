@@ -108,7 +108,10 @@ def _keeps_it_full(service: RingStats, engines: list[PeerStats]) -> InTheWay | N
 def _stuck(name: str, after_s: float, told_seq: int | None) -> list[str]:
     """Which engine has had a call for how long, for what it waits in other rings, and what ends
     that.  Not that nobody takes calls, which their number says, nor of the call `told_seq`."""
-    found = jams(survey.ls(), after_s, name)
+    try:
+        found = jams(survey.ls(), after_s, name)
+    except PermissionError:  # no other ring can be found
+        return []
     steps = [step for jam in found for step in jam.steps]
     told = [step.why for step in steps if step.ring != name or step.seq not in (None, told_seq)]
     ends = (end.command for jam in found for end in jam.culprits)

@@ -22,7 +22,7 @@ from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
 from gpuring.registry.stats import Clock
 from gpuring.registry.subscriptions import read_elsewhere
 from gpuring.tracing import hosts
-from gpuring.tracing.perfetto import described
+from gpuring.tracing.perfetto import described, write_packets
 from gpuring.tracing.tracks import Args, Picture
 
 _Event = protos.TrackEvent
@@ -163,9 +163,7 @@ def join(paths: Sequence[Path], out: Path) -> tuple[list[HostTrace], list[Way]]:
         elif packet.HasField("track_event"):
             events.append(packet)
     events.sort(key=lambda packet: packet.timestamp)  # stable: each trace is in its order already
-    with out.open("wb") as file:
-        for packet in (traces[0].packets[0], *tracks, *events):  # the first one has the clocks
-            file.write(protos.Trace(packet=[packet]).SerializeToString())
+    write_packets(out, (traces[0].packets[0], *tracks, *events))  # the first one has the clocks
     return traces, ways
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from perfetto.protos.perfetto.trace import perfetto_trace_pb2 as protos
@@ -28,10 +28,21 @@ def write(path: Path, picture: Picture, pids: Mapping[int, str], threads: Thread
     """Writes the file, over one of this name.  Returns its size in bytes.  Raises OSError.
 
     `pids`, `threads`: what processes and threads are called."""
-    with path.open("wb") as file:
-        for packet in _packets(picture, pids, threads):
-            file.write(protos.Trace(packet=[packet]).SerializeToString())
-        return file.tell()
+    return write_packets(path, _packets(picture, pids, threads))
+
+
+def write_packets(path: Path, packets: Iterable[protos.TracePacket]) -> int:
+    """The same with the packets of a trace.  A file that cannot be written whole is removed."""
+    file = path.open("wb")
+    try:
+        with file:
+            for packet in packets:
+                file.write(protos.Trace(packet=[packet]).SerializeToString())
+            return file.tell()
+    except BaseException:
+        if path.is_file():  # not a device
+            path.unlink()
+        raise
 
 
 def _packets(

@@ -15,6 +15,9 @@ from gpuring.registry.subscriptions import text_of
 ID_MASK = 0xFFFFFFFF
 """An event has the low half of a peer's id."""
 
+_ELSEWHERE = " (of another pid namespace)"
+"""Behind a label: the pid means nothing here."""
+
 
 @dataclass(frozen=True)
 class Who:
@@ -53,7 +56,7 @@ class Known:
         seen = snapshot(header)
         for number, peer in seen["peers"].items():
             key = number, peer["id"] & ID_MASK
-            label = printable(text_of(peer["label"]))
+            label = printable(text_of(peer["label"])) + _ELSEWHERE * peer["elsewhere"]
             self.peers[key] = Who(peer["pid"], label, peer["subscription"], peer["joined_ns"])
             if not peer["elsewhere"]:
                 self.here.add(peer["pid"])

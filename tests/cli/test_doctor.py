@@ -103,6 +103,16 @@ def test_rings_that_are_damaged_or_dead_are_found(name, monkeypatch):
         assert finding.fix == f"gpuring clean {name}, as user nobody"
 
 
+def test_slots_without_a_ring_are_found(name):
+    orphan = Path(f"/dev/shm/gpuring.{name}+{'0' * 32}")
+    orphan.write_bytes(b"x")
+    try:
+        assert orphan.name in host.look().orphans
+    finally:
+        orphan.unlink()
+    assert orphan.name not in host.look().orphans
+
+
 def test_a_closed_ring_that_keeps_its_name_for_a_subscription_is_not_to_be_cleaned(name):
     with gpuring.create(
         name, slots=2, shape=8, dtype="u1", device="host", subscriptions=["rec"]
@@ -139,6 +149,8 @@ BROKEN_HOSTS = [
     (host.shm_size, {"shm": replace(SHM, kind="")}, "fail", "mount -t tmpfs"),
     (host.shm_size, {"shm": replace(SHM, writable=False)}, "fail", "chmod 1777"),
     (host.shm_size, {"shm": replace(SHM, read_only=True, writable=False)}, "fail", "remount,rw"),
+    (host.rings, {"orphans": ("gpuring.x+0",)}, "warn", "gpuring clean"),
+    (host.rings, {"shm": replace(SHM, readable=False)}, "warn", "may list it"),
     (host.shm_size, {"shm": replace(SHM, free_files=0)}, "fail", "nr_inodes"),
     (host.shm_size, {"shm": FULL}, "fail", "gpuring clean"),
     (host.shm_size, {"shm": SMALL}, "warn", "--shm-size"),

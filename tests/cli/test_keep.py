@@ -66,6 +66,7 @@ def test_it_makes_a_service_that_engines_and_clients_join(name):
                 assert (int(answer["sum"]), answer["both"].tolist()) == (3, [1, 2])
             (one,) = (one for one in gpuring.ls() if one.name == name)
             assert (one.about["kept"], one.about["redeliver"]) == (True, False)
+            assert {peer.label for peer in one.peers if peer.pid == one.creator_pid} == {"keep"}
     with pytest.raises(gpuring.RingNotFound):
         gpuring.attach(name)
 

@@ -117,6 +117,11 @@ def writes(pipe, name):
             put(producer)
 
 
+def is_touched(name):
+    families = {family.name: family for family in RingCollector(64).collect()}
+    return name in [each.labels["ring"] for each in families["gpuring_ring_stuck"].samples]
+
+
 def stuck(name):
     """The labels of what is stuck in this ring, and for how long it has been."""
     families = {family.name: family for family in RingCollector(64).collect()}
@@ -135,6 +140,7 @@ def test_what_is_stuck_is_a_metric_with_who_is_to_blame(name, children):
         up(children(writes, name))
         ((labels, seconds),) = poll(lambda: stuck(name))
         assert seconds > 2
+        assert is_touched(name)
         (peer,) = ring.stats().subscriptions[0].members
         assert labels == {
             "stuck": name, "reason": "stopped", "ring": name, "subscription": "page",
@@ -143,3 +149,4 @@ def test_what_is_stuck_is_a_metric_with_who_is_to_blame(name, children):
         os.kill(page.pid, signal.SIGCONT)
         page.send()  # the page leaves
         poll(lambda: not stuck(name))
+        assert not is_touched(name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import resource
 import signal
 import time
 
@@ -13,7 +14,7 @@ import gpuring
 pytest.importorskip("mcap")
 
 from gpuring.recording import read
-from tests.helpers.commands import DEADLINE_S, line_with, running
+from tests.helpers.commands import DEADLINE_S, environment, line_with, running
 from tests.helpers.processes import poll, up
 from tests.recording.recordings import put, values
 
@@ -200,6 +201,51 @@ def test_one_that_cannot_write_does_not_begin_the_patience_of_its_subscription_a
     (subscription,) = ring.stats().subscriptions
     assert subscription.unread_s >= took
     ring.unsubscribe("disk")
+
+
+NO_BYTE_CODE = environment() | {"PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def little_room():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (64 << 10, 64 << 10))
+
+
+def test_it_says_what_can_be_read_where_the_disk_is_full(name, tmp_path):
+    """Two frames fit.  Python must not write cut byte code either."""
+    out = ("--out", tmp_path / "run.mcap", "--lossless", "--durable", "disk")
+    with (
+        gpuring.create(name, slots=4, shape=24 << 10, dtype="u1", device="host") as ring,
+        ring.producer() as producer,
+        running("record", name, *out, preexec_fn=little_room, env=NO_BYTE_CODE) as process,
+    ):
+        line_with(process, "Ctrl-C ends it")
+        for written in (True, True, False):
+            producer.claim(0).publish()
+            if written:
+                poll(lambda: ring.stats().subscriptions[0].lag == 0)
+        _, told = process.communicate(timeout=DEADLINE_S)
+        ring.unsubscribe("disk")
+    assert process.returncode == 1
+    assert told.endswith(f"Written before, and readable: 2 frames of {name}\n")
+    assert len([*read(tmp_path / "run.mcap").frames()]) == 2
+
+
+def test_it_says_when_it_begins_another_ring_and_another_file(name, tmp_path):
+    options = ("--lossless", "--follow", "--split-time", 1e-6, "--timeout", DEADLINE_S)
+    with running("record", name, "--out", tmp_path / "run.mcap", *options) as process:
+        for _ in range(2):
+            with (
+                gpuring.create(name, slots=2, shape=8, dtype="u1", device="host") as ring,
+                ring.producer() as producer,
+            ):
+                joined(ring)
+                producer.claim(0).publish()
+                poll(lambda ring=ring: ring.stats().subscriptions[0].lag == 0)
+        assert (
+            line_with(process, "again") == f"gpuring record: {name} was made again, and goes on\n"
+        )
+        goes_on = f"gpuring record: goes on in {tmp_path / 'run-1.mcap'}\n"
+        assert line_with(process, "goes on in") == goes_on
 
 
 def test_one_that_cannot_join_leaves_no_file(name, tmp_path, command):

@@ -62,6 +62,7 @@ def parsed(monkeypatch, capsys):
         (("top", "--onec"), "unrecognized arguments: --onec (did you mean --once?)"),
         (("inspect", "x", "--", "--json"), "unrecognized arguments: --json\n"),
         ((*KEEP, "--produces=2"), "--produces=2 (did you mean --producers?)"),
+        (("bridge", "import", "h:1/x", "--insecure"), "--insecure (an option of export)"),
         (("doctor", "--device", "first"), "--device: must be cuda or cuda:N, not 'first'"),
     ],
 )

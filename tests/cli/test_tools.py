@@ -20,7 +20,7 @@ from gpuring.cli import text
 from gpuring.cli.inspect import describe
 from gpuring.cli.top import rates
 from gpuring.cli.top.view import Widths, render
-from tests.cli.processes import creator_with_two_readers
+from tests.cli.processes import creator_with_two_readers, reader, selects
 from tests.helpers.rings import damage, small_ring
 
 HOST = {"device": "host", "shape": 8, "dtype": "u1"}
@@ -277,6 +277,21 @@ def test_a_table_stands_still_while_its_values_change(name):
         wide = heads(producer, 2000)
         assert wide != narrow
         assert heads(producer, 0) == wide
+
+
+def test_who_is_stopped_is_told_once_with_all_its_rings(name, children, command):
+    other = f"{name}-b"
+    with small_ring(name), small_ring(other):
+        both, page, viewer = (
+            up(children(selects, name, other)),
+            *(up(children(reader, name, each)) for each in ("page", "viewer")),
+        )
+        for each in (both, page, viewer):
+            each.stop()
+        told = " ".join(command("ls", name, other).stdout.split())
+        assert f"Stopped in {name}, {other}: both (pid {both.pid}). " in told
+        said = re.search(rf"Stopped in {name}: (.*)\.", told)[1].split(", ")
+        assert sorted(said) == [f"page (pid {page.pid})", f"viewer (pid {viewer.pid})"]
 
 
 def test_what_cannot_be_read_for_one_reason_is_told_once(name, command):

@@ -47,6 +47,14 @@ def test_a_service_is_one_line_of_the_list(name, command):
         assert "service, 2 calls in flight" in row_of(command("ls").stdout, name)
 
 
+def test_a_client_whose_service_is_gone_is_told_as_one(name, command):
+    with serve(name), gpuring.connect(name) as client:
+        call = send(client, 0)
+        answers = call._mailbox._ring.name
+        gpuring.unlink(name)
+        assert row_of(command("ls").stdout, answers).endswith(f"answers of {name}, which is gone")
+
+
 def test_inspect_says_who_is_who_in_a_service(name, children, command):
     with serve(name, engine=False) as keeper, gpuring.connect(name) as client:
         worker = up(children(engine, name))

@@ -17,8 +17,9 @@ import pytest
 
 import gpuring
 from gpuring.cli.why import advice
-from gpuring.registry import segment
+from gpuring.registry import directory, segment
 from gpuring.registry.jams import jams
+from gpuring.tracing.who import Known
 from tests.cli.planted import PLANTED, Blame, blamed, look
 from tests.cli.processes import reader, reads_on
 from tests.helpers.processes import SOMEBODY, poll, up
@@ -63,6 +64,41 @@ def test_root_is_told_as_whom_to_remove_a_dead_ring(name, children, command):
         os.chown(header, 0, -1)
         step = f"`sudo -u '#{SOMEBODY}' gpuring clean {name}` removes what is left of it"
         assert step in " ".join(advice.split())
+
+
+def creates(pipe, *names):
+    with contextlib.ExitStack() as until:
+        for each in names:
+            until.enter_context(small_ring(each))
+        pipe.ask()
+
+
+def test_dead_rings_of_one_process_are_told_together(name, children, command):
+    rings = [f"{name}-a", f"{name}-b"]
+    made_them = up(children(creates, *rings))
+    made_it = up(children(creates, name))
+    made_them.kill()
+    made_it.kill()
+    try:
+        poll(lambda: {*rings, name} <= {jam.culprits[0].ring for jam in jams(gpuring.ls())})
+        alone, together = sorted(of_rings(command("why", "--after", 0).stdout, name), key=len)
+        assert alone.startswith(f"{name} is dead. ")
+        assert " are dead. All processes of these rings are dead, and nothing has " in together
+        assert together.count(f"its creator (pid {made_them.pid})") == 2
+        cleaning = "`gpuring clean NAME NAME` removes what is left of them."
+        assert together.replace(rings[0], "NAME").replace(rings[1], "NAME").endswith(cleaning)
+        (one,) = of_rings(command("why", rings[0], "--after", 0).stdout, name)
+        assert one.startswith(f"{rings[0]} is dead. ")
+        assert rings[1] not in one
+    finally:
+        for each in (*rings, name):
+            gpuring.unlink(each)
+
+
+def of_rings(said, name):
+    """The paragraphs that begin with rings of a test."""
+    paragraphs = (" ".join(each.split()) for each in said.split("\n\n"))
+    return [each for each in paragraphs if each.startswith(name)]
 
 
 def test_a_service_without_engines_says_who_was_the_last_one(name, children, command):
@@ -162,14 +198,23 @@ with gpuring.attach(sys.argv[1]) as ring, ring.consumer("recorder", label="slow"
 """
 
 
+CREATES_IN_A_CONTAINER = """
+import sys, gpuring
+with gpuring.create(sys.argv[1], slots=4, shape=8, dtype="u1", device="host") as ring:
+    with ring.producer(label="camera"):
+        print(flush=True)
+        sys.stdin.read()
+"""
+
+
 @contextlib.contextmanager
-def process_1_of_a_pid_namespace(name):
+def process_1_of_a_pid_namespace(name, program=IN_A_CONTAINER):
     """A process that holds a frame of the ring.  Yields its pid in this namespace."""
     if subprocess.run(["unshare", "--pid", "--fork", "true"], check=False).returncode:
         pytest.skip("no pid namespaces here")
     begin = ["unshare", "--pid", "--fork", "--mount-proc", "--kill-child", sys.executable, "-c"]
     with subprocess.Popen(
-        [*begin, IN_A_CONTAINER, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [*begin, program, name], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as outer:
         try:
             assert outer.stdout.readline()
@@ -200,6 +245,22 @@ def test_who_is_in_a_container_is_told_by_the_pid_that_is_valid_here(name, comma
             assert f"`kill -CONT {pid}`" in advice(jam.culprits[0])
             os.kill(pid, signal.SIGCONT)
         poll(lambda: not look(name)[0].peers[1:])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a pid namespace")
+def test_a_creator_in_a_container_is_told_as_one(name, command):
+    with process_1_of_a_pid_namespace(name, CREATES_IN_A_CONTAINER) as pid:
+        assert " by pid 1 of another pid namespace (alive)" in command("inspect", name).stdout
+        stays = " ".join(command("clean", "--dry-run", name).stdout.split())
+        assert "its creator (pid 1 of another pid namespace) is alive" in stays
+        known = Known()
+        known.look(directory.read(name))
+        (camera,) = known.peers.values()
+        assert camera.name == "camera (of another pid namespace), pid 1"
+        os.kill(pid, signal.SIGKILL)  # before its input ends, which would close the ring
+        poll(lambda: look(name)[0].state == "dead")
+    assert "its creator (pid 1 of another pid namespace)" in jams(look(name))[0].steps[0].why
+    gpuring.unlink(name)
 
 
 def seen_holding(command, name):

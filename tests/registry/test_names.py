@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import sys
 import threading
 import warnings
@@ -14,7 +15,7 @@ import pytest
 
 import gpuring
 from gpuring import native
-from gpuring.registry import new_names
+from gpuring.registry import directory, new_names
 from gpuring.registry import segment as segments
 from gpuring.ring import debug
 from tests.helpers.places import Place
@@ -55,6 +56,19 @@ def test_a_ring_in_the_same_process(place, name):
                 assert place.read(slot).tolist() == [6] * 4
         other.close()
         assert ring.producer() is not None
+
+
+def test_a_closed_ring_is_not_among_those_that_there_are(name, monkeypatch):
+    monkeypatch.setattr(directory, "_MAX_LISTED", 10_000)
+    told = f"'{name}-x': this host has .*{name}"
+    with gpuring.create(name, slots=2, shape=1, dtype="u1", device="host") as ring:
+        ring.subscribe("recorder")
+        with pytest.raises(gpuring.RingNotFound, match=told):
+            gpuring.attach(f"{name}-x")
+    with pytest.raises(gpuring.RingNotFound) as error:  # it keeps its name
+        gpuring.attach(f"{name}-x")
+    assert not re.search(told, str(error.value))
+    gpuring.unlink(name)
 
 
 def test_no_ring_of_that_name(name):

@@ -10,7 +10,7 @@ import time
 import pytest
 
 import gpuring
-from gpuring.registry import segment
+from gpuring.registry import directory
 from gpuring.ring.whose import nobody_has
 from tests.helpers.gil import has_slot_without_gil, one_thread_at_a_time
 from tests.helpers.processes import poll, up
@@ -255,7 +255,7 @@ def test_a_service_and_a_ring_are_not_the_same(name):
 def test_the_names_that_a_message_lists_are_those_of_services_not_of_their_clients(
     name, monkeypatch
 ):
-    monkeypatch.setattr(segment, "_MAX_LISTED", 10_000)
+    monkeypatch.setattr(directory, "_MAX_LISTED", 10_000)
     with serve(name) as server, gpuring.connect(name) as client:
         answers = client._mailbox._ring.name
         with pytest.raises(gpuring.RingNotFound, match=f"this host has .*{name}") as error:

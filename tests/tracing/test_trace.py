@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 from itertools import pairwise
@@ -22,8 +23,10 @@ from tests.service import services
 
 pytest.importorskip("perfetto")
 
+from perfetto.protos.perfetto.trace.perfetto_trace_pb2 import TracePacket
+
 from gpuring.tracing.collector import Collector
-from gpuring.tracing.perfetto import write
+from gpuring.tracing.perfetto import write, write_packets
 from gpuring.tracing.timeline import Timeline
 from tests.tracing.picture import read
 from tests.tracing.pipelines import paced, stalls, trace, trace_frames
@@ -290,6 +293,16 @@ def test_what_cannot_be_traced_is_said(name, path):
         done = command("trace", name, "--seconds", 0.01, "--out", path / "no")
         assert done.returncode == 1
         assert "cannot be written" in done.stderr
+
+
+def test_a_trace_that_cannot_be_written_whole_is_removed(path):
+    def packets():
+        yield TracePacket(timestamp=1)
+        raise OSError(errno.ENOSPC, "as of a full disk")
+
+    with pytest.raises(OSError, match="full disk"):
+        write_packets(path, packets())
+    assert not path.exists()
 
 
 def test_that_there_is_no_room_for_events_is_said(name, path, monkeypatch, capsys):

@@ -18,6 +18,7 @@ import numpy as np
 
 import gpuring
 from gpuring import native
+from gpuring.cli import clean
 from gpuring.cli.durable import keeps_its_name
 from gpuring.cli.owners import is_private, listed, myself, owner
 from gpuring.cli.text import nbytes
@@ -48,6 +49,8 @@ class Shm:
     writable: bool
     read_only: bool = False
     """Mounted so: nobody can write there."""
+    readable: bool = True
+    """Whether this user may list it."""
     free_files: int = -1
     """How many more it can hold; -1: any number."""
 
@@ -72,6 +75,8 @@ class Host:
     """Names that look like rings, and why they cannot be read."""
     private: tuple[str, ...] = ()
     """Rings that other users keep to themselves."""
+    orphans: tuple[str, ...] = ()
+    """Slots of this user that belong to no ring."""
     foreign_pids: tuple[int, ...] = ()
     """The pids of living peers that this process cannot see."""
 
@@ -81,7 +86,7 @@ Check = Callable[[Host], Finding]
 
 def look(shm: Path = segment.SHM) -> Host:
     """This machine."""
-    rings, unreadable = survey.all_rings()
+    rings, unreadable = survey.all_rings() if os.access(shm, os.R_OK) else ([], {})
     private = {name: None for name in unreadable if is_private(name)}
     alive = {peer.pid for one in rings for peer in one.peers if peer.alive}
     alive |= {one.creator_pid for one in rings if one.creator_alive and not one.taken_over}
@@ -99,8 +104,14 @@ def look(shm: Path = segment.SHM) -> Host:
         rings=tuple(rings),
         unreadable={name: why for name, why in unreadable.items() if name not in private},
         private=tuple(private),
+        orphans=_orphans() if os.access(shm, os.R_OK) else (),
         foreign_pids=tuple(sorted(pid for pid in alive if not Path(f"/proc/{pid}").exists())),
     )
+
+
+def _orphans() -> tuple[str, ...]:
+    fates = clean.foresee(lambda _: True)
+    return tuple(fate.name for fate in fates if fate.goes and fate.name != fate.ring)
 
 
 def _shm(path: Path) -> Shm:
@@ -122,6 +133,7 @@ def _shm(path: Path) -> Shm:
         size.f_bavail * size.f_frsize,
         os.access(path, os.W_OK),
         read_only=bool(size.f_flag & os.ST_RDONLY),
+        readable=os.access(path, os.R_OK),
         free_files=size.f_favail if size.f_files else -1,
     )
 
@@ -291,6 +303,9 @@ def memory(host: Host) -> Finding:
 
 def rings(host: Host) -> Finding:
     what = "rings"
+    if not host.shm.readable:
+        fix = f"as root: chmod 1777 {host.shm.path}; or run as a user who may list it"
+        return Finding("warn", what, f"this user may not list {host.shm.path}", fix)
     if host.unreadable:
         fix = "`gpuring inspect NAME` says why; `gpuring clean NAME` removes one that nobody uses"
         return Finding("warn", what, f"cannot be read: {listed(sorted(host.unreadable))}", fix)
@@ -305,6 +320,9 @@ def rings(host: Host) -> Finding:
     if dead:
         names = listed(one.name for one in dead)
         return Finding("warn", what, f"no process uses {names} any more", _cleaning(dead))
+    if host.orphans:
+        found = f"slots that belong to no ring: {listed(host.orphans)}"
+        return Finding("warn", what, found, "gpuring clean")
     names = listed(one.name for one in host.rings)
     found = f"{len(host.rings)} here: {names}" if names else "none here now"
     found += "".join(f"; {why}" for why in kept.values())

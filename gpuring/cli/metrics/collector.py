@@ -54,7 +54,7 @@ class RingCollector(Collector):
         yield from _bridges(told)
         yield from _subscriptions(told)
         yield from _peers(told)
-        yield _stuck(found)
+        yield from _stuck(found)
 
 
 def _rings(rings: Sequence[RingStats]) -> Iterator[Metric]:
@@ -227,7 +227,7 @@ def _peers(rings: Sequence[RingStats]) -> Iterator[Metric]:
     yield from (info, published, acquired, torn, held, oldest, pending, waiting, stopped, asked)
 
 
-def _stuck(rings: Sequence[RingStats]) -> Metric:
+def _stuck(rings: Sequence[RingStats]) -> Iterator[Metric]:
     """What `gpuring why` says.  A chain of waits may begin and end in different rings."""
     stuck = _gauge(
         "gpuring_stuck_seconds",
@@ -235,8 +235,16 @@ def _stuck(rings: Sequence[RingStats]) -> Metric:
         "begin in the ring `stuck`. No value if nothing is stuck.",
         ("stuck", "reason", "ring", "subscription", "peer", "label"),
     )
+    touched = _gauge(
+        "gpuring_ring_stuck",
+        "1: waits in which nothing has moved touch this ring. No value if none do.",
+        RING,
+    )
     by_name = {one.name: one for one in rings}
-    for jam in jams(rings, STUCK_S):
+    found = jams(rings, STUCK_S)
+    for name in sorted({name for jam in found for name in jam.rings}):
+        touched.add_metric([name], 1)
+    for jam in found:
         end = jam.culprits[0]
         labels = {sub.name: label for label, sub in _by_label(by_name[end.ring]).items()}
         subscription = labels.get(end.subscription or "", "")
@@ -246,7 +254,7 @@ def _stuck(rings: Sequence[RingStats]) -> Metric:
         stuck.add_metric(
             [jam.steps[0].ring, end.reason, end.ring, subscription, peer, label], jam.age_s
         )
-    return stuck
+    yield from (stuck, touched)
 
 
 def _by_label(one: RingStats) -> dict[str, SubscriptionStats]:

@@ -19,7 +19,7 @@ from gpuring.cli.options import positive
 from gpuring.cli.text import columns, complain
 from gpuring.cli.trouble import need
 from gpuring.deadlines import deadline_of, left_s
-from gpuring.registry import segment
+from gpuring.registry import directory, segment
 
 from .graph import graph
 from .lines import window
@@ -90,7 +90,7 @@ def _print(
         if once:
             absent = missing(now, names)
             for name in absent:
-                complain(f"gpuring {command}: {segment.not_found(name)}")
+                complain(f"gpuring {command}: {directory.not_found(name)}")
             return 1 if absent else 0
         print(flush=True)
         before = now

@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterable, Iterator
 
 from gpuring.printable import printable
+from gpuring.registry import processes
 from gpuring.registry.jams.records import Key, Step, all_wait, key_of, named
 from gpuring.registry.segment import ANSWERS
 from gpuring.registry.stats import PeerStats, RingStats, SubscriptionStats
@@ -52,7 +53,7 @@ class Waits:
         signs += [peer.age_s for peer in one.peers] + [death.age_s for death in one.deaths]
         signs.append(max(0, time.time_ns() - one.created_ns) / 1e9)
         age_s = min(sign for sign in signs if sign is not None)
-        creator = f"its creator (pid {one.creator_pid})"
+        creator = _creator(one)
         others = [named(p) for p in one.peers if p.elsewhere or p.pid != one.creator_pid]
         who = ", ".join(dict.fromkeys([creator, *others]))  # a process may have been several peers
         why = f"All processes of ring {one.name} are dead: {who}"
@@ -327,7 +328,11 @@ class Waits:
 
 
 def _and_no_creator(one: RingStats) -> str:
-    return "" if one.creator_alive else f", and its creator (pid {one.creator_pid}) is dead"
+    return "" if one.creator_alive else f", and {_creator(one)} is dead"
+
+
+def _creator(one: RingStats) -> str:
+    return f"its creator ({processes.told(one.creator_pid, one.creator_elsewhere)})"
 
 
 def _keeps_only(service: RingStats, peer: PeerStats) -> bool:

@@ -5,12 +5,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import io
 import os
 import subprocess
 
 import pytest
 
 import gpuring
+from gpuring.cli import main
 from gpuring.registry import survey
 from tests.helpers import commands
 from tests.helpers.promise import promise
@@ -115,6 +117,37 @@ def test_who_may_make_no_files_is_told_what_to_change(name, mounted):
     told = mounted("-t tmpfs -o mode=0755 tmpfs /dev/shm", create_where_nobody_may, name)
     may_not = f"ring {name!r}: this process, of user {NOBODY}, may make no files in /dev/shm"
     assert told == f"{may_not}. As root: chmod 1777 /dev/shm"
+
+
+def tools_that_may_not_list(_pipe, name):
+    def told(*command):
+        with (
+            contextlib.redirect_stdout(io.StringIO()) as out,
+            contextlib.redirect_stderr(io.StringIO()) as errors,
+        ):
+            code = main(command)
+        return code, out.getvalue(), errors.getvalue()
+
+    with gpuring.create(name, **OPTIONS) as ring, ring.producer() as producer:
+        ring.subscribe("recorder")
+        for _ in range(ring.slots):
+            producer.claim(0).publish()
+        with pytest.raises(gpuring.RingNotFound, match="/dev/shm may not be listed"):
+            gpuring.attach(f"{name}-x")
+        of_all = [
+            told(*each) for each in (("ls",), ("why",), ("why", name), ("graph",), ("clean",))
+        ]
+        return of_all, told("inspect", name)
+
+
+def test_a_directory_that_may_not_be_listed_does_not_look_empty(name, mounted):
+    of_all, inspected = mounted(
+        "-t tmpfs -o mode=1733 tmpfs /dev/shm", as_nobody, tools_that_may_not_list, name
+    )
+    assert [code for code, _, _ in of_all] == [1, 3, 3, 1, 1]
+    for _, out, errors in of_all:
+        assert (out, "/dev/shm: Permission denied" in errors) == ("", True)
+    assert (inspected[0], f"ring {name}" in inspected[1]) == (0, True)
 
 
 def replace_where_there_is_little_room(_pipe, name, alive):
