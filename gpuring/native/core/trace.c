@@ -226,7 +226,10 @@ static uint32_t whole(struct gr_tracer *tracer, uint32_t number, const struct gr
                       uint32_t n) {
     int64_t *since = &tracer->blank_ns[number];
     for (uint32_t k = 0; k < n; k++) {
-        if (gr_load_relaxed(&events[k].turn) == tracer->next[number] + k + 1) continue;
+        if (gr_load_relaxed(&events[k].turn) == tracer->next[number] + k + 1) {
+            *since = 0;
+            continue;
+        }
         if (k == 0 && *since == 0) *since = gr_now_ns();
         if (k != 0 || gr_now_ns() - *since < BLANK_NS) return k;
         *since = 0;
@@ -243,6 +246,7 @@ int gr_trace_read(struct gr_tracer *tracer, uint32_t number, struct gr_trace_eve
     if (count - *next > GR_TRACE_EVENTS) {
         tracer->missed[number] += count - GR_TRACE_EVENTS - *next;
         *next = count - GR_TRACE_EVENTS;
+        tracer->blank_ns[number] = 0;
     }
     uint64_t at = *next % GR_TRACE_EVENTS;
     if (n > count - *next) n = (uint32_t)(count - *next);
