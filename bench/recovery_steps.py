@@ -19,7 +19,6 @@ notes when it comes past each step.  All times are milliseconds since the SIGKIL
 
 This is done for each kind of memory, between processes of one pid namespace and between containers,
 in one trial and in several at the same time.  A trial has one survivor and a victim for each round.
-With `--idle 3` nothing happens for so long before each victim joins.
 
 Without a GPU, `--memory host memfd` runs the same program.  The victim then holds a claim that the
 survivor waits for.  `memfd` is a ring that is cleared as one on a GPU is, once the pidfd says that
@@ -50,7 +49,7 @@ import numpy as np
 import gpuring
 from bench import options
 from gpuring.cli.measure.card import machine_card
-from gpuring.cli.options import count, positive, seconds
+from gpuring.cli.options import count, positive
 from gpuring.memory.cuda import device_for
 from gpuring.native.snapshot import snapshot
 from tests.helpers import raw_verbs  # type: ignore[attr-defined]
@@ -326,11 +325,10 @@ class Trial:
             process.up()
         self.survivor.tell("make", self.name)
 
-    def run(self, idle_s: float) -> None:
+    def run(self) -> None:
         word = np.frombuffer(beat_of(self.folder, self.name), np.uint64, 1)
         try:
             for victim in self.victims:
-                time.sleep(idle_s)
                 victim.tell("hang", self.name)
                 before = int(word[0])
                 poll(lambda before=before: word[0] != before)  # type: ignore[misc]
@@ -347,7 +345,7 @@ class Trial:
         self.beat.unlink()
 
 
-def measure(kind: str, inside: bool, trials: int, rounds: int, idle_s: float) -> dict[str, Any]:
+def measure(kind: str, inside: bool, trials: int, rounds: int) -> dict[str, Any]:
     """Measures `rounds` in all, shared by so many trials at the same time."""
     each = -(-rounds // trials)
     with shared_memory() if inside else contextlib.nullcontext(None) as shm:
@@ -355,7 +353,7 @@ def measure(kind: str, inside: bool, trials: int, rounds: int, idle_s: float) ->
         try:
             for trial in running:
                 trial.up()
-            threads = [threading.Thread(target=trial.run, args=(idle_s,)) for trial in running]
+            threads = [threading.Thread(target=trial.run) for trial in running]
             for thread in threads:
                 thread.start()
             for thread in threads:
@@ -397,7 +395,6 @@ def main() -> int:
     add("--memory", nargs="+", default=ON_GPU, choices=("host", "memfd", *ON_GPU))
     add("--rounds", type=count, default=10, help="rounds of each combination, in all")
     add("--parallel", type=count, nargs="+", default=[1, 6], help="trials at once")
-    add("--idle", type=seconds, default=0, help="seconds before each round")
     add("--no-containers", action="store_true")
     add("--seconds", type=positive, default=80, help="nothing begins after that time")
     add("--json", type=Path, help="write everything to this file")
@@ -413,7 +410,7 @@ def main() -> int:
             left_out.append(what)
             continue
         try:
-            found = measure(kind, inside, trials, args.rounds, args.idle)
+            found = measure(kind, inside, trials, args.rounds)
         except (AssertionError, PermissionError) as error:
             left_out.append(f"{what}: {error}")
             continue

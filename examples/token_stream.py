@@ -175,6 +175,23 @@ async def listen(prompts, number, prompt, seen, told):
 # ---- all together --------------------------------------------------------------------------------
 
 
+def prompts_asked(keeper, fronts):
+    """Yields how many prompts were asked, until all front ends have ended.  Kills those that are
+    left when none was asked for long, as when one is stopped.  Others have given up by then."""
+    asked, since = 0, time.monotonic()
+    while left := [each for each in fronts if each.is_alive()]:
+        before, asked = asked, keeper.stats().cursor - keeper.ring.slots
+        if asked != before:
+            since = time.monotonic()
+        elif time.monotonic() > since + 2 * PATIENCE_S:
+            for each in left:
+                sys.stderr.write(f"{each.name} has asked nothing for {2 * PATIENCE_S} s: killed\n")
+                each.kill()
+                each.join()
+        yield asked
+        time.sleep(0.001)
+
+
 def main(asked):
     with (
         gpuring.serve(f"{NAME}.prompts", **PROMPTS, engine=False) as keeper,
@@ -183,17 +200,16 @@ def main(asked):
     ):
         first = start("engine", engine, NAME)
         fronts = [start(f"front end {n}", front_end, NAME, n, asked) for n in range(FRONT_ENDS)]
+        alive = [each for n, each in enumerate(fronts) if n != IS_KILLED]
+        counts = prompts_asked(keeper, alive)
         for share, victim in ((1, fronts[IS_KILLED]), (2, first)):
-            while keeper.stats().cursor - keeper.ring.slots < share * asked:
-                if not first.is_alive() or not any(each.is_alive() for each in fronts):
-                    break
-                time.sleep(0.001)
+            next((n for n in counts if n >= share * asked or not first.is_alive()), None)
             victim.kill()
         second = start("another engine", engine, NAME)
-        alive = [each for n, each in enumerate(fronts) if n != IS_KILLED]
-        for each in alive:
-            each.join()
-    second.join()
+        for _ in counts:
+            pass
+    second.join(PATIENCE_S)
+    second.kill()
     sys.exit(any(each.exitcode for each in (*alive, second)))
 
 

@@ -116,6 +116,13 @@ def test_a_wheel_has_the_licence_and_says_where_it_runs(made):
 
 @pytest.mark.slow
 @pytest.mark.deadline(BUILD_S)
+def test_a_wheel_has_stubs_with_docstrings(made):
+    with zipfile.ZipFile(made.wheel) as archive:
+        assert b"Acquires the next frame" in archive.read("gpuring/ring/consumer.pyi")
+
+
+@pytest.mark.slow
+@pytest.mark.deadline(BUILD_S)
 def test_a_wheel_has_no_debug_information(made):
     with zipfile.ZipFile(made.wheel) as archive:
         compiled = [name for name in archive.namelist() if ".so" in Path(name).suffixes]
@@ -157,6 +164,7 @@ def test_an_editable_install_is_found_from_anywhere_and_by_type_checkers(tracked
 
     user = tmp_path / "user"
     user.mkdir()
+    assert run(place / "venv/bin/gpuring", "--version", cwd=user).startswith("gpuring ")
     (user / "script.py").write_text(SCRIPT)
     said = run(
         *(sys.executable, "-m", "mypy", "--python-executable", python, "script.py"),

@@ -21,6 +21,8 @@ from gpuring.cli.measure.card import machine_card
 from gpuring.cli.options import Parser, Refused, count, positive
 
 PHOTOS = 3
+SCALE = 2
+"""How many times as wide as a photo its answer is."""
 PARTS = ("photos", "frames", "http", "deaths")
 PRELOADED = (
     *("torch", "cupy", "cuda.bindings.driver", "zmq", "PIL.Image", "uvicorn"),
@@ -36,7 +38,6 @@ def parser() -> argparse.ArgumentParser:
     asked.add_mps(options, "off", "whether processes share the GPU through CUDA MPS (off)")
     asked.add_only(options, ways(), "WAY")
     add("--size", default="1920x1080", metavar="WIDTHxHEIGHT", help="size of photos (1920x1080)")
-    add("--scale", type=count, default=2, help="how many times as wide the answers are (2)")
     add("--workers", type=count, default=4)
     add("--engines", type=count, default=2)
     add("--calls", type=count, default=4, help="requests that a worker has in flight (4)")
@@ -65,7 +66,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         args.device,
         height,
         width,
-        args.scale,
+        SCALE,
         args.workers,
         args.engines,
         args.calls,
@@ -80,7 +81,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     load = example("upscale_load")
     jpegs = list(load.photos(PHOTOS, height, width))
     run: dict[str, Any] = {"machine": machine_card(), "setting": asdict(setting), "records": []}
-    answers = load.Answers(jpegs, args.scale)
+    answers = load.Answers(jpegs, SCALE)
     for record in _records(setting, args, jpegs, answers, plan):
         run["records"].append(record)
         if args.json:

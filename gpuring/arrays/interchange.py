@@ -14,6 +14,8 @@ import functools
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from gpuring.arrays.streams import LEGACY_DEFAULT, as_cupy
 from gpuring.memory import gpus
 from gpuring.memory.frameworks import Span
@@ -110,11 +112,22 @@ def cuda_interface(view: View) -> dict[str, Any]:
 
 
 def numpy_interface(view: View) -> dict[str, Any]:
-    """Version 3 of NumPy's array interface.  Raises AttributeError on a GPU."""
+    """Version 3 of NumPy's array interface.  Raises AttributeError on a GPU, and for a dtype that
+    would come as "V2", without its meaning."""
     if view.stream is not None:
         raise AttributeError("__array_interface__: this ring is on a GPU")
+    if view.field.extended:
+        raise AttributeError(f"__array_interface__ has no {view.field.extended}")
     interface: dict[str, Any] = view.array.__array_interface__
     return interface
+
+
+def numpy_array(view: View) -> Callable[..., Any]:
+    """NumPy's `__array__`, which takes the place of an interface that has no such dtype.  Raises
+    AttributeError for others and on a GPU."""
+    if view.stream is not None or not view.field.extended:
+        raise AttributeError("__array__: this slot has an array interface")
+    return functools.partial(np.array, view.array, copy=None)
 
 
 def _copy(array: Any, stream: int | None) -> Any:

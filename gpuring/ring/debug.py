@@ -3,7 +3,7 @@
 A view of a frame that was given back shows whatever is there a lap later.  Nothing can forbid its
 use, so debug mode makes it visible in three ways:
 
-* Arrays know until when they are valid, and report the line that uses them afterwards.
+* Arrays know until when they are valid, and report the line that uses them afterwards (lease.py).
 * A torch tensor or a JAX array does not.  It is reported if it still exists when its slot is used
   again by the same peer.
 * A claimed slot is filled with POISON, so a late reader does not see a plausible frame.
@@ -28,9 +28,9 @@ import numpy as np
 from gpuring.arrays.streams import current
 from gpuring.errors import DeviceError, OverrunWarning, StaleViewWarning
 from gpuring.memory import Memory, gpus
-from gpuring.memory.frameworks import Span
 from gpuring.ring import caller, slot_bytes
 from gpuring.ring.batch import still_open
+from gpuring.ring.lease import Lease, watched
 from gpuring.slot_layout import ARRAY, SLOT_ALIGNMENT, Spec
 
 if TYPE_CHECKING:
@@ -64,119 +64,6 @@ def plant(memory: Memory, spec: Spec, slots: int) -> None:
     if memory.mapped:
         assert memory.device is not None
         gpus.gpu(memory.device).finish()  # others may look at once
-
-
-# ---- one frame -----------------------------------------------------------------------------------
-
-
-class Lease:
-    """One frame in one peer's hands, from its claim or acquire on."""
-
-    def __init__(self, slot: WatchedSlot, call: int) -> None:
-        self.open = True
-        self.call = call
-        self._taken, self._given = slot._verbs
-        self._what = f"ring {slot._ring!r}: sequence {slot._seq} (slot {slot.index})"
-        self._at = caller.line()
-
-    def __str__(self) -> str:
-        return f"{self._what}, {self._taken} at {self._at}"
-
-    def check(self) -> None:
-        if not self.open:
-            caller.warn(
-                f"{self}, is used after it was {self._given}: copy what you keep, or give the slot "
-                "back later",
-                StaleViewWarning,
-            )
-
-
-# ---- arrays that know until when they are valid -----------------------------------------------
-
-_NOT_A_USE = (
-    *("__array_finalize__", "__array_ufunc__", "__buffer__", "__class_getitem__"),
-    *("__dlpack_device__", "__getattr__", "__len__", "__release_buffer__"),
-)
-
-
-def _reporting(original: Any) -> Any:
-    @functools.wraps(original)
-    def method(self: Any, *args: Any, **options: Any) -> Any:
-        for array in (self, *args):
-            lease = getattr(array, "_gpuring_lease", None)
-            if lease is not None:
-                lease.check()
-        return original(self, *args, **options)
-
-    return method
-
-
-def _finalized(array: Any, source: Any) -> None:
-    """NumPy's and CuPy's hook for a new array that was made from `source`."""
-    shares = not array.flags.owndata
-    array._gpuring_lease = getattr(source, "_gpuring_lease", None) if shares else None
-
-
-def _numpy_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-    out = options.get("out", ())
-    plain = []
-    for array in (*inputs, *out):
-        lease = getattr(array, "_gpuring_lease", None)
-        if lease is not None:
-            lease.check()
-        watched = isinstance(array, _watched_type(np.ndarray))
-        plain.append(np.ndarray.view(array, np.ndarray) if watched else array)
-    if out:
-        options["out"] = tuple(plain[len(inputs) :])
-    result = getattr(ufunc, method)(*plain[: len(inputs)], **options)
-    return out[0] if len(out) == 1 else result
-
-
-def _part(self: Any, key: Any) -> Any:
-    """An element of metadata.  An array and a structure are views, too."""
-    lease, value = self._gpuring_lease, _reporting(np.void.__getitem__)(self, key)
-    views = lease is not None and type(value) in (np.ndarray, np.void)
-    return _watched(value, lease) if views else value
-
-
-def _viewed(array: Any, kind: Any) -> Any:
-    if not issubclass(kind, np.void):
-        return array.view(type=kind)
-    return np.asarray(array).view(np.dtype((kind, array.dtype)))[()]
-
-
-def _reduced(self: Any, protocol: Any) -> Any:
-    """A pickled array is a plain one: who reads it may not be in debug mode."""
-    return _viewed(self, type(self).__base__).__reduce_ex__(protocol)
-
-
-@functools.cache
-def _watched_type(base: Any) -> Any:
-    """A subclass of numpy.ndarray, numpy.void or cupy.ndarray whose methods look at their lease
-    first."""
-    members: dict[str, Any] = {"_gpuring_lease": None, "__array_finalize__": _finalized}
-    members["__reduce_ex__"] = _reporting(_reduced)
-    for name in dir(base):
-        original = getattr(base, name)
-        if name not in _NOT_A_USE and callable(original) and not hasattr(object, name):
-            members[name] = _reporting(original)
-    for name in ("__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__repr__", "__str__"):
-        members[name] = _reporting(getattr(base, name))
-    if base is np.void:  # NumPy has no functions of it
-        return type(base.__name__, (base,), members | {"__getitem__": _part})
-    ours = _numpy_ufunc if base is np.ndarray else _reporting(base.__array_ufunc__)
-    members["__array_ufunc__"] = ours  # NumPy's own refuses subclasses that override methods
-    return type(base.__name__, (base,), members)
-
-
-def _watched(array: Any, lease: Lease) -> Any:
-    kind: Any = type(array)
-    if kind is Span:  # no user gets it, but an importer keeps it
-        array._gpuring_lease = lease
-        return array
-    watched = _viewed(array, _watched_type(kind))
-    watched._gpuring_lease = lease
-    return watched
 
 
 # ---- slots ---------------------------------------------------------------------------------------
@@ -221,7 +108,8 @@ class WatchedSlot(Slot):
                     f"for sequence {self._seq}. Copy what you keep",
                     StaleViewWarning,
                 )
-        self._lease = Lease(self, call)
+        what = f"ring {self._ring!r}: sequence {self._seq} (slot {self.index})"
+        self._lease = Lease(what, self._verbs, call)
         self._check_canary(f"before it was {self._verbs[0]} here")
         if self._verbs[0] == "claimed":
             slot_bytes.fill(self._frame, POISON, self._stream)
@@ -252,7 +140,7 @@ class WatchedSlot(Slot):
             self._lease.open = True  # a verb that was refused has ended it for nothing
             field = self._fields[name]
             array = self._array_over(field, shape or field.shape)
-            self._views[name] = _watched(array, self._lease)
+            self._views[name] = watched(array, self._lease)
         return self._views[name]
 
     @property
@@ -261,7 +149,7 @@ class WatchedSlot(Slot):
         if META not in self._views:
             assert self._lease is not None
             self._lease.open = True
-            self._views[META] = _watched(plain, self._lease)
+            self._views[META] = watched(plain, self._lease)
         return self._views[META]
 
     @meta.setter

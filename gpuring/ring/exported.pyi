@@ -1,5 +1,6 @@
 """Types of exported.pyx."""
 
+from collections.abc import Callable
 from typing import Any
 
 class Exported:
@@ -16,6 +17,8 @@ class Exported:
     def __cuda_array_interface__(self) -> dict[str, Any]: ...
     @property
     def __array_interface__(self) -> dict[str, Any]: ...
+    @property
+    def __array__(self) -> Callable[..., Any]: ...
 
 class SlotField(Exported):
     def __init__(self, slot: Any, name: str) -> None: ...

@@ -39,8 +39,15 @@ cdef class Exported:
 
     @property
     def __array_interface__(self):
-        """Version 3 of NumPy's array interface.  Only slots of host rings have it."""
+        """Version 3 of NumPy's array interface.  Only slots of host rings have it, and only with a
+        dtype that NumPy has."""
         return interchange.numpy_interface(self._exported())
+
+    @property
+    def __array__(self):
+        """What `np.asarray(slot)` calls for a dtype that NumPy does not have, such as "bfloat16".  Only
+        slots of host rings have it.  The array is a view of the slot."""
+        return interchange.numpy_array(self._exported())
 
 
 cdef class SlotField(Exported):

@@ -14,5 +14,5 @@ class Unique:
         raise TypeError(
             f"{type(self).__name__} cannot be copied or pickled: it stands for one claim, hold "
             "or membership of this process. Copy the arrays you want to keep; give another process "
-            "the Ring, or its name, and let it join by itself"
+            "the Ring, or the name of the ring or service, and let it join by itself"
         )

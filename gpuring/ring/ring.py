@@ -235,10 +235,10 @@ class Ring(Described):
         wait for a lossless one as for a slow reader, even while it has no member.
 
         * `lossless`, `start`, `redeliver`: those of `consumer`.
-        * `patience`: for how many seconds producers wait while it has no member.  Then it is given
-          up: producers go on, and `slot.lost` of the next reader's first frame counts what was
-          missed.  math.inf is for ever.  None keeps the value that was set before, which is for
-          ever for a new one.
+        * `patience`: for how many seconds producers wait while it has no member.  Each time that
+          its last member leaves or dies this begins anew.  Then it is given up: producers go on,
+          and `slot.lost` of the next reader's first frame counts what was missed.  math.inf is for
+          ever.  None keeps the value that was set before, which is for ever for a new one.
 
         If another ring takes the name of this one, that ring takes over the subscription.  Frames
         that it has not read here are lost, unless it still has a member that can read them.  They

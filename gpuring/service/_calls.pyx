@@ -118,7 +118,7 @@ cdef class InFlight(Entry):
         elif self._mailbox.polled:
             self._mailbox.tell(self)
         if self._error is not None:
-            raise self._error
+            raise self._error.with_traceback(None)  # that of an earlier call would grow
         if self.in_parts:
             error = RingError(f"{self._label()} is answered in parts: take them with call.parts()")
             self._give_up(error)
@@ -134,7 +134,7 @@ cdef class InFlight(Entry):
         """The next part belongs to the caller.  None: there is none any more."""
         part = self._next_part()
         if self._error is not None and (part is None or self.calls.closed):
-            raise self._error
+            raise self._error.with_traceback(None)
         if part is None:
             return None
         if self.parts:

@@ -65,6 +65,11 @@ class Client(Sender, Unique):
         @property
         def dropped(self) -> int: ...
 
+    def __new__(cls, *made: object, **_: object) -> Self:
+        if len(made) < 3:
+            raise TypeError("a Client comes from gpuring.connect()")
+        return super().__new__(cls)
+
     def __init__(self, ring: Ring, terms: Terms, options: Options) -> None:
         self._options, self._engine_s = options, options.engine_s
         self._queues: Queues = {}
@@ -386,6 +391,8 @@ class Client(Sender, Unique):
         self.close()
 
     def __repr__(self) -> str:
-        n, limit = sum(len(each.calls.live) for each in self._mailboxes()), self._calls.limit
-        of = f"{n} of {counted(limit, 'call')} in flight"
+        live = [call for each in self._mailboxes() for call in each.calls.all()]
+        given_up = sum(call._error is not None for call in live)
+        of = f"{len(live)} of {counted(self._calls.limit, 'call')} in flight"
+        of += f", {given_up} of them given up" if given_up else ""
         return f"<Client of {self.name!r}: {'closed' if self.closed else of}>"

@@ -118,6 +118,11 @@ class Server(Engine, Unique):
     counts: Counts
     """What this engine has done so far."""
 
+    def __new__(cls, *_: object, **made: object) -> Self:
+        if not made:
+            raise TypeError("a Server comes from gpuring.serve()")
+        return super().__new__(cls)
+
     def __init__(self, ring: Ring, *, engine: bool, label: str | None) -> None:
         whole = Whole(f"service {ring.name!r}: a server", "it leaves the service")
         inner.belongs_to(ring, whole)

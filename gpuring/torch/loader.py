@@ -51,8 +51,8 @@ class DataLoader(data.DataLoader[T_co]):
 
     * `device`: "cuda" or "cuda:1" gives the tensors of a batch on that GPU, in order of torch's
       current stream there.  "cuda" is the current one when a loop begins.  pin_memory then has
-      nothing to do.  None, "host" or "cpu" leaves them where the workers have made them, as torch
-      does.
+      nothing to do.  Raises DeviceError if torch finds no such GPU.  None, "host" or "cpu" leaves
+      them where the workers have made them, as torch does.
 
     Tensors that a worker makes on a GPU do not pass through host memory.  Such a worker has to be
     spawned.
@@ -71,8 +71,8 @@ class DataLoader(data.DataLoader[T_co]):
         **kwargs: Any,
     ) -> None:
         self.device = _gpu(device)
-        if self.device is not None and not torch.backends.cuda.is_built():
-            raise DeviceError("this torch has no CUDA: leave device= out")
+        if self.device is not None:
+            _check_there(self.device)
         self._need = Need()
         super().__init__(dataset, *args, **kwargs)
 
@@ -107,6 +107,15 @@ def _gpu(device: str | torch.device | None) -> torch.device | None:
     if found is None or found.type not in ("cuda", "cpu"):
         raise ValueError(f'device must be "cuda", "cuda:N", "host", "cpu" or None, not {device!r}')
     return found if found.type == "cuda" else None
+
+
+def _check_there(gpu: torch.device) -> None:
+    if not torch.backends.cuda.is_built():
+        raise DeviceError("this torch has no CUDA: leave device= out")
+    count = torch.cuda.device_count()  # does not begin CUDA, so workers can still be forked
+    if (gpu.index or 0) >= count:
+        there = f"{count} GPU{'s'[: count > 1]}" if count else "no GPU"
+        raise DeviceError(f'device="{gpu}": torch finds {there} here')
 
 
 class _InThisProcess(dataloader._SingleProcessDataLoaderIter):

@@ -232,6 +232,25 @@ def test_an_extended_type_of_another_byte_order_is_refused():
 
 
 @needs_ml_dtypes
+@pytest.mark.parametrize("kind", slot_layout.EXTENDED)
+def test_numpy_sees_an_extended_type_of_a_slot(name, kind):
+    """Its array interface would call it void bytes."""
+    options = {"slots": 2, "device": "host"}
+    with (
+        gpuring.create(name, fields={"x": (3, kind)}, **options) as ring,
+        ring.producer() as producer,
+        ring.consumer() as frames,
+    ):
+        with producer.claim() as slot:
+            np.asarray(slot.field("x"))[...] = 1.5
+        with frames.acquire(0) as slot:
+            seen = np.asarray(slot.field("x"))
+            assert (seen.dtype, seen.flags.writeable) == (getattr(ml_dtypes, kind), False)
+            assert np.shares_memory(seen, slot["x"])
+            assert np.array(slot.field("x"), "f4").tolist() == [1.5] * 3
+
+
+@needs_ml_dtypes
 def test_who_has_no_ml_dtypes_sees_the_bits(name, monkeypatch):
     dtype = np.dtype((ml_dtypes.bfloat16, (3,)))
     with gpuring.create(name, slots=2, shape=2, dtype=dtype, device="host") as ring:

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from bench.bridge import __main__ as command
 from bench.bridge import table
 from bench.bridge.__main__ import main
 from bench.bridge.carriers import CARRIERS
@@ -39,6 +40,18 @@ def test_a_short_run(tmp_path):
     assert (BRIDGE, "frames/s beside its engine alone") in found
     assert "cores" in json.loads(out.read_text())["machine"]
     assert table.text(run.figures).count("| 64 KiB |") == 3
+
+
+@pytest.mark.parametrize("part", command.PARTS)
+def test_a_part_is_measured_by_itself(monkeypatch, part):
+    pytest.importorskip("zmq")
+    measures = {"_size": {"sizes", "far"}, "_idle": {"idle"}}
+    measures |= {each: {each} for each in ("producers", "recovery")}
+    called = set()
+    for name in measures:
+        monkeypatch.setattr(command, name, lambda *_, name=name: called.add(name) or ())
+    assert main(["--parts", part, "--only", BRIDGE]) == 0
+    assert called == {name for name, parts in measures.items() if part in parts}
 
 
 @pytest.mark.slow

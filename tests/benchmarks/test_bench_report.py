@@ -147,6 +147,26 @@ def test_mps_that_is_not_installed(monkeypatch, tmp_path):
         pass
 
 
+@pytest.mark.parametrize(
+    ("asked", "is_reachable", "is_installed", "both", "measured"),
+    [
+        ("off", True, True, True, (False,)),
+        ("on", False, False, True, (True,)),
+        ("both", False, False, False, (False, True)),
+        (None, True, True, True, (True,)),
+        (None, False, True, True, (False, True)),
+        (None, False, True, False, (False,)),
+        (None, False, False, True, (False,)),
+    ],
+)
+def test_the_modes_that_are_asked_for_are_measured(
+    monkeypatch, asked, is_reachable, is_installed, both, measured
+):
+    monkeypatch.setattr(mps, "reachable", lambda: is_reachable)
+    monkeypatch.setattr(mps, "installed", lambda: is_installed)
+    assert mps.modes(asked, both=both) == measured
+
+
 def test_an_mps_daemon_gets_its_own_directory_and_is_ended(monkeypatch, tmp_path):
     log = tmp_path / "log"
     control = tmp_path / CONTROL

@@ -83,6 +83,30 @@ def test_token_stream(start):
     assert re.search(r"engine +took over: [1-9]\d* streams to their end", text)
 
 
+STOPPED = """
+import os, signal, sys
+sys.path.append(sys.argv[1])
+import token_stream
+
+def start(name, *args, begin=token_stream.start):
+    process = begin(name, *args)
+    if name == "front end 3":
+        os.kill(process.pid, signal.SIGSTOP)
+    return process
+
+token_stream.start, token_stream.PATIENCE_S = start, 4
+token_stream.main(5)
+"""
+
+
+@pytest.mark.slow
+def test_a_front_end_of_the_token_stream_that_is_stopped_is_given_up():
+    done = python(STOPPED, EXAMPLES)
+    assert done.returncode == 1, done.stderr
+    assert "front end 3 has asked nothing for 8 s: killed\n" in done.stderr
+    assert sorted(re.findall(r"front end (\d)  5 prompts, ", done.stdout)) == ["0", "1"]
+
+
 @pytest.mark.slow
 def test_weights_handover(start):
     """The example compares checksums itself.  This test checks that all end with the same weights,

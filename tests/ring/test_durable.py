@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import signal
+import time
 
 import pytest
 
@@ -74,6 +75,15 @@ def test_when_its_patience_is_over_producers_go_on_and_the_loss_is_told(name, mo
             assert first == last - SLOTS + 2
             assert read(reader, last - first) == [(k, 0, False) for k in range(first + 1, last + 1)]
             assert not only(ring).given_up
+
+
+def test_a_reader_that_leaves_begins_the_patience_anew(name):
+    with make(name) as ring:
+        ring.subscribe("rec", patience=60)
+        poll(lambda: only(ring).unread_s > 0.05)
+        began = time.monotonic()
+        ring.consumer("rec").close()  # it has read nothing
+        assert only(ring).unread_s <= time.monotonic() - began
 
 
 def hold(pipe, name):

@@ -49,8 +49,13 @@ def test_a_late_answer_is_discarded(name):
         first = send(client, 0)
         with pytest.raises(gpuring.RingTimeout, match=r"call 1 .* no answer within 0 s"):
             first.result(0)
-        with pytest.raises(gpuring.RingTimeout):
-            first.result(10)  # the call is over
+        assert repr(client) == f"<Client of '{name}': 1 of 2 calls in flight, 1 of them given up>"
+        depths = set()
+        for _ in range(3):
+            with pytest.raises(gpuring.RingTimeout) as again:
+                first.result(10)  # the call is over
+            depths.add(len(again.traceback))
+        assert len(depths) == 1  # the error does not keep the frames of those that had it before
         second = send(client, 1)
         with pytest.raises(gpuring.RingFull):  # the late answer needs its room
             send(client, 2, timeout=0.01)

@@ -275,3 +275,9 @@ def test_where_nobody_knows_its_clock_nobody_is_refused(name, monkeypatch):
     with gpuring.serve(name, **TERMS, device="host") as server, gpuring.connect(name) as client:
         assert client._mailbox.terms.clock is not None
         ask_here(server, client, 0)
+
+
+@pytest.mark.parametrize(("kind", "maker"), [("Server", "serve"), ("Client", "connect")])
+def test_who_makes_the_object_itself_is_told_what_makes_it(kind, maker):
+    with pytest.raises(TypeError, match=rf"^a {kind} comes from gpuring\.{maker}\(\)$"):
+        getattr(gpuring, kind)("scale")

@@ -369,7 +369,16 @@ def test_a_ring_that_nobody_reads_yet_is_not_used(name):
             outlet.Outlet(name, HOST).close()
 
 
-def test_a_gpu_that_this_torch_cannot_use_is_refused():
-    if not torch.backends.cuda.is_built():
-        with pytest.raises(gpuring.DeviceError, match="no CUDA"):
-            DataLoader(datasets.Numbered(), device="cuda")
+@pytest.mark.parametrize(
+    ("built", "count", "device", "why"),
+    [
+        (False, 0, "cuda", "this torch has no CUDA"),
+        (True, 0, "cuda", "torch finds no GPU here"),
+        (True, 1, "cuda:1", 'device="cuda:1": torch finds 1 GPU here'),
+    ],
+)
+def test_a_gpu_that_torch_cannot_use_is_refused(monkeypatch, built, count, device, why):
+    monkeypatch.setattr(torch.backends.cuda, "is_built", lambda: built)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    with pytest.raises(gpuring.DeviceError, match=why):
+        DataLoader(datasets.Numbered(), device=device)

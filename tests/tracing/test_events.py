@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import time
 
@@ -10,11 +11,14 @@ import pytest
 
 import gpuring
 from gpuring import native
-from gpuring.native.tracer import KINDS, TRACE_EVENTS, TRACE_NS
+from gpuring.native.tracer import EVENT_NBYTES, KINDS, TRACE_EVENTS, TRACE_NS
 from gpuring.registry import leftovers
 from tests.helpers.processes import poll, up
 from tests.helpers.rings import drain, put, segments_of, small_ring
-from tests.tracing.traced import events, nbytes, tracer_of, until_ns
+from tests.tracing.traced import events, header, nbytes, tracer_of, until_ns
+
+PAGE = 4096
+TABLE_NBYTES = PAGE + TRACE_EVENTS * EVENT_NBYTES
 
 
 def test_verbs_write_what_they_do_while_it_is_on(name):
@@ -62,6 +66,24 @@ def test_what_was_overwritten_is_counted(name):
         assert len(got) == TRACE_EVENTS
         assert tracer.missed(number) == TRACE_EVENTS  # there are two events for each frame
         assert got[-1] == ("publish", ring.stats().cursor - 1)
+
+
+def test_each_event_that_is_being_written_is_waited_for(name):
+    """Also if another one was found half written long before."""
+    with small_ring(name) as ring, ring.producer() as producer:
+        tracer, number = tracer_of(name), producer._peer.number
+        with header(name, os.O_RDWR) as file:
+            tables = nbytes(name) - TABLE_NBYTES * ring._header.max_peers
+            for turn in (1, 3):
+                put(producer)  # two events
+                at = tables + TABLE_NBYTES * number + PAGE + EVENT_NBYTES * (turn - 1)
+                os.pwrite(file.fd, bytes(8), at)
+                assert events(tracer, number) == []
+                os.pwrite(file.fd, turn.to_bytes(8, "little"), at)
+                assert [kind for kind, _ in events(tracer, number)] == ["claim", "publish"]
+                over = time.monotonic() + 0.2  # a writer that takes longer counts as dead
+                poll(lambda over=over: time.monotonic() > over)
+        assert tracer.missed(number) == 0
 
 
 def test_one_process_traces_a_ring_at_a_time(name):

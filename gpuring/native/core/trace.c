@@ -226,7 +226,10 @@ static uint32_t whole(struct gr_tracer *tracer, uint32_t number, const struct gr
                       uint32_t n) {
     int64_t *since = &tracer->blank_ns[number];
     for (uint32_t k = 0; k < n; k++) {
-        if (gr_load_relaxed(&events[k].turn) == tracer->next[number] + k + 1) continue;
+        if (gr_load_relaxed(&events[k].turn) == tracer->next[number] + k + 1) {
+            *since = 0;
+            continue;
+        }
         if (k == 0 && *since == 0) *since = gr_now_ns();
         if (k != 0 || gr_now_ns() - *since < BLANK_NS) return k;
         *since = 0;
@@ -243,12 +246,15 @@ int gr_trace_read(struct gr_tracer *tracer, uint32_t number, struct gr_trace_eve
     if (count - *next > GR_TRACE_EVENTS) {
         tracer->missed[number] += count - GR_TRACE_EVENTS - *next;
         *next = count - GR_TRACE_EVENTS;
+        tracer->blank_ns[number] = 0;
     }
     uint64_t at = *next % GR_TRACE_EVENTS;
     if (n > count - *next) n = (uint32_t)(count - *next);
     if (n > GR_TRACE_EVENTS - at) n = (uint32_t)(GR_TRACE_EVENTS - at);
     if (n == 0) return 0;
+    GR_FAULT("trace: counted");
     if (read_at(tracer, events, n * sizeof *events, table + at * sizeof *events) != 0) return -1;
+    GR_FAULT("trace: read");
     n = whole(tracer, number, events, n);
     /* Partner: write_event. Events of which the turn has come again since may be a mixture. */
     if (read_at(tracer, &count, 8, place) != 0) return -1;

@@ -1,6 +1,7 @@
 /* Hostile words: a fuzzer of the core with its own generator, for the address and
  * undefined-behaviour sanitizers. Half of the inputs are files to attach to; the others are live
  * rings whose shared words are overwritten between the verbs and, at the fault points, inside them.
+ * In some a tracer reads events, and others write to their table between its looks at it.
  * Every table is moved into a heap block of its exact size, so AddressSanitizer reports every index
  * beyond its table, even where the mapping goes on. A verb that does not return counts as a hang.
  * No watchdog runs, so that an input gives the same result each time. Its look at peers is called
@@ -148,6 +149,58 @@ static void fuzz_live(struct live *live) {
     hostile = NULL;
 }
 
+/* ---- events, which a tracer reads while they are written --------------------------------------- */
+
+static struct live traced; /* a ring of its own, because its file is longer */
+static struct gr_tracer *tracer;
+static const struct gr_peer *writer; /* of this input */
+
+/* Events whose words agree with each other. */
+static void write_events(void) {
+    for (uint32_t k = below(8) ? below(8) : below(3 * GR_TRACE_EVENTS); k > 0; k--) {
+        const uint64_t a = random64();
+        gr_trace(writer, 0, GR_DID_BEGIN, a, ~a, a + 1);
+    }
+}
+static void damage_events(void) {
+    write_events();
+    struct gr_trace_table *table = traced.ring->events + writer->self.number;
+    uint64_t *word = (uint64_t *)&table->count;
+    if (below(3)) word = (uint64_t *)&table->event[(table->count - below(4)) % GR_TRACE_EVENTS] + below(8);
+    *word = any_value(*word, table->count, table->count);
+}
+static void read_events(bool honest) {
+    const uint32_t p = writer->self.number, n = 1 + below(below(2) ? 16 : 2 * GR_TRACE_EVENTS);
+    struct gr_trace_event *events = malloc(n * sizeof *events); /* of its exact size */
+    const uint64_t next = tracer->next[p], missed = tracer->missed[p];
+    const int got = gr_trace_read(tracer, p, events, n);
+    REQUIRE(got >= 0 && (uint32_t)got <= n);
+    const uint64_t first = tracer->next[p] - (uint32_t)got;
+    uint32_t whole = 0;
+    for (uint32_t k = 0; k < (uint32_t)got; k++) {
+        const struct gr_trace_event *event = &events[k];
+        if (!event->turn) continue;
+        REQUIRE(event->turn == first + k + 1);
+        whole++;
+        if (honest) REQUIRE(event->about[1] == ~event->about[0] && event->about[2] == event->about[0] + 1);
+    }
+    REQUIRE(!honest || tracer->next[p] - next == whole + tracer->missed[p] - missed);
+    free(events);
+}
+static void fuzz_events(void) {
+    const bool honest = below(2);
+    writer = &traced.first[below(PEERS)];
+    if (!honest) fuzz_live(&traced); /* its verbs write events as well */
+    traced.ring->head->traced_until_ns = INT64_MAX;
+    write_events();
+    const uint32_t p = writer->self.number;
+    if (honest || below(2)) traced.ring->events[p].count = 0; /* else that of an input before */
+    tracer->next[p] = traced.ring->events[p].count, tracer->blank_ns[p] = 0;
+    meanwhile = honest ? write_events : damage_events;
+    for (uint32_t k = below(6); k > 0; k--) meanwhile(), read_events(honest);
+    meanwhile = NULL;
+}
+
 /* ---- files ----------------------------------------------------------------------------------- */
 
 static bool fuzz_file(struct live *from) {
@@ -245,11 +298,20 @@ int main(int argc, char **argv) {
     uint64_t inputs = 50000, first = 0, files = 0, attached = 0;
     begin_run(argc, argv, &inputs, &first);
     for (int k = 0; k < GEOMETRIES; k++) begin(&lives[k], configs[k]);
+    const char *why;
+    char text[256];
+    begin(&traced, configs[0]);
+    REQUIRE(tracer = gr_trace_begin(traced.fd, &why, text, sizeof text));
+    /* Its own head is a copy, which each input makes anew. */
+    traced.ring->head->traced_until_ns = ((struct gr_head *)traced.first_table[0])->traced_until_ns = INT64_MAX;
+    writer = traced.first;
+    while (!traced.ring->events) write_events();
     int64_t start = gr_now_ns();
     for (input = first; input < first + inputs; input++) {
         rng = seed * 0x2545f4914f6cdd1du + input * 0xda942042e4dd58b5u;
         struct live *live = &lives[below(GEOMETRIES)];
-        if (input % 2) fuzz_live(live);
+        if (input % 16 == 1) fuzz_events();
+        else if (input % 2) fuzz_live(live);
         else files++, attached += fuzz_file(live);
     }
     printf("{\"inputs\": %llu, \"files\": %llu, \"attached\": %llu, \"live\": %llu, \"findings\": 0, "
