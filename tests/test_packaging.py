@@ -164,7 +164,6 @@ def test_an_editable_install_is_found_from_anywhere_and_by_type_checkers(tracked
 
     user = tmp_path / "user"
     user.mkdir()
-    assert run(place / "venv/bin/gpuring", "--version", cwd=user).startswith("gpuring ")
     (user / "script.py").write_text(SCRIPT)
     said = run(
         *(sys.executable, "-m", "mypy", "--python-executable", python, "script.py"),

@@ -2,7 +2,6 @@
 
 absent, durable, ending, measure, options, owners, services, text and trouble are not commands, but
 are used by several.  Ctrl-C ends a command here, unless the command has to say what it has done.
-Until this is imported it ends it in `_gpuring_command.py`, beside the package.
 """
 
 from __future__ import annotations

@@ -33,18 +33,6 @@ class Late:
 
 sys.late = Late()
 """
-STARTS = """
-import os, signal, sys
-
-class Interrupts:
-    def find_spec(self, name, *_):
-        if name == sys.argv[1]:
-            os.kill(os.getpid(), signal.SIGINT)
-
-sys.meta_path.insert(0, Interrupts())
-from _gpuring_command import main
-sys.exit(main())
-"""
 KEEPER = """
 import os, signal, sys
 import gpuring
@@ -62,12 +50,6 @@ def create(*args, made=gpuring.create, **options):
 gpuring.create = create
 sys.exit(main(sys.argv[1:]))
 """
-
-
-@pytest.mark.parametrize("at", ["numpy.linalg", "gpuring.cli.why"])
-def test_ctrl_c_while_the_command_is_imported_ends_it_silently(at):
-    done = python(STARTS, at)
-    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
 
 def test_a_signal_that_comes_in_another_thread_ends_it():
