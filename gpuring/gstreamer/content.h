@@ -17,6 +17,10 @@ typedef struct Content {
     Layout layout;
 } Content;
 
+/* Whether the ring can have the frames that the properties ask for, as far as that is known before its
+ * first frame. FALSE: `error` says why not. */
+gboolean content_suits(const Content *content, const gpuring_ring *ring, const gchar *name,
+                       gpuring_error *error);
 /* Whether a frame has the same caps as the one before. */
 gboolean content_is_same(const Content *content, const Reader *reader, const gpuring_slot *slot);
 /* Takes the caps of this frame. is_new: whether they differ from those before. */

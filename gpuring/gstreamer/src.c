@@ -331,7 +331,7 @@ static void finalize(GObject *object) {
 }
 
 static void gpuring_src_init(GpuringSrc *self) {
-    stream_init(&self->stream, GST_ELEMENT(self));
+    stream_init(&self->stream, GST_ELEMENT(self), &self->content);
     self->content.timebase[1] = 1;
     timing_init(&self->timing);
     gst_base_src_set_format(GST_BASE_SRC(self), GST_FORMAT_TIME);

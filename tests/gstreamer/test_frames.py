@@ -24,18 +24,6 @@ def test_caps_that_the_metadata_does_not_hold_are_told_of(name, launch):
     assert f"ring '{name}': the metadata `caps` has room for 512 bytes, and not for these" in said
 
 
-def test_fields_that_are_no_planes_are_told_of(name, launch):
-    fields = {"image": ((4, 6), "u1"), "depth": ((4, 6), "f4")}
-    with gpuring.create(name, slots=2, fields=fields, device="host") as ring:
-        source = launch(f"gpuringsrc ring={name} ! fakesink")
-        poll(lambda: ring.stats().subscriptions)
-        with ring.producer() as producer:
-            producer.claim(PATIENCE_S).publish()
-            said = source.end(1)
-    assert "its slots hold image (4, 6) |u1, depth (4, 6) <f4, not NV12 pictures of 6 x 4." in said
-    assert "Several fields are taken for the planes of one picture" in said
-
-
 def widths_in(said):
     return re.findall(r"fakesink0\.\S+sink: caps = .*?width=\(int\)(\d+)", said)
 
