@@ -219,7 +219,7 @@ static void set_context(GstElement *element, GstContext *context) {
 
 static gboolean start(GpuringSink *self) {
     self->dropped = 0;
-    return has_name(GST_ELEMENT(self), self->writer.name);
+    return may_start(GST_ELEMENT(self), self->writer.name, self->writer.timeout_s);
 }
 
 static void stop(GpuringSink *self) {

@@ -201,7 +201,7 @@ static GstFlowReturn create(GstPushSrc *base, GstBuffer **buffer) {
 static gboolean start(GstBaseSrc *base) {
     GpuringSrc *self = SELF(base);
     self->lost = self->stream.missed = 0;
-    return has_name(GST_ELEMENT(self), self->stream.name);
+    return may_start(GST_ELEMENT(self), self->stream.name, self->stream.timeout_s);
 }
 
 static gboolean stop(GstBaseSrc *base) {
