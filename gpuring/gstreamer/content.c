@@ -122,3 +122,15 @@ gboolean content_take(Content *content, const Reader *reader, const gchar *name,
     gst_caps_unref(caps);
     return TRUE;
 }
+
+void content_not_taken(const Content *content, const gchar *name, gpuring_error *error) {
+    gchar *caps = gst_caps_to_string(content->caps);
+    tell(error, GPURING_INVALID,
+         "ring '%s': the elements downstream do not accept %s. Put %s", name, caps,
+         content->layout.is_on_gpu
+             ? "cudadownload behind gpuringsrc, if they are for host memory"
+         : content->layout.is_video
+             ? "videoconvert and videoscale behind gpuringsrc, if they take another format or size"
+             : "audioconvert and audioresample behind gpuringsrc, if they take another format or rate");
+    g_free(caps);
+}

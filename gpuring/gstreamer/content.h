@@ -26,6 +26,8 @@ gboolean content_is_same(const Content *content, const Reader *reader, const gpu
 /* Takes the caps of this frame. is_new: whether they differ from those before. */
 gboolean content_take(Content *content, const Reader *reader, const gchar *name,
                       const gpuring_slot *slot, gboolean *is_new, gpuring_error *error);
+/* Says that elements downstream do not accept the caps, and what converts the frames. */
+void content_not_taken(const Content *content, const gchar *name, gpuring_error *error);
 /* The duration of a frame. 0: it is not known. */
 GstClockTime content_frame_ns(const Content *content);
 GstClockTime content_pts(const Content *content, const Reader *reader, const gpuring_slot *slot);

@@ -65,15 +65,7 @@ static gboolean take_caps(GpuringSrc *self, const gpuring_slot *slot, gpuring_er
     GST_OBJECT_UNLOCK(self);
     if (is_new) drop_pool(self);
     if (!is_new || (is_taken(self) && gst_base_src_negotiate(GST_BASE_SRC(self)))) return TRUE;
-    gchar *caps = gst_caps_to_string(self->content.caps);
-    tell(error, GPURING_INVALID,
-         "ring '%s': the elements downstream do not accept %s. Put %s", self->stream.name, caps,
-         self->content.layout.is_on_gpu
-             ? "cudadownload behind gpuringsrc, if they are for host memory"
-         : self->content.layout.is_video
-             ? "videoconvert and videoscale behind gpuringsrc, if they take another format or size"
-             : "audioconvert and audioresample behind gpuringsrc, if they take another format or rate");
-    g_free(caps);
+    content_not_taken(&self->content, self->stream.name, error);
     return FALSE;
 }
 
