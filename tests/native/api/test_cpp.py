@@ -44,6 +44,11 @@ def shown(words: str) -> str:
     return block
 
 
+def cpu_ticks(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return int(stat[11]) + int(stat[12])
+
+
 def test_objects_of_cpp_leave_the_ring_when_they_go(name, tmp_path):
     assert run_cpp("creates", name, tmp_path) == 0
     assert segments_of(name) == []
@@ -159,6 +164,23 @@ def test_what_waits_in_cpp_without_a_timeout_waits_in_python(name, tmp_path, ver
                 else:
                     put(producer)
                 assert program.wait(PATIENCE_S) == 0
+        finally:
+            program.kill()
+
+
+def test_who_spins_for_ever_is_never_among_the_sleepers(name, tmp_path):
+    command = [build_cpp("waits", tmp_path), name, "spin"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        try:
+            assert program.stdout.readline() == "attaches\n"
+            with small_ring(name) as ring, ring.producer() as producer:
+                poll(lambda: program.poll() or ring.stats().subscriptions)
+                seen, before = set(), cpu_ticks(program.pid)
+                while seen <= {0} and cpu_ticks(program.pid) < before + 20:
+                    seen.add(waiters(ring))
+                put(producer)
+                assert program.wait(PATIENCE_S) == 0
+                assert seen == {0}
         finally:
             program.kill()
 
