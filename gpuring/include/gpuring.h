@@ -446,7 +446,8 @@ typedef struct gpuring_consumer_options {
  * it reads those, and then gets the end of the stream. */
 gpuring_status gpuring_join_consumer(gpuring_ring *ring, const gpuring_consumer_options *options,
                                      gpuring_consumer **consumer, gpuring_error *error);
-/* Releases all frames that are held, and leaves the ring. See gpuring_close_producer. */
+/* Releases all frames that are held, and leaves the ring. See gpuring_close_producer. Does not tell of
+ * frames that are torn. */
 gpuring_status gpuring_close_consumer(gpuring_consumer *consumer, gpuring_error *error);
 
 /* Acquires the next frame of the subscription, to be read and then released. Waits until there is
