@@ -17,6 +17,7 @@ PACKAGES = {
 _ARGUMENT = re.compile(
     r"""`(?P<word>[a-z_]+)`|(?<![\w-])(?P<name>[a-z_]+)=(?P<value>True|'[^']*'|"[^"]*"|[\w.:]*)"""
 )
+_FOR_C = re.compile(r" \(in C [^)]*\)")
 
 
 class CommandError(Exception):
@@ -56,7 +57,7 @@ def message(error: BaseException, options: Collection[str]) -> str:
 def in_options(text: str, options: Collection[str]) -> str:
     """A message of the library, with options where it speaks of arguments: device='host' becomes
     --device host, and replace=True or `replace` becomes --replace.  Other arguments stay as they
-    are."""
+    are.  What the message says for programs in C is left out."""
 
     def option(found: re.Match[str]) -> str:
         name, value = found["word"] or found["name"], (found["value"] or "").strip("'\"")
@@ -64,4 +65,4 @@ def in_options(text: str, options: Collection[str]) -> str:
             return found[0]
         return f"--{name.replace('_', '-')}" + (f" {value}" if value not in ("", "True") else "")
 
-    return _ARGUMENT.sub(option, text)
+    return _ARGUMENT.sub(option, _FOR_C.sub("", text))

@@ -321,8 +321,16 @@ static void guess_audio(const gpuring_field *field, GstStructure *s) {
 static gboolean says_all(const GstCaps *given) {
     if (!given || gst_caps_get_size(given) == 0) return FALSE;
     const GstStructure *s = gst_caps_get_structure(given, 0);
-    return gst_structure_has_field(s, "format") && gst_structure_has_field(s, "width") &&
-           gst_structure_has_field(s, "height");
+    if (!gst_structure_has_field(s, "format")) return FALSE;
+    return gst_structure_has_field(s, "channels") ||
+           (gst_structure_has_field(s, "width") && gst_structure_has_field(s, "height"));
+}
+
+/* A frame that is smaller than its slot is of a ring with one field. */
+gboolean layout_guess_is_sure(const Slots *slots, const GstCaps *given) {
+    gpuring_info info = GPURING_INFO;
+    gpuring_get_info(slots->ring, &info);
+    return info.fields > 1 || says_all(given);
 }
 
 /* For audio, and for pictures of several fields, layout_place has checked this already. */

@@ -57,6 +57,8 @@ gboolean layout_frame_nbytes(const Layout *layout, const Slots *slots,
 /* The caps of a frame, guessed from its shape and dtype. What these do not say comes from the caps
  * that the user gave, which may be NULL. */
 GstCaps *layout_guess(const Slots *slots, const gpuring_slot *slot, const GstCaps *given);
+/* Whether the guess is the same for each shape that a frame may have. */
+gboolean layout_guess_is_sure(const Slots *slots, const GstCaps *given);
 /* Whether a picture of the guessed caps fills the frame. FALSE: the guess is wrong, and `error`
  * asks for the caps. */
 gboolean layout_guess_fills(const Layout *layout, const Slots *slots,

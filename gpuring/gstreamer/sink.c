@@ -161,17 +161,18 @@ static gpuring_status write_samples(GpuringSink *self, GstBuffer *buffer, gpurin
     gpuring_field field = GPURING_FIELD;
     gpuring_status status = writer_prepare(&self->writer, error);
     if (status != GPURING_OK) return status;
-    gpuring_field_at(self->writer.ring, 0, &field);
-    const guint64 samples = gst_buffer_get_size(buffer) / row, room = field.nbytes / row;
-    guint64 done;
+    const guint64 samples = gst_buffer_get_size(buffer) / row;
+    guint64 done, room;
     for (done = 0; done < samples; done += room) {
         gpuring_slot slot = GPURING_SLOT;
+        status = claim(self, &slot, error);
+        if (status != GPURING_OK && status != GPURING_FULL) return status;
+        gpuring_field_at(self->writer.ring, 0, &field); /* the claim may have led to another ring */
+        room = field.nbytes / row;
+        if (status == GPURING_FULL) continue;
         const guint64 shape[] = {MIN(samples - done, room), self->writer.layout.shape[0][1]};
         const GstClockTime from = gst_util_uint64_scale(done, GST_SECOND, rate);
         const GstClockTime to = gst_util_uint64_scale(done + shape[0], GST_SECOND, rate);
-        status = claim(self, &slot, error);
-        if (status == GPURING_FULL) continue;
-        if (status != GPURING_OK) return status;
         gst_buffer_extract(buffer, done * row, slot.data, shape[0] * row);
         status = set_shape(self, &slot, shape, error);
         if (status == GPURING_OK)
@@ -219,7 +220,7 @@ static void set_context(GstElement *element, GstContext *context) {
 
 static gboolean start(GpuringSink *self) {
     self->dropped = 0;
-    return has_name(GST_ELEMENT(self), self->writer.name);
+    return may_start(GST_ELEMENT(self), self->writer.name, self->writer.timeout_s);
 }
 
 static void stop(GpuringSink *self) {
@@ -266,7 +267,7 @@ static GstStateChangeReturn change_state(GstElement *element, GstStateChange cha
 
 enum {
     PROP_RING = 1, PROP_SLOTS, PROP_CREATE, PROP_TIMEOUT, PROP_READERS, PROP_DROP, PROP_DROPPED,
-    PROP_MEMORY, PROP_OWNER
+    PROP_MEMORY, PROP_OWNER, PROP_FOLLOW
 };
 
 static GType memory_type(void) {
@@ -300,6 +301,7 @@ static void set_property(GObject *object, guint id, const GValue *value, GParamS
     case PROP_DROP: self->writer.drops = g_value_get_boolean(value); break;
     case PROP_MEMORY: self->writer.memory = g_value_get_enum(value); break;
     case PROP_OWNER: self->writer.owner = g_value_get_int64(value); break;
+    case PROP_FOLLOW: self->writer.follows = g_value_get_boolean(value); break;
     default: G_OBJECT_WARN_INVALID_PROPERTY_ID(object, id, spec);
     }
 }
@@ -315,6 +317,7 @@ static void get_property(GObject *object, guint id, GValue *value, GParamSpec *s
     case PROP_DROP: g_value_set_boolean(value, self->writer.drops); break;
     case PROP_MEMORY: g_value_set_enum(value, self->writer.memory); break;
     case PROP_OWNER: g_value_set_int64(value, self->writer.owner); break;
+    case PROP_FOLLOW: g_value_set_boolean(value, self->writer.follows); break;
     case PROP_DROPPED:
         GST_OBJECT_LOCK(self);
         g_value_set_uint64(value, self->dropped);
@@ -346,6 +349,9 @@ static void add_properties(GObjectClass *of) {
         [PROP_TIMEOUT] = g_param_spec_double("timeout", "Timeout",
             "With create=false, for how many seconds to wait for the ring (-1 = forever)",
             -1, G_MAXDOUBLE, -1, early),
+        [PROP_FOLLOW] = g_param_spec_boolean("reattach", "Reattach",
+            "With create=false, wait for the next ring of the name when the ring is closed, instead of "
+            "failing", FALSE, early),
         [PROP_READERS] = g_param_spec_uint("readers", "Readers",
             "Wait for so many consumers before the first frame of a ring", 0, 250, 0, early),
         [PROP_DROP] = g_param_spec_boolean("drop", "Drop",

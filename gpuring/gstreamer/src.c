@@ -65,15 +65,7 @@ static gboolean take_caps(GpuringSrc *self, const gpuring_slot *slot, gpuring_er
     GST_OBJECT_UNLOCK(self);
     if (is_new) drop_pool(self);
     if (!is_new || (is_taken(self) && gst_base_src_negotiate(GST_BASE_SRC(self)))) return TRUE;
-    gchar *caps = gst_caps_to_string(self->content.caps);
-    tell(error, GPURING_INVALID,
-         "ring '%s': the elements downstream do not accept %s. Put %s", self->stream.name, caps,
-         self->content.layout.is_on_gpu
-             ? "cudadownload behind gpuringsrc, if they are for host memory"
-         : self->content.layout.is_video
-             ? "videoconvert and videoscale behind gpuringsrc, if they take another format or size"
-             : "audioconvert and audioresample behind gpuringsrc, if they take another format or rate");
-    g_free(caps);
+    content_not_taken(&self->content, self->stream.name, error);
     return FALSE;
 }
 
@@ -201,7 +193,7 @@ static GstFlowReturn create(GstPushSrc *base, GstBuffer **buffer) {
 static gboolean start(GstBaseSrc *base) {
     GpuringSrc *self = SELF(base);
     self->lost = self->stream.missed = 0;
-    return has_name(GST_ELEMENT(self), self->stream.name);
+    return may_start(GST_ELEMENT(self), self->stream.name, self->stream.timeout_s);
 }
 
 static gboolean stop(GstBaseSrc *base) {
@@ -331,7 +323,7 @@ static void finalize(GObject *object) {
 }
 
 static void gpuring_src_init(GpuringSrc *self) {
-    stream_init(&self->stream, GST_ELEMENT(self));
+    stream_init(&self->stream, GST_ELEMENT(self), &self->content);
     self->content.timebase[1] = 1;
     timing_init(&self->timing);
     gst_base_src_set_format(GST_BASE_SRC(self), GST_FORMAT_TIME);

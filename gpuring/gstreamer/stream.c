@@ -32,14 +32,15 @@ static gpuring_status join(Stream *stream, gpuring_ring *ring, gint64 from,
     options.lossy = !stream->is_lossless;
     options.label = GST_OBJECT_NAME(stream->element);
     options.start = from;
-    if (is_on_gpu(ring)) {
-        const gpuring_status status = use_gpu_of(stream, ring, error);
-        if (status != GPURING_OK) {
-            gpuring_detach(ring, NULL);
-            return status;
-        }
-        options.stream = stream->gpu.stream;
+    gpuring_status status = content_suits(stream->content, ring, stream->name, error)
+                                ? GPURING_OK
+                                : GPURING_INVALID;
+    if (status == GPURING_OK && is_on_gpu(ring)) status = use_gpu_of(stream, ring, error);
+    if (status != GPURING_OK) {
+        gpuring_detach(ring, NULL);
+        return status;
     }
+    if (is_on_gpu(ring)) options.stream = stream->gpu.stream;
     Reader *reader = reader_new(ring, &options, error);
     if (!reader) return error->status;
     stream_leave(stream);
@@ -173,8 +174,9 @@ gpuring_status stream_acquire(Stream *stream, gpuring_slot *slot, gpuring_error 
     return status;
 }
 
-void stream_init(Stream *stream, GstElement *element) {
+void stream_init(Stream *stream, GstElement *element, const Content *content) {
     stream->element = element;
+    stream->content = content;
     stream->timeout_s = -1;
     stream->device = GPURING_DEVICE_DEFAULT;
     stream->owner = -1;

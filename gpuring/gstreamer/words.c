@@ -51,11 +51,15 @@ gboolean may_set(GstElement *element, const GParamSpec *property) {
     return FALSE;
 }
 
-gboolean has_name(GstElement *element, const gchar *name) {
+gboolean may_start(GstElement *element, const gchar *name, gdouble timeout_s) {
+    const gchar *who = GST_OBJECT_NAME(gst_element_get_factory(element));
     gpuring_error error;
-    if (name) return TRUE;
-    tell(&error, GPURING_INVALID, "%s needs the name of a ring: ring=",
-         GST_OBJECT_NAME(gst_element_get_factory(element)));
+    if (name && (timeout_s >= 0 || timeout_s == -1)) return TRUE;
+    if (!name) tell(&error, GPURING_INVALID, "%s needs the name of a ring: ring=", who);
+    else
+        tell(&error, GPURING_INVALID,
+             "%s has timeout=%g, and of the numbers below 0 only -1 means something: for ever", who,
+             timeout_s);
     post_error(element, &error);
     return FALSE;
 }

@@ -16,7 +16,8 @@ GstFlowReturn flow_of(GstElement *element, gpuring_status status, const gpuring_
 /* Whether this property may be set now: the streaming thread uses it without a lock. If not, GLib
  * prints a warning. */
 gboolean may_set(GstElement *element, const GParamSpec *property);
-/* Whether the element has the name of its ring. If not, an error is posted. */
-gboolean has_name(GstElement *element, const gchar *name);
+/* Whether the element has the name of its ring, and a timeout that means something. If not, an error is
+ * posted. */
+gboolean may_start(GstElement *element, const gchar *name, gdouble timeout_s);
 void post_warning(GstElement *element, const gpuring_error *error);
 void post_info(GstElement *element, const gpuring_error *error);

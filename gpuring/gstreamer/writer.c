@@ -171,7 +171,8 @@ gpuring_status writer_await_copy(Writer *writer, gpuring_error *error) {
     return status;
 }
 
-/* Of a closed ring the library says how a program goes on in the next one. A pipeline cannot. */
+/* Of a closed ring the library says how a program goes on in the next one. A pipeline cannot, without
+ * the property `reattach`. */
 static gpuring_status claim(Writer *writer, gpuring_slot *slot, gpuring_error *error) {
     const gpuring_status status = writer->drops
                                       ? gpuring_try_claim(writer->producer, slot, error)
@@ -184,11 +185,29 @@ static gpuring_status claim(Writer *writer, gpuring_slot *slot, gpuring_error *e
     return status;
 }
 
+/* Leaves a closed ring, so that the next call looks for another one, in whose slots its frames may lie
+ * elsewhere. */
+static gboolean leave_closed(Writer *writer) {
+    gpuring_error said;
+    tell(&said, GPURING_CLOSED,
+         "ring '%s' was closed, or another ring took its name. This sink goes on in the next ring of that "
+         "name",
+         writer->name);
+    post_info(writer->element, &said);
+    writer_give_up(writer);
+    writer->is_placed = FALSE;
+    return may_go_on(writer, 20 * GST_MSECOND);
+}
+
 gpuring_status writer_claim(Writer *writer, gpuring_slot *slot, gpuring_error *error) {
-    gpuring_status status = writer_prepare(writer, error);
-    if (status != GPURING_OK) return status;
     for (;;) {
+        gpuring_status status = writer_prepare(writer, error);
+        if (status != GPURING_OK) return status;
         status = claim(writer, slot, error);
+        if (status == GPURING_CLOSED && writer->follows && !writer->creates) {
+            if (!leave_closed(writer)) return CANCELLED;
+            continue;
+        }
         if (status != GPURING_FULL || writer->drops) return status;
         if (!may_go_on(writer, GST_CLOCK_TIME_NONE)) return CANCELLED;
     }

@@ -15,6 +15,7 @@ typedef struct Writer {
     gchar *name;
     guint slots, readers;
     gboolean creates, drops;
+    gboolean follows; /* goes on in the next ring, if another process has made the one that was closed */
     gdouble timeout_s;
     gint64 owner; /* see attach_ring */
     gint memory; /* of a new ring: a gpuring_memory, or ANY_MEMORY */

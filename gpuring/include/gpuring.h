@@ -84,7 +84,7 @@ typedef struct gpuring_error {
     char text[512];    /* UTF-8: which ring, who is in the way, and what can be done */
 } gpuring_error;
 
-/* A name such as "GPURING_FULL". */
+/* A name such as "GPURING_FULL". It belongs to the library. */
 const char *gpuring_status_name(gpuring_status status);
 
 /* ---- rings ----------------------------------------------------------------------------------- */
@@ -121,8 +121,9 @@ typedef struct gpuring_attach_options {
 } gpuring_attach_options;
 #define GPURING_ATTACH_OPTIONS {sizeof(gpuring_attach_options), 0, -1, GPURING_DEVICE_DEFAULT, NULL}
 
-/* Opens the ring of this name. If options is NULL, GPURING_ATTACH_OPTIONS are used. For a ring on a
- * GPU the call may wait up to 5 s for a process that hands over the memory. */
+/* Opens the ring of this name, until gpuring_detach. If options is NULL, GPURING_ATTACH_OPTIONS are
+ * used. Returns GPURING_NOT_FOUND if no ring comes in time. For a ring on a GPU the call may wait up
+ * to 5 s more for a process that hands over the memory. */
 gpuring_status gpuring_attach(const char *name, const gpuring_attach_options *options,
                               gpuring_ring **ring, gpuring_error *error);
 /* Detaches from the ring. Close its producers and consumers first: while one of them is open, this
@@ -274,7 +275,8 @@ gpuring_status gpuring_create(const char *name, const gpuring_create_options *op
  * Do not free the memory while it does: until the ring is detached here, and no other process has
  * it any more. */
 bool gpuring_has_given(const void *given);
-/* Removes the name of a ring. Its peers go on, and no other process can attach to it. */
+/* Removes the name of a ring. Its peers go on, and no other process can attach to it. Returns
+ * GPURING_NOT_FOUND if there is none. */
 gpuring_status gpuring_unlink(const char *name, gpuring_error *error);
 
 /* ---- durable subscriptions ------------------------------------------------------------------- */
@@ -366,8 +368,9 @@ typedef struct gpuring_producer_options {
 #define GPURING_PRODUCER_OPTIONS                                                                   \
     {sizeof(gpuring_producer_options), NULL, GPURING_SPIN_ADAPTIVE, false, NULL, GPURING_GATE_AUTO}
 
-/* Joins the ring as a producer. If options is NULL, GPURING_PRODUCER_OPTIONS are used. Waits only
- * while another process is joining or leaving, for up to 5 s. */
+/* Joins the ring as a producer, until gpuring_close_producer. If options is NULL,
+ * GPURING_PRODUCER_OPTIONS are used. Waits only while another process is joining or leaving, for up
+ * to 5 s. */
 gpuring_status gpuring_join_producer(gpuring_ring *ring, const gpuring_producer_options *options,
                                      gpuring_producer **producer, gpuring_error *error);
 /* Abandons all claims, and leaves the ring. Returns GPURING_TIMEOUT if another process has held the
@@ -375,8 +378,9 @@ gpuring_status gpuring_join_producer(gpuring_ring *ring, const gpuring_producer_
 gpuring_status gpuring_close_producer(gpuring_producer *producer, gpuring_error *error);
 
 /* Claims the next slot, to be written and then published or abandoned. Waits while a lossless
- * subscription still needs the slot. A producer may have several claims at a time. If the next slot is
- * one of them, a claim without a timeout returns GPURING_INVALID, because it would wait for ever. */
+ * subscription still needs the slot, and returns GPURING_FULL if it is not free in time. A producer
+ * may have several claims at a time. If the next slot is one of them, a claim without a timeout
+ * returns GPURING_INVALID, because it would wait for ever. */
 gpuring_status gpuring_claim(gpuring_producer *producer, int64_t timeout_ns, gpuring_slot *slot,
                              gpuring_error *error);
 /* Claims the next slot if it is free, and never waits. If it is not free, returns GPURING_FULL and
@@ -392,7 +396,8 @@ gpuring_status gpuring_set_shape(gpuring_producer *producer, gpuring_slot *slot,
  * this fails. Does not wait for a GPU. */
 gpuring_status gpuring_publish(gpuring_producer *producer, gpuring_slot *slot,
                                gpuring_error *error);
-/* Gives up the claim. Its sequence carries no frame. */
+/* Gives up the claim. Its sequence carries no frame. The caller may not use the slot any more, even
+ * if this fails. Does not wait for a GPU. */
 gpuring_status gpuring_abandon(gpuring_producer *producer, gpuring_slot *slot,
                                gpuring_error *error);
 /* Claims at least one slot and up to `wanted`. Waits for the first one only. *got is set to how
@@ -400,6 +405,9 @@ gpuring_status gpuring_abandon(gpuring_producer *producer, gpuring_slot *slot,
 gpuring_status gpuring_claim_many(gpuring_producer *producer, int64_t timeout_ns,
                                   gpuring_slot *slots, uint32_t wanted, uint32_t *got,
                                   gpuring_error *error);
+/* Publishes all of these slots, as gpuring_publish does. If one of them cannot be published, those
+ * behind it are abandoned. If one is not open, or is given twice, returns GPURING_INVALID and
+ * publishes none. */
 gpuring_status gpuring_publish_many(gpuring_producer *producer, gpuring_slot *slots, uint32_t count,
                                     gpuring_error *error);
 
@@ -430,19 +438,22 @@ typedef struct gpuring_consumer_options {
     {sizeof(gpuring_consumer_options), NULL, GPURING_START_NEXT, false, false, false, NULL,        \
      GPURING_SPIN_ADAPTIVE, false, false, 0, NULL, GPURING_GATE_AUTO}
 
-/* Joins the ring as a consumer. If options is NULL, GPURING_CONSUMER_OPTIONS are used. Waits as
- * gpuring_join_producer does.
+/* Joins the ring as a consumer, until gpuring_close_consumer. If options is NULL,
+ * GPURING_CONSUMER_OPTIONS are used. Waits as gpuring_join_producer does.
  *
  * If the last producer has gone already, the consumer waits for the next one, as long as the ring's
  * creator lives and the stream has only one producer. But if there are frames left from `start` on,
  * it reads those, and then gets the end of the stream. */
 gpuring_status gpuring_join_consumer(gpuring_ring *ring, const gpuring_consumer_options *options,
                                      gpuring_consumer **consumer, gpuring_error *error);
-/* Releases all frames that are held, and leaves the ring. See gpuring_close_producer. */
+/* Releases all frames that are held, and leaves the ring. See gpuring_close_producer. Does not tell of
+ * frames that are torn. */
 gpuring_status gpuring_close_consumer(gpuring_consumer *consumer, gpuring_error *error);
 
 /* Acquires the next frame of the subscription, to be read and then released. Waits until there is
- * one. A consumer may hold several frames at a time. */
+ * one. Returns GPURING_TIMEOUT if none comes in time. After the last one, returns
+ * GPURING_END_OF_STREAM, or GPURING_PEER_LOST if the last producer has died. A consumer may hold
+ * several frames at a time. */
 gpuring_status gpuring_acquire(gpuring_consumer *consumer, int64_t timeout_ns, gpuring_slot *slot,
                                gpuring_error *error);
 /* Acquires the newest frame that this consumer has not had yet. The subscription must be lossy.
@@ -450,13 +461,17 @@ gpuring_status gpuring_acquire(gpuring_consumer *consumer, int64_t timeout_ns, g
 gpuring_status gpuring_latest(gpuring_consumer *consumer, int64_t timeout_ns, gpuring_slot *slot,
                               gpuring_error *error);
 /* Releases the frame, so that its slot can be used again. The caller may not use the slot any more,
- * even if this fails. Does not wait for a GPU. */
+ * even if this fails. Does not wait for a GPU. Returns GPURING_FRAME_TORN if the producer is known
+ * to have died before its GPU had written the frame. If that shows only later, the next acquire
+ * returns it. */
 gpuring_status gpuring_release(gpuring_consumer *consumer, gpuring_slot *slot,
                                gpuring_error *error);
 /* Acquires at least one frame and up to `wanted`, as gpuring_claim_many claims slots. */
 gpuring_status gpuring_acquire_many(gpuring_consumer *consumer, int64_t timeout_ns,
                                     gpuring_slot *slots, uint32_t wanted, uint32_t *got,
                                     gpuring_error *error);
+/* Releases all of these frames, as gpuring_release does, also if some are torn. If one is not open, or
+ * is given twice, returns GPURING_INVALID and releases none. */
 gpuring_status gpuring_release_many(gpuring_consumer *consumer, gpuring_slot *slots, uint32_t count,
                                     gpuring_error *error);
 

@@ -180,6 +180,8 @@ private:
 
 namespace detail {
 
+template <class Each, class Peer> class Batch;
+
 /* A slot of a peer. Byte is const for a consumer, which may only read. */
 template <class Peer, class Byte> class Slot {
 public:
@@ -244,6 +246,7 @@ protected:
             throw std::invalid_argument(differs("the metadata '", field, field.nbytes, sizeof(T)));
         return field;
     }
+    template <class, class> friend class Batch;
     Ring ring_;
     gpuring_slot slot_;
     std::shared_ptr<Peer> peer_; /* NULL when the slot has ended */
@@ -319,6 +322,84 @@ public:
     }
 };
 
+namespace detail {
+
+/* Slots that one call has taken, in order of their sequences. */
+template <class Each, class Peer> class Batch {
+public:
+    Batch(const Ring &ring, const std::shared_ptr<Peer> &peer, std::vector<gpuring_slot> taken)
+        : raw_(std::move(taken)) {
+        slots_.reserve(raw_.size());
+        for (const gpuring_slot &slot : raw_) slots_.emplace_back(ring, peer, slot);
+    }
+    std::size_t size() const noexcept { return slots_.size(); }
+    auto begin() noexcept { return slots_.begin(); }
+    auto end() noexcept { return slots_.end(); }
+    Each &operator[](std::size_t k) noexcept { return slots_[k]; }
+
+protected:
+    /* Ends the slots that are still open, by one call. */
+    template <class Verb> gpuring_status end_all(Verb verb, gpuring_error *error) noexcept {
+        std::shared_ptr<Peer> peer;
+        std::uint32_t open = 0;
+        for (Each &slot : slots_) {
+            if (!slot.peer_) continue;
+            peer = std::move(slot.peer_);
+            raw_[open++] = slot.slot_;
+        }
+        return open ? verb(peer.get(), raw_.data(), open, error) : GPURING_OK;
+    }
+
+private:
+    std::vector<gpuring_slot> raw_;
+    std::vector<Each> slots_;
+};
+
+/* Takes up to `wanted` slots by a verb of gpuring.h. None: nothing came in time. */
+template <class Verb, class Peer>
+std::vector<gpuring_slot> many(Verb verb, Peer *peer, std::uint32_t wanted, const Timeout &timeout) {
+    gpuring_error error;
+    gpuring_slot slot = GPURING_SLOT;
+    std::vector<gpuring_slot> slots(wanted < 1024 ? wanted : 1024, slot); /* a ring has no more */
+    std::uint32_t got = 0;
+    const auto n = static_cast<std::uint32_t>(slots.size());
+    came(verb(peer, ns(timeout), slots.data(), n, &got, &error), error);
+    slots.resize(got);
+    return slots;
+}
+
+} // namespace detail
+
+/* Slots to be written. Those that are neither published nor moved out of it when it goes are
+ * abandoned. */
+class WriteBatch : public detail::Batch<WriteSlot, gpuring_producer> {
+public:
+    using Batch::Batch;
+    /* Publishes the slots that are still open. If one cannot be published, those behind it are
+     * abandoned, and this throws. */
+    void publish() {
+        gpuring_error error;
+        detail::check(end_all(gpuring_publish_many, &error), error);
+    }
+};
+
+/* Frames to be read. Those that are neither released nor moved out of it when it goes are
+ * released. */
+class ReadBatch : public detail::Batch<ReadSlot, gpuring_consumer> {
+public:
+    using Batch::Batch;
+    ReadBatch(ReadBatch &&) noexcept = default;
+    /* The frames that it had are released. */
+    ReadBatch &operator=(ReadBatch &&) noexcept = default;
+    ~ReadBatch() { end_all(gpuring_release_many, nullptr); }
+
+    /* Releases the frames that are still open. Throws if some are known to be torn. */
+    void release() {
+        gpuring_error error;
+        detail::check(end_all(gpuring_release_many, &error), error);
+    }
+};
+
 class Producer {
 public:
     explicit Producer(const Ring &ring, gpuring_producer_options options = GPURING_PRODUCER_OPTIONS)
@@ -350,6 +431,13 @@ public:
         gpuring_slot slot = GPURING_SLOT;
         if (!detail::came(gpuring_try_claim(get(), &slot, &error), error)) return std::nullopt;
         return std::make_optional<WriteSlot>(ring(), producer_, slot);
+    }
+    /* Waits for one slot, and takes up to `wanted` that are free. Returns nothing if none was free
+     * in time. */
+    std::optional<WriteBatch> claim_many(std::uint32_t wanted, const Timeout &timeout = {}) {
+        auto slots = detail::many(gpuring_claim_many, get(), wanted, timeout);
+        if (slots.empty()) return std::nullopt;
+        return std::make_optional<WriteBatch>(ring(), producer_, std::move(slots));
     }
     int fd() {
         gpuring_error error;
@@ -394,6 +482,12 @@ public:
     }
     std::optional<ReadSlot> latest(const Timeout &timeout = {}) {
         return taken(gpuring_latest, timeout);
+    }
+    /* Waits for one frame, and takes up to `wanted` that are there. Else as acquire(). */
+    std::optional<ReadBatch> acquire_many(std::uint32_t wanted, const Timeout &timeout = {}) {
+        auto slots = detail::many(gpuring_acquire_many, get(), wanted, timeout);
+        if (slots.empty()) return std::nullopt;
+        return std::make_optional<ReadBatch>(ring(), consumer_, std::move(slots));
     }
     /* Waits for the next frame without a timeout. Returns nothing at the end of the stream. */
     std::optional<ReadSlot> next() {

@@ -166,7 +166,10 @@ def test_what_cannot_be_is_said_in_one_line(name, tmp_path, command, monkeypatch
         with ring.producer():
             pass
         assert command("record", name, "--out", path).returncode == 0
+        ring.subscribe("kept")
+        other = "subscription 'kept' exists with another --lossless or `redeliver`; all members"
         for asked, status, said in [
+            (("record", name, "--out", path, "--durable", "kept"), 2, other),
             (("record", f"{name}-no", "--out", path), 1, "No ring or service named"),
             (("record", name, name, "--out", path), 2, "named twice"),
             (("record", name, "--out", path, "--patience", 5), 2, "--durable"),

@@ -122,6 +122,9 @@ def test_arguments_become_the_options_that_a_command_has():
         "use --device host, pass --replace, --max-rings or owner=0 (docker --device=x)"
     )
     assert in_options("with `replace` or `reattach`", options) == "with --replace or `reattach`"
+    assert (
+        in_options("use device='host' (in C HOST), or not", options) == "use --device host, or not"
+    )
     assert message(PermissionError(13, "Permission denied", "/x"), ()) == "/x: Permission denied"
 
 

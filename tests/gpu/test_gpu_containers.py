@@ -155,7 +155,7 @@ def test_legacy_ipc_is_refused_in_another_container(container, name):
     maker = container(on_gpu, name, "ipc")
     assert maker("what")[1] == "ipc"
     said = container(attaches, name)("attach")
-    assert 'the ring must be created with memory="vmm"' in said
+    assert "the ring must be created with `memory` vmm" in said
     maker.kill()
     cleaner = container(cleans)
     poll(lambda: name in cleaner("clean"))

@@ -50,24 +50,28 @@ def test_audio_beside_a_picture(name, launch, tmp_path):
     assert file.read_bytes() == np.arange(10, dtype="i2").tobytes()
 
 
-def test_a_field_is_not_cut_into_rows_of_another_format(name, launch):
-    """Six rows of 16 bytes would be two rows of 16 pixels in BGR. They are not such a picture."""
-    fields = {"left": ((6, 16), "u1"), "depth": ((6, 16), "u2")}
-    with gpuring.create(name, slots=2, fields=fields, device="host") as ring:
-        target = launch(f"gpuringsrc ring={name} field=left caps=video/x-raw,format=BGR ! fakesink")
-        poll(lambda: ring.stats().subscriptions)
-        with ring.producer() as producer:
-            producer.claim(PATIENCE_S).publish()
-        said = target.end(1)
-    assert "not BGR pictures of 16 x 6" in said
-
-
-def test_a_field_that_is_not_there_is_told_of(name, launch):
-    fields = {"image": ((4, 8, 3), "u1"), "depth": ((4, 8), "u2")}
-    with gpuring.create(name, slots=2, fields=fields, device="host") as ring:
-        target = launch(f"gpuringsrc ring={name} field=dept ! fakesink")
-        poll(lambda: ring.stats().subscriptions)
-        with ring.producer() as producer:
-            producer.claim(PATIENCE_S).publish()
-        said = target.end(1)
-    assert "has no field 'dept': its slots hold image (4, 8, 3) |u1, depth (4, 8) <u2" in said
+@pytest.mark.parametrize(
+    ("asked", "told"),
+    [
+        ("field=lef", "has no field 'lef': its slots hold left (6, 16) |u1, sound (6) <i2"),
+        # Six rows of 16 bytes would be two rows of 16 pixels in BGR. They are not such a picture.
+        ("field=left caps=video/x-raw,format=BGR", "not BGR pictures of 16 x 6"),
+        ("", "its slots hold left (6, 16) |u1, sound (6) <i2, not NV12 pictures of 16 x 6. Several "
+         "fields are taken for the planes of one picture"),
+        ("field=left caps=image/jpeg", "are not caps of raw video or audio: image/jpeg"),
+        # Two channels of six samples would end behind the slot.
+        ("field=sound caps=audio/x-raw,format=S16LE,channels=2",
+         "its slots hold sound (6) <i2, not S16LE audio of 2 channels"),
+        ("field=left timebase=1/1000", "its metadata has no `pts` of dtype <i8"),
+        ("field=left caps=video/x-raw(memory:CUDAMemory)",
+         "is in host memory, and caps= says memory:CUDAMemory. Leave that out"),
+    ],
+    ids=["field", "cut", "planes", "encoded", "audio", "timebase", "memory"],
+)  # fmt: skip
+def test_what_the_ring_cannot_give_is_told_before_its_first_frame(asked, told, name, launch):
+    fields, meta = {"left": ((6, 16), "u1"), "sound": ((6,), "i2")}, [("pts", "f8")]
+    with gpuring.create(name, slots=2, fields=fields, meta=meta, device="host") as ring:
+        source = launch(f"gpuringsrc ring={name} {asked} ! fakesink")
+        poll(lambda: ring.stats().subscriptions or source.process.poll() is not None)
+        assert not ring.stats().subscriptions
+        assert told in source.end(1)

@@ -162,17 +162,6 @@ def test_audio_of_a_pipeline_in_python_and_back(form, dtype, name, launch, tmp_p
 STEREO = "audio/x-raw,format=S16LE,rate=8000,channels=2"
 
 
-def test_audio_of_more_channels_than_the_slots_hold_is_told_of(name, launch):
-    """Two channels of 1024 samples would end behind the slot."""
-    with gpuring.create(name, slots=2, shape=(1024,), dtype="i2", device="host") as ring:
-        target = launch(f"gpuringsrc ring={name} caps={STEREO} ! fakesink")
-        poll(lambda: ring.stats().subscriptions)
-        with ring.producer() as producer:
-            producer.claim(PATIENCE_S).publish()
-        said = target.end(1)
-    assert "its slots hold array (1024) <i2, not S16LE audio of 2 channels" in said
-
-
 @pytest.mark.parametrize(
     ("fields", "taken", "what"),
     [
@@ -279,20 +268,16 @@ def test_a_shape_that_does_not_tell_the_caps_asks_for_them(
 
 
 @pytest.mark.parametrize(
-    ("given", "written", "told"),
-    [
-        ("video/x-bayer,format=rggb", b"", "video/x-bayer, format=(string)rggb"),
-        ("", b"video/x-h264", "video/x-h264"),
-        ("", b"\x1b[2J\xff", r"\033[2J\377"),
-    ],
+    ("written", "told"),
+    [(b"video/x-h264", "video/x-h264"), (b"\x1b[2J\xff", r"\033[2J\377")],
 )
-def test_caps_that_are_no_raw_video_are_told_as_they_were_given(given, written, told, name, launch):
+def test_caps_that_are_no_raw_video_are_told_as_they_were_given(written, told, name, launch):
     """Those of the metadata are another program's bytes."""
     meta = [("caps", "S512")]
     with gpuring.create(
         name, slots=2, shape=(4, 8, 2), dtype="u1", meta=meta, device="host"
     ) as ring:
-        target = launch(f"gpuringsrc ring={name} {f'caps={given}' if given else ''} ! fakesink")
+        target = launch(f"gpuringsrc ring={name} ! fakesink")
         poll(lambda: ring.stats().subscriptions)
         with ring.producer() as producer, producer.claim(PATIENCE_S) as slot:
             slot.meta["caps"] = written
@@ -321,17 +306,6 @@ def test_a_pts_of_python_has_the_unit_that_is_given(timebase, dtype, times, name
         assert told == times
     else:  # the times of arrival
         assert len({*told, "000000000"}) == 3
-
-
-def test_a_unit_of_a_pts_that_is_no_integer_is_refused(name, launch):
-    with gpuring.create(
-        name, slots=4, shape=(4, 8), dtype="u1", meta=[("pts", "f8")], device="host"
-    ) as ring:
-        target = launch(f"gpuringsrc ring={name} timebase=1/50 ! fakesink")
-        poll(lambda: ring.stats().subscriptions)
-        with ring.producer() as producer:
-            producer.claim(PATIENCE_S).publish()
-        assert "its metadata has no `pts` of dtype <i8" in target.end(1)
 
 
 def test_an_encoder_that_looks_far_ahead_gets_its_frames(name, launch, tmp_path):

@@ -24,18 +24,6 @@ def test_caps_that_the_metadata_does_not_hold_are_told_of(name, launch):
     assert f"ring '{name}': the metadata `caps` has room for 512 bytes, and not for these" in said
 
 
-def test_fields_that_are_no_planes_are_told_of(name, launch):
-    fields = {"image": ((4, 6), "u1"), "depth": ((4, 6), "f4")}
-    with gpuring.create(name, slots=2, fields=fields, device="host") as ring:
-        source = launch(f"gpuringsrc ring={name} ! fakesink")
-        poll(lambda: ring.stats().subscriptions)
-        with ring.producer() as producer:
-            producer.claim(PATIENCE_S).publish()
-            said = source.end(1)
-    assert "its slots hold image (4, 6) |u1, depth (4, 6) <f4, not NV12 pictures of 6 x 4." in said
-    assert "Several fields are taken for the planes of one picture" in said
-
-
 def widths_in(said):
     return re.findall(r"fakesink0\.\S+sink: caps = .*?width=\(int\)(\d+)", said)
 
@@ -147,3 +135,23 @@ def test_full_speed_without_a_loss(name, launch, record_property):
     seconds = float(took[3]) + 60 * int(took[2])
     record_property("frames_per_s", frames / seconds)
     print(f"{frames / seconds:.0f} frames/s")
+
+
+@pytest.mark.parametrize(("samples", "shapes"), [(1024, [600, 1000, 1000]), (250, [250, 250, 100])])
+def test_a_sink_that_reattaches_goes_on_in_the_next_ring(samples, shapes, name, launch):
+    """The slots of that ring may have another size.  The first ring is closed when 400 samples of
+    the first buffer are in it, and it is full."""
+    of = {"slots": 4, "dtype": "<i2", "device": "host"}
+    source = "audiotestsrc samplesperbuffer=1000 ! audio/x-raw,format=S16LE,channels=1"
+    options = "create=false reattach=true readers=1"
+    ring = gpuring.create(name, shape=(100, 1), **of)
+    with ring, gpuring.attach(name) as second, second.consumer():
+        sink = launch(f"{source} ! gpuringsink ring={name} {options}", "-v")
+        poll(lambda: ring.stats().subscriptions[0].lag == 4)
+        ring.close()
+        sink.until("This sink goes on in the next ring of that name", 1)
+    with gpuring.create(name, shape=(samples, 1), **of) as ring, ring.consumer() as frames:
+        for expected in shapes:
+            with frames.acquire(PATIENCE_S) as slot:
+                assert slot.array.shape == (expected, 1)
+    sink.kill()

@@ -387,6 +387,10 @@ def test_a_sink_does_not_mix_its_frames_with_those_of_a_program_that_runs(name, 
     command("clean", name)
 
 
-def test_elements_need_a_name(launch):
-    assert "needs the name of a ring" in launch("gpuringsrc ! fakesink").end(255)
-    assert "needs the name of a ring" in launch(f"{numbers()} ! gpuringsink").end(255)
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [("", "needs the name of a ring"), ("ring=x timeout=-0.5", "has timeout=-0.5, and of the")],
+)
+def test_elements_need_a_name_and_a_timeout_that_means_something(given, told, launch):
+    assert told in launch(f"gpuringsrc {given} ! fakesink").end(255)
+    assert told in launch(f"{numbers()} ! gpuringsink {given}").end(255)

@@ -168,7 +168,7 @@ def test_the_error_says_what_to_do_where_there_is_no_room(gpu, kind):
         create(kind)
     fix = "or stop who else uses that GPU"
     if kind != "ipc":
-        fix = 'stop who else uses that GPU, or take memory="ipc"'
+        fix = "stop who else uses that GPU, or take `memory` ipc"
     assert str(caught.value).endswith(f"Use fewer or smaller slots, {fix}")
     assert (gpu.has, gpu.open_fds()) == ({}, 0)
 

@@ -11,6 +11,7 @@ benchmarks of other libraries and of many more settings: python -m bench.
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -116,7 +117,7 @@ def why_no_gpu(pipe: Pipe) -> str:
 
     usable, reason = cuda.available()
     if not usable:
-        return reason.partition("; or use device=")[0]  # which is no option of a command
+        return re.split(r"; (?:or )?use device=", reason)[0]  # which is no option of a command
     try:
         cuda_tools()
     except Exception as error:  # CuPy without NVRTC has many ways to say so

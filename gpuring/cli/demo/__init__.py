@@ -227,7 +227,8 @@ def _choose_device(asked: str) -> tuple[str, str]:
     if asked == "cuda":
         raise gpuring.DeviceError(f"--device cuda: {reason}")
     # The advice to use the host is followed already.
-    return "host", "no usable GPU: " + re.split(r"[;.,]? (?:or use|Use) device='host'", reason)[0]
+    why = re.split(r"[;.,]? (?:or use|[Uu]se) device='host'", reason)[0]
+    return "host", f"no usable GPU: {why}"
 
 
 def _on_gpu() -> str:

@@ -142,7 +142,7 @@ static gpuring_status choose_kind(gpuring_ring *ring, gpuring_memory memory,
     config->memory = (enum gr_memory)memory;
     if (!*gm_lacks(ring->driver, config->memory, ring->gpu, system.release, no_ipc))
         return GPURING_OK;
-    return gm_fail(error, CU_NOT_SUPPORTED, "memory=\"%s\": %s. Use memory=\"auto\"",
+    return gm_fail(error, CU_NOT_SUPPORTED, "`memory` %s: %s. Use `memory` auto",
                    memory == GPURING_MEMORY_IPC ? "ipc" : memory == GPURING_MEMORY_VMM ? "vmm" : "pool",
                    no_ipc);
 }
@@ -200,9 +200,9 @@ static gpuring_status choose(gpuring_ring *ring, const gpuring_create_options *o
         config->gate = options->gate == GPURING_GATE_HOST ? GR_GATE_HOST : GR_GATE_STREAM;
         if (options->sync != GPURING_SYNC_EVENT) return GPURING_OK;
         return gh_fail(error, GPURING_INVALID,
-                       "%s%s%sa pinned ring has sync=\"timeline\": peers without a GPU have no "
-                       "events. Leave sync= out",
-                       *why ? "memory=\"auto\" takes \"pinned\" here (" : "", why,
+                       "%s%s%sa pinned ring has `sync` timeline: peers without a GPU have no "
+                       "events. Leave `sync` out",
+                       *why ? "`memory` auto takes pinned here (" : "", why,
                        *why ? "), and " : "");
     }
     gm_lacks_timeline(ring->driver, ring->gpu, no_timeline);

@@ -93,7 +93,7 @@ gpuring_status gm_order(gpuring_sync sync, gpuring_gate gate, const char *no_tim
     const bool timeline = !*no_timeline;
     if (sync == GPURING_SYNC_TIMELINE && !timeline)
         return gm_fail(error, CU_NOT_SUPPORTED,
-                       "sync=\"timeline\": %s. Use sync=\"event\" or sync=\"auto\"", no_timeline);
+                       "`sync` timeline: %s. Use `sync` event or auto", no_timeline);
     *has_sync = sync == GPURING_SYNC_EVENT || !timeline ? GR_SYNC_EVENT : GR_SYNC_TIMELINE;
     *has_gate = gate == GPURING_GATE_HOST ? GR_GATE_HOST : GR_GATE_STREAM;
     /* Without a timeline the host waits, because a stream that waits for the event of a killed

@@ -16,7 +16,7 @@ gpuring_status gm_check_creator(const char *name, struct gr_ring *ring, gpuring_
     return gh_fail(error, GPURING_PEER_LOST,
                    "ring '%s': the process that created it (pid %llu) is dead. Those inside may "
                    "finish, but nobody new can open its GPU memory. Create the ring again, with "
-                   "memory=\"vmm\" if others have to join it after such a death, or let `gpuring "
+                   "`memory` vmm if others have to join it after such a death, or let `gpuring "
                    "keep` own it",
                    name, (unsigned long long)ring->head->creator_pid);
 }

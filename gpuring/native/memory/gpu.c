@@ -30,7 +30,7 @@ gpuring_status gm_fail_no_driver(const char *why, bool found, gpuring_error *err
         return gm_fail(error, 0,
                        "this NVIDIA driver has no %s: CUDA 12 or later is needed; update the driver",
                        why);
-    return gm_fail(error, 0, "there is no NVIDIA driver (%s); use device='host'", why);
+    return gm_fail(error, 0, "there is no NVIDIA driver (%s); use " GM_HOST, why);
 }
 
 gpuring_status gm_load(struct gd_driver **driver, gpuring_error *error) {
@@ -57,8 +57,7 @@ static gpuring_status no_gpu(const struct gd_driver *driver, const struct gm_ref
     if (refusal->status == CU_NOT_INITIALIZED)
         why = "CUDA does not start; after fork() it cannot: use the 'spawn' method";
     return gm_fail(error, refusal->status,
-                   "no usable GPU: %s (%s). Use device='host', or run on a machine with an NVIDIA "
-                   "GPU",
+                   "no usable GPU: %s (%s). Use " GM_HOST ", or run on a machine with an NVIDIA GPU",
                    why, gm_told(words, driver, refusal));
 }
 
@@ -132,14 +131,13 @@ gpuring_status gm_owner_of(struct gd_driver *driver, int device, const uint8_t w
         snprintf(fix, sizeof fix, "Make that GPU visible to this process");
     } else {
         snprintf(how, sizeof how, "is GPU %d and cannot be reached", *owner);
-        snprintf(fix, sizeof fix, "Attach under GPU %d, attach('%s', device=%d)", *owner, ring,
-                 *owner);
+        snprintf(fix, sizeof fix, "Attach with `device` %d", *owner);
     }
     name_of(wanted, theirs);
     name_of(mine, ours);
     return gm_fail(error, 0,
                    "ring '%s' lives on %s, which %s from GPU %d, %s (CUDA_VISIBLE_DEVICES=%s). %s, "
-                   "and copy frames to other GPUs with slot.copy_to(out)",
+                   "and copy the frames to other GPUs",
                    ring, theirs, how, device, ours, visible(), fix);
 }
 

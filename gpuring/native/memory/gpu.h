@@ -25,6 +25,9 @@
 
 enum { GM_WORDS = 384, GM_UUID = 16 };
 
+/* What to use instead of a GPU. Commands leave out what is for C (cli/trouble.py). */
+#define GM_HOST "device='host' (in C GPURING_MEMORY_HOST)"
+
 /* A call that the driver has refused. */
 struct gm_refusal {
     const char *call;

@@ -135,7 +135,7 @@ static gpuring_status no_room(const struct gm_slab *slab, const struct gm_refusa
                    "slots, %sstop who else uses that GPU%s",
                    (double)slab->nbytes / (1 << 20), slab->device,
                    gm_told(words, slab->driver, refusal), slab->kind == GR_MEMORY_IPC ? "or " : "",
-                   slab->kind == GR_MEMORY_IPC ? "" : ", or take memory=\"ipc\"");
+                   slab->kind == GR_MEMORY_IPC ? "" : ", or take `memory` ipc");
 }
 
 static gpuring_status export_plain(struct gm_slab *slab, gpuring_error *error) {
@@ -144,7 +144,7 @@ static gpuring_status export_plain(struct gm_slab *slab, gpuring_error *error) {
     if (gm_export_plain(slab->driver, slab->ptr[WRITE], slab->handle, &refusal)) return GPURING_OK;
     return gm_fail(error, refusal.status,
                    "GPU %d cannot share memory between processes by CUDA IPC (%s). Virtualised GPUs "
-                   "and some sandboxes cannot. Use device='host'",
+                   "and some sandboxes cannot. Use " GM_HOST,
                    slab->device, gm_told(words, slab->driver, &refusal));
 }
 
@@ -231,7 +231,7 @@ static gpuring_status cannot_open(const struct gm_slab *slab, const struct gm_wa
                        "ring '%s': its GPU memory cannot be opened (%s): its creator is probably "
                        "gone. Those inside may finish, but nobody new can join. Create it again. If "
                        "its creator lives, both processes must share the host's pid and IPC "
-                       "namespaces, or the ring must be created with memory=\"vmm\"",
+                       "namespaces, or the ring must be created with `memory` vmm",
                        wanted->ring, words);
     return gm_fail(error, status, "ring '%s': opening its GPU memory failed (%s)", wanted->ring,
                    words);

@@ -22,7 +22,7 @@ gpuring_status gm_fail_trouble(gpuring_error *error, const struct gd_device *dev
                        "%s is being captured into a CUDA graph, or is the default stream while "
                        "another one is (%s). Handing a slot over cannot be part of a graph: claim, "
                        "publish, acquire and release outside the capture (a slot that you have "
-                       "stays yours), or with stream= another stream. Capture the work between, one "
+                       "stays yours), or on another stream. Capture the work between, one "
                        "graph for each slot (docs/streams.md, CUDA graphs)",
                        stream, name);
     case GD_OTHER_DEVICE:
@@ -44,7 +44,7 @@ gpuring_status gm_fail_trouble(gpuring_error *error, const struct gd_device *dev
         return gm_fail(error, status,
                        "peer %u needs an interprocess event for each slot, but only %llu could be made (%s). "
                        "This process has made %u, about %d is the limit: use fewer slots, fewer "
-                       "peers in one process, or sync='timeline'",
+                       "peers in one process, or `sync` timeline",
                        peer, value, name, device->driver->made_count, PROCESS_LIMIT);
     case GD_WORK_FAILED:
         return gm_fail(error, status, "peer %u's GPU work on slot %u (fence %llu) has failed: %s",
@@ -57,7 +57,7 @@ gpuring_status gm_fail_trouble(gpuring_error *error, const struct gd_device *dev
     case GD_REGISTER:
         return gm_fail(error, status,
                        "the ring's header cannot be mapped into GPU %d (%s). Create the ring with "
-                       "sync='event'",
+                       "`sync` event",
                        gpu, name);
     case GD_NO_MEMORY:
         return gm_fail(error, status, "there is no memory left to note which streams and events a "

@@ -37,6 +37,18 @@ def run_cpp(program: str, name: str, place: Path, *arguments: str) -> int:
     return subprocess.run(command, check=False, timeout=PATIENCE_S).returncode
 
 
+def shown(words: str) -> str:
+    """The block of the page that has these words."""
+    blocks = re.findall(r"^```cpp\n(.*?)^```$", (ROOT / "docs" / "c.md").read_text(), re.M | re.S)
+    (block,) = (each for each in blocks if words in each)
+    return block
+
+
+def cpu_ticks(pid: int) -> int:
+    stat = Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()
+    return int(stat[11]) + int(stat[12])
+
+
 def test_objects_of_cpp_leave_the_ring_when_they_go(name, tmp_path):
     assert run_cpp("creates", name, tmp_path) == 0
     assert segments_of(name) == []
@@ -90,11 +102,22 @@ def test_a_slot_of_cpp_that_another_one_is_assigned_to_is_ended(name, tmp_path):
         assert run_cpp("moves", name, tmp_path) == 0
 
 
+def test_a_batch_of_cpp_ends_the_slots_that_are_left_in_it(name, tmp_path):
+    assert run_cpp("batches", name, tmp_path) == 0
+
+
+def test_the_batches_of_the_page_read_and_write(name, tmp_path):
+    (tmp_path / "batches.h").write_text(shown("frames.acquire_many"))
+    with small_ring(name, 8) as ring, ring.producer() as producer, ring.consumer() as frames:
+        put(producer, 2, 5)
+        assert run_cpp("batched", name, tmp_path) == 0
+        with frames.acquire_many(8, 0) as batch:
+            assert [int(slot.array[0]) for slot in batch] == [5, 5, 7, 7, 7, 7]
+
+
 def test_metadata_is_written_as_a_struct_with_its_padding(name, tmp_path):
     """The struct is that of the page."""
-    shown = re.findall(r"^```cpp\n(.*?)^```$", (ROOT / "docs" / "c.md").read_text(), re.M | re.S)
-    (make,) = (each for each in shown if "struct Metadata" in each)
-    (write,) = (each for each in shown if each.startswith("const Metadata now"))
+    make, write = shown("struct Metadata {"), shown("const Metadata now")
     make = make.partition("};\n")[2]  # the struct is at the head of the program
     (tmp_path / "make.h").write_text(make)
     (tmp_path / "write.h").write_text(write)
@@ -141,6 +164,23 @@ def test_what_waits_in_cpp_without_a_timeout_waits_in_python(name, tmp_path, ver
                 else:
                     put(producer)
                 assert program.wait(PATIENCE_S) == 0
+        finally:
+            program.kill()
+
+
+def test_who_spins_for_ever_is_never_among_the_sleepers(name, tmp_path):
+    command = [build_cpp("waits", tmp_path), name, "spin"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
+        try:
+            assert program.stdout.readline() == "attaches\n"
+            with small_ring(name) as ring, ring.producer() as producer:
+                poll(lambda: program.poll() or ring.stats().subscriptions)
+                seen, before = set(), cpu_ticks(program.pid)
+                while seen <= {0} and cpu_ticks(program.pid) < before + 20:
+                    seen.add(waiters(ring))
+                put(producer)
+                assert program.wait(PATIENCE_S) == 0
+                assert seen == {0}
         finally:
             program.kill()
 

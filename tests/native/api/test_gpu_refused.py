@@ -98,6 +98,7 @@ def test_without_a_driver_the_error_says_so(name, linked, puppets, monkeypatch, 
     status, text = program.refused("create", name, 4, 0o600, *SHAPE)
     assert status == "DEVICE"
     assert text.startswith("there is no NVIDIA driver (")
+    assert text.endswith("; use device='host' (in C GPURING_MEMORY_HOST)")
     assert segments_of(name) == []
 
 
@@ -112,7 +113,7 @@ def test_without_a_driver_the_error_says_so(name, linked, puppets, monkeypatch, 
         ((9, 0, 0, 0), SHAPE, "INVALID", "there is no kind of memory with number 9"),
         ((1, 0, 7, 0), SHAPE, "INVALID", "no sync of number 7"),
         ((0, 0, 0, 0), SHAPE, "INVALID", "a host ring needs none"),
-        ((4, 0, 1, 0), SHAPE, "INVALID", 'a pinned ring has sync="timeline"'),
+        ((4, 0, 1, 0), SHAPE, "INVALID", "a pinned ring has `sync` timeline"),
         ((1, 0, 0, 0), ("a", '[["x","<f4"]]', 4, ","), "INVALID", "cannot be an array on a GPU"),
         ((1, 0, 0, 0), ("a", "|S4", 4, ","), "INVALID", "cannot be an array on a GPU"),
     ],
@@ -160,8 +161,8 @@ def test_what_the_gpu_lacks_decides_the_kind(name, c, attributes, kind, made):
     else:
         c.ok("under", MEMORY[kind], 0, 0, 0)
         status, text = c.refused("create", name, 4, 0o600, *SHAPE)
-        assert (status, text.endswith('Use memory="auto"')) == ("DEVICE", True), text
-        assert text.startswith(f'memory="{kind}": GPU 0 ')
+        assert (status, text.endswith("Use `memory` auto")) == ("DEVICE", True), text
+        assert text.startswith(f"`memory` {kind}: GPU 0 ")
 
 
 def test_without_a_timeline_auto_takes_events_and_the_gate_of_the_host(name, c):
@@ -172,7 +173,7 @@ def test_without_a_timeline_auto_takes_events_and_the_gate_of_the_host(name, c):
     c.ok("detach")
     c.ok("under", MEMORY["ipc"], 0, 2, 0)
     status, text = c.refused("create", name, 4, 0o600, *SHAPE)
-    assert (status, text.startswith('sync="timeline": GPU 0 has no 64-bit')) == ("DEVICE", True)
+    assert (status, text.startswith("`sync` timeline: GPU 0 has no 64-bit")) == ("DEVICE", True)
 
 
 # ---- calls that are refused ----------------------------------------------------------------------

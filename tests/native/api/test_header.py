@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import re
 import shutil
 import subprocess
@@ -84,6 +85,12 @@ def test_the_functions_of_the_header_have_a_public_version_and_all_others_a_priv
         "GPURING_PRIVATE"
     }
     assert {each.partition("_")[0] for each in private} == {"gr", "gd", "gh", "gm"}
+
+
+def test_the_library_says_its_version():
+    """It is that of the header, which lies beside it."""
+    (version,) = re.findall(r"^#define GPURING_API_VERSION (\d+)$", CODE, re.M)
+    assert ctypes.CDLL(str(config.LIBRARY)).gpuring_api_version() == int(version)
 
 
 def test_config_says_what_it_is_asked(capsys):

@@ -21,6 +21,7 @@ int main(int, char **argv) {
     }
     gpuring_consumer_options options = GPURING_CONSUMER_OPTIONS;
     options.lossy = verb == "latest";
+    if (verb == "spin") options.spin_ns = GPURING_SPIN_FOREVER;
     gpuring::Consumer frames(ring, options);
     const auto frame = verb == "next"     ? frames.next()
                        : verb == "latest" ? frames.latest()
