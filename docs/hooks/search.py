@@ -12,7 +12,6 @@ BOOSTS = {
     "index.md": 2.0,
     "trust.md": 2.0,
     "frames.md": 4.0,
-    "recipes.md": 2.0,
     "examples/": 0.5,
     "api/": 0.1,
     "decisions/": 0.01,
