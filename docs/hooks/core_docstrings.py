@@ -43,7 +43,7 @@ def _document(stub: Any, compiled: Any) -> None:
         found = getattr(compiled, name, None)
         if member.is_alias or not any(kind(found) for kind in _DOCUMENTED):
             continue
-        if found.__doc__:
+        if found.__doc__ and found.__doc__ != object.__init__.__doc__:
             member.docstring = griffe.Docstring(inspect.cleandoc(found.__doc__), parent=member)
         if member.is_class:
             _document(member, found)

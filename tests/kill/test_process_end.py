@@ -109,9 +109,10 @@ SIGTERM = {
 AS_A_DEATH = {
     "os._exit": "kept = joins(name); os._exit(0)",
     "SIGKILL": "kept = joins(name); os.kill(os.getpid(), 9)",
+    "a crash": "kept = joins(name); import ctypes; ctypes.string_at(0)",
     "SIGTERM": "kept = joins(name); os.kill(os.getpid(), 15); time.sleep(20)",
 }
-STATUS = {"SIGKILL": -9, "SIGTERM": -15, "an error that nobody catches": 1}
+STATUS = {"SIGKILL": -9, "a crash": -11, "SIGTERM": -15, "an error that nobody catches": 1}
 
 
 @pytest.fixture
@@ -239,7 +240,8 @@ def test_a_daemon_thread_in_a_call_gets_ringclosed(ring):
 
 @promise(
     "failure.md",
-    "`os._exit`, SIGKILL, or a signal without a handler, such as SIGTERM by default | a death",
+    "`os._exit`, SIGKILL, a crash, or a signal without a handler, such as SIGTERM by default | "
+    "a death",
 )
 @pytest.mark.slow(keep=1)
 @pytest.mark.parametrize("how", AS_A_DEATH)

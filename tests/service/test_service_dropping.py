@@ -39,8 +39,8 @@ def drops(client):
     "`try_request` is for a client that must not wait, such as a camera that asks a detector. It "
     "returns None where `request` would wait or raise `RingFull`, and counts the request as "
     "dropped:",
-    "`client.dropped` has the count. So have the statistics of the request ring, for each client "
-    "and in all, `gpuring metrics`, and `gpuring inspect` in all.",
+    "`client.dropped` has the count. The statistics of the request ring have it for each client "
+    "and in all, and `gpuring metrics` and `gpuring inspect` have it in all.",
 )
 def test_a_request_that_finds_no_slot_is_counted_as_dropped(name):
     with serve(name, slots=2) as server, gpuring.connect(name) as one, gpuring.connect(name) as two:
