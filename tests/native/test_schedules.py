@@ -22,7 +22,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize(
     "scene",
-    ["H5", "H14", "H20", "E3", "M1", "A1", "A5", "A9", "G4", "T5", "D8", "D10"],
+    ["H5", "H14", "H20", "E3", "E10", "M1", "A1", "A5", "A9", "G4", "T5", "D8", "D10"],
 )
 def test_it_holds_wherever_the_actors_stop(program, scene):
     done = run(program, scene, timeout=RUN_S + 10)

@@ -216,10 +216,8 @@ static void clear_dead(struct gr_ring *ring, uint32_t p) {
         GR_FAULT("reap: fence raised");
     }
     struct cleared cleared = clear_words(ring, p, producer ? (uint32_t)GR_NONE : sub_of(word));
-    /* Always, even with nothing counted above: an earlier reaper may have died right here. A
-     * producer that was leaving counted itself before its entry was LEAVING, and that count stays. */
-    if (producer) gr_count_producers(ring, p, GR_DIED);
-    else {
+    if (!producer) {
+        /* Always, even with nothing counted above: an earlier reaper may have died right here. */
         uint32_t u = sub_of(word);
         if (u < ring->max_subscriptions) {
             atomic_fetch_add_explicit(&ring->sub[u].redo, 1, memory_order_seq_cst);
@@ -247,6 +245,9 @@ static void clear_dead(struct gr_ring *ring, uint32_t p) {
     /* Carries the marks and the fences above; partner: somebody_died (device/released.c). */
     gr_store_sc(&head->reaps, number + 1);
     GR_FAULT("reap: recorded");
+    /* After the record: readers that get the end of the stream look there for who has died (E10). A
+     * producer that was leaving counted itself before its entry was LEAVING, and that count stays. */
+    if (producer) gr_count_producers(ring, p, GR_DIED);
     /* Before the entry is FREE: if we are killed here, the next reaper rings (D12: a FREE entry is
      * not reaped, so nobody would ring). */
     gr_ring_bell(ring);

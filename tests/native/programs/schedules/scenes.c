@@ -102,6 +102,17 @@ static void follow_on(void) {
     REQUIRE(gr_join_producer(theirs, &second) == GR_OK && second.self.number < producer.self.number);
     REQUIRE(gr_leave(&producer) == GR_OK);
 }
+static uint64_t recorded; /* how many deaths there were when the one had its answer */
+static void set_last(void) {
+    join(mine, &reader, GR_LOSSLESS);
+    produce(theirs, 0);
+    gr_disown(theirs);
+}
+static void look_for_the_end(void) {
+    look_for_more();
+    recorded = gr_load_acquire(&mine->head->reaps);
+}
+static void is_recorded(void) { REQUIRE(result != GR_PEER_LOST || recorded == 1, "nobody knows which producer died"); }
 static void goes_on(void) { REQUIRE(result == GR_BLOCKED, "the stream is said to end, and a producer is there"); }
 
 /* ---- deaths ---------------------------------------------------------------------------------- */
@@ -174,6 +185,7 @@ const struct scene scenes[] = {
     {"H14", set_late, give_up, come_back, each_was_read_or_counted, true},
     {"H20", set_told, come_too, pay_it, each_was_read_or_counted, false},
     {"E3", set_end, look_for_more, follow_on, goes_on, false},
+    {"E10", set_last, reap, look_for_the_end, is_recorded, false},
     {"M1", set_begun, come_and_take, publish_and_claim, nobody_writes_it, false},
     {"A1", set_member, come, leave, is_a_member, false},
     {"A5", set_empty, come_from_there, reap, nobody_waits, true},
