@@ -252,9 +252,7 @@ int gr_trace_read(struct gr_tracer *tracer, uint32_t number, struct gr_trace_eve
     if (n > count - *next) n = (uint32_t)(count - *next);
     if (n > GR_TRACE_EVENTS - at) n = (uint32_t)(GR_TRACE_EVENTS - at);
     if (n == 0) return 0;
-    GR_FAULT("trace: counted");
     if (read_at(tracer, events, n * sizeof *events, table + at * sizeof *events) != 0) return -1;
-    GR_FAULT("trace: read");
     n = whole(tracer, number, events, n);
     /* Partner: write_event. Events of which the turn has come again since may be a mixture. */
     if (read_at(tracer, &count, 8, place) != 0) return -1;

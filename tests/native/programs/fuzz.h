@@ -117,10 +117,7 @@ static void corrupt(struct live *live) {
     uint64_t *word = any_word(live);
     *word = any_value(*word, *any_word(live), live->peer[below(PEERS)].last.seq);
 }
-static void (*meanwhile)(void); /* what others do while a tracer reads */
-
 void gr_fault(const char *name) {
     doing = name;
-    if (meanwhile && (!strcmp(name, "trace: counted") || !strcmp(name, "trace: read"))) meanwhile();
     if (hostile && inside && below(4) == 0) inside--, corrupt(hostile);
 }
