@@ -40,9 +40,21 @@ def of_memory(memory: str, sync: str, gate: str) -> str:
 
 
 def complain(text: str) -> None:
-    """An error, on stderr: wrapped for a terminal, in one line for anything else."""
+    """An error, on stderr: wrapped for a terminal, in one line for anything else.
+
+    A command goes on if it cannot be said, such as a recorder whose log is full or not read."""
     whole = "\n" in text  # such as a traceback, which stays as it is
-    print(text if whole else wrap(text, _terminal(sys.stderr)), file=sys.stderr)
+    try:
+        print(text if whole else wrap(text, _terminal(sys.stderr)), file=sys.stderr)
+    except OSError:
+        silence(sys.stderr)
+
+
+def silence(stream: TextIO) -> None:
+    """What was written there, and what will be, goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _terminal(stream: TextIO) -> int | None:
