@@ -155,9 +155,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.name is not None:
-        _check(segment.check_name(args.name))
     try:
+        if args.name is not None:
+            _check(segment.check_name(args.name))
         rings, unreadable = survey.all_rings()
     except PermissionError as error:
         raise CannotLook(message(error, ())) from None
