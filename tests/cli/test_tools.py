@@ -19,6 +19,9 @@ import gpuring
 from gpuring.cli import text
 from gpuring.cli.inspect import describe
 from gpuring.cli.top import rates
+from gpuring.cli.top.dot import dot
+from gpuring.cli.top.graph import graph
+from gpuring.cli.top.rows import rows
 from gpuring.cli.top.view import Widths, render
 from tests.cli.processes import creator_with_two_readers, reader, selects
 from tests.helpers.rings import damage, small_ring
@@ -316,6 +319,9 @@ def test_a_pid_that_means_nothing_here_has_a_star(name):
         assert re.findall(r"(?<!\S)7(?!\S)|pid 7\b(?!\*)", shown) == []
         assert shown.count(" 7* ") == 2
     assert "pid 7*)" in describe(apart)
+    drawn = "\n".join(line.text for line in rows(graph(look, look)))
+    assert (drawn.count(" 7*"), drawn.splitlines()[-1]) == (2, "* of another pid namespace")
+    assert "pid 7 of another pid namespace" in dot(graph(look, look))
 
 
 def test_idle_rings_give_way_where_a_screen_has_no_room(name):
