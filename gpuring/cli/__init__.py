@@ -115,7 +115,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # such as a lag of "–" in Latin-1
     try:
         status = int(args.run(args))
-        sys.stdout.flush()
+        print(end="", flush=True)  # sys.stdout is None where it was closed
         return status
     except KeyboardInterrupt:
         return 130
