@@ -9,7 +9,7 @@ import sys
 import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any, TextIO
 from unicodedata import east_asian_width
 
 _GAP = 2
@@ -129,7 +129,7 @@ def table(
         widths[widest] -= 1
 
     def line(cells: Sequence[str]) -> str:
-        wrapped = [textwrap.wrap(cells[k], widths[k]) or [""] for k in shown]
+        wrapped = [_lines(cells[k], widths[k]) or [""] for k in shown]
         lines = []
         for n in range(max(map(len, wrapped))):
             parts = [
@@ -150,6 +150,14 @@ def _spaced(text: str) -> str:
     return "".join(each + _SECOND * (east_asian_width(each) in "WF") for each in text)
 
 
+def _lines(text: str, width: int, **options: Any) -> list[str]:
+    """Spaced lines of a spaced text.  One that is broken between the two columns of a letter gets
+    both, so it must not be full."""
+    room = width - (_SECOND in text and len(text) > width)
+    lines = [each.replace(_SECOND, "") for each in textwrap.wrap(text, room, **options)]
+    return [_spaced(each) for each in lines if each.strip()]
+
+
 def wrap(text: str, width: int | None, indent: str = "") -> str:
     """`text` as lines of at most `width` columns; those after the first begin with `indent`.
 
@@ -163,9 +171,8 @@ def wrap(text: str, width: int | None, indent: str = "") -> str:
         fits = len(indent) + len(command[0]) <= width
         return command[0].replace(" ", _JOINED) if fits else command[0]
 
-    lines = textwrap.fill(
-        _COMMAND.sub(joined, _spaced(text)), width, subsequent_indent=indent, break_on_hyphens=False
-    )
+    spaced = _COMMAND.sub(joined, _spaced(text))
+    lines = "\n".join(_lines(spaced, width, subsequent_indent=indent, break_on_hyphens=False))
     return lines.replace(_JOINED, " ").replace(_SECOND, "")
 
 

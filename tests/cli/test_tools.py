@@ -256,6 +256,11 @@ def test_a_wide_letter_takes_two_columns():
     assert text.table(headings, rows, right=("PID",), drop=("PID",), width=12).left_out == ["PID"]
     assert text.wrap("右 カメラ 前方", 16).splitlines() == ["右 カメラ 前方"]
     assert text.wrap("右 カメラ 前方 後", 16).splitlines() == ["右 カメラ 前方", "後"]
+    assert text.wrap("右" * 20, 17).splitlines() == ["右" * 8, "右" * 8, "右" * 4]
+    assert text.wrap("右" * 9, 18, "  ").splitlines() == ["右" * 9]
+    assert text.wrap("右" * 9, 17, "  ").splitlines() == ["右" * 8, "  右"]
+    narrow = text.table(headings, [("右" * 5 + "前" * 3, "7")], right=("PID",), width=14)
+    assert str(narrow).splitlines() == ["LABEL      PID", "右右右右     7", "右前前前"]
 
 
 def test_a_command_in_a_text_stays_in_one_line_if_it_fits():
