@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import io
-import os
 import select
 import sys
 from collections.abc import Sequence
@@ -36,7 +35,7 @@ from gpuring.cli import (
     why,
 )
 from gpuring.cli.options import Parser
-from gpuring.cli.text import columns, complain, wrap
+from gpuring.cli.text import columns, complain, silence, wrap
 from gpuring.cli.trouble import COULD_NOT_LOOK, CannotLook, CommandError, message
 from gpuring.errors import RingError
 from gpuring.native import VERSION
@@ -116,13 +115,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.reconfigure(errors="replace")  # such as a lag of "–" in Latin-1
     try:
         status = int(args.run(args))
-        sys.stdout.flush()
+        print(end="", flush=True)  # sys.stdout is None where it was closed
         return status
     except KeyboardInterrupt:
         return 130
     except (RingError, CommandError, ValueError, OSError) as error:
         if isinstance(error, BrokenPipeError) and _nobody_reads():  # gpuring ls | head
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            silence(sys.stdout)
             return 0
         complain(f"gpuring {args.command}: {message(error, vars(args))}")
         if isinstance(error, CannotLook):

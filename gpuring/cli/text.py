@@ -9,7 +9,7 @@ import sys
 import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
-from typing import TextIO
+from typing import Any, TextIO
 from unicodedata import east_asian_width
 
 _GAP = 2
@@ -40,9 +40,21 @@ def of_memory(memory: str, sync: str, gate: str) -> str:
 
 
 def complain(text: str) -> None:
-    """An error, on stderr: wrapped for a terminal, in one line for anything else."""
+    """An error, on stderr: wrapped for a terminal, in one line for anything else.
+
+    A command goes on if it cannot be said, such as a recorder whose log is full or not read."""
     whole = "\n" in text  # such as a traceback, which stays as it is
-    print(text if whole else wrap(text, _terminal(sys.stderr)), file=sys.stderr)
+    try:
+        print(text if whole else wrap(text, _terminal(sys.stderr)), file=sys.stderr)
+    except OSError:
+        silence(sys.stderr)
+
+
+def silence(stream: TextIO) -> None:
+    """What was written there, and what will be, goes nowhere."""
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, stream.fileno())
+    os.close(nowhere)
 
 
 def _terminal(stream: TextIO) -> int | None:
@@ -117,7 +129,7 @@ def table(
         widths[widest] -= 1
 
     def line(cells: Sequence[str]) -> str:
-        wrapped = [textwrap.wrap(cells[k], widths[k]) or [""] for k in shown]
+        wrapped = [_lines(cells[k], widths[k]) or [""] for k in shown]
         lines = []
         for n in range(max(map(len, wrapped))):
             parts = [
@@ -138,6 +150,14 @@ def _spaced(text: str) -> str:
     return "".join(each + _SECOND * (east_asian_width(each) in "WF") for each in text)
 
 
+def _lines(text: str, width: int, **options: Any) -> list[str]:
+    """Spaced lines of a spaced text.  One that is broken between the two columns of a letter gets
+    both, so it must not be full."""
+    room = width - (_SECOND in text and len(text) > width)
+    lines = [each.replace(_SECOND, "") for each in textwrap.wrap(text, room, **options)]
+    return [_spaced(each) for each in lines if each.strip()]
+
+
 def wrap(text: str, width: int | None, indent: str = "") -> str:
     """`text` as lines of at most `width` columns; those after the first begin with `indent`.
 
@@ -151,9 +171,8 @@ def wrap(text: str, width: int | None, indent: str = "") -> str:
         fits = len(indent) + len(command[0]) <= width
         return command[0].replace(" ", _JOINED) if fits else command[0]
 
-    lines = textwrap.fill(
-        _COMMAND.sub(joined, _spaced(text)), width, subsequent_indent=indent, break_on_hyphens=False
-    )
+    spaced = _COMMAND.sub(joined, _spaced(text))
+    lines = "\n".join(_lines(spaced, width, subsequent_indent=indent, break_on_hyphens=False))
     return lines.replace(_JOINED, " ").replace(_SECOND, "")
 
 

@@ -132,8 +132,8 @@ WORDS = {
     ),
     "dead rings": (
         "All processes of these rings are dead, and nothing has happened there {since}",
-        "{again}. If it fails because a ring exists, or if nobody needs the rings any more, "
-        "{clean} removes what is left of them",
+        "Restart the program that created them. If it fails because a ring exists, or if nobody "
+        "needs the rings any more, {clean} removes what is left of them",
     ),
 }
 """For each reason: who is to blame, and what to do."""
@@ -155,9 +155,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    if args.name is not None:
-        _check(segment.check_name(args.name))
     try:
+        if args.name is not None:
+            _check(segment.check_name(args.name))
         rings, unreadable = survey.all_rings()
     except PermissionError as error:
         raise CannotLook(message(error, ())) from None
@@ -252,8 +252,13 @@ def _where(jam: Jam) -> object:
 
 def _by_creator(found: Iterable[Jam], rings: Iterable[RingStats]) -> Iterator[Jam]:
     """One jam for all dead rings of one creator.  All others stay as they are."""
-    # Not those of other pid namespaces: each may have a pid 1.
-    creators = {one.name: one.creator_pid for one in rings if not one.creator_elsewhere}
+    # Not those of other pid namespaces: each may have a pid 1.  Another user's process may have had
+    # the same pid later.
+    creators = {
+        one.name: (one.creator_pid, segment.owner(segment.header_name(one.name)))
+        for one in rings
+        if not one.creator_elsewhere
+    }
     alike: dict[object, list[Jam]] = {}
     for jam in found:
         end = jam.culprits[0]

@@ -6,6 +6,7 @@ decides which ring gets a name, and which one makes way (native/host/taking.c, r
 
 from __future__ import annotations
 
+import itertools
 import os
 import time
 from collections.abc import Callable
@@ -156,14 +157,16 @@ def _others(name: str) -> str:
         there = {name, *segment.names()}
     except PermissionError:
         return f"{segment.SHM} may not be listed"
-    known = sorted(
-        each
-        for each in there - {name}
-        if not ((of := segment.ANSWERS.fullmatch(each)) and of[1] in there)
+    known = iter(
+        sorted(
+            each
+            for each in there - {name}
+            if not ((of := segment.ANSWERS.fullmatch(each)) and of[1] in there)
+        )
     )
-    listed = ", ".join(each for each in known[:_MAX_LISTED] if not _is_closed(each))
-    more = f"{len(known) - _MAX_LISTED} more" if len(known) > _MAX_LISTED else ""
-    return f"this host has {' and '.join(filter(None, (listed, more))) or 'no rings'}"
+    listed = ", ".join(itertools.islice(itertools.filterfalse(_is_closed, known), _MAX_LISTED))
+    more = sum(1 for _ in known)
+    return f"this host has {listed or 'no rings'}{f' and {more} more' if more else ''}"
 
 
 def _is_closed(name: str) -> bool:

@@ -39,8 +39,8 @@ class Work:
         self._function, self._warm_up = function, warm_up
         self._requests, self._answers = requests, answers
         self._stack = stacking.Stack(requests, max_batch)
-        signature = inspect.signature(function)
-        self._wants_calls = "calls" in signature.parameters
+        self._wants_calls = "calls" in inspect.signature(function).parameters
+        signature = inspect.signature(function, follow_wrapped=False)  # a decorator may add some
         fields = [field.name for field in requests.spec.fields]
         more = {"calls": None} if self._wants_calls else {}
         try:

@@ -40,7 +40,7 @@ def write_packets(path: Path, packets: Iterable[protos.TracePacket]) -> int:
                 file.write(protos.Trace(packet=[packet]).SerializeToString())
             return file.tell()
     except BaseException:
-        if path.is_file():  # not a device
+        if path.is_file() and not path.is_symlink():  # not a device, and not /dev/stdout
             path.unlink()
         raise
 

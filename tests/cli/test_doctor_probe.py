@@ -6,6 +6,7 @@ import multiprocessing.spawn
 import os
 import re
 import signal
+from multiprocessing import resource_tracker
 from pathlib import Path
 
 import pytest
@@ -108,9 +109,9 @@ def test_a_driver_that_hangs_is_found(monkeypatch):
     assert "said nothing" in found["GPU driver"].found
 
 
-@pytest.mark.filterwarnings("ignore:resource_tracker")
 def test_a_python_that_cannot_be_started_is_found(monkeypatch):
     """As that of a virtual environment in the home of another user."""
+    resource_tracker.ensure_running()  # tests behind this one need it
     monkeypatch.setattr(multiprocessing.spawn, "_python_exe", b"/nowhere/python3")
     found = {finding.what: finding for finding in doctor.examine(0, probing=True)}
     for what in ("GPU driver", "probe: host", "probe: death"):

@@ -251,6 +251,18 @@ def test_it_says_when_it_begins_another_ring_and_another_file(name, tmp_path):
         assert line_with(process, "goes on in") == goes_on
 
 
+def test_it_goes_on_when_nobody_reads_what_it_says(ring, name, tmp_path):
+    options = ("--lossless", "--split-time", 1e-6)
+    with running("record", name, "--out", tmp_path / "run.mcap", *options) as process:
+        line_with(process, "Ctrl-C ends it")
+        process.stderr.close()
+        with ring.producer() as producer:
+            put(producer, range(3))
+        assert process.wait(DEADLINE_S) == 0
+    found = [value for path in sorted(tmp_path.iterdir()) for value in values(read(path))]
+    assert sorted(found) == [0, 1, 2]  # each in a file of its own
+
+
 def test_one_that_cannot_join_leaves_no_file(name, tmp_path, command):
     with (
         gpuring.create(

@@ -192,6 +192,18 @@ def test_who_stops_reading_ends_it_in_silence(name):
     assert (done.returncode, done.stderr) == (0, "")
 
 
+def test_a_command_needs_no_output(name):
+    with gpuring.create(name, slots=2, shape=3, dtype="u1", device="host"):
+        done = subprocess.run(
+            ["sh", "-c", 'exec "$@" >&-', "sh", *COMMAND, "ls", name],
+            stdin=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            timeout=DEADLINE_S,
+            check=False,
+        )
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
 def test_what_a_terminal_has_no_letters_for_is_replaced(name, encoding):
     environment = {**os.environ, "PYTHONIOENCODING": encoding}

@@ -19,6 +19,9 @@ import gpuring
 from gpuring.cli import text
 from gpuring.cli.inspect import describe
 from gpuring.cli.top import rates
+from gpuring.cli.top.dot import dot
+from gpuring.cli.top.graph import graph
+from gpuring.cli.top.rows import rows
 from gpuring.cli.top.view import Widths, render
 from tests.cli.processes import creator_with_two_readers, reader, selects
 from tests.helpers.rings import damage, small_ring
@@ -253,6 +256,11 @@ def test_a_wide_letter_takes_two_columns():
     assert text.table(headings, rows, right=("PID",), drop=("PID",), width=12).left_out == ["PID"]
     assert text.wrap("右 カメラ 前方", 16).splitlines() == ["右 カメラ 前方"]
     assert text.wrap("右 カメラ 前方 後", 16).splitlines() == ["右 カメラ 前方", "後"]
+    assert text.wrap("右" * 20, 17).splitlines() == ["右" * 8, "右" * 8, "右" * 4]
+    assert text.wrap("右" * 9, 18, "  ").splitlines() == ["右" * 9]
+    assert text.wrap("右" * 9, 17, "  ").splitlines() == ["右" * 8, "  右"]
+    narrow = text.table(headings, [("右" * 5 + "前" * 3, "7")], right=("PID",), width=14)
+    assert str(narrow).splitlines() == ["LABEL      PID", "右右右右     7", "右前前前"]
 
 
 def test_a_command_in_a_text_stays_in_one_line_if_it_fits():
@@ -316,6 +324,9 @@ def test_a_pid_that_means_nothing_here_has_a_star(name):
         assert re.findall(r"(?<!\S)7(?!\S)|pid 7\b(?!\*)", shown) == []
         assert shown.count(" 7* ") == 2
     assert "pid 7*)" in describe(apart)
+    drawn = "\n".join(line.text for line in rows(graph(look, look)))
+    assert (drawn.count(" 7*"), drawn.splitlines()[-1]) == (2, "* of another pid namespace")
+    assert "pid 7 of another pid namespace" in dot(graph(look, look))
 
 
 def test_idle_rings_give_way_where_a_screen_has_no_room(name):

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import gpuring
+from gpuring import native
 from gpuring.memory import gpus, kinds
 from gpuring.native import dlpack
-from gpuring.registry.sockets import remove_stale
 from tests.gpu import library
 from tests.gpu.ordering import tools
 from tests.gpu.survivor import ring_is_whole, started
@@ -253,8 +253,9 @@ def files_of_rings():
 def nothing_left(name, epoch):
     """Whether the ring is gone, at the latest now."""
     tidied(name)
-    remove_stale()
-    return not segments_of(name) and not Path(f"/dev/shm/gpuring+{epoch}").exists()
+    sockets = Path(f"/dev/shm/gpuring+{epoch}")
+    native.tidy_sockets(sockets, only_look=False)
+    return not segments_of(name) and not sockets.exists()
 
 
 @promise(

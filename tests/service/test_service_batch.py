@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+
 import numpy as np
 import pytest
 
@@ -360,3 +362,11 @@ def test_a_function_that_cannot_take_a_batch_is_refused(name, request_, function
     terms = {"request": request_, "response": ((3,), "f4"), "device": "host"}
     with gpuring.serve(name, **terms) as server, pytest.raises(TypeError, match=told):
         server.batch(2)(function)
+
+
+def test_a_decorator_may_give_a_function_more_than_a_batch(name):
+    def scaled(function):
+        return functools.wraps(function)(lambda *given: function(2.0, *given))
+
+    with serve(name) as server:
+        server.batch(2)(scaled(lambda scale, images: images * scale))

@@ -303,6 +303,11 @@ def test_a_trace_that_cannot_be_written_whole_is_removed(path):
     with pytest.raises(OSError, match="full disk"):
         write_packets(path, packets())
     assert not path.exists()
+    link = path.with_name("stdout")  # as that of /dev, where the output goes into a file
+    link.symlink_to(path)
+    with pytest.raises(OSError, match="full disk"):
+        write_packets(link, packets())
+    assert link.is_symlink()
 
 
 def test_that_there_is_no_room_for_events_is_said(name, path, monkeypatch, capsys):

@@ -78,7 +78,7 @@ class Host:
     orphans: tuple[str, ...] = ()
     """Slots of this user that belong to no ring."""
     foreign_pids: tuple[int, ...] = ()
-    """The pids of living peers that this process cannot see."""
+    """The pids of living peers of other pid namespaces."""
 
 
 Check = Callable[[Host], Finding]
@@ -88,8 +88,9 @@ def look(shm: Path = segment.SHM) -> Host:
     """This machine."""
     rings, unreadable = survey.all_rings() if os.access(shm, os.R_OK) else ([], {})
     private = {name: None for name in unreadable if is_private(name)}
-    alive = {peer.pid for one in rings for peer in one.peers if peer.alive}
-    alive |= {one.creator_pid for one in rings if one.creator_alive and not one.taken_over}
+    foreign = {peer.pid for one in rings for peer in one.peers if peer.alive and peer.elsewhere}
+    creators = (one for one in rings if one.creator_alive and not one.taken_over)
+    foreign |= {one.creator_pid for one in creators if one.creator_elsewhere}
     return Host(
         shm=_shm(shm),
         pid_namespace=Path("/proc/self/ns/pid").stat().st_ino,
@@ -105,7 +106,7 @@ def look(shm: Path = segment.SHM) -> Host:
         unreadable={name: why for name, why in unreadable.items() if name not in private},
         private=tuple(private),
         orphans=_orphans() if os.access(shm, os.R_OK) else (),
-        foreign_pids=tuple(sorted(pid for pid in alive if not Path(f"/proc/{pid}").exists())),
+        foreign_pids=tuple(sorted(foreign)),
     )
 
 
@@ -234,8 +235,8 @@ def pid_namespace(host: Host) -> Finding:
     if host.foreign_pids:
         pids = ", ".join(map(str, host.foreign_pids[:8]))
         found = (
-            f"living peers of rings here cannot be seen (pid {pids}). They are in another pid "
-            "namespace, so in rings with memory='ipc' their deaths are never cleared"
+            f"living peers of rings here are in another one (pid {pids} there), so in rings with "
+            "memory='ipc' their deaths are never cleared"
         )
         return Finding("warn", what, found, share)
     if host.pid_namespace != INITIAL_PID_NAMESPACE:

@@ -6,10 +6,11 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 
-from gpuring.cli.inspect import peer_state, pid
+from gpuring.cli.inspect import peer_state
 from gpuring.cli.trouble import CommandError
 from gpuring.cli.why import blamed
 from gpuring.printable import printable
+from gpuring.registry import processes
 
 from .graph import Graph, Key
 
@@ -69,7 +70,8 @@ def _nodes(whole: Graph) -> Iterator[str]:
             peers = [each.peer for each in whole.edges if each.process == edge.process]
             states = {peer_state(peer) for peer in peers} - {"running"}
             names = " / ".join(dict.fromkeys(printable(peer.label) for peer in peers))
-            label = _quoted(names, f"pid {pid(edge.peer)}", *sorted(states))
+            has = processes.told(edge.peer.pid_here or edge.peer.pid, edge.peer.pid_here is None)
+            label = _quoted(names, has, *sorted(states))
             stuck = any(each.stuck for each in whole.edges if each.process == edge.process)
             look = _red(stuck, edge.process in whole.culprits)
             yield f"{_process(edge.process)} [shape=ellipse, label={label}{look}];"

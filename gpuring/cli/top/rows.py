@@ -9,7 +9,7 @@ cam0: 4 slots, full, 0.0/s
 
 from __future__ import annotations
 
-from gpuring.cli.inspect import peer_state, pid
+from gpuring.cli.inspect import elsewhere, peer_state, pid
 from gpuring.cli.owners import explained
 from gpuring.cli.text import wrap
 from gpuring.cli.why import blamed, brief
@@ -34,6 +34,7 @@ def rows(whole: Graph, width: int | None = None) -> list[Line]:
     lines += [Line("")] if lines else []
     for name in whole.rings:
         lines += _of_ring(whole, name, width)
+    lines += [Line(note, "dim") for note in elsewhere(edge.peer for edge in whole.edges)]
     return single(lines)
 
 

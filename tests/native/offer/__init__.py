@@ -27,10 +27,10 @@ def sockets(ring: Segment) -> list[str]:
     return sorted(path.name for path in there.iterdir()) if there.exists() else []
 
 
-def tidy(ring: Segment) -> None:
+def tidy(ring: Segment) -> bool:
     """Removes the sockets of this ring at which nobody listens.  Tests that run at the same time
-    look at those of their rings."""
-    native.tidy_sockets(directory(ring), only_look=False)
+    look at those of their rings.  Returns whether no socket is left."""
+    return native.tidy_sockets(directory(ring), only_look=False)
 
 
 def of(ring: Segment, pid: int) -> Path:
