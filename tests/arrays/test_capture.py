@@ -172,7 +172,9 @@ def test_the_error_says_what_to_do(rig):
     producer = ring.producer()
     slot = producer.claim(0)
     ring.driver.capturing = {P}
-    with pytest.raises(gpuring.DeviceError, match=r"0x100 is being captured.*outside.*stream="):
+    with pytest.raises(
+        gpuring.DeviceError, match=r"0x100 is being captured.*outside.*another stream"
+    ):
         slot.publish()
     assert slot._open
 
