@@ -33,7 +33,10 @@ A, B, C, D = ((0, 8, 16, False, 0), (1, 9, 17, False, 0), (2, 12, 19, False, 0),
               (3, 13, 20, False, 0))  # fmt: skip
 
 
-@pytest.mark.parametrize("far", [(A, B, C, D), (A, C, D), (A, B, (1, 9, 17, True, 0), C, D)])
+@pytest.mark.parametrize(
+    "far",
+    [(A, B, C, D), (A, C, D), (A, B, (1, 9, 17, True, 0), C, D), (A, (2, 12, 19, False, 1), D)],
+)
 def test_books_that_balance(far):
     """The producer was killed while it published frame 1, which may have arrived or not."""
     assert judge(NEAR, _far(*far)) == []
@@ -48,6 +51,8 @@ def test_books_that_balance(far):
         ((A, C, (1, 13, 17, False, 0), (3, 14, 20, False, 0)), "1 frames arrived after later ones"),
         ((A, C, (3, 11, 20, False, 0)), "1 frames have a far sequence below the one before: 3"),
         ((A, C, (3, 13, 19, False, 0)), "1 frames name another near sequence as origin: 3"),
+        ((A, (2, 12, 19, False, 2), D), "1 frames say that frames before them were lost: 2"),
+        ((A, B, (2, 12, 19, False, 1), D), "1 frames say that frames before them were lost: 2"),
         ((A, C, (3, 13, 20, False, 1)), "1 frames say that frames before them were lost: 3"),
     ],
 )
